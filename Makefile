@@ -27,8 +27,8 @@ setup:
 
 # Fetched when its version changes, and committed: who installs opsctl needs no npm.
 page-library:
-	@.ci/npm-files uplot@1.6.32 opsctl/report/page package/dist/uPlot.iife.min.js package/dist/uPlot.min.css package/LICENSE:uPlot.LICENSE
-	@cd opsctl/report/page && sha256sum --check checksums.txt
+	@.ci/npm-files uplot@1.6.32 opsctl/ui/report/page package/dist/uPlot.iife.min.js package/dist/uPlot.min.css package/LICENSE:uPlot.LICENSE
+	@cd opsctl/ui/report/page && sha256sum --check checksums.txt
 
 # Taken when a screen has changed, and committed.
 pictures: setup
@@ -65,7 +65,7 @@ lint: setup
 # No part of `make test`: lm-eval brings forty packages, and reads 14,000 tasks whenever it starts.
 evaluation: setup
 	@.ci/lm-eval
-	@$(PY) -m pytest tests/unit/evaluation/test_real_lm_eval.py
+	@$(PY) -m pytest tests/unit/jobs/evaluation/test_real_lm_eval.py
 
 # No part of `make test`: compiling every kernel for two sanitizers takes minutes.
 sanitize: setup

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import OpsctlError
+from opsctl.core.errors import OpsctlError
 
 ROUNDS = 15
 HELP_RATIO_LIMIT = 1.5
@@ -62,8 +62,8 @@ def measure_status() -> dict[str, Any]:
 
     Raises OpsctlError where no cluster can be had.
     """
-    from opsctl.localcluster.lifecycle import down, up
-    from opsctl.localcluster.spec import plain
+    from opsctl.local.cluster.lifecycle import down, up
+    from opsctl.local.cluster.spec import plain
 
     folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
     try:

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from opsctl.hub.ledger import Sent, add_to_ledger
-from opsctl.runs.paths import RunPaths
+from opsctl.run.config.paths import RunPaths
+from opsctl.transfer.hub.ledger import Sent, add_to_ledger
 
 ROUNDS = 15
 LIMIT_S = 0.5

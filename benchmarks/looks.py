@@ -59,7 +59,7 @@ def _one_run(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def _many_runs(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
-    from opsctl.records.locate import remember_run
+    from opsctl.run.config.locate import remember_run
 
     for number in range(RUNS):
         run = folder / "many" / f"run{number:03}"

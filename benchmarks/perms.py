@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.commands import opsctl
 from benchmarks.looks import met
-from opsctl.account import group_name
+from opsctl.core.account import group_name
 
 #: Of find's time, the walk's share of speed at least.
 TARGET = 1.0
@@ -57,8 +57,8 @@ def main() -> dict[str, Any]:
 
 def _walk_s(folder: Path) -> float:
     """What `perms check` does once it has begun, in this process."""
-    from opsctl.perms.opening import Opening
-    from opsctl.perms.report import looked
+    from opsctl.run.permissions.apply import Opening
+    from opsctl.run.permissions.report import looked
 
     began = time.perf_counter()
     looked(folder, group_name(os.getgid()), Opening(os.getgid()), lambda _: None)

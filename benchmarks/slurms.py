@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.commands import opsctl
 from benchmarks.looks import met
-from opsctl.errors import SlurmMissing
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.spec import Spec, plain
+from opsctl.core.errors import SlurmMissing
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.spec import Spec, plain
 from opsctl.slurm.cluster import Cluster
 from tests.tiny_run import write_run
 

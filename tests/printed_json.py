@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from opsctl.cli.json_shapes import PRINTED, name_in_table
-from opsctl.output import json_text
+from opsctl.core.output import json_text
 from trainer.formats.json_text import SCHEMA_VERSION
 
 

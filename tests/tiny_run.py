@@ -6,8 +6,8 @@ import json
 import struct
 from pathlib import Path
 
-from opsctl.runs.expanded import ExpandedRun
-from opsctl.runs.load import LoadedRun, expanded_file
+from opsctl.run.config.expanded import ExpandedRun
+from opsctl.run.config.load import LoadedRun, expanded_file
 
 RUN_FILE = """\
 [run]

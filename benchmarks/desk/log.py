@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from opsctl.logs.lines import parse_lines
-from opsctl.logs.measured import WINDOW, Series, measure, series_of
-from opsctl.logs.records import Measured, Record
+from opsctl.run.logs.lines import parse_lines
+from opsctl.run.logs.measurements import WINDOW, Series, measure, series_of
+from opsctl.run.logs.records import Measured, Record
 from trainer.formats.guard_lines import GuardLine
 from trainer.formats.training_line import TrainingLine
 
@@ -79,7 +79,7 @@ class Log:
             self._lines -= isinstance(self._series.popleft(), TrainingLine)
 
     def measured(self) -> Measured:
-        """As `opsctl.logs.measured.recent` finds it in the file."""
+        """As `opsctl.run.logs.measurements.recent` finds it in the file."""
         found = measure(self._records)
         if found.last_iteration is None:
             return found

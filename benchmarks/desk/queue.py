@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.desk.clockwork import Clockwork, Life
 from benchmarks.desk.log import moment
 from benchmarks.desk.shapes import HOUR_S, MINUTE_S, Shape
-from opsctl.records.chains import SUBMIT, Chain
+from opsctl.run.state.chains import SUBMIT, Chain
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import Reason, State
 from opsctl.slurm.types import Job

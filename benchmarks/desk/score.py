@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.desk.kinds import KINDS, PLANTED, Kind, Trouble
 from benchmarks.desk.shapes import DAY_S, HOUR_S
-from opsctl.watch.detector import can_tell
-from opsctl.watch.finding import Finding, Severity
+from opsctl.monitoring.check import can_tell
+from opsctl.monitoring.finding import Finding, Severity
 
 #: Looks within which a trouble that can be seen is to be reported.
 TICKS_ALLOWED = 2

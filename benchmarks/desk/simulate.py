@@ -10,10 +10,10 @@ from benchmarks.desk.score import Following, Score, score
 from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S
 from benchmarks.desk.snapshots import Viewer, settings_of
 from benchmarks.desk.world import World
-from opsctl.watch.detector import Detector, run_detectors
-from opsctl.watch.finding import Finding
-from opsctl.watch.runner import pulse_lines
-from opsctl.watch.snapshot import Snapshot
+from opsctl.monitoring.check import Detector, run_detectors
+from opsctl.monitoring.finding import Finding
+from opsctl.monitoring.runner import pulse_lines
+from opsctl.monitoring.snapshot import Snapshot
 
 #: Looks on the hour begin some minutes after it: the watch is one of the cron's jobs.
 _AFTER_THE_HOUR_S = (4 * MINUTE_S, 9 * MINUTE_S)

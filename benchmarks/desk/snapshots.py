@@ -12,14 +12,14 @@ from benchmarks.desk.queue import NAME, PARTITION, USER
 from benchmarks.desk.shapes import HOUR_S
 from benchmarks.desk.trainer import CHECKPOINTS, KILL_SWITCH, REVISION
 from benchmarks.desk.world import EVERYBODYS_BYTES, SCRATCH_BYTES, SCRATCH_INODES, World
-from opsctl.checkpoints.inventory import Checkpoint
-from opsctl.records.kill_switch import KillSwitchState
-from opsctl.records.lease import Seen as Lease
-from opsctl.runs.schema import ExpectTable, WatchTable
+from opsctl.monitoring.check import Settings
+from opsctl.monitoring.observed import Channel, Clock, CronJob, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
+from opsctl.monitoring.snapshot import Part, Published, Snapshot
+from opsctl.run.checkpoints.inventory import Checkpoint
+from opsctl.run.config.schema import ExpectTable, WatchTable
+from opsctl.run.state.kill_switch import KillSwitchState
+from opsctl.run.state.lease import Seen as Lease
 from opsctl.slurm.states import State
-from opsctl.watch.detector import Settings
-from opsctl.watch.seen import Channel, Clock, CronJob, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
-from opsctl.watch.snapshot import Part, Published, Snapshot
 from trainer.formats.lease import Holder
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 

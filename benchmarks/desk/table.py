@@ -9,7 +9,7 @@ from benchmarks.desk import DETECTION_GOAL, FALSE_ALARM_GOAL
 from benchmarks.desk.kinds import PLANTED, Kind
 from benchmarks.desk.score import Score, rows
 from benchmarks.desk.shapes import HOUR_S
-from opsctl.watch.registry import DETECTORS
+from opsctl.monitoring.registry import DETECTORS
 
 _HEAD = ("planted", "times", "in time", "h from start", "h from visible", "again", "could be seen")
 

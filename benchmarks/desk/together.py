@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from benchmarks.desk.score import Score
 from benchmarks.desk.simulate import simulate
-from opsctl.watch.registry import DETECTORS
+from opsctl.monitoring.registry import DETECTORS
 
 PROCESSES = 2
 

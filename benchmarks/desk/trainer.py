@@ -15,11 +15,11 @@ from benchmarks.desk.clockwork import Clockwork, Life, Process
 from benchmarks.desk.log import Log, moment
 from benchmarks.desk.queue import USER, Queue, Task
 from benchmarks.desk.shapes import DAY_S, EXIT_MARGIN_S, HOUR_S, MINUTE_S, Shape
-from opsctl.attempts.brake import brake_trips
-from opsctl.attempts.ending import Ending
-from opsctl.attempts.events import Attempt
-from opsctl.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
-from opsctl.records.chains import counted_since
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.failure_limit import brake_trips
+from opsctl.run.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
+from opsctl.run.state.chains import counted_since
 from opsctl.slurm.states import State
 from trainer.formats.attempt_records import Failure
 from trainer.formats.leave_lines import Reason, leave_line

@@ -12,10 +12,10 @@ from benchmarks.desk.log import Log
 from benchmarks.desk.queue import Maintenance, Queue
 from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S, Shape, shape_of
 from benchmarks.desk.trainer import Saved, Trainer
-from opsctl.attempts.brake import without_progress
-from opsctl.attempts.supply import arrays_missing
-from opsctl.records.chains import REFILL, last_word
-from opsctl.watch.gathering.training import SERIES_LINES
+from opsctl.monitoring.gather.training import SERIES_LINES
+from opsctl.run.attempts.array_supply import arrays_missing
+from opsctl.run.attempts.failure_limit import without_progress
+from opsctl.run.state.chains import REFILL, last_word
 from trainer.recipe.schedule import train_iterations
 
 #: The file systems: BLOOM's group had 400 TiB of scratch; inodes as on the work file system.

@@ -9,24 +9,24 @@ from datetime import datetime
 
 from benchmarks.desk.shapes import HOUR_S
 from benchmarks.simulate import figures
-from opsctl.attempts.events import Attempt
-from opsctl.attempts.verdict import Cause, Verdict
-from opsctl.hangs import told
-from opsctl.job.hang_watch import Silence, is_hung, next_look_s
-from opsctl.job.stacks import Taken
-from opsctl.nodes.ends import End, ends_of
-from opsctl.nodes.excluded import Exclusion
-from opsctl.nodes.judging import judge as judge_nodes
-from opsctl.nodes.judging import used_all_the_same
-from opsctl.nodes.policy import Policy
-from opsctl.nodes.watching import slow_evidence
-from opsctl.probe.answers import Answer
-from opsctl.probe.judging import Expected
-from opsctl.probe.judging import judge as judge_probe
-from opsctl.probe.report import NodeReport, Standing
-from opsctl.records.node_evidence import NodeEvidence
+from opsctl.diagnosis.hangs import summary as told
+from opsctl.diagnosis.nodes.ends import End, ends_of
+from opsctl.diagnosis.nodes.exclusion_list import Exclusion
+from opsctl.diagnosis.nodes.judging import judge as judge_nodes
+from opsctl.diagnosis.nodes.judging import used_all_the_same
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.diagnosis.nodes.policy import Policy
+from opsctl.diagnosis.nodes.watch_evidence import slow_evidence
+from opsctl.diagnosis.probe.report import NodeReport, Standing
+from opsctl.diagnosis.probe.results import Answer
+from opsctl.diagnosis.probe.verdict import Expected
+from opsctl.diagnosis.probe.verdict import judge as judge_probe
+from opsctl.jobs.runner.hang_watch import Silence, is_hung, next_look_s
+from opsctl.jobs.runner.stacks import Taken
+from opsctl.monitoring.checks.slow_node import PARTS, SlowNode, slow_nodes
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.slurm.nodes import Node
-from opsctl.watch.detectors.slow_node import PARTS, SlowNode, slow_nodes
 from trainer.formats.node_samples import TIMED_ITERATIONS, RankTiming
 from trainer.formats.rank_stacks import RankStack
 

@@ -13,10 +13,10 @@ from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S
 from benchmarks.simulate import deciding
 from benchmarks.simulate.cluster import Life
 from benchmarks.simulate.run import Run
-from opsctl.attempts.ending import Ending
-from opsctl.goodput.account import stays
-from opsctl.goodput.report import save_interval
-from opsctl.records.chains import REFILL
+from opsctl.diagnosis.goodput.account import stays
+from opsctl.diagnosis.goodput.report import save_interval
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.state.chains import REFILL
 
 #: Who is told by day comes within half an hour, by night in the morning.
 _DAY = (8 * HOUR_S, 22 * HOUR_S)

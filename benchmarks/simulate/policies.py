@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from benchmarks.desk.shapes import DAY_S, HOUR_S
 from benchmarks.simulate import figures
-from opsctl.runs.schema import WatchTable
+from opsctl.run.config.schema import WatchTable
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import simpy
 
 from benchmarks.desk.log import moment
 from benchmarks.simulate.setting import Setting
-from opsctl.attempts.events import Attempt
-from opsctl.control.live import Seen
-from opsctl.control.refill import Upkeep, Word, braked, of_the_queue
-from opsctl.records.chains import SUBMIT, Chain
+from opsctl.jobs.control.live_jobs import Seen
+from opsctl.jobs.control.refill import Upkeep, Word, braked, of_the_queue
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.state.chains import SUBMIT, Chain
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 

@@ -20,14 +20,14 @@ from benchmarks.simulate.policies import Way
 from benchmarks.simulate.queue import NEWEST, Queue
 from benchmarks.simulate.setting import Setting
 from benchmarks.simulate.training import Bad, Live, Training
-from opsctl.attempts.brake import brake_trips
-from opsctl.attempts.ending import Ending
-from opsctl.attempts.events import Attempt
-from opsctl.job.good_nodes import is_to_be_tested, nodes_left
-from opsctl.logs.spans import Span
-from opsctl.probe.choosing import chosen
-from opsctl.probe.report import NodeReport
-from opsctl.records.chains import counted_since
+from opsctl.diagnosis.probe.node_choice import chosen
+from opsctl.diagnosis.probe.report import NodeReport
+from opsctl.jobs.runner.good_nodes import is_to_be_tested, nodes_left
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.failure_limit import brake_trips
+from opsctl.run.logs.spans import Span
+from opsctl.run.state.chains import counted_since
 
 #: A quick probe; how often Slurm looks for nodes.
 PROBE_S, _SLURM_LOOKS_S = MINUTE_S, 10 * MINUTE_S

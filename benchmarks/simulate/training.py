@@ -13,10 +13,10 @@ from benchmarks.simulate import deciding, figures
 from benchmarks.simulate.cluster import Cluster, Kind, Life
 from benchmarks.simulate.policies import Way
 from benchmarks.simulate.setting import Setting
-from opsctl.attempts.ending import Ending
-from opsctl.attempts.events import Attempt
-from opsctl.attempts.verdict import Cause, Verdict
-from opsctl.logs.spans import Span
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.verdict import Cause, Verdict
+from opsctl.run.logs.spans import Span
 
 #: From a crash to the end of its step.
 TEARDOWN_S = 2 * MINUTE_S

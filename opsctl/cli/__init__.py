@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from opsctl.errors import OpsctlError, SlurmUnasked
-from opsctl.output import message, message_text
+from opsctl.core.errors import OpsctlError, SlurmUnasked
+from opsctl.core.output import message, message_text
 
 #: name -> (module under opsctl.cli that has `command`, the line in `opsctl --help`), in the order people meet them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -166,7 +166,7 @@ def grouped() -> dict[str, list[str]]:
 
 def _show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        from opsctl.output import show
+        from opsctl.core.output import show
         from trainer.formats.distribution import version
 
         show(f"opsctl, version {version()}")
@@ -193,7 +193,7 @@ def _show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) 
 def root(ctx: click.Context) -> None:
     """Plan, submit, watch and stop long language-model trainings on a shared Slurm cluster."""
     if ctx.invoked_subcommand is None:
-        from opsctl.cli.here import show_what_is_next
+        from opsctl.cli.next_steps import show_what_is_next
 
         ctx.exit(show_what_is_next())
 
@@ -204,7 +204,7 @@ def main(argv: list[str] | None = None) -> None:
     0 done, 1 failed or refused, 2 usage or run file, 130 interrupted; under `watch` Nagios's codes, 3 for wrong usage.
     """
     if instruction := os.environ.get(COMPLETION_VARIABLE):
-        from opsctl.cli.completing import answer
+        from opsctl.cli.complete import answer
 
         answer(root, COMMANDS, instruction)
         sys.exit(0)
@@ -257,6 +257,6 @@ def _local_cluster_hint(error: OpsctlError) -> str:
 def _forget_after(args: list[str]) -> None:
     """What Slurm has said to others of this account no longer counts when this command may have changed it."""
     if args and (args[0] not in LOOKS or "--job" in args) and not args[0].startswith("-"):
-        from opsctl.records.shared_answers import forget
+        from opsctl.slurm.shared_answers import forget
 
         forget()

@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import json_option, moment_ahead, run_option
 
 if TYPE_CHECKING:
-    from opsctl.records.run_view import RunView
+    from opsctl.run.state.run_view import RunView
 
 why_option = click.option("--why", default="", metavar="TEXT", help="Why, for the others.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
@@ -29,10 +29,10 @@ def command() -> None:
 @json_option
 def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
     """What is open, and what waits on which channel."""
-    from opsctl.alerts.listing import printed_alerts, screen
-    from opsctl.moments import now
-    from opsctl.output import print_json, show_lines
-    from opsctl.records import alerts
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.alerts.listing import printed_alerts, screen
+    from opsctl.run.state import alerts
 
     paths = _run(run).paths
     found = printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), with_messages)
@@ -52,14 +52,14 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
     """Send a test to every channel now, or to those whose names have CHANNEL in them, and say what happened."""
     import os
 
-    from opsctl.account import account_name
-    from opsctl.alerts.channels import channels_of
-    from opsctl.alerts.drain import send_now
-    from opsctl.alerts.listing import printed_sending, sending_line, trial_message
-    from opsctl.alerts.settings import alert_settings
-    from opsctl.errors import OpsctlError
-    from opsctl.moments import now
-    from opsctl.output import message, print_json, show
+    from opsctl.core.account import account_name
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, show
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.alerts.channels import channels_of
+    from opsctl.monitoring.alerts.delivery import send_now
+    from opsctl.monitoring.alerts.listing import printed_sending, sending_line, trial_message
+    from opsctl.monitoring.alerts.settings import alert_settings
 
     seen = _run(run)
     known = channels_of(alert_settings(seen))
@@ -94,11 +94,11 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
 @click.pass_context
 def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Send what waits, reminders that are due too, without looking at the run."""
-    from opsctl.alerts.desk import tell
-    from opsctl.alerts.listing import printed_alerts
-    from opsctl.moments import now
-    from opsctl.output import message, print_json
-    from opsctl.records import alerts
+    from opsctl.core.output import message, print_json
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.alerts.handle import tell
+    from opsctl.monitoring.alerts.listing import printed_alerts
+    from opsctl.run.state import alerts
 
     seen = _run(run)
     if dry_run:
@@ -127,11 +127,11 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
 
     KEY is as opsctl alerts list shows it, or the name of a check: all that it has found.
     """
-    from opsctl.account import account_name
-    from opsctl.control.submit import explained_disk_errors
-    from opsctl.moments import now
-    from opsctl.output import message
-    from opsctl.records import alerts
+    from opsctl.core.account import account_name
+    from opsctl.core.output import message
+    from opsctl.core.timestamps import now
+    from opsctl.run.state import alerts
+    from opsctl.run.state.group_folder import explained_disk_errors
 
     if bool(keys) == is_all:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
@@ -156,10 +156,10 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 
     What is open when it ends is said then.
     """
-    from opsctl.control.submit import explained_disk_errors
-    from opsctl.moments import iso, now
-    from opsctl.output import message
-    from opsctl.records import alerts
+    from opsctl.core.output import message
+    from opsctl.core.timestamps import iso, now
+    from opsctl.run.state import alerts
+    from opsctl.run.state.group_folder import explained_disk_errors
 
     end = moment_ahead(until, now())
     paths = _run(run).paths
@@ -176,9 +176,9 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 @dry_run_option
 def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
     """End the silence: the next look says what is open."""
-    from opsctl.moments import now
-    from opsctl.output import message
-    from opsctl.records import alerts
+    from opsctl.core.output import message
+    from opsctl.core.timestamps import now
+    from opsctl.run.state import alerts
 
     paths = _run(run).paths
     was = alerts.silence_of(paths, now())
@@ -191,8 +191,8 @@ def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
 
 def _run(run: str | None) -> RunView:
     """The run, whose folder is the one that alerts are kept in. Raises OpsctlError before its first submit."""
-    from opsctl.errors import OpsctlError
-    from opsctl.records.run_view import glance
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.run_view import glance
 
     seen = glance(run)
     if not seen.paths.output.is_dir():
@@ -202,10 +202,10 @@ def _run(run: str | None) -> RunView:
 
 def _print(as_json: bool, run: str | None) -> None:
     if as_json:
-        from opsctl.alerts.listing import printed_alerts
-        from opsctl.moments import now
-        from opsctl.output import print_json
-        from opsctl.records import alerts
+        from opsctl.core.output import print_json
+        from opsctl.core.timestamps import now
+        from opsctl.monitoring.alerts.listing import printed_alerts
+        from opsctl.run.state import alerts
 
         paths = _run(run).paths
         print_json("alerts", printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), False))

@@ -25,17 +25,17 @@ def command(
     --report adds up where the time went: trained, waited, started, evaluated, saved, idle, lost to which cause; how
     often to save, by the failures so far; and what to mend next.
     """
-    from opsctl.attempts.environments import changes
-    from opsctl.attempts.events import read
-    from opsctl.attempts.lost import may_be_of, settle
-    from opsctl.attempts.table import attempt_table, printed_attempt
-    from opsctl.attempts.unseen import CANNOT_SEE
-    from opsctl.errors import OpsctlError, SlurmError
-    from opsctl.output import message, print_json, printable, show_lines
-    from opsctl.records.cluster import choose_cluster, record_of
-    from opsctl.records.run_view import glance
+    from opsctl.core.errors import OpsctlError, SlurmError
+    from opsctl.core.output import message, print_json, printable, show_lines
+    from opsctl.diagnosis.triage.on_close import judge_lost
+    from opsctl.run.attempts.close_lost import may_be_of, settle
+    from opsctl.run.attempts.environments import changes
+    from opsctl.run.attempts.events import read
+    from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
+    from opsctl.run.attempts.table import attempt_table, printed_attempt
+    from opsctl.run.state.chosen_cluster import choose_cluster, record_of
+    from opsctl.run.state.run_view import glance
     from opsctl.slurm.backends import client_for
-    from opsctl.triage.closing import judge_lost
 
     if since is not None and not report:
         raise click.UsageError("--since is --report's: give both")

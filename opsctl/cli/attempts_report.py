@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from opsctl.attempts.events import Attempt
-    from opsctl.goodput.report import GoodputReport
-    from opsctl.records.run_view import RunView
+    from opsctl.diagnosis.goodput.report import GoodputReport
+    from opsctl.run.attempts.events import Attempt
+    from opsctl.run.state.run_view import RunView
 
 
 def show_report(
     run: RunView, attempts: Sequence[Attempt], since: str | None, cluster: str | None, as_json: bool
 ) -> None:
     """Print it. since: a length or a time; None: the first submission. Raises UsageError for another one."""
-    from opsctl.goodput.report import lines
-    from opsctl.moments import now
-    from opsctl.output import message, print_json, printable, show_lines
+    from opsctl.core.output import message, print_json, printable, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.diagnosis.goodput.report import lines
 
     told = _report(run, attempts, now(), since, cluster)
     if told is None:
@@ -33,11 +33,11 @@ def show_report(
 def _report(
     run: RunView, attempts: Sequence[Attempt], at: datetime, since: str | None, cluster: str | None
 ) -> GoodputReport | None:
-    from opsctl.goodput.glance import ended_or
-    from opsctl.logs.measured import measured
-    from opsctl.logs.spans import read_spans
-    from opsctl.records.chains import read_chains
-    from opsctl.report.spent import spent
+    from opsctl.diagnosis.goodput.brief import ended_or
+    from opsctl.run.logs.measurements import measured
+    from opsctl.run.logs.spans import read_spans
+    from opsctl.run.state.chains import read_chains
+    from opsctl.ui.report.time_spent import spent
 
     from_when = _since(since, at)
     submitted = [chain.submitted_at for chain in read_chains(run.paths)]
@@ -54,8 +54,8 @@ def _report(
 
 
 def _since(since: str | None, at: datetime) -> datetime | None:
-    from opsctl.errors import UsageError
-    from opsctl.status.since import LAST, since_of
+    from opsctl.core.errors import UsageError
+    from opsctl.ui.status.hand_over_start import LAST, since_of
 
     if since == LAST:
         raise UsageError("--since last is for opsctl on-call; here a length (12h, 3d) or a time (2026-03-01T08:00)")
@@ -64,9 +64,9 @@ def _since(since: str | None, at: datetime) -> datetime | None:
 
 def _is_queued(run: RunView, cluster: str | None) -> bool | None:
     """Whether anything of the run waits in the queue; None where Slurm does not say."""
-    from opsctl.errors import OpsctlError
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.own_jobs import recorded
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.own_jobs import recorded
     from opsctl.slurm.backends import client_for
 
     try:

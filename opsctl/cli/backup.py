@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opsctl.amounts import bytes_words
 from opsctl.cli.checkpoints_backup import anew_option, limit_option, to_option
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, run_option
+from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from opsctl.backups.policy import Policy
-    from opsctl.backups.printed import BackedUpRun, VerifiedBackups
-    from opsctl.errors import OpsctlError
-    from opsctl.records.run_view import RunView
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.run_view import RunView
+    from opsctl.transfer.backups.json_output import BackedUpRun, VerifiedBackups
+    from opsctl.transfer.backups.policy import Policy
 
 
 class _LongGroup(LongCommand, click.Group):
@@ -49,8 +49,8 @@ def command(
     nothing there is written over: the last looks are kept whole. With --all-runs only runs that are yours and have a
     [backup].
     """
-    from opsctl.cli.backing_up import for_runs
-    from opsctl.output import print_json
+    from opsctl.cli.backup_options import for_runs
+    from opsctl.core.output import print_json
 
     if ctx.invoked_subcommand is not None:
         return
@@ -67,11 +67,11 @@ def command(
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: bool) -> list[BackedUpRun]:
-    from opsctl.backups.policy import policy_of
-    from opsctl.backups.printed import BackedUpRun, PrintedBackup
-    from opsctl.backups.rest import back_up_rest
-    from opsctl.cli.backing_up import kept_going, opened, raise_first
-    from opsctl.output import message
+    from opsctl.cli.backup_options import kept_going, opened, raise_first
+    from opsctl.core.output import message
+    from opsctl.transfer.backups.json_output import BackedUpRun, PrintedBackup
+    from opsctl.transfer.backups.policy import policy_of
+    from opsctl.transfer.backups.run_files import back_up_rest
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in policy.warnings:
@@ -121,11 +121,11 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: 
 def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlError]) -> list[BackedUpRun]:
     from functools import partial
 
-    from opsctl.backups.data_sending import back_up_data
-    from opsctl.backups.data_sets import named_sets
-    from opsctl.backups.printed import BackedUpRun, printed
-    from opsctl.cli.backing_up import kept_going, opened
-    from opsctl.output import message
+    from opsctl.cli.backup_options import kept_going, opened
+    from opsctl.core.output import message
+    from opsctl.transfer.backups.data_send import back_up_data
+    from opsctl.transfer.backups.data_sets import named_sets
+    from opsctl.transfer.backups.json_output import BackedUpRun, printed
 
     name, done, sets = run.table.name, [], named_sets(_options(run))
     for url in policy.data_to:
@@ -145,15 +145,15 @@ def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlE
 
 
 def _say(before: str, line: str) -> None:
-    from opsctl.output import message
+    from opsctl.core.output import message
 
     message(before + line)
 
 
 def _options(run: RunView) -> Mapping[str, Any]:
     """The trainer's, as published, before that as in the run file. Raises OpsctlError, RunFileError."""
-    from opsctl.errors import OpsctlError, RunFileError
-    from opsctl.runs.checks import check_run
+    from opsctl.core.errors import OpsctlError, RunFileError
+    from opsctl.run.config.checks import check_run
 
     if run.revision is None:
         if run.loaded is None:
@@ -169,12 +169,12 @@ def _options(run: RunView) -> Mapping[str, Any]:
 @json_option
 def list_(run: str | None, as_json: bool) -> None:
     """What is backed up where, as the ledger has it."""
-    from opsctl.backups.listing import backup_table
-    from opsctl.backups.printed import printed
-    from opsctl.checkpoints.backups import read_backups
-    from opsctl.cli.backing_up import named_by
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.run_view import glance
+    from opsctl.cli.backup_options import named_by
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.run.checkpoints.backups import read_backups
+    from opsctl.run.state.run_view import glance
+    from opsctl.transfer.backups.json_output import printed
+    from opsctl.transfer.backups.listing import backup_table
 
     seen = glance(run)
     lines = read_backups(seen.paths)
@@ -208,8 +208,8 @@ def verify(
     What is lost or wrong there is marked, so that prune no longer relies on it and the next backup sends it again. What
     the ledger here does not know is put on record. Exits 1 where anything is lost.
     """
-    from opsctl.cli.backing_up import for_runs
-    from opsctl.output import message, print_json
+    from opsctl.cli.backup_options import for_runs
+    from opsctl.core.output import message, print_json
 
     if all_runs and (run or to):
         raise click.UsageError("--all-runs, or one run with --to: give one of them")
@@ -230,12 +230,12 @@ def _verdict(one: VerifiedBackups) -> str:
 
 
 def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None) -> list[VerifiedBackups]:
-    from opsctl.backups.policy import policy_of
-    from opsctl.backups.printed import VerifiedBackups, printed
-    from opsctl.backups.sampling import share_of
-    from opsctl.backups.verifying import verify as read_again
-    from opsctl.cli.backing_up import kept_going, opened, raise_first
-    from opsctl.output import message
+    from opsctl.cli.backup_options import kept_going, opened, raise_first
+    from opsctl.core.output import message
+    from opsctl.transfer.backups.json_output import VerifiedBackups, printed
+    from opsctl.transfer.backups.policy import policy_of
+    from opsctl.transfer.backups.sampling import share_of
+    from opsctl.transfer.backups.verify import verify as read_again
 
     try:
         share = share_of(sample) if sample else None

@@ -27,12 +27,12 @@ def command(
 
     What runs is ended at once: opsctl kill-switch trigger saves first.
     """
-    from opsctl.control.cancel import advice, advice_on_unseen, cancel
-    from opsctl.control.overlap import describe
-    from opsctl.control.printed import CancelledJobs
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.jobs.control.cancel import advice, advice_on_unseen, cancel
+    from opsctl.jobs.control.json_output import CancelledJobs
+    from opsctl.jobs.control.overlap import describe
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import glance
 
     seen = glance(pick(run_argument, run))  # who has to stop a run at once may be in the middle of editing it
     name = seen.table.name

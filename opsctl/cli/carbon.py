@@ -10,10 +10,10 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.attempts.events import Attempt
-    from opsctl.carbon.estimate import Building
-    from opsctl.records.run_view import RunView
-    from opsctl.runs.schema import CarbonTable
+    from opsctl.diagnosis.carbon.estimate import Building
+    from opsctl.run.attempts.events import Attempt
+    from opsctl.run.config.schema import CarbonTable
+    from opsctl.run.state.run_view import RunView
 
 
 @click.group()
@@ -82,13 +82,13 @@ def report(
     Reads the trackers' files of a run, or with --folder any that codecarbon's releases 1 to 3 have written, one for
     each rank too. Where nothing was measured, the attempts' GPU hours at --gpu-power-w are told, as assumed.
     """
-    from opsctl.carbon.found import find
-    from opsctl.carbon.glance import remember
-    from opsctl.carbon.placed import Placing
-    from opsctl.carbon.report import Asked, report_of
-    from opsctl.carbon.screen import report_lines
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.runs.schema import CarbonTable
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.diagnosis.carbon.brief import remember
+    from opsctl.diagnosis.carbon.energy_files import find
+    from opsctl.diagnosis.carbon.placement import Placing
+    from opsctl.diagnosis.carbon.report import Asked, report_of
+    from opsctl.diagnosis.carbon.screen import report_lines
+    from opsctl.run.config.schema import CarbonTable
 
     if country and intensity is not None:
         raise click.UsageError("--country, or --intensity: give one of them")
@@ -135,20 +135,20 @@ def report(
 
 
 def _view(chosen: str | None) -> RunView:
-    from opsctl.records.run_view import view
+    from opsctl.run.state.run_view import view
 
     return view(chosen)
 
 
 def _attempts(view: RunView) -> list[Attempt]:
-    from opsctl.attempts.events import read
+    from opsctl.run.attempts.events import read
 
     return read(view.paths)
 
 
 def _known(node_hours: float | None, attempts: list[Attempt], is_needed: bool) -> tuple[float | None, str]:
     """All node-seconds, and whose word they are."""
-    from opsctl.carbon.estimate import HOUR_S
+    from opsctl.diagnosis.carbon.estimate import HOUR_S
 
     if node_hours is not None:
         return node_hours * HOUR_S, "--node-hours"
@@ -170,7 +170,7 @@ def _idle_w(idle_w: float | None, table: CarbonTable) -> float:
 
 def _node_s(attempts: list[Attempt]) -> float | None:
     """Node-seconds of all attempts, those that are open until now; None where none is on record."""
-    from opsctl.moments import now
+    from opsctl.core.timestamps import now
 
     spans = [
         len(one.nodes) * ((one.closed_at or now()) - one.opened_at).total_seconds()
@@ -184,7 +184,7 @@ def _grams(
     country: str | None, intensity: float | None, table: CarbonTable, has_readings: bool
 ) -> tuple[float | None, str]:
     """g CO2e of a kWh, and who says so; None where it is the trackers', or nobody's."""
-    from opsctl.carbon.intensity import of_country, of_table
+    from opsctl.diagnosis.carbon.intensity import of_country, of_table
 
     if intensity is not None:
         return intensity, "given"
@@ -198,10 +198,10 @@ def _grams(
 
 def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> float | None:
     """What Slurm has counted of the attempts' jobs, in kWh; None, and a word, where it has counted nothing."""
-    from opsctl.attempts.lost import own_end
-    from opsctl.output import message
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.own_jobs import recorded
+    from opsctl.core.output import message
+    from opsctl.run.attempts.close_lost import own_end
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.own_jobs import recorded
     from opsctl.slurm.backends import client_for
 
     slurm, known = client_for(choose_cluster(cluster, view.paths)), recorded(view.paths)
@@ -219,6 +219,6 @@ def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> f
 
 
 def _building(table: CarbonTable) -> Building:
-    from opsctl.carbon.estimate import Building
+    from opsctl.diagnosis.carbon.estimate import Building
 
     return Building(table.node_kg, table.gpu_kg, table.years, table.busy_percent)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from opsctl.cli import checkpoints_backup, checkpoints_care, checkpoints_look
+from opsctl.cli import checkpoints_backup, checkpoints_care, checkpoints_show
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument
 
@@ -26,13 +26,13 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """
     import shutil
 
-    from opsctl.checkpoints.backups import read_backups
-    from opsctl.checkpoints.inventory import latest_problem
-    from opsctl.checkpoints.listing import checkpoint_table, listed
-    from opsctl.cli.backing_up import named_by
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.run_view import glance
+    from opsctl.cli.backup_options import named_by
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.run.checkpoints.backups import read_backups
+    from opsctl.run.checkpoints.inventory import latest_problem
+    from opsctl.run.checkpoints.listing import checkpoint_table, listed
+    from opsctl.run.state.run_view import glance
     from trainer.formats.errors import CheckpointError
 
     seen = glance(pick(run_argument, run))
@@ -65,10 +65,10 @@ def repoint(
     The next task goes on from it; prints its name. It has to be complete, and nobody may be training. Later ones are
     replaced when the training comes to them again. Who did it and why goes on record in checkpoints/rollbacks.jsonl.
     """
-    from opsctl.control.printed import RepointedCheckpoints
-    from opsctl.control.repoint import repoint
-    from opsctl.output import message, print_json, printable, show_lines
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message, print_json, printable, show_lines
+    from opsctl.jobs.control.json_output import RepointedCheckpoints
+    from opsctl.run.checkpoints.set_latest import repoint
+    from opsctl.run.state.run_view import glance
 
     chosen = glance(pick(run_argument, run))
     name = chosen.table.name
@@ -123,7 +123,7 @@ def convert(
     programs. A native one, with its `latest`, is written for the layout that is asked for. The original stays.
     """
     from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.records.run_view import glance
+    from opsctl.run.state.run_view import glance
     from trainer.formats.manifest import tag_of
 
     layout = {
@@ -159,8 +159,8 @@ def command() -> None:
 
 for _command in (
     list_,
-    checkpoints_look.show,
-    checkpoints_look.verify,
+    checkpoints_show.show,
+    checkpoints_show.verify,
     checkpoints_backup.backup,
     checkpoints_backup.restore,
     checkpoints_care.prune,

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opsctl.amounts import bytes_words
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
-    from opsctl.backups.checkpoints import Wish
-    from opsctl.backups.printed import BackedUpRun
-    from opsctl.errors import OpsctlError
-    from opsctl.records.run_view import RunView
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.run_view import RunView
+    from opsctl.transfer.backups.checkpoints import Wish
+    from opsctl.transfer.backups.json_output import BackedUpRun
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _without_secret(_ctx: click.Context, option: click.Parameter, url: str | None) -> str | None:
     """Before the words are written down for a job."""
-    from opsctl.stores.opening import refuse_secret
-    from opsctl.stores.types import StoreError
+    from opsctl.transfer.object_store.opening import refuse_secret
+    from opsctl.transfer.object_store.types import StoreError
 
     try:
         if url is not None:
@@ -94,9 +94,9 @@ def backup(
     there by its checksum, and the manifest goes last: what has none is no copy. What is there is not sent again, so an
     interrupted backup is typed again. With --all-runs only runs that are yours and have a [backup].
     """
-    from opsctl.backups.checkpoints import Wish
-    from opsctl.cli.backing_up import for_runs
-    from opsctl.output import print_json
+    from opsctl.cli.backup_options import for_runs
+    from opsctl.core.output import print_json
+    from opsctl.transfer.backups.checkpoints import Wish
 
     chosen = pick(run_argument, run)
     if all_runs and (chosen or to or steps or anew):
@@ -114,12 +114,12 @@ def backup(
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
-    from opsctl.backups.checkpoints import back_up, here, ledger_of, plan, warnings_of
-    from opsctl.backups.policy import policy_of
-    from opsctl.backups.printed import BackedUpRun, DueBackup, printed
-    from opsctl.backups.schedule import why_none
-    from opsctl.cli.backing_up import kept_going, opened, raise_first
-    from opsctl.output import message
+    from opsctl.cli.backup_options import kept_going, opened, raise_first
+    from opsctl.core.output import message
+    from opsctl.transfer.backups.checkpoints import back_up, here, ledger_of, plan, warnings_of
+    from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
+    from opsctl.transfer.backups.policy import policy_of
+    from opsctl.transfer.backups.schedule import why_none
     from trainer.formats.manifest import tag_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
@@ -196,11 +196,11 @@ def restore(
     without optimizer states with --no-load-optim or --finetune. For a place of the run's [backup] to, the default of
     --endpoint is that table's endpoint.
     """
-    from opsctl.backups.printed import RestoredCheckpoint
-    from opsctl.backups.restoring import choose, restore_files, restore_to_folder, restore_to_run
-    from opsctl.cli.backing_up import endpoint_of, far_store, flow_of
-    from opsctl.output import message, print_json
-    from opsctl.records.run_view import glance
+    from opsctl.cli.backup_options import endpoint_of, far_store, flow_of
+    from opsctl.core.output import message, print_json
+    from opsctl.run.state.run_view import glance
+    from opsctl.transfer.backups.json_output import RestoredCheckpoint
+    from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
 
     chosen_run = pick(run_argument, run)
     if into is not None and chosen_run:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.amounts import bytes_words
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
-    from opsctl.checkpoints.backups import BackedUp
-    from opsctl.checkpoints.elsewhere import Answers
-    from opsctl.control.printed import PrunedRun
-    from opsctl.control.prune_plan import Plan
-    from opsctl.control.rollback import EventFile, Point, RolledBack
-    from opsctl.records.run_view import RunView
+    from opsctl.jobs.control.json_output import PrunedRun
+    from opsctl.jobs.control.prune_plan import Plan
+    from opsctl.jobs.control.rollback import EventFile, Point, RolledBack
+    from opsctl.run.checkpoints.backups import BackedUp
+    from opsctl.run.checkpoints.remote_copies import Answers
+    from opsctl.run.state.run_view import RunView
 
 #: Characters of a reason for the record, also where another checkpoint is made the latest.
 LONGEST_REASON = 1000
@@ -49,7 +49,7 @@ def prune(
     checkpoints/prunes.jsonl.
     With --all-runs only runs that are yours and have a [retention].
     """
-    from opsctl.output import message, print_json
+    from opsctl.core.output import message, print_json
 
     chosen = pick(run_argument, run)
     if all_runs and chosen:
@@ -65,7 +65,7 @@ def prune(
 
 
 def _prune_one(chosen: str | None, dry_run: bool) -> PrunedRun:
-    from opsctl.records.run_view import view
+    from opsctl.run.state.run_view import view
 
     return _prune(view(chosen), dry_run)
 
@@ -73,9 +73,9 @@ def _prune_one(chosen: str | None, dry_run: bool) -> PrunedRun:
 def _prune_all(dry_run: bool) -> list[PrunedRun]:
     """Every run of this account's with a policy. One that fails stops no other."""
     from opsctl.cli.each_run import each_run
-    from opsctl.control.printed import PrunedRun
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.jobs.control.json_output import PrunedRun
 
     done = []
     for name, seen in each_run(lambda run: run.revision is not None and run.revision.file.retention is not None):
@@ -88,10 +88,10 @@ def _prune_all(dry_run: bool) -> list[PrunedRun]:
 
 
 def _prune(run: RunView, dry_run: bool) -> PrunedRun:
-    from opsctl.control.printed import PrunedRun
-    from opsctl.control.prune import prune
-    from opsctl.control.prune_plan import plan_prune
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.jobs.control.json_output import PrunedRun
+    from opsctl.jobs.control.prune import prune
+    from opsctl.jobs.control.prune_plan import plan_prune
 
     name = run.table.name
     plan = plan_prune(run)
@@ -110,15 +110,15 @@ def _prune(run: RunView, dry_run: bool) -> PrunedRun:
 
 def _asked(run: RunView, lines: Sequence[BackedUp]) -> Answers:
     """What the destinations say of those copies."""
-    from opsctl.backups.asking import ask
-    from opsctl.backups.policy import policy_of
-    from opsctl.cli.backing_up import opened
+    from opsctl.cli.backup_options import opened
+    from opsctl.transfer.backups.policy import policy_of
+    from opsctl.transfer.backups.prove_copies import ask
 
     return ask(lines, lambda to: opened(run, policy_of(run), to)) if lines else {}
 
 
 def _show(name: str, plan: Plan) -> None:
-    from opsctl.output import message
+    from opsctl.core.output import message
 
     for one, verdict in zip(plan.seen, plan.verdicts, strict=True):
         size = f" ({bytes_words(one.bytes)})" if one.bytes else ""
@@ -161,11 +161,11 @@ def rollback(
     nothing is deleted, and --undo brings it back. Nobody may be training. It is on record in
     checkpoints/rollbacks.jsonl. The training log stays as it is.
     """
-    from opsctl.control.printed import RolledBackRun
-    from opsctl.control.rollback import rollback as roll_back
-    from opsctl.control.rollback import undo as bring_back
-    from opsctl.output import message, print_json, printable
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message, print_json, printable
+    from opsctl.jobs.control.json_output import RolledBackRun
+    from opsctl.jobs.control.rollback import rollback as roll_back
+    from opsctl.jobs.control.rollback import undo as bring_back
+    from opsctl.run.state.run_view import glance
 
     if (to is None) == (undo is None):
         raise click.UsageError("give --to ITERATION, or --undo")
@@ -213,8 +213,8 @@ def _no_curves(_folder: Path, _point: Point, _output: Path | None) -> Sequence[E
 def _curves(folder: Path, point: Point, output: Path | None) -> Sequence[EventFile]:
     """The event files in `folder`, read by a program of the trainer's. Raises OpsctlError."""
     from opsctl.cli.trainer_program import output_of_trainer_program
-    from opsctl.control.rollback import EventFile
-    from opsctl.records.state_files import parsed
+    from opsctl.core.files.state_files import parsed
+    from opsctl.jobs.control.rollback import EventFile
 
     if not any(folder.rglob("*tfevents*")):
         return ()

@@ -9,7 +9,7 @@ import click
 
 from opsctl.cli import grouped, root
 from opsctl.cli.command_tree import commands_below, context_of, help_paragraphs, options_of
-from opsctl.output import show_text
+from opsctl.core.output import show_text
 
 HEAD = """\
 # Commands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from opsctl.cli.completing import SHELLS
+from opsctl.cli.complete import SHELLS
 
 
 @click.command()
@@ -20,7 +20,7 @@ def command(shell: str) -> None:
     For this shell alone: source <(opsctl completion bash). What is not known within a second is not offered;
     $OPSCTL_COMPLETION_SECONDS says another time.
     """  # noqa: D301 - click looks for that very character
-    from opsctl.cli.completing import script
-    from opsctl.output import show_text
+    from opsctl.cli.complete import script
+    from opsctl.core.output import show_text
 
     show_text(script(shell))

@@ -10,7 +10,7 @@ import click
 from opsctl.cli.selection import cluster_option, json_option
 
 if TYPE_CHECKING:
-    from opsctl.cron.place import Cron, JobFile
+    from opsctl.jobs.scheduler.context import Cron, JobFile
 
 #: Due times that `status` shows, unless told otherwise.
 SHOWN = 8
@@ -58,9 +58,9 @@ def start(
     """Start the chain of ticks, unless it lives; who carries it is said. A dead one moves to you."""
     import time
 
-    from opsctl.account import account_name
-    from opsctl.cron.setup import begin
-    from opsctl.output import message
+    from opsctl.core.account import account_name
+    from opsctl.core.output import message
+    from opsctl.jobs.scheduler.setup import begin
 
     cron = _cron(folder, cluster)
     period_s = None if tick is None else _period(tick)
@@ -88,8 +88,8 @@ def start(
 @json_option
 def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
     """Stop the chain, whoever carries it: ticks that are not yours leave in seconds. Jobs at work come to their end."""
-    from opsctl.cron import chain
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.jobs.scheduler import chain
 
     cron = _cron(folder, cluster)
     if not dry_run:
@@ -121,9 +121,9 @@ def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: 
 @json_option
 def list_jobs(folder: Path | None, as_json: bool) -> None:
     """The jobs, and how each went last."""
-    from opsctl.cron.look import look, printed_cron
-    from opsctl.moments import now
-    from opsctl.output import message, print_json, show_lines
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.jobs.scheduler.overview import look, printed_cron
 
     cron = _cron(folder, None)
     jobs = printed_cron(str(cron.paths.folder), look(cron, now(), slurm=False), 0).jobs
@@ -153,8 +153,8 @@ def add(
     dry_run: bool,
 ) -> None:
     """Copy a batch script into the cron folder, after a look at it."""
-    from opsctl.cron.setup import add_job
-    from opsctl.output import show
+    from opsctl.core.output import show
+    from opsctl.jobs.scheduler.setup import add_job
 
     if (file is None) == (shipped is None):
         raise click.UsageError("give a FILE, or --shipped NAME")
@@ -167,8 +167,8 @@ def add(
 @dry_run_option
 def remove(name: str, folder: Path | None, dry_run: bool) -> None:
     """Take a job out of the cron folder; what it did stays on record."""
-    from opsctl.output import show
-    from opsctl.records.state_files import remove
+    from opsctl.core.files.state_files import remove
+    from opsctl.core.output import show
 
     cron = _cron(folder, None)
     file = _file(cron, name)
@@ -184,11 +184,11 @@ def remove(name: str, folder: Path | None, dry_run: bool) -> None:
 @dry_run_option
 def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) -> None:
     """Submit a job now, as yourself; prints Slurm's id."""
-    from opsctl.cron.starting import start_job
-    from opsctl.errors import OpsctlError
-    from opsctl.moments import iso
-    from opsctl.output import message, show
-    from opsctl.records.cron import HOUR_S, read_chain
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, show
+    from opsctl.core.timestamps import iso
+    from opsctl.jobs.scheduler.starting import start_job
+    from opsctl.run.state.scheduler import HOUR_S, read_chain
 
     cron = _cron(folder, cluster)
     file = _file(cron, name)
@@ -213,10 +213,10 @@ def logs(name: str, follow: bool, folder: Path | None) -> None:
     """What the newest run of a job printed."""
     import time
 
-    from opsctl.cron.executing import output_of
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, show_text
-    from opsctl.records.cron_runs import histories, read_runs
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, show_text
+    from opsctl.jobs.scheduler.executing import output_of
+    from opsctl.run.state.scheduler_runs import histories, read_runs
 
     cron = _cron(folder, None)
     shown = 0
@@ -247,9 +247,9 @@ def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
     import os
     import time
 
-    from opsctl.cron.clock import trusted_clock
-    from opsctl.cron.tick import Own, tick
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.jobs.scheduler.clock import trusted_clock
+    from opsctl.jobs.scheduler.tick import Own, tick
 
     job_id = os.environ.get("SLURM_JOB_ID", "")
     cron = _cron(folder, None, patient=True)
@@ -269,7 +269,7 @@ def execute_now(folder: Path, run_id: str, digest: str) -> int:
     import os
     import socket
 
-    from opsctl.cron.executing import execute
+    from opsctl.jobs.scheduler.executing import execute
 
     job_id = os.environ.get("SLURM_JOB_ID", "")
     return execute(_cron(folder, None), run_id, digest, int(job_id) if job_id.isdigit() else 0, socket.gethostname())
@@ -279,11 +279,11 @@ def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cr
     """The pseudo-cron that is meant."""
     import os
 
-    from opsctl.cron.place import Cron
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.cron import CronPaths
-    from opsctl.records.register import cron_folder
-    from opsctl.runs.profile import cron_table, jobs_table
+    from opsctl.jobs.scheduler.context import Cron
+    from opsctl.run.config.profile import cron_table, jobs_table
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.register import cron_folder
+    from opsctl.run.state.scheduler import CronPaths
     from opsctl.slurm.backends import client_for
 
     where = choose_cluster(cluster, None)
@@ -294,7 +294,7 @@ def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cr
 
 def _period(text: str) -> int:
     """Seconds of `20s` or of a Slurm duration. Raises click.UsageError."""
-    from opsctl.records.cron import HOUR_S, SHORTEST_S
+    from opsctl.run.state.scheduler import HOUR_S, SHORTEST_S
     from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
     try:
@@ -308,8 +308,8 @@ def _period(text: str) -> int:
 
 def _file(cron: Cron, name: str) -> JobFile:
     """The job of that name, `refill` or `hourly/refill`. Raises OpsctlError."""
-    from opsctl.cron.place import job_files
-    from opsctl.errors import OpsctlError
+    from opsctl.core.errors import OpsctlError
+    from opsctl.jobs.scheduler.context import job_files
 
     files = [*job_files(cron.paths, False), *job_files(cron.paths, True)]
     found = [file for file in files if name in (file.name, file.name.partition("/")[2])]
@@ -321,9 +321,9 @@ def _file(cron: Cron, name: str) -> JobFile:
 
 def _show(cron: Cron, as_json: bool, count: int, quiet: bool = False) -> int:
     """Print how it stands; 1 where it is dead or cannot be seen. quiet: only for programs."""
-    from opsctl.cron.look import look, printed_cron, status_lines
-    from opsctl.moments import now
-    from opsctl.output import print_json, show_lines
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.jobs.scheduler.overview import look, printed_cron, status_lines
 
     seen = look(cron, now(), slurm=not quiet or as_json)
     if as_json:

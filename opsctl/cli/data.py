@@ -10,8 +10,8 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument, run_option
 
 if TYPE_CHECKING:
-    from opsctl.runs.expanded import ExpandedRun
-    from opsctl.runs.load import LoadedRun
+    from opsctl.run.config.expanded import ExpandedRun
+    from opsctl.run.config.load import LoadedRun
 
 
 @click.group()
@@ -66,7 +66,7 @@ def prepare(
     is then P_KEY_document.
     """
     from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.records.errand_progress import tell_progress
+    from opsctl.run.state.background_progress import tell_progress
 
     if tokenizer and vocab_size:
         raise click.UsageError("--tokenizer brings its own vocabulary; leave out --vocab-size")
@@ -95,7 +95,7 @@ def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: boo
     their lengths. They lie where the training looks for them, which then builds none; what is there is left alone.
     """
     from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.records.errand_progress import tell_progress
+    from opsctl.run.state.background_progress import tell_progress
 
     expanded = _expanded(pick(run_argument, run))
     arguments = [f"--world-size={expanded.layout.world_size}", *["--dry-run"] * dry_run, *["--json"] * as_json]
@@ -207,15 +207,15 @@ def _training_prefixes(run: str | None) -> tuple[str, ...]:
 
 def _length_of(run: str) -> dict[str, int]:
     """How long the run is, by the options of `mix`; its data may be what is to be mixed, and is not looked at."""
-    from opsctl.runs.length import length_of_run
+    from opsctl.run.config.length import length_of_run
 
     samples, sequence_length = length_of_run(_loaded(run))
     return {"train_samples": samples, "seq_length": sequence_length}
 
 
 def _loaded(run: str | None) -> LoadedRun:
-    from opsctl.errors import RunFileError
-    from opsctl.records.run_view import glance
+    from opsctl.core.errors import RunFileError
+    from opsctl.run.state.run_view import glance
 
     chosen = glance(run)
     if chosen.loaded is None:
@@ -224,6 +224,6 @@ def _loaded(run: str | None) -> LoadedRun:
 
 
 def _expanded(run: str | None) -> ExpandedRun:
-    from opsctl.runs.checks import check_run
+    from opsctl.run.config.checks import check_run
 
     return check_run(_loaded(run))[0]

@@ -25,7 +25,7 @@ def command(keep: bool, folder: Path) -> int:
     no GPU.
     """
     from opsctl.cli.trainer_program import refuse_missing
-    from opsctl.demo.play import play
+    from opsctl.local.demo.play import play
 
     refuse_missing(NEEDED)
     return play(folder, keep)

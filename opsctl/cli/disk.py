@@ -14,8 +14,8 @@ from opsctl.cli.selection import folders_that_answer, json_option, run_option
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from opsctl.disk.purging import Going
-    from opsctl.runs.schema import WatchTable
+    from opsctl.monitoring.disk.purging import Going
+    from opsctl.run.config.schema import WatchTable
 
 _USE = "use"
 _LONGEST_DAYS = 36_500  # what is longer is for ever
@@ -65,11 +65,11 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     how long what is left on the file system lasts for that growth alone.
     """
     from opsctl.cli.progress import of_folder
-    from opsctl.disk.printed import disk_lines, printed_disk
-    from opsctl.disk.using import FOLDERS, USERS, gone_on, read_history
-    from opsctl.moments import now
-    from opsctl.output import print_json, show_lines
-    from opsctl.walks.file_system import FileSystems
+    from opsctl.core.dirwalk.file_system import FileSystems
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.disk.json_output import disk_lines, printed_disk
+    from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
 
     systems, told = FileSystems(), []
     where = _where(folders, run)
@@ -102,11 +102,11 @@ def purge(
     """
     import contextlib
 
-    from opsctl.disk.listing import list_into
-    from opsctl.disk.printed import printed_purge, purge_lines
-    from opsctl.disk.purging import find_purged
-    from opsctl.moments import now
-    from opsctl.output import print_json, show_lines
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.disk.json_output import printed_purge, purge_lines
+    from opsctl.monitoring.disk.listing import list_into
+    from opsctl.monitoring.disk.purging import find_purged
 
     watch = _watch(folders, run)
     after, soon, told = _purge_after(watch, days), _duration(within), []
@@ -154,13 +154,13 @@ def touch(
     not looked into.
     """
     from opsctl.cli.progress import of_folder
-    from opsctl.disk.listing import remember_touch
-    from opsctl.disk.printed import PrintedTouch, unseen_lines
-    from opsctl.disk.touching import Touching, touch_all
-    from opsctl.errors import OpsctlError
-    from opsctl.moments import now
-    from opsctl.output import message, print_json
-    from opsctl.runs.profile import site_watch_table
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.disk.json_output import PrintedTouch, unseen_lines
+    from opsctl.monitoring.disk.listing import remember_touch
+    from opsctl.monitoring.disk.touching import Touching, touch_all
+    from opsctl.run.config.profile import site_watch_table
 
     if not site_watch_table().touch:
         raise OpsctlError(
@@ -194,15 +194,15 @@ def touch(
 
 
 def _where(folders: Sequence[Path], run: str | None) -> list[Path]:
-    from opsctl.records.run_view import glance
+    from opsctl.run.state.run_view import glance
 
     return folders_that_answer(folders) or [glance(run, asks_first=True).paths.output]
 
 
 def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
     """[watch] of the run where one is meant, over the profile's."""
-    from opsctl.records.run_view import glance
-    from opsctl.runs.profile import site_watch_table, watch_table
+    from opsctl.run.config.profile import site_watch_table, watch_table
+    from opsctl.run.state.run_view import glance
 
     loaded: Any = None if folders and not run else glance(run, asks_first=True).loaded
     return watch_table(loaded.file) if loaded else site_watch_table()
@@ -211,7 +211,7 @@ def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
 def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
     from datetime import timedelta
 
-    from opsctl.errors import UsageError
+    from opsctl.core.errors import UsageError
 
     found = days or watch.purge_days
     if found is None:
@@ -224,7 +224,7 @@ def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
 def _duration(text: str) -> timedelta:
     from datetime import timedelta
 
-    from opsctl.errors import UsageError
+    from opsctl.core.errors import UsageError
     from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
     try:

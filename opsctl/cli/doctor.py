@@ -11,7 +11,7 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opsctl.doctor.check import PrintedCheck
+    from opsctl.ui.doctor.check import PrintedCheck
 
 
 @click.command()
@@ -27,12 +27,12 @@ def command(ctx: click.Context, run_argument: str | None, run: str | None, clust
     """
     import os
 
-    from opsctl.doctor.check import examined, is_well
-    from opsctl.doctor.gathering import Asked, gather, run_at_hand
-    from opsctl.doctor.registry import CHECKS
-    from opsctl.output import print_json, show_lines
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.walks.file_system import FileSystems
+    from opsctl.core.dirwalk.file_system import FileSystems
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.ui.doctor.check import examined, is_well
+    from opsctl.ui.doctor.gather import Asked, gather, run_at_hand
+    from opsctl.ui.doctor.registry import CHECKS
 
     loaded, known = run_at_hand(pick(run_argument, run))
     # Where the run was submitted to stands in its folder; a source of its own says where that does not answer.
@@ -47,7 +47,7 @@ def command(ctx: click.Context, run_argument: str | None, run: str | None, clust
 
 
 def _lines(answers: Sequence[PrintedCheck]) -> list[str]:
-    from opsctl.output import printable
+    from opsctl.core.output import printable
 
     state = max((len(one.state) for one in answers), default=0)
     name = max((len(one.name) for one in answers), default=0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from opsctl.doctor.registry import CHECKS
-from opsctl.output import show_text
+from opsctl.core.output import show_text
+from opsctl.ui.doctor.registry import CHECKS
 
 HEAD = """\
 # The doctor

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opsctl.records.run_view import RunView
+    from opsctl.run.state.run_view import RunView
 
 
 def each_run(
@@ -17,10 +17,10 @@ def each_run(
 
     One that is gone, broken or closed is for the checks of all runs to say: it is told to `left`, and stops no other.
     """
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
-    from opsctl.records.register import all_runs, may_act_for, paths_of
-    from opsctl.records.run_view import view_known
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.run.state.register import all_runs, may_act_for, paths_of
+    from opsctl.run.state.run_view import view_known
 
     for known in all_runs():
         try:

@@ -13,8 +13,8 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.environments.looking import Looked
-    from opsctl.runs.load import LoadedRun
+    from opsctl.run.config.load import LoadedRun
+    from opsctl.run.environments.inspection import Looked
 
 
 @click.group()
@@ -35,11 +35,11 @@ def build(run_argument: str | None, run: str | None, offline: bool, again: bool,
     keep it. One that is cut off is begun again by the next build, which finds what was fetched. [run] environment names
     the script activate.sh in its folder.
     """
-    from opsctl.environments.building import build as build_environment
-    from opsctl.environments.building import would_do
-    from opsctl.environments.printed import BuiltEnvironment
-    from opsctl.environments.recipe import LOCK, recipe_of
-    from opsctl.output import message, print_json, show, show_lines
+    from opsctl.core.output import message, print_json, show, show_lines
+    from opsctl.run.environments.building import build as build_environment
+    from opsctl.run.environments.building import would_do
+    from opsctl.run.environments.json_output import BuiltEnvironment
+    from opsctl.run.environments.recipe import LOCK, recipe_of
 
     loaded = _needed(pick(run_argument, run))
     recipe = recipe_of(loaded)
@@ -79,10 +79,10 @@ def freeze(run_argument: str | None, run: str | None, trust: bool, as_json: bool
     """
     from dataclasses import replace
 
-    from opsctl.environments.lock import lock_text
-    from opsctl.environments.printed import frozen
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json, show_text
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, show_text
+    from opsctl.run.environments.json_output import frozen
+    from opsctl.run.environments.lock import lock_text
 
     looked = replace(_looked(_at_hand(pick(run_argument, run)), trust), reads_files=True)
     with _reported_if_long():
@@ -129,10 +129,10 @@ def check(
     """
     from dataclasses import replace
 
-    from opsctl.environments import looking
-    from opsctl.environments.checking import without_what_follows
-    from opsctl.environments.recipe import recipe_of
-    from opsctl.output import message, print_json, show
+    from opsctl.core.output import message, print_json, show
+    from opsctl.run.environments import inspection
+    from opsctl.run.environments.checking import without_what_follows
+    from opsctl.run.environments.recipe import recipe_of
 
     loaded = _at_hand(pick(run_argument, run))
     looked = _looked(loaded, trust)
@@ -142,12 +142,12 @@ def check(
         imports = loaded.file.environment.imports
         if against is None and loaded.file.environment.requirements:
             recipe = recipe_of(loaded)
-            places, against = recipe.places, looking.what_it_should_be(recipe.places, recipe.requirements)
+            places, against = recipe.places, inspection.what_it_should_be(recipe.places, recipe.requirements)
     if remove and (found := looked.ask().found) is not None:
-        for line in looking.remove_dead(looking.locks_of(found)):
+        for line in inspection.remove_dead(inspection.locks_of(found)):
             message(line)
     with _reported_if_long():
-        checked = looking.check(replace(looked, reads_files=True), against, imports, places)
+        checked = inspection.check(replace(looked, reads_files=True), against, imports, places)
     if as_json:
         print_json("checked", checked)
     else:
@@ -166,7 +166,7 @@ def _reported_if_long() -> Iterator[None]:
     """Print what takes so long inside the block, after two seconds."""
     from threading import Timer
 
-    from opsctl.output import message
+    from opsctl.core.output import message
 
     timer = Timer(
         2.0, message, ["reading every file of the environment's packages: gigabytes where torch is installed"]
@@ -180,8 +180,8 @@ def _reported_if_long() -> Iterator[None]:
 
 
 def _needed(chosen: str | None) -> LoadedRun:
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.load import load_run_file
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.config.locate import locate_run_file
 
     return load_run_file(locate_run_file(chosen))
 
@@ -197,9 +197,9 @@ def _at_hand(chosen: str | None) -> LoadedRun | None:
 
 def _looked(loaded: LoadedRun | None, trust: bool) -> Looked:
     """The run's environment; not to be started where others decide what that would run, unless they are trusted."""
-    from opsctl.environments.looking import Looked
-    from opsctl.environments.starting import why_not_started
-    from opsctl.runs.load import expanded_file
+    from opsctl.run.config.load import expanded_file
+    from opsctl.run.environments.inspection import Looked
+    from opsctl.run.environments.permission import why_not_started
 
     if loaded is None:
         return Looked()

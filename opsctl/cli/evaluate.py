@@ -12,11 +12,11 @@ from opsctl.cli.long_command import LongCommand, job_umask, refuse_job_in_a_job
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.evaluation.jobs import AskedEvaluation
-    from opsctl.evaluation.results import EvaluatedCheckpoint
-    from opsctl.evaluation.schedule import Chosen
-    from opsctl.evaluation.settings import Settings
-    from opsctl.records.run_view import RunView
+    from opsctl.jobs.evaluation.jobs import AskedEvaluation
+    from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
+    from opsctl.jobs.evaluation.schedule import Chosen
+    from opsctl.jobs.evaluation.settings import Settings
+    from opsctl.run.state.run_view import RunView
 
 
 class _OneJobForEach(LongCommand):
@@ -52,8 +52,8 @@ def command(
     a checkpoint that failed three times is left to --step. With --all-runs only runs that are yours and have an
     [evaluation]. Exits 1 where a task failed or is missing.
     """
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json
 
     done: list[EvaluatedCheckpoint] = []
     is_well = True
@@ -75,10 +75,10 @@ def command(
 def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> list[tuple[RunView, Settings]]:
     """The runs that are meant, each with how it is evaluated."""
     from opsctl.cli.each_run import each_run
-    from opsctl.errors import OpsctlError
-    from opsctl.evaluation.settings import settings_of
-    from opsctl.output import message
-    from opsctl.records.run_view import view
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.jobs.evaluation.settings import settings_of
+    from opsctl.run.state.run_view import view
 
     if all_runs and (chosen or step is not None or again):
         raise click.UsageError("--all-runs, or one run with --step and --again: give one of them")
@@ -102,8 +102,8 @@ def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> 
 
 def _chosen(seen: RunView, settings: Settings, step: int | None, again: bool) -> Chosen:
     """What is to be done of one run; what is not is said."""
-    from opsctl.evaluation.schedule import choose
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.jobs.evaluation.schedule import choose
     from trainer.formats.manifest import tag_of
 
     chosen = choose(seen.paths, settings.table, step, again)
@@ -122,12 +122,12 @@ def _evaluate_run(
     from functools import partial
 
     from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.errors import OpsctlError
-    from opsctl.evaluation.at_work import Busy, Evaluation, own_job_id
-    from opsctl.evaluation.harness import Harness
-    from opsctl.evaluation.results import EvaluatedCheckpoint
-    from opsctl.evaluation.settings import refuse_strangers_program
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.jobs.evaluation.execute import Busy, Evaluation, own_job_id
+    from opsctl.jobs.evaluation.harness import Harness
+    from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
+    from opsctl.jobs.evaluation.settings import refuse_strangers_program
     from trainer.formats.manifest import tag_of
 
     name = seen.table.name
@@ -167,7 +167,7 @@ def _evaluate_run(
 
 
 def _show(done: Sequence[EvaluatedCheckpoint]) -> None:
-    from opsctl.output import show
+    from opsctl.core.output import show
 
     context = click.get_current_context()
     if context.params.get("as_json"):
@@ -181,9 +181,9 @@ def _show(done: Sequence[EvaluatedCheckpoint]) -> None:
 
 def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
     """A job for each checkpoint that is due."""
-    from opsctl.errands.records import errands
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json, show
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, show
+    from opsctl.jobs.background.records import errands
 
     refuse_job_in_a_job()
     params = ctx.params
@@ -213,13 +213,13 @@ def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
 def _ask_run(
     seen: RunView, settings: Settings, given: dict[str, Any], params: dict[str, Any], place: Any
 ) -> list[AskedEvaluation]:
-    from opsctl.errands.records import Errand
-    from opsctl.errands.sending import new_errand, script_of
-    from opsctl.errors import OpsctlError
-    from opsctl.evaluation.jobs import ask_for, sbatch_options
-    from opsctl.output import show_text
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.runs.profile import jobs_table
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import show_text
+    from opsctl.jobs.background.records import Errand
+    from opsctl.jobs.background.send import new_errand, script_of
+    from opsctl.jobs.evaluation.jobs import ask_for, sbatch_options
+    from opsctl.run.config.profile import jobs_table
+    from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for
 
     if seen.loaded is None:

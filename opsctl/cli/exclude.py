@@ -9,9 +9,9 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, moment_ahead, run_option
 
 if TYPE_CHECKING:
-    from opsctl.nodes.excluded import ListedExclusion
-    from opsctl.nodes.keeping import Wanted
-    from opsctl.records.run_view import RunView
+    from opsctl.diagnosis.nodes.exclusion import Wanted
+    from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
+    from opsctl.run.state.run_view import RunView
     from opsctl.slurm.client import SlurmControl, SlurmLooks
 
 
@@ -31,14 +31,14 @@ def command() -> None:
 @cluster_option
 def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cluster: str | None) -> None:
     """Exclude nodes: names, or x[03-04] as Slurm folds them."""
-    from opsctl.errors import OpsctlError
-    from opsctl.moments import iso, now
-    from opsctl.nodes import keeping
-    from opsctl.nodes.excluded import read_excluded
-    from opsctl.nodes.places import place_of
-    from opsctl.nodes.policy import PERSONS
-    from opsctl.output import message
-    from opsctl.runs.profile import nodes_table
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.core.timestamps import iso, now
+    from opsctl.diagnosis.nodes import exclusion
+    from opsctl.diagnosis.nodes.exclusion_list import read_excluded
+    from opsctl.diagnosis.nodes.places import place_of
+    from opsctl.diagnosis.nodes.policy import PERSONS
+    from opsctl.run.config.profile import nodes_table
 
     if not why.strip():
         raise click.UsageError("--why is empty: say what is wrong with them")
@@ -58,7 +58,7 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
             f"that would leave {len(left)} of the {len(serving)} nodes of partition {partition} that are in service, "
             f"and the run needs {wanted.nodes}: nothing was excluded"
         )
-    keeping.add(place, names, why.strip(), end)
+    exclusion.add(place, names, why.strip(), end)
     message(f"excluded until {iso(end, 'minutes')}: {', '.join(names)}")
     _apply(seen, client, looks, wanted)
 
@@ -69,16 +69,16 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
 @cluster_option
 def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None:
     """Let nodes be used again: what spoke against them until now no longer counts."""
-    from opsctl.attempts import events as attempts
-    from opsctl.nodes import keeping
-    from opsctl.nodes.ends import ends_of
-    from opsctl.nodes.places import place_of
-    from opsctl.output import message
-    from opsctl.runs.profile import nodes_table
+    from opsctl.core.output import message
+    from opsctl.diagnosis.nodes import exclusion
+    from opsctl.diagnosis.nodes.ends import ends_of
+    from opsctl.diagnosis.nodes.places import place_of
+    from opsctl.run.attempts import events as attempts
+    from opsctl.run.config.profile import nodes_table
 
     seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
-    keeping.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
+    exclusion.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
     message(f"no longer excluded: {', '.join(names)}")
     _apply(seen, client, looks, wanted)
 
@@ -95,11 +95,11 @@ def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) 
     """
     import msgspec
 
-    from opsctl.moments import now
-    from opsctl.nodes.excluded import ListedExclusion
-    from opsctl.nodes.keeping import read_listed
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.diagnosis.nodes.exclusion import read_listed
+    from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
+    from opsctl.run.state.run_view import glance
 
     place, found = read_listed(glance(run).paths)
     used = _used(run, cluster) if found.in_force(now()) else {}
@@ -118,9 +118,9 @@ def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) 
 
 def _used(run: str | None, cluster: str | None) -> dict[str, str]:
     """Return the listed nodes that the run still uses, and why; print what prevents an answer."""
-    from opsctl.errors import OpsctlError
-    from opsctl.nodes.keeping import used_now
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.diagnosis.nodes.exclusion import used_now
 
     try:
         seen, _, looks, wanted = _asked(run, cluster)
@@ -131,7 +131,7 @@ def _used(run: str | None, cluster: str | None) -> dict[str, str]:
 
 
 def _lines(one: ListedExclusion) -> list[str]:
-    from opsctl.moments import iso, now
+    from opsctl.core.timestamps import iso, now
 
     until = iso(one.until, "minutes")
     if one.removed_at is not None:
@@ -147,11 +147,11 @@ def _lines(one: ListedExclusion) -> list[str]:
 
 def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl, SlurmLooks, Wanted]:
     """The run, its Slurm, the same asked each question once (a thousand nodes are 50 ms of sinfo), what it wants."""
-    from opsctl.nodes.keeping import Wanted, wanted_by
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
-    from opsctl.slurm.asked_once import AskedOnce
+    from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
+    from opsctl.slurm.cached_client import AskedOnce
 
     seen = view(run)
     file = seen.file
@@ -162,8 +162,8 @@ def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl,
 
 def _apply(seen: RunView, client: SlurmControl, looks: SlurmLooks, wanted: Wanted) -> None:
     """Say what changes in the queue; that something cannot be changed there is said, and the list stands."""
-    from opsctl.nodes.keeping import keep_and_apply
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.diagnosis.nodes.exclusion import keep_and_apply
 
     for line in keep_and_apply(seen.paths, client, wanted, looks):
         message(line)

@@ -59,7 +59,7 @@ def hf(
     cannot express is refused by name. With --steps, folders that are whole already are left alone.
     """
     from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.records.run_view import glance
+    from opsctl.run.state.run_view import glance
 
     if checkpoints is None:
         chosen = glance(pick(run_argument, run))

@@ -10,7 +10,7 @@ import click
 def command(words: tuple[str, ...]) -> None:
     """Every command in a line, by what a person wants; of a named one what its --help says."""
     from opsctl.cli import COMMANDS, grouped, root
-    from opsctl.output import show_lines
+    from opsctl.core.output import show_lines
 
     if words:
         root.main([*words, "--help"], prog_name="opsctl", standalone_mode=False)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.amounts import bytes_words
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument, run_option
-from opsctl.runs.kinds import KINDS
+from opsctl.core.units import bytes_words
+from opsctl.run.config.file_kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opsctl.hub.printed import SyncedRun
-    from opsctl.hub.sending import Outcome
-    from opsctl.hub.settings import HubSettings
-    from opsctl.records.run_view import RunView
+    from opsctl.run.state.run_view import RunView
+    from opsctl.transfer.hub.json_output import SyncedRun
+    from opsctl.transfer.hub.sending import Outcome
+    from opsctl.transfer.hub.settings import HubSettings
 
 
 @click.group("hub")
@@ -36,8 +36,8 @@ def login() -> None:
     """
     import sys
 
-    from opsctl.hub.logging_in import log_in
-    from opsctl.output import show
+    from opsctl.core.output import show
+    from opsctl.transfer.hub.logging_in import log_in
 
     token = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     show(log_in(str(token).strip()))
@@ -52,11 +52,11 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
 
     Sends nothing. Exits 1 where something is in the way.
     """
-    from opsctl.hub import look
-    from opsctl.hub.remotes import open_remote
-    from opsctl.output import message, print_json, show
-    from opsctl.records.run_view import view
-    from opsctl.runs.profile import jobs_table
+    from opsctl.core.output import message, print_json, show
+    from opsctl.run.config.profile import jobs_table
+    from opsctl.run.state.run_view import view
+    from opsctl.transfer.hub import check as look
+    from opsctl.transfer.hub.remotes import open_remote
 
     seen = view(pick(run_argument, run))
     found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition, open_remote)
@@ -90,7 +90,7 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 
     Exits 1 where something is left, and says what.
     """
-    from opsctl.output import message, print_json
+    from opsctl.core.output import message, print_json
 
     if all_runs and run:
         raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
@@ -118,10 +118,10 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
 
     Exits 1 where they disagree, with --repair where they still do afterwards.
     """
-    from opsctl.hub import look
-    from opsctl.hub.remotes import open_remote
-    from opsctl.output import message, print_json
-    from opsctl.records.run_view import view
+    from opsctl.core.output import message, print_json
+    from opsctl.run.state.run_view import view
+    from opsctl.transfer.hub import check as look
+    from opsctl.transfer.hub.remotes import open_remote
 
     seen = view(pick(run_argument, run))
     settings = settings_of(seen)
@@ -143,8 +143,8 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
 
 def settings_of(seen: RunView) -> HubSettings:
     """The run's [hub]. Raises RunFileError where it has none."""
-    from opsctl.errors import RunFileError
-    from opsctl.hub.settings import hub_settings
+    from opsctl.core.errors import RunFileError
+    from opsctl.transfer.hub.settings import hub_settings
 
     settings = hub_settings(seen)
     if settings is None:
@@ -154,9 +154,9 @@ def settings_of(seen: RunView) -> HubSettings:
 
 
 def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outcome:
-    from opsctl.hub.patience import Patience
-    from opsctl.hub.sync import Syncing
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.transfer.hub.retry_policy import Patience
+    from opsctl.transfer.hub.sync import Syncing
 
     name = seen.table.name
     patience = Patience(settings.give_up_after_s, say=lambda line: message(f"{name}: {line}"))
@@ -164,7 +164,7 @@ def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outc
 
 
 def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
-    from opsctl.records.run_view import view
+    from opsctl.run.state.run_view import view
 
     seen = view(chosen)
     return synced(seen, settings_of(seen), kinds, dry_run)
@@ -173,9 +173,9 @@ def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> Synced
 def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
     """Every run of this account's with a [hub]. One that fails stops no other."""
     from opsctl.cli.each_run import each_run
-    from opsctl.errors import OpsctlError
-    from opsctl.hub.settings import hub_settings
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.transfer.hub.settings import hub_settings
 
     done: list[SyncedRun] = []
 
@@ -195,10 +195,10 @@ def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
 
 def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
     """Send what is new of `kinds` and say what came of it."""
-    from opsctl.errors import file_problem
-    from opsctl.hub.printed import PrintedHubCommit
-    from opsctl.hub.sync import plan_sync
-    from opsctl.hub.uploader import Busy
+    from opsctl.core.errors import file_problem
+    from opsctl.transfer.hub.json_output import PrintedHubCommit
+    from opsctl.transfer.hub.sync import plan_sync
+    from opsctl.transfer.hub.uploader import Busy
 
     name = seen.table.name
     try:
@@ -228,7 +228,7 @@ def _printed(
     left: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> SyncedRun:
-    from opsctl.hub.printed import SyncedRun
+    from opsctl.transfer.hub.json_output import SyncedRun
 
     return SyncedRun(
         run=name,
@@ -244,7 +244,7 @@ def _printed(
 
 def show_synced(done: Sequence[SyncedRun]) -> None:
     """A line for each."""
-    from opsctl.output import show
+    from opsctl.core.output import show
 
     for one in done:
         gone = f", {one.deleted} deleted" if one.deleted else ""
@@ -254,8 +254,8 @@ def show_synced(done: Sequence[SyncedRun]) -> None:
 
 
 def _show_compared(found: object) -> None:
-    from opsctl.hub.printed import ComparedHub
-    from opsctl.output import show
+    from opsctl.core.output import show
+    from opsctl.transfer.hub.json_output import ComparedHub
 
     assert isinstance(found, ComparedHub)
     for one in found.revisions:

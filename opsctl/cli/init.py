@@ -141,8 +141,8 @@ def with_run_name(text: str, name: str) -> str:
 
 def _wanted_folder(name: str) -> tuple[Path, str]:
     """The folder to make and the run's name, its last part. Raises UsageError."""
-    from opsctl.errors import UsageError
-    from opsctl.runs.values import RUN_NAME, RUN_NAME_RULE
+    from opsctl.core.errors import UsageError
+    from opsctl.run.config.values import RUN_NAME, RUN_NAME_RULE
 
     folder = Path(os.path.abspath(name))  # noqa: PTH100 - links stay as written
     run_name = name.rstrip("/").rpartition("/")[2]
@@ -158,13 +158,13 @@ def _wanted_folder(name: str) -> tuple[Path, str]:
 
 
 def _examples() -> dict[str, Path]:
-    from opsctl.shipped import templates_folder
+    from opsctl.core.shipped import templates_folder
 
     return {path.stem: path for path in sorted((templates_folder() / "examples").glob("*.toml"))}
 
 
 def _chosen(examples: dict[str, Path], name: str, example: str | None) -> Path:
-    from opsctl.errors import UsageError
+    from opsctl.core.errors import UsageError
 
     wanted = example or (name if name in examples else DEFAULT_EXAMPLE)
     if wanted not in examples:

@@ -11,8 +11,8 @@ import click
 from opsctl.cli.plan import Number
 
 if TYPE_CHECKING:
-    from opsctl.beginning.suggested import Wanted
-    from opsctl.slurm.offers import Offer
+    from opsctl.run.init.suggestions import Wanted
+    from opsctl.slurm.partitions_offered import Offer
 
 #: Seconds for Slurm to say what it offers: nobody is to wait longer for a first question.
 _SLURM_S = 6.0
@@ -25,14 +25,14 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
 
     False where he would rather have the demo. Raises UsageError, OpsctlError.
     """
-    from opsctl.beginning.begun import run_text
-    from opsctl.beginning.suggested import suggested
     from opsctl.cli.new_run import make_run, say_next
-    from opsctl.errors import OpsctlError, UsageError
-    from opsctl.output import message
-    from opsctl.planning.cost_part import days_text
-    from opsctl.planning.section import billions
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.errors import OpsctlError, UsageError
+    from opsctl.core.output import message
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.init.draft import run_text
+    from opsctl.run.init.suggestions import suggested
+    from opsctl.run.planning.cost_part import days_text
+    from opsctl.run.planning.section import billions
 
     if folder.exists():
         raise OpsctlError(f"{folder} already exists: choose another name")
@@ -77,10 +77,10 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
 
 def _offers(cluster: str | None) -> tuple[list[Offer], list[str], str]:
     """What Slurm has: partitions with GPUs, accounts; nothing where it does not answer, and why it does not."""
-    from opsctl.errors import SlurmError
-    from opsctl.records.cluster import choose_cluster
+    from opsctl.core.errors import SlurmError
+    from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.client import Deadline
-    from opsctl.slurm.offers import accounts, offers
+    from opsctl.slurm.partitions_offered import accounts, offers
 
     chosen, deadline = choose_cluster(cluster, None), Deadline(_SLURM_S)
     try:
@@ -99,7 +99,7 @@ class _Asking:
     def __call__(
         self, meaning: str | Sequence[str], what: str, default: Any, convert: Callable[[Any], Any] | None = None
     ) -> Any:
-        from opsctl.output import message, printable
+        from opsctl.core.output import message, printable
 
         if not self.asks:
             return default
@@ -121,7 +121,7 @@ def _wants_a_model(has_gpus: bool) -> bool:
 
 def _wanted(found: Sequence[Offer], accounts: Sequence[str], said: dict[str, Any], ask: _Asking) -> Wanted:
     """The answers. Raises UsageError for options that cannot be together with what Slurm has."""
-    from opsctl.beginning.suggested import GPU_KINDS, TOKENS_PER_PARAMETER, Wanted, gpus_for, is_known_gpu
+    from opsctl.run.init.suggestions import GPU_KINDS, TOKENS_PER_PARAMETER, Wanted, gpus_for, is_known_gpu
 
     offer = _partition(found, said.get("partition"), ask)
     partition = offer.partition if offer else said.get("partition")
@@ -192,7 +192,7 @@ def _wanted(found: Sequence[Offer], accounts: Sequence[str], said: dict[str, Any
 
 
 def _partition(found: Sequence[Offer], said: str | None, ask: _Asking) -> Offer | None:
-    from opsctl.errors import UsageError
+    from opsctl.core.errors import UsageError
 
     if said is not None:
         chosen = next((one for one in found if one.partition == said), None)
@@ -233,7 +233,7 @@ def _one_of(names: Sequence[str]) -> Callable[[Any], str]:
 
 
 def _gpu_kind(answer: Any) -> str:
-    from opsctl.beginning.suggested import GPU_KINDS, is_known_gpu
+    from opsctl.run.init.suggestions import GPU_KINDS, is_known_gpu
 
     if not is_known_gpu(str(answer)):
         raise click.UsageError(f"{answer!r}: known are {', '.join(GPU_KINDS)}; take the one that is most like yours")
@@ -284,8 +284,8 @@ def _duration(answer: Any) -> str:
 def _examine(folder: Path, cluster: str | None) -> None:
     """What `opsctl doctor` says of the new run: of that nothing is this command's failure."""
     from opsctl.cli.doctor import command as doctor
-    from opsctl.output import message
-    from opsctl.records.locate import RUN_FILE_NAME
+    from opsctl.core.output import message
+    from opsctl.run.config.locate import RUN_FILE_NAME
 
     message("")
     message("opsctl doctor:")

@@ -18,12 +18,12 @@ def make_from_script(
 
     arguments: what the script is called with; without any, nobody says.
     """
-    from opsctl.beginning.begun import run_text
-    from opsctl.beginning.from_script import from_script
     from opsctl.cli.new_run import make_run, say_next
-    from opsctl.errors import UsageError
-    from opsctl.output import message
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.errors import UsageError
+    from opsctl.core.output import message
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.init.draft import run_text
+    from opsctl.run.init.launch_script import from_script
 
     place = script.absolute()
     text = _text(place)

@@ -23,11 +23,11 @@ def run(output_folder: Path, submitted_at: str, publish: str, spare: int, argume
     """Train with the newest revision until the end, the time limit, a signal or the kill switch."""
     import shlex
 
-    from opsctl.errors import OpsctlError
-    from opsctl.job.batch import run_job
-    from opsctl.records.trusted import at_work_in
-    from opsctl.runs.paths import RunPaths
-    from opsctl.runs.schema import PUBLISHERS
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.files.trusted import at_work_in
+    from opsctl.jobs.runner.batch import run_job
+    from opsctl.run.config.paths import RunPaths
+    from opsctl.run.config.schema import PUBLISHERS
     from opsctl.slurm.cluster import Cluster
 
     try:

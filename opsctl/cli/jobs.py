@@ -35,11 +35,11 @@ def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
 
     Exits 1 where Slurm does not answer: then what is open is shown as last known.
     """
-    from opsctl.errands.listing import errand_lines, printed_errand
-    from opsctl.errands.records import errands
-    from opsctl.errands.settling import look
-    from opsctl.moments import now
-    from opsctl.output import message, print_json, show_lines
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.jobs.background.listing import errand_lines, printed_errand
+    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.settling import look
     from opsctl.slurm.backends import client_for
 
     place = errands()
@@ -68,10 +68,10 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
     """
     import time
 
-    from opsctl.errands.listing import read_output
-    from opsctl.errands.records import errands
-    from opsctl.errands.settling import look
-    from opsctl.output import message, show
+    from opsctl.core.output import message, show
+    from opsctl.jobs.background.listing import read_output
+    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.settling import look
     from opsctl.slurm.backends import client_for
 
     place = errands()
@@ -103,11 +103,11 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be cancelled; change nothing.")
 def cancel(which: str, dry_run: bool) -> None:
     """End it, and have no further job go on with it. What it has done so far stays."""
-    from opsctl.account import account_and_host
-    from opsctl.errands.records import errands
-    from opsctl.errands.settling import settle
-    from opsctl.errors import OpsctlError
-    from opsctl.output import show
+    from opsctl.core.account import account_and_host
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import show
+    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.settling import settle
     from opsctl.slurm.backends import client_for
 
     place = errands()
@@ -134,10 +134,10 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
     One that is open stays, for its job may still do something: cancel it. With --anyway it goes where Slurm does not
     answer, as of a cluster that is gone; should its job start after all, it does nothing.
     """
-    from opsctl.errands.records import errands
-    from opsctl.errands.settling import look
-    from opsctl.errors import OpsctlError
-    from opsctl.output import show
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import show
+    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.settling import look
     from opsctl.slurm.backends import client_for
 
     if bool(which) == ended:
@@ -169,9 +169,9 @@ def exec_(errand: str, number: int) -> int:
     """One job of an errand; its batch script calls it."""
     import socket
 
-    from opsctl.errands.at_work import execute
-    from opsctl.errands.records import errands
-    from opsctl.errors import OpsctlError
+    from opsctl.core.errors import OpsctlError
+    from opsctl.jobs.background.execute import execute
+    from opsctl.jobs.background.records import errands
     from opsctl.slurm.backends import client_for
 
     place, job_id = errands(), os.environ.get("SLURM_JOB_ID", "")

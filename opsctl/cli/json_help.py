@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from opsctl.cli.json_shapes import PRINTED
-from opsctl.output import show_text
+from opsctl.core.output import show_text
 
 HEAD = """\
 # JSON

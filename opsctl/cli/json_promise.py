@@ -14,7 +14,7 @@ from typing import Any
 
 from opsctl.cli.json_schema import document
 from opsctl.cli.json_shapes import PRINTED
-from opsctl.output import message
+from opsctl.core.output import message
 from trainer.formats.json_text import SCHEMA_VERSION
 
 #: What a schema says for people only.

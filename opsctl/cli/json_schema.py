@@ -27,7 +27,7 @@ def command(words: tuple[str, ...]) -> None:
     import json
 
     from opsctl.cli.json_shapes import PRINTED
-    from opsctl.output import show_text
+    from opsctl.core.output import show_text
 
     show_text(json.dumps(document(_chosen(" ".join(words), PRINTED)), indent=2) + "\n")
 
@@ -37,7 +37,7 @@ def _chosen(name: str, printed: Sequence[Printed]) -> Sequence[Printed]:
     import difflib
 
     from opsctl.cli.json_shapes import name_in_table
-    from opsctl.errors import UsageError
+    from opsctl.core.errors import UsageError
 
     chosen = [one for one in printed if not name or one.command == name_in_table(name)]
     if not chosen:

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from opsctl.alerts.listing import PrintedAlerts, PrintedSending
-from opsctl.attempts.table import PrintedAttempt
-from opsctl.backups.printed import (
-    BackedUpRun,
-    PrintedBackup,
-    RestoredCheckpoint,
-    RestoredData,
-    RestoredRun,
-    VerifiedBackups,
-)
-from opsctl.carbon.report import CarbonReport
-from opsctl.checkpoints.listing import ListedCheckpoint
-from opsctl.checkpoints.shown import ShownCheckpoint
-from opsctl.checkpoints.verified import VerifiedCheckpoint
-from opsctl.control.printed import (
+from opsctl.diagnosis.carbon.report import CarbonReport
+from opsctl.diagnosis.goodput.report import GoodputReport
+from opsctl.diagnosis.hangs.json_output import PrintedStacks
+from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
+from opsctl.diagnosis.nodes.listing import SeenNode
+from opsctl.diagnosis.nodes.site_report import DraftedReport
+from opsctl.diagnosis.probe.report import ProbeReport
+from opsctl.diagnosis.triage.report import Triage
+from opsctl.jobs.background.listing import PrintedErrand
+from opsctl.jobs.control.json_output import (
     CancelledJobs,
     PrintedChain,
     PrunedRun,
@@ -33,35 +28,40 @@ from opsctl.control.printed import (
     RolledBackRun,
     WouldSubmit,
 )
-from opsctl.cron.look import PrintedCron, PrintedCronJob
-from opsctl.disk.printed import PrintedDisk, PrintedPurge, PrintedTouch
-from opsctl.doctor.check import PrintedCheck
-from opsctl.environments.checking import CheckedEnvironment
-from opsctl.environments.printed import BuiltEnvironment
-from opsctl.errands.listing import PrintedErrand
-from opsctl.evaluation.jobs import AskedEvaluation
-from opsctl.evaluation.results import EvaluatedCheckpoint
-from opsctl.goodput.report import GoodputReport
-from opsctl.hangs.printed import PrintedStacks
-from opsctl.hub.printed import CheckedHub, ComparedHub, SyncedRun
-from opsctl.localcluster.status import ClusterStatus
-from opsctl.nodes.excluded import ListedExclusion
-from opsctl.nodes.looking import SeenNode
-from opsctl.nodes.reporting import DraftedReport
-from opsctl.perms.report import PrintedPerms
-from opsctl.planning.plan import NumbersPlan, RunPlan
-from opsctl.planning.planned_search import LayoutSearch
-from opsctl.probe.report import ProbeReport
-from opsctl.records.kill_switch import PrintedKillSwitch
-from opsctl.records.requests import Action, Audited, PrintedRequest
-from opsctl.status.all_runs import PrintedRow
-from opsctl.status.from_afar import FarStatus
-from opsctl.status.on_call import HandOver
-from opsctl.status.printed import Status
-from opsctl.status.queue import PrintedJob
-from opsctl.triage.report import Triage
-from opsctl.watch.all_runs import PrintedRun
-from opsctl.watch.finding import PrintedFinding
+from opsctl.jobs.evaluation.jobs import AskedEvaluation
+from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
+from opsctl.jobs.scheduler.overview import PrintedCron, PrintedCronJob
+from opsctl.local.cluster.status import ClusterStatus
+from opsctl.monitoring.alerts.listing import PrintedAlerts, PrintedSending
+from opsctl.monitoring.all_runs import PrintedRun
+from opsctl.monitoring.disk.json_output import PrintedDisk, PrintedPurge, PrintedTouch
+from opsctl.monitoring.finding import PrintedFinding
+from opsctl.run.attempts.table import PrintedAttempt
+from opsctl.run.checkpoints.contents import ShownCheckpoint
+from opsctl.run.checkpoints.listing import ListedCheckpoint
+from opsctl.run.checkpoints.verified import VerifiedCheckpoint
+from opsctl.run.environments.checking import CheckedEnvironment
+from opsctl.run.environments.json_output import BuiltEnvironment
+from opsctl.run.permissions.report import PrintedPerms
+from opsctl.run.planning.plan import NumbersPlan, RunPlan
+from opsctl.run.planning.search_values import LayoutSearch
+from opsctl.run.state.kill_switch import PrintedKillSwitch
+from opsctl.run.state.requests import Action, Audited, PrintedRequest
+from opsctl.transfer.backups.json_output import (
+    BackedUpRun,
+    PrintedBackup,
+    RestoredCheckpoint,
+    RestoredData,
+    RestoredRun,
+    VerifiedBackups,
+)
+from opsctl.transfer.hub.json_output import CheckedHub, ComparedHub, SyncedRun
+from opsctl.ui.doctor.check import PrintedCheck
+from opsctl.ui.status.all_runs import PrintedRow
+from opsctl.ui.status.hub_status import FarStatus
+from opsctl.ui.status.json_output import Status
+from opsctl.ui.status.on_call import HandOver
+from opsctl.ui.status.queue import PrintedJob
 from trainer.formats.data_indices import IndexedData
 from trainer.formats.data_inspected import InspectedSet, ReadSamples, RealisedMixture
 from trainer.formats.data_mix import MixedData

@@ -80,9 +80,9 @@ def measure(run: str | None, device: str | None, as_json: bool) -> int:
 
 def _trainer_arguments(run: str | None) -> tuple[str, ...]:
     """Of the run that is named or at hand, none where there is none. Raises RunFileError for a run that is wrong."""
-    from opsctl.errors import RunFileError, UsageError
-    from opsctl.records.run_view import glance
-    from opsctl.runs.checks import check_run
+    from opsctl.core.errors import RunFileError, UsageError
+    from opsctl.run.config.checks import check_run
+    from opsctl.run.state.run_view import glance
 
     try:
         chosen = glance(run)

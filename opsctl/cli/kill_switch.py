@@ -11,9 +11,9 @@ from opsctl.cli.selection import json_option, pick, run_argument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opsctl.attempts.lookers import Looker
-    from opsctl.records.kill_switch import Change
-    from opsctl.runs.paths import RunPaths
+    from opsctl.run.attempts.kill_switch_readers import Looker
+    from opsctl.run.config.paths import RunPaths
+    from opsctl.run.state.kill_switch import Change
 
 #: How long `trigger` waits for the training's word: an iteration and a bit of most.
 WORD_WAIT_S = 10.0
@@ -36,12 +36,12 @@ def command() -> None:
 @dry_run_option
 def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Let the run file's group trigger the run's switch; submit does it as well."""
-    from opsctl.control.submit import LOCK_WAIT_S
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
-    from opsctl.records import kill_switch
-    from opsctl.records.identity import settle_identity
-    from opsctl.records.state_files import locked
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.files.state_files import locked
+    from opsctl.core.output import message
+    from opsctl.run.state import kill_switch
+    from opsctl.run.state.group_folder import LOCK_WAIT_S
+    from opsctl.run.state.identity import settle_identity
 
     paths, group = _paths(run_argument, run)
     if group is None:
@@ -75,11 +75,11 @@ def trigger(
 
     Fails when a live job looks where it cannot be triggered from here.
     """
-    from opsctl.attempts.lookers import lookers
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json
-    from opsctl.records import kill_switch
-    from opsctl.records.identity import place_of
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json
+    from opsctl.run.attempts.kill_switch_readers import lookers
+    from opsctl.run.state import kill_switch
+    from opsctl.run.state.identity import place_of
 
     paths, _ = _paths(run_argument, run)
     place = place_of(paths)
@@ -113,9 +113,9 @@ def trigger(
 @dry_run_option
 def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Remove the switch: the next task trains again."""
-    from opsctl.output import message
-    from opsctl.records import kill_switch
-    from opsctl.records.deactivations import record_deactivation
+    from opsctl.core.output import message
+    from opsctl.run.state import kill_switch
+    from opsctl.run.state.deactivations import record_deactivation
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
@@ -139,8 +139,8 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
 @json_option
 def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """Say whether the switch is armed and triggered, by whom and why."""
-    from opsctl.output import print_json, show
-    from opsctl.records import kill_switch
+    from opsctl.core.output import print_json, show
+    from opsctl.run.state import kill_switch
 
     paths, group = _paths(run_argument, run)
     state = kill_switch.state(paths)
@@ -161,9 +161,9 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
 
 
 def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | None]:
-    from opsctl.output import message
-    from opsctl.records import kill_switch
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message
+    from opsctl.run.state import kill_switch
+    from opsctl.run.state.run_view import glance
 
     seen = glance(pick(run_argument, run))
     paths, elsewhere = seen.paths, kill_switch.path_passed_over(seen.paths)
@@ -174,8 +174,8 @@ def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | N
 
 def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> None:
     """What was done: a line for a person, or the state with whether it is news."""
-    from opsctl.output import message, print_json
-    from opsctl.records import kill_switch
+    from opsctl.core.output import message, print_json
+    from opsctl.run.state import kill_switch
 
     message(line)
     if as_json:
@@ -185,8 +185,8 @@ def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> No
 
 def _hear(live: Sequence[Looker], paths: RunPaths, wait_s: float) -> dict[str, str]:
     """Attempt -> what it says within `wait_s` seconds; said here as well, and that others say nothing."""
-    from opsctl.attempts.lookers import wait_for_words
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.run.attempts.kill_switch_readers import wait_for_words
 
     heard: dict[str, str] = {}
 
@@ -206,8 +206,8 @@ def _hear(live: Sequence[Looker], paths: RunPaths, wait_s: float) -> dict[str, s
 
 
 def _warn_of_jobs_that_look_elsewhere(paths: RunPaths) -> None:
-    from opsctl.attempts.lookers import lookers
-    from opsctl.output import message
+    from opsctl.core.output import message
+    from opsctl.run.attempts.kill_switch_readers import lookers
 
     elsewhere = [looker for looker in lookers(paths) if not looker.sees_it]
     if elsewhere:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opsctl.cli.selection import json_option
-from opsctl.output import message, print_json, printable, show, write_screen
+from opsctl.core.output import message, print_json, printable, show, write_screen
 
 if TYPE_CHECKING:
-    from opsctl.localcluster.lifecycle import LocalCluster
-    from opsctl.localcluster.spec import Spec
+    from opsctl.local.cluster.lifecycle import LocalCluster
+    from opsctl.local.cluster.spec import Spec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 DEFAULT_NAME = "local"
@@ -67,7 +67,7 @@ def up(
     quiet: bool,
 ) -> None:
     """Start a cluster, or what is missing of it; with nothing to do, say that it is up."""
-    from opsctl.localcluster.lifecycle import up as bring_up
+    from opsctl.local.cluster.lifecycle import up as bring_up
 
     if shape and (nodes is not None or gpus is not None or simulate):
         raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes, --gpus and --simulate out")
@@ -87,8 +87,8 @@ def up(
 
 def _earlier_spec(place: Path) -> Spec | None:
     """What the cluster in this folder was before: `up` alone brings that back, with its queue."""
-    from opsctl.localcluster.description import read_description
-    from opsctl.localcluster.places import places_of
+    from opsctl.local.cluster.description import read_description
+    from opsctl.local.cluster.files import places_of
 
     before = read_description(places_of(place))
     return before.spec if before else None
@@ -97,8 +97,8 @@ def _earlier_spec(place: Path) -> Spec | None:
 def _spec(
     name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None, simulate: bool
 ) -> Spec:
-    from opsctl.localcluster.shapes import bloom
-    from opsctl.localcluster.spec import plain
+    from opsctl.local.cluster.known_clusters import bloom
+    from opsctl.local.cluster.spec import plain
 
     if shape == "bloom":
         return bloom(name, accounting=accounting, slurm_prefix=slurm_prefix)
@@ -125,7 +125,7 @@ def _closed_to_others(folder: Path) -> Path | None:
 
 
 def _folder(name: str | None, folder: Path | None) -> Path:
-    from opsctl.records.cluster import local_clusters_folder
+    from opsctl.run.state.chosen_cluster import local_clusters_folder
 
     if folder is not None:
         return folder
@@ -140,7 +140,7 @@ def _reach(folder: Path) -> str:
     """What `--cluster` needs for this one: its name, or its folder quoted for a shell."""
     import shlex
 
-    from opsctl.records.cluster import local_clusters_folder
+    from opsctl.run.state.chosen_cluster import local_clusters_folder
 
     named = folder.parent == Path(os.path.realpath(local_clusters_folder()))
     return shlex.quote(folder.name if named else str(folder))
@@ -176,7 +176,7 @@ class _progress:
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def down(name: str | None, folder: Path | None, quiet: bool) -> None:
     """End every process of a cluster, also of one whose start was cut off. Its folder, logs and queue stay."""
-    from opsctl.localcluster.lifecycle import down as take_down
+    from opsctl.local.cluster.lifecycle import down as take_down
 
     place = _folder(name, folder)
     with _progress(quiet) as show:
@@ -189,7 +189,7 @@ def down(name: str | None, folder: Path | None, quiet: bool) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...", required=True)
 def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> None:
     """Run a command with the cluster's environment; its exit status is ours."""
-    from opsctl.records.cluster import find_cluster
+    from opsctl.run.state.chosen_cluster import find_cluster
 
     cluster = find_cluster(str(_folder(name, folder).absolute()))
     environment = {**os.environ, **cluster.additions(dict(os.environ))}
@@ -209,7 +209,7 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
 @json_option
 def status(name: str | None, folder: Path | None, as_json: bool) -> None:
     """How local clusters are: daemons, nodes and jobs. Without --name or --folder, all that have a name."""
-    from opsctl.localcluster.status import known_folders, status_of
+    from opsctl.local.cluster.status import known_folders, status_of
 
     folders = known_folders() if name is None and folder is None else [_folder(name, folder)]
     found = [status_of(place) for place in folders]

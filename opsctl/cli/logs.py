@@ -42,7 +42,7 @@ def command(
     With --hub it is the hub's copy, read from anywhere: no run folder is needed, and only what is new is fetched. What
     would steer a terminal, such as colours, is shown as \x1b, through a pipe too; the file has it as it was.
     """
-    from opsctl.output import message, show_lines
+    from opsctl.core.output import message, show_lines
 
     only_with_hub(hub, path=path, revision=revision, every=every)
     if hub is not None and (pick(run_argument, run) or rank is not None):
@@ -51,9 +51,9 @@ def command(
         if hub is not None:
             show_lines(_far_lines(hub, revision, path, lines, every or _FAR_POLL_S, following))
             return
-        from opsctl.logs.follow import POLL_S
-        from opsctl.logs.sources import main_source, rank_source
-        from opsctl.records.run_view import glance
+        from opsctl.run.logs.follow import POLL_S
+        from opsctl.run.logs.sources import main_source, rank_source
+        from opsctl.run.state.run_view import glance
 
         paths = glance(pick(run_argument, run)).paths
         source = main_source(paths) if rank is None else rank_source(paths, rank)
@@ -65,11 +65,11 @@ def command(
 def _far_lines(
     hub: str, revision: str | None, path: str | None, lines: int, every_s: float, following: bool
 ) -> Iterator[str]:
-    from opsctl.errors import OpsctlError
-    from opsctl.hub.answers import patiently
-    from opsctl.hub.far_files import FarFiles, repo_of
-    from opsctl.hub.far_log import FarFollower, find_log, last_far_lines
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.transfer.hub.far_files import FarFiles, repo_of
+    from opsctl.transfer.hub.far_log import FarFollower, find_log, last_far_lines
+    from opsctl.transfer.hub.hub_errors import patiently
 
     files = FarFiles(repo_of(hub, revision))
     if following:

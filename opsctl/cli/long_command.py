@@ -104,13 +104,13 @@ def _kept(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
 def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> None:
     from pathlib import Path
 
-    from opsctl.errands.listing import printed_errand
-    from opsctl.errands.records import errands
-    from opsctl.errands.sending import new_errand, script_of, start
-    from opsctl.errands.settling import Seen
-    from opsctl.output import message, print_json, show, show_text
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.runs.profile import jobs_table
+    from opsctl.core.output import message, print_json, show, show_text
+    from opsctl.jobs.background.listing import printed_errand
+    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.send import new_errand, script_of, start
+    from opsctl.jobs.background.settling import Seen
+    from opsctl.run.config.profile import jobs_table
+    from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for
 
     refuse_job_in_a_job()
@@ -145,8 +145,8 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
 def _run_of(params: dict[str, Any]) -> Any:
     """The run that the command is for; None for one that needs none and has none."""
     from opsctl.cli.selection import pick
-    from opsctl.errors import UsageError
-    from opsctl.records.run_view import glance
+    from opsctl.core.errors import UsageError
+    from opsctl.run.state.run_view import glance
 
     if "run" not in params or params.get("all_runs"):
         return None
@@ -161,7 +161,7 @@ def _run_of(params: dict[str, Any]) -> Any:
 
 def refuse_job_in_a_job() -> None:
     """Raise click.UsageError inside a job that carries out such a command."""
-    from opsctl.records.errand_progress import errand_at_work
+    from opsctl.run.state.background_progress import errand_at_work
 
     if errand_at_work():
         raise click.UsageError("--job inside such a job: it is carried out here, leave --job out")

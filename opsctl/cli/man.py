@@ -19,8 +19,8 @@ from opsctl.cli.command_tree import commands_below, context_of, help_paragraphs,
 )
 def command(output: Path) -> None:
     """Write a manual page for opsctl and for each of its commands: `man opsctl-status`."""
-    from opsctl.output import message
-    from opsctl.records.state_files import write_atomically
+    from opsctl.core.files.state_files import write_atomically
+    from opsctl.core.output import message
 
     folder = output.expanduser().absolute() / "man1"
     folder.mkdir(parents=True, exist_ok=True)

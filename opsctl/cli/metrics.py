@@ -9,8 +9,8 @@ import click
 from opsctl.cli.selection import always_fresh_option, cluster_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.watch.all_runs import RunLook
-    from opsctl.watch.metrics import Reading
+    from opsctl.monitoring.all_runs import RunLook
+    from opsctl.monitoring.metrics import Reading
 
 
 @click.command()
@@ -29,17 +29,17 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, all_
     from functools import partial
     from pathlib import Path
 
-    from opsctl.output import show_text
-    from opsctl.records import register
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
-    from opsctl.records.shared_answers import looking_at
-    from opsctl.records.state_files import replace_named_file
-    from opsctl.watch.all_runs import RunLook, gather_many, look_at_all
-    from opsctl.watch.detector import needs_of
-    from opsctl.watch.metrics import metrics_text
-    from opsctl.watch.registry import DETECTORS
-    from opsctl.watch.snapshot import Part
+    from opsctl.core.files.state_files import replace_named_file
+    from opsctl.core.output import show_text
+    from opsctl.monitoring.all_runs import RunLook, gather_many, look_at_all
+    from opsctl.monitoring.check import needs_of
+    from opsctl.monitoring.metrics import metrics_text
+    from opsctl.monitoring.registry import DETECTORS
+    from opsctl.monitoring.snapshot import Part
+    from opsctl.run.state import register
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
+    from opsctl.slurm.shared_answers import looking_at
 
     chosen = pick(run_argument, run)
     if all_runs and chosen:
@@ -62,10 +62,10 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, all_
 
 
 def _reading(look: RunLook) -> Reading:
-    from opsctl.status.overview import Overview
-    from opsctl.watch.all_runs import findings_in
-    from opsctl.watch.metrics import Reading
-    from opsctl.watch.registry import DETECTORS
+    from opsctl.monitoring.all_runs import findings_in
+    from opsctl.monitoring.metrics import Reading
+    from opsctl.monitoring.registry import DETECTORS
+    from opsctl.ui.status.overview import Overview
 
     state = "unreadable"
     if look.run is not None and look.snapshot is not None:

@@ -20,9 +20,9 @@ def make_run(
 
     Raises OpsctlError where anything is already.
     """
-    from opsctl.errors import OpsctlError
-    from opsctl.records.locate import RUN_FILE_NAME, remember_run
-    from opsctl.records.state_files import fsync_named_folder, write_atomically
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.files.state_files import fsync_named_folder, write_atomically
+    from opsctl.run.config.locate import RUN_FILE_NAME, remember_run
 
     if os.path.lexists(folder):
         raise OpsctlError(f"{folder} already exists: choose another name, or edit {folder / RUN_FILE_NAME}")
@@ -44,8 +44,8 @@ def make_run(
 
 def say_next(folder: Path, steps: Iterable[tuple[str, str]]) -> None:
     """The run file's path on stdout; the next commands on stderr, whole, each after what it is for."""
-    from opsctl.output import message, show
-    from opsctl.records.locate import RUN_FILE_NAME
+    from opsctl.core.output import message, show
+    from opsctl.run.config.locate import RUN_FILE_NAME
 
     show(str(folder / RUN_FILE_NAME))
     message("next:")

@@ -9,8 +9,8 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, run_option
 
 if TYPE_CHECKING:
-    from opsctl.nodes.looking import SeenNode
-    from opsctl.records.run_view import RunView
+    from opsctl.diagnosis.nodes.listing import SeenNode
+    from opsctl.run.state.run_view import RunView
 
 _COMMANDS = ("show", "report")
 
@@ -35,8 +35,8 @@ def command() -> None:
 @json_option
 def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: bool) -> None:
     """Show nodes, by default those of the run's partition: state, reason, jobs, exclusion, evidence."""
-    from opsctl.nodes.looking import node_lines
-    from opsctl.output import message, print_json, show_lines
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.diagnosis.nodes.listing import node_lines
 
     _, seen = _seen(nodes, run, cluster)
     if as_json:
@@ -60,35 +60,35 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
     [nodes] support by the first mail channel of [alerts], once: until something new is seen of a node nobody sends
     about it again.
     """
-    from opsctl.account import account_and_host, account_name
-    from opsctl.errors import OpsctlError
-    from opsctl.moments import now
-    from opsctl.nodes import reporting
-    from opsctl.nodes.looking import by_node
-    from opsctl.nodes.places import evidence_for, place_of
-    from opsctl.output import message, print_json, show_text
-    from opsctl.runs.profile import nodes_table
+    from opsctl.core.account import account_and_host, account_name
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, show_text
+    from opsctl.core.timestamps import now
+    from opsctl.diagnosis.nodes import site_report
+    from opsctl.diagnosis.nodes.listing import by_node
+    from opsctl.diagnosis.nodes.places import evidence_for, place_of
+    from opsctl.run.config.profile import nodes_table
 
     view, seen = _seen(nodes, run, cluster)
     table = nodes_table()
     place = place_of(view.paths, table)
     evidence = by_node(evidence_for(view.paths, place))
-    with reporting.reporting(place) as sent:
+    with site_report.reporting(place) as sent:
         if not nodes:
             seen = [one for one in seen if one.score > 0.01]
-            seen = [one for one in seen if reporting.already_told(one.node, evidence.get(one.node, []), sent) is None]
-        reporting.refuse_healthy(seen, evidence)
+            seen = [one for one in seen if site_report.already_told(one.node, evidence.get(one.node, []), sent) is None]
+        site_report.refuse_healthy(seen, evidence)
         if not seen:
             raise OpsctlError("nothing new speaks against any node: nothing to report")
         names = tuple(one.node for one in seen)
-        title, body = reporting.draft(seen, evidence, account_name(), now())
+        title, body = site_report.draft(seen, evidence, account_name(), now())
         if is_to_be_sent:
             if table.support is None:
                 raise OpsctlError('nobody to send it to: support = "ADDRESS" under [nodes] of the profile')
-            reporting.refuse_what_was_told(names, evidence, sent)
+            site_report.refuse_what_was_told(names, evidence, sent)
             _mail(view, table.support, title, body)
             told = [
-                reporting.SentReport(
+                site_report.SentReport(
                     node=name,
                     at=now(),
                     by=account_and_host(),
@@ -97,10 +97,12 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
                 )
                 for name in names
             ]
-            reporting.record_sent(place, told)
+            site_report.record_sent(place, told)
             message(f"sent to {table.support}")
     if as_json:
-        drafted = reporting.DraftedReport(to=table.support, nodes=names, title=title, body=body, is_sent=is_to_be_sent)
+        drafted = site_report.DraftedReport(
+            to=table.support, nodes=names, title=title, body=body, is_sent=is_to_be_sent
+        )
         print_json("report", drafted)
         return
     show_text(f"To: {table.support or 'nobody: [nodes] support is not set'}\nSubject: {title}\n\n{body}\n")
@@ -109,11 +111,11 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
 
 
 def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple[RunView, list[SeenNode]]:
-    from opsctl.moments import now
-    from opsctl.nodes.keeping import Wanted, wanted_by
-    from opsctl.nodes.looking import look
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
+    from opsctl.core.timestamps import now
+    from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
+    from opsctl.diagnosis.nodes.listing import look
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
 
     seen = view(run)
@@ -127,13 +129,13 @@ def _mail(view: RunView, address: str, title: str, body: str) -> None:
     """Raises OpsctlError where it was not sent; one that may have been counts as sent."""
     import os
 
-    from opsctl.alerts.channels import channels_of
-    from opsctl.alerts.drain import mail_to
-    from opsctl.alerts.settings import alert_settings
-    from opsctl.errors import OpsctlError
-    from opsctl.moments import now
-    from opsctl.output import message
-    from opsctl.records.alerts import made
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.alerts.channels import channels_of
+    from opsctl.monitoring.alerts.delivery import mail_to
+    from opsctl.monitoring.alerts.settings import alert_settings
+    from opsctl.run.state.alerts import made
 
     letter = made("report", now(), title, body, "warning", ())
     done = mail_to(view.paths, view.table.name, channels_of(alert_settings(view)), address, letter, os.environ)

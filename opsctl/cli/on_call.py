@@ -12,7 +12,7 @@ from opsctl.cli.selection import all_runs_option, cluster_option, json_option, p
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from opsctl.status.on_call import Facts
+    from opsctl.ui.status.on_call import Facts
 
 
 @click.command()
@@ -37,11 +37,11 @@ def command(
     """
     import os
 
-    from opsctl.moments import now
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.status.on_call import hand_over
-    from opsctl.status.on_call_text import hand_over_lines
-    from opsctl.status.since import last_asked, remember_asked, since_of
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.ui.status.hand_over_start import last_asked, remember_asked, since_of
+    from opsctl.ui.status.on_call import hand_over
+    from opsctl.ui.status.on_call_text import hand_over_lines
 
     chosen = pick(run_argument, run)
     if all_runs and chosen:
@@ -67,12 +67,12 @@ def command(
 
 
 def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], datetime]) -> Facts:
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
-    from opsctl.records.shared_answers import looking_at
-    from opsctl.status.on_call_records import read_facts
-    from opsctl.status.overview import LOOKED_AT
-    from opsctl.watch.runner import gather
+    from opsctl.monitoring.runner import gather
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
+    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.ui.status.on_call_records import read_facts
+    from opsctl.ui.status.overview import LOOKED_AT
 
     run = view(chosen)
     snapshot = gather(run, looking_at(choose_cluster(cluster, run.paths)), LOOKED_AT, is_tolerant=True)
@@ -80,13 +80,13 @@ def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], dat
 
 
 def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Facts]:
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.register import all_runs
-    from opsctl.records.shared_answers import looking_at
-    from opsctl.status.on_call import Facts
-    from opsctl.status.on_call_records import read_facts
-    from opsctl.status.rows import OF_MANY
-    from opsctl.watch.all_runs import look_at_all
+    from opsctl.monitoring.all_runs import look_at_all
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.register import all_runs
+    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.ui.status.on_call import Facts
+    from opsctl.ui.status.on_call_records import read_facts
+    from opsctl.ui.status.rows import OF_MANY
 
     looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), looking_at, OF_MANY)
     return [

@@ -12,9 +12,9 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import folders_that_answer, json_option, run_option
 
 if TYPE_CHECKING:
-    from opsctl.perms.opening import Opening
-    from opsctl.perms.report import PrintedPerms
-    from opsctl.records.run_view import RunView
+    from opsctl.run.permissions.apply import Opening
+    from opsctl.run.permissions.report import PrintedPerms
+    from opsctl.run.state.run_view import RunView
 
 # Not click's own type of paths, which looks at what is named: that may hang.
 _folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
@@ -82,12 +82,12 @@ def _look(
     replaces: bool = False,
     only_counts: bool = False,
 ) -> int:
-    from opsctl.account import membership_problem, unix_group
     from opsctl.cli.progress import of_folder
-    from opsctl.errors import RunFileError
-    from opsctl.output import print_json, show_lines
-    from opsctl.perms.opening import Opening
-    from opsctl.perms.report import looked, looked_at_run_file, refuse_private_run, report_lines
+    from opsctl.core.account import membership_problem, unix_group
+    from opsctl.core.errors import RunFileError
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.run.permissions.apply import Opening
+    from opsctl.run.permissions.report import looked, looked_at_run_file, refuse_private_run, report_lines
 
     where = folders_that_answer(folders)
     seen = _run(folders, run, group)
@@ -117,8 +117,8 @@ def _look(
 
 def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView | None:
     """The run that is meant, where one is. Raises UsageError where nobody says which group it is."""
-    from opsctl.errors import UsageError
-    from opsctl.records.run_view import view
+    from opsctl.core.errors import UsageError
+    from opsctl.run.state.run_view import view
 
     if folders and group and not run:
         return None

@@ -11,9 +11,9 @@ import click
 from opsctl.cli.selection import Function, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.planning.section import Section
-    from opsctl.runs.load import LoadedRun
-    from opsctl.runs.schema import CarbonTable, ExpectTable
+    from opsctl.run.config.load import LoadedRun
+    from opsctl.run.config.schema import CarbonTable, ExpectTable
+    from opsctl.run.planning.section import Section
 
     Type = click.ParamType[float]
 else:
@@ -104,11 +104,11 @@ def command(
 
 
 def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_json: bool) -> None:
-    from opsctl.output import print_json, show_lines
-    from opsctl.planning.search_part import layout_search, search_lines
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.checks import find_problems
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.run.config.checks import find_problems
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.planning.search_part import layout_search, search_lines
 
     gpus = numbers.pop("gpus")
     for name, value in numbers.items():
@@ -130,10 +130,10 @@ def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_j
 
 
 def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
-    from opsctl.output import print_json, show_lines
-    from opsctl.planning.from_inputs import plan_inputs
-    from opsctl.planning.plan import Inputs, NumbersPlan
-    from opsctl.planning.screen import lines_of
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.run.planning.from_inputs import plan_inputs
+    from opsctl.run.planning.plan import Inputs, NumbersPlan
+    from opsctl.run.planning.screen import lines_of
 
     inputs = Inputs(**numbers)
     sections = plan_inputs(inputs)
@@ -144,14 +144,14 @@ def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
 
 
 def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.planning.evaluation_part import evaluation_sections
-    from opsctl.planning.from_run import plan_sections
-    from opsctl.planning.plan import PlannedRun, RunPlan
-    from opsctl.planning.screen import bullet_lines, lines_of
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.checks import find_problems
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.run.config.checks import find_problems
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.planning.evaluation_part import evaluation_sections
+    from opsctl.run.planning.from_run import plan_sections
+    from opsctl.run.planning.plan import PlannedRun, RunPlan
+    from opsctl.run.planning.screen import bullet_lines, lines_of
 
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
@@ -176,9 +176,9 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
 
 def _carbon(carbon: CarbonTable, sections: Sequence[Section]) -> list[Section]:
     """What the time that is planned comes to, where `[carbon]` says what to reckon with."""
-    from opsctl.carbon.intensity import of_table
-    from opsctl.planning.carbon_part import carbon_section
-    from opsctl.planning.plan import PlannedTime
+    from opsctl.diagnosis.carbon.intensity import of_table
+    from opsctl.run.planning.carbon_part import carbon_section
+    from opsctl.run.planning.plan import PlannedTime
 
     time = next((section.values for section in sections if isinstance(section.values, PlannedTime)), None)
     if carbon.gpu_power_w is None or time is None:
@@ -193,9 +193,9 @@ def _by_key(sections: Sequence[Section]) -> dict[str, Any]:
 
 def _expected_or_measured(loaded: LoadedRun) -> ExpectTable:
     """The run's durations, measured ones where its output folder can be named and has a log."""
-    from opsctl.errors import RunFileError
-    from opsctl.logs.measured import measured
-    from opsctl.planning.measured import with_measured
+    from opsctl.core.errors import RunFileError
+    from opsctl.run.logs.measurements import measured
+    from opsctl.run.planning.measured_speed import with_measured
 
     try:
         return with_measured(loaded.file.expect, measured(loaded.paths))

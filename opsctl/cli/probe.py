@@ -11,9 +11,9 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.probe.report import ProbeReport
-    from opsctl.records.run_view import RunView
-    from opsctl.runs.schema import RunFile
+    from opsctl.diagnosis.probe.report import ProbeReport
+    from opsctl.run.config.schema import RunFile
+    from opsctl.run.state.run_view import RunView
     from opsctl.slurm.cluster import Cluster
 
 
@@ -43,11 +43,11 @@ def command(
     Exits 1 where a node is bad or slow; what speaks against it goes on the run's record.
     """
     from opsctl.cli.shell import file_of
-    from opsctl.output import print_json, show_lines
-    from opsctl.probe.report import Standing
-    from opsctl.probe.words import screen
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.diagnosis.probe.report import Standing
+    from opsctl.diagnosis.probe.summary import screen
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
 
     if nodes is None and (nodelist is not None or time is not None):
         raise click.UsageError("--nodelist and --time are of a job of its own: give --nodes too")
@@ -78,9 +78,9 @@ def _in_own_job(
     file: RunFile, where: Cluster, nodes: int, nodelist: str | None, time: str, words: list[str]
 ) -> NoReturn:
     """Let salloc, which runs the command once it has the nodes, take this process's place."""
-    from opsctl.errors import UsageError
-    from opsctl.programs import find_program
-    from opsctl.records.shared_answers import forget
+    from opsctl.core.errors import UsageError
+    from opsctl.core.process import find_program
+    from opsctl.slurm.shared_answers import forget
 
     slurm = file.slurm
     kind = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
@@ -110,10 +110,10 @@ def _in_own_job(
 
 def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeReport:
     """Raises UsageError outside of a job."""
-    from opsctl.errors import UsageError
-    from opsctl.job.allocation import read_allocation
-    from opsctl.job.probe_setting import setting_for
-    from opsctl.probe.running import probe
+    from opsctl.core.errors import UsageError
+    from opsctl.diagnosis.probe.run_probe import probe
+    from opsctl.jobs.runner.allocation import read_allocation
+    from opsctl.jobs.runner.probe_setting import setting_for
     from opsctl.slurm.backends import client_for
     from trainer.formats.probe import EFFORTS
 
@@ -128,8 +128,8 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
 
 def _put_on_record(seen: RunView, found: ProbeReport) -> None:
     """Where there is a run's folder and it may be written to; a probe for nobody leaves nothing."""
-    from opsctl.output import message
-    from opsctl.probe.evidence import put_on_record
+    from opsctl.core.output import message
+    from opsctl.diagnosis.probe.evidence import put_on_record
 
     if not seen.paths.state.is_dir():
         return

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from opsctl.output import message
+from opsctl.core.output import message
 
 _FIRST_S, _LONGEST_S = 2.0, 30.0
 
@@ -36,8 +36,8 @@ def of_bytes(total: int | None = None) -> Callable[[int], None]:
 
     A job that carries the command out is told too: no later start has to do them again.
     """
-    from opsctl.amounts import bytes_words
-    from opsctl.records.errand_progress import tell_progress
+    from opsctl.core.units import bytes_words
+    from opsctl.run.state.background_progress import tell_progress
 
     whole = f" of {bytes_words(total)}" if total else ""
     say = now_and_then(lambda done: f"{bytes_words(done)}{whole}")

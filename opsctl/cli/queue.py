@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import cluster_option, fresh_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.records.run_view import RunView
+    from opsctl.run.state.run_view import RunView
 
 
 @click.command()
@@ -26,17 +26,17 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     import shutil
     import sys
 
-    from opsctl.account import account_name
-    from opsctl.attempts.unseen import CANNOT_SEE, sees_others
-    from opsctl.moments import now
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.own_jobs import Recorded, recorded
-    from opsctl.records.shared_answers import looking_at
-    from opsctl.status.ages import answer_age
-    from opsctl.status.members import interested
-    from opsctl.status.queue import printed_job, queue_table
-    from opsctl.watch.snapshot import queue_order
+    from opsctl.core.account import account_name
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.core.timestamps import now
+    from opsctl.monitoring.snapshot import queue_order
+    from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, sees_others
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.own_jobs import Recorded, recorded
+    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.ui.status.durations import answer_age
+    from opsctl.ui.status.members import interested
+    from opsctl.ui.status.queue import printed_job, queue_table
 
     seen = _run_if_any(pick(run_argument, run))
     paths = seen.paths if seen else None
@@ -66,7 +66,7 @@ def _run_if_any(chosen: str | None) -> RunView | None:
     import os
     from pathlib import Path
 
-    from opsctl.records.locate import RUN_FILE_NAME
-    from opsctl.records.run_view import view
+    from opsctl.run.config.locate import RUN_FILE_NAME
+    from opsctl.run.state.run_view import view
 
     return view(chosen) if chosen or os.environ.get("OPSCTL_RUN") or Path(RUN_FILE_NAME).is_file() else None

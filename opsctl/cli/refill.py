@@ -9,9 +9,9 @@ import click
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.control.printed import RefilledRun
-    from opsctl.records.register import KnownRun
-    from opsctl.runs.paths import RunPaths
+    from opsctl.jobs.control.json_output import RefilledRun
+    from opsctl.run.config.paths import RunPaths
+    from opsctl.run.state.register import KnownRun
     from opsctl.slurm.client import SlurmLooks
     from opsctl.slurm.cluster import Cluster
 
@@ -40,7 +40,7 @@ def command(
 
     Exits 1 when somebody has to look: something is held, three attempts made no checkpoint, the queue cannot be seen.
     """
-    from opsctl.output import print_json, show_lines
+    from opsctl.core.output import print_json, show_lines
 
     chosen = pick(run_argument, run)
     if all_runs and chosen:
@@ -64,8 +64,8 @@ class _Refill:
 
     def one(self, chosen: str | None) -> RefilledRun:
         """The run that `chosen` means, which this account has from now on used: its poller goes on with it."""
-        from opsctl.records.locate import locate_run_file, remember_run
-        from opsctl.records.run_view import glance
+        from opsctl.run.config.locate import locate_run_file, remember_run
+        from opsctl.run.state.run_view import glance
 
         run_file = locate_run_file(chosen)
         seen = glance(str(run_file))
@@ -75,14 +75,14 @@ class _Refill:
 
     def all(self) -> list[RefilledRun]:
         """Every run that is known here. One that fails stops no other."""
-        from opsctl.records.register import all_runs
+        from opsctl.run.state.register import all_runs
 
         return [self._known(run) for run in all_runs()]
 
     def _known(self, run: KnownRun) -> RefilledRun:
-        from opsctl.control.printed import RefilledRun
-        from opsctl.errors import OpsctlError
-        from opsctl.records.register import may_act_for, paths_of
+        from opsctl.core.errors import OpsctlError
+        from opsctl.jobs.control.json_output import RefilledRun
+        from opsctl.run.state.register import may_act_for, paths_of
 
         try:
             paths = paths_of(run)
@@ -97,10 +97,10 @@ class _Refill:
         )
 
     def _refilled(self, name: str, paths: RunPaths) -> RefilledRun:
-        from opsctl.control.printed import RefilledRun
-        from opsctl.control.refill import line_of, refill, state_of
-        from opsctl.errors import OpsctlError, file_problem
-        from opsctl.records.cluster import choose_cluster
+        from opsctl.core.errors import OpsctlError, file_problem
+        from opsctl.jobs.control.json_output import RefilledRun
+        from opsctl.jobs.control.refill import line_of, refill, state_of
+        from opsctl.run.state.chosen_cluster import choose_cluster
 
         try:
             where = choose_cluster(self.cluster, paths)
@@ -122,14 +122,14 @@ class _Refill:
     def _look(self, cluster: Cluster) -> SlurmLooks:
         from functools import partial
 
-        from opsctl.slurm.asked_once import AskedOnce
         from opsctl.slurm.backends import client_for
+        from opsctl.slurm.cached_client import AskedOnce
 
         return self._looks.setdefault(cluster, AskedOnce(partial(client_for, cluster)))
 
 
 def _stuck(name: str, output: str, why: str) -> RefilledRun:
-    from opsctl.control.printed import RefilledRun
+    from opsctl.jobs.control.json_output import RefilledRun
 
     text = f"{name}: not refilled: {why}"
     return RefilledRun(run=name, output=output, state="stuck", text=text, submitted=[], missing=0, needs_somebody=True)

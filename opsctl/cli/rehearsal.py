@@ -9,11 +9,11 @@ import click
 
 def rehearsal_text(chosen: str | None, name: str) -> str:
     """The twin, called `name`, of the run that `chosen` means. Raises RunFileError where none fits, UsageError."""
-    from opsctl.errors import RunFileError
-    from opsctl.output import message
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.load import expanded_file, load_run_file
-    from opsctl.runs.rehearsal import twin_of
+    from opsctl.core.errors import RunFileError
+    from opsctl.core.output import message
+    from opsctl.run.config.load import expanded_file, load_run_file
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.config.rehearsal import twin_of
 
     if chosen is None:
         raise click.UsageError("--rehearsal is of a run: --from RUN says which")
@@ -29,9 +29,9 @@ def rehearsal_text(chosen: str | None, name: str) -> str:
 
 def check_rehearsal(run_file: Path) -> None:
     """Hold the twin's run file to all checks but for the files that it names. Raises RunFileError."""
-    from opsctl.errors import RunFileError
-    from opsctl.runs.checks import find_problems
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.errors import RunFileError
+    from opsctl.run.config.checks import find_problems
+    from opsctl.run.config.load import load_run_file
 
     found = find_problems(load_run_file(run_file), files=False)
     if found.problems:

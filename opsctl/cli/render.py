@@ -19,15 +19,15 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
     """
     import msgspec
 
-    from opsctl.control.difference import files_difference
-    from opsctl.control.printed import RenderedFiles
-    from opsctl.control.request import Wish, check
-    from opsctl.control.sending import preview
-    from opsctl.output import message, print_json, show, show_text
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.locate import locate_run_file
-    from opsctl.records.revisions import contents, newest
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.output import message, print_json, show, show_text
+    from opsctl.jobs.control.difference import files_difference
+    from opsctl.jobs.control.json_output import RenderedFiles
+    from opsctl.jobs.control.request import Wish, check
+    from opsctl.jobs.control.send_chain import preview
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.revisions import contents, newest
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     asked = check(loaded, Wish(), files=False)

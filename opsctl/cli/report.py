@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.amounts import bytes_words
 from opsctl.cli.selection import all_runs_option, cluster_option
+from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
-    from opsctl.records.run_view import RunView
-    from opsctl.report.log_source import LogSource
-    from opsctl.report.page_data import PageRun
+    from opsctl.run.state.run_view import RunView
+    from opsctl.ui.report.log_source import LogSource
+    from opsctl.ui.report.page_data import PageRun
 
 #: Seconds between two writings of a page that is followed, unless told otherwise.
 EVERY_S = 60
@@ -90,8 +90,8 @@ class _Writing:
     def __init__(
         self, runs: tuple[str, ...], logs: tuple[Path, ...], output: Path | None, follow_s: int, cluster: str | None
     ) -> None:
-        from opsctl.records.run_view import view
-        from opsctl.report.log_source import log_named, log_of_run
+        from opsctl.run.state.run_view import view
+        from opsctl.ui.report.log_source import log_named, log_of_run
 
         self.follow_s, self.cluster = follow_s, cluster
         self.views = [view(one) for one in (runs or (() if logs else (None,)))]
@@ -104,7 +104,7 @@ class _Writing:
 
     def look(self) -> bool:
         """Read the logs on; whether there was anything new in one of them."""
-        from opsctl.errors import OpsctlError
+        from opsctl.core.errors import OpsctlError
 
         news = []
         for run, log in self.sources:
@@ -119,7 +119,7 @@ class _Writing:
 
     def write(self) -> None:
         """Look and write the page."""
-        from opsctl.output import show
+        from opsctl.core.output import show
 
         self.look()
         path, size = self.put()
@@ -129,9 +129,9 @@ class _Writing:
 
     def put(self) -> tuple[Path, int]:
         """Write the page of what was read, and say where and of what size."""
-        from opsctl.moments import iso, now
-        from opsctl.report.page_data import PageData
-        from opsctl.report.writing import page_html, write_page
+        from opsctl.core.timestamps import iso, now
+        from opsctl.ui.report.page_data import PageData
+        from opsctl.ui.report.write_page import page_html, write_page
 
         shown = self._page_runs()
         data = PageData(
@@ -142,10 +142,10 @@ class _Writing:
         return write_page(text, self.output, own, [log.path for _, log in self.sources]), len(text.encode())
 
     def _page_runs(self) -> list[PageRun]:
-        from opsctl.records.cluster import choose_cluster
-        from opsctl.records.shared_answers import looking_at
-        from opsctl.report.gathering import known_of, known_of_log
-        from opsctl.report.page_data import MOST_POINTS, page_run
+        from opsctl.run.state.chosen_cluster import choose_cluster
+        from opsctl.slurm.shared_answers import looking_at
+        from opsctl.ui.report.gather import known_of, known_of_log
+        from opsctl.ui.report.page_data import MOST_POINTS, page_run
 
         names = _names([log.path if run is None else Path(run.table.name) for run, log in self.sources])
         shown = []
@@ -176,8 +176,8 @@ def _follow(writing: _Writing, every_s: int) -> int:
     """Write it, and again whenever the log has grown, until Ctrl-C; 130 then."""
     import time
 
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
 
     still = 0
     try:
@@ -197,7 +197,7 @@ def _follow(writing: _Writing, every_s: int) -> int:
 def _publish(run: RunView) -> int:
     """Send the page; 1 where it could not be."""
     from opsctl.cli.hub import settings_of, show_synced, synced
-    from opsctl.output import message
+    from opsctl.core.output import message
 
     done = synced(run, settings_of(run), ("report",), dry_run=False)
     for line in (*done.notes, *done.left):
@@ -209,9 +209,9 @@ def _publish(run: RunView) -> int:
 def _all_runs(cluster: str | None, publish: bool) -> int:
     """Every run's own page, of those that have a log; with `publish` those with a [hub]. 1 where one failed."""
     from opsctl.cli.each_run import each_run
-    from opsctl.errors import OpsctlError, file_problem
-    from opsctl.hub.settings import hub_settings
-    from opsctl.output import message
+    from opsctl.core.errors import OpsctlError, file_problem
+    from opsctl.core.output import message
+    from opsctl.transfer.hub.settings import hub_settings
 
     failed: list[str] = []
 

@@ -10,9 +10,9 @@ import click
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument, run_option
 
 if TYPE_CHECKING:
-    from opsctl.control.requests import Meant, Wish
-    from opsctl.records.requests import Audited, PrintedRequest
-    from opsctl.records.run_view import RunView
+    from opsctl.jobs.control.requests import Meant, Wish
+    from opsctl.run.state.requests import Audited, PrintedRequest
+    from opsctl.run.state.run_view import RunView
 
 #: How long a command waits for the job's word: it looks every second, and most is done in a few.
 WORD_WAIT_S = 15.0
@@ -128,9 +128,9 @@ def extend_chain(**given: Any) -> int:
 @json_option
 def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """What was asked for, by whom, and what came of it."""
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records import requests
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.run.state import requests
+    from opsctl.run.state.run_view import glance
 
     paths = glance(pick(run_argument, run)).paths
     found = requests.printed(paths)
@@ -155,9 +155,9 @@ def carry_out(
 
     Exits 1 where something could not be carried out or looked at.
     """
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.locate import locate_run_file
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.run.config.locate import locate_run_file
 
     chosen = pick(run_argument, run)
     if all_runs and chosen:
@@ -189,9 +189,9 @@ def carry_out(
 
 def _own_runs() -> list[str]:
     """The run files of the runs that this account acts for without being told their names."""
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
-    from opsctl.records.register import all_runs, may_act_for, paths_of
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.run.state.register import all_runs, may_act_for, paths_of
 
     found = []
     for run in all_runs():
@@ -205,8 +205,8 @@ def _own_runs() -> list[str]:
 
 def _waiting(run_file: str) -> list[PrintedRequest]:
     """What is asked of a run and not answered yet."""
-    from opsctl.records import requests
-    from opsctl.records.run_view import glance
+    from opsctl.run.state import requests
+    from opsctl.run.state.run_view import glance
 
     return [one for one in requests.printed(glance(run_file).paths) if one.state != "answered"]
 
@@ -214,9 +214,9 @@ def _waiting(run_file: str) -> list[PrintedRequest]:
 def _carried_out(run_file: str, cluster: str | None) -> list[Audited]:
     from pathlib import Path
 
-    from opsctl.control.carry_out import carry_out
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import glance
+    from opsctl.jobs.control.carry_out import carry_out
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import glance
 
     paths = glance(run_file).paths
     return carry_out(paths, Path(run_file).absolute().parent, choose_cluster(cluster, paths))
@@ -224,11 +224,11 @@ def _carried_out(run_file: str, cluster: str | None) -> list[Audited]:
 
 def _ask(action: str, given: dict[str, Any]) -> int:
     """Ask, and say what comes of it; the exit code."""
-    from opsctl.control.requests import prepare, send
-    from opsctl.output import message
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.locate import locate_run_file
-    from opsctl.records.run_view import glance
+    from opsctl.core.output import message
+    from opsctl.jobs.control.requests import prepare, send
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import glance
 
     run_file = locate_run_file(pick(given.get("run_argument"), given["run"]))
     run = glance(str(run_file))
@@ -245,8 +245,8 @@ def _ask(action: str, given: dict[str, Any]) -> int:
 
 
 def _wish(action: str, given: dict[str, Any]) -> Wish:
-    from opsctl.control.requests import Wish
-    from opsctl.records.requests import Action
+    from opsctl.jobs.control.requests import Wish
+    from opsctl.run.state.requests import Action
     from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
     within = given.get("within")
@@ -266,7 +266,7 @@ def _wish(action: str, given: dict[str, Any]) -> Wish:
 
 def _options(run: RunView) -> Any:
     """The trainer's options as published; None where they cannot be told: then nobody knows whether it is finished."""
-    from opsctl.errors import OpsctlError
+    from opsctl.core.errors import OpsctlError
 
     try:
         return run.options
@@ -276,10 +276,10 @@ def _options(run: RunView) -> Any:
 
 def _told(run: RunView, run_file: str, meant: Meant, request_id: str, given: dict[str, Any]) -> int:
     """Wait for what comes of it and say it; the exit code."""
-    from opsctl.account import account_name
-    from opsctl.control.requests import wait_for_answer
-    from opsctl.output import message, print_json
-    from opsctl.records import requests
+    from opsctl.core.account import account_name
+    from opsctl.core.output import message, print_json
+    from opsctl.jobs.control.requests import wait_for_answer
+    from opsctl.run.state import requests
 
     answer: Audited | None = None
     if not given["no_wait"]:
@@ -306,8 +306,8 @@ def _who_does_it(meant: Meant) -> str:
 
 
 def _line(one: PrintedRequest) -> str:
-    from opsctl.moments import iso
-    from opsctl.output import printable
+    from opsctl.core.output import printable
+    from opsctl.core.timestamps import iso
 
     what = f"{one.action or '?'}{f' {one.tasks}' if one.tasks else ''}{f' of job {one.job}' if one.job else ''}"
     why = f" ({one.why})" if one.why else ""

@@ -55,11 +55,11 @@ def command(
     there and proven: an interrupted restore is typed again. After a finished one the same command says that it is
     complete and exits 0.
     """
-    from opsctl.backups.bringing_back import Asked, bring_back
-    from opsctl.backups.printed import RestoredRun
-    from opsctl.cli.backing_up import far_store, flow_of
-    from opsctl.output import message, print_json
-    from opsctl.records.locate import RUN_FILE_NAME, known_runs, remember_run
+    from opsctl.cli.backup_options import far_store, flow_of
+    from opsctl.core.output import message, print_json
+    from opsctl.run.config.locate import RUN_FILE_NAME, known_runs, remember_run
+    from opsctl.transfer.backups.json_output import RestoredRun
+    from opsctl.transfer.backups.restore_run import Asked, bring_back
 
     if data:
         if to or no_checkpoint or stands_as or weights_only or step is not None:
@@ -103,11 +103,11 @@ def command(
 def _bring_data(
     from_: str, endpoint: str | None, into: str | None, of_run: str | None, limit: str | None, as_json: bool
 ) -> None:
-    from opsctl.backups.data_far import choose
-    from opsctl.backups.data_restoring import bring_data_back, changes_to_make
-    from opsctl.backups.printed import RestoredData, RestoredDataSet
-    from opsctl.cli.backing_up import far_store, flow_of
-    from opsctl.output import message, print_json
+    from opsctl.cli.backup_options import far_store, flow_of
+    from opsctl.core.output import message, print_json
+    from opsctl.transfer.backups.data_remote import choose
+    from opsctl.transfer.backups.data_restore import bring_data_back, changes_to_make
+    from opsctl.transfer.backups.json_output import RestoredData, RestoredDataSet
 
     with far_store(from_, endpoint) as store:
         chosen = choose(store, of_run)

@@ -33,12 +33,12 @@ def command(
     Nodes, tensor- and pipeline-parallel sizes and the micro-batch may change: the last checkpoint loads into any
     layout, and the difference says which into which.
     """
-    from opsctl.control.printed import ChangedValue, RevisedRun
-    from opsctl.control.revise import LAYOUT, revise
-    from opsctl.output import message, message_text, print_json, show
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.output import message, message_text, print_json, show
+    from opsctl.jobs.control.json_output import ChangedValue, RevisedRun
+    from opsctl.jobs.control.revise import LAYOUT, revise
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.state.chosen_cluster import choose_cluster
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     done = revise(loaded, choose_cluster(cluster, loaded.paths), resubmit=resubmit, dry_run=dry_run)

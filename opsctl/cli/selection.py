@@ -34,7 +34,7 @@ def pick(run_argument: str | None, run: str | None) -> str | None:
 
 def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
     """`folders`, absolute. Raises OpsctlError where a file system does not answer: whoever looked there would hang."""
-    from opsctl.walks.file_system import refuse_what_hangs
+    from opsctl.core.dirwalk.file_system import refuse_what_hangs
 
     found = [folder.absolute() for folder in folders]
     refuse_what_hangs(*found)
@@ -92,7 +92,7 @@ def local_cluster_option() -> str:
     """Return ` --cluster NAME` for the only local cluster of this account that is up; empty without one."""
     import shlex
 
-    from opsctl.localcluster.status import known_folders, status_of
+    from opsctl.local.cluster.status import known_folders, status_of
 
     up = [folder.name for folder in known_folders() if status_of(folder, _LOCAL_CLUSTER_S).state == "up"]
     return f" --cluster {shlex.quote(up[0])}" if len(up) == 1 else ""

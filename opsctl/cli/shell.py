@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from opsctl.cli.rest import CommandWithRest, rest
 from opsctl.cli.selection import cluster_option, pick, run_argument
+from opsctl.cli.trainer_arguments import CommandWithRest, rest
 
 if TYPE_CHECKING:
-    from opsctl.records.run_view import RunView
-    from opsctl.runs.schema import RunFile
+    from opsctl.run.config.schema import RunFile
+    from opsctl.run.state.run_view import RunView
     from opsctl.slurm.cluster import Cluster
     from opsctl.slurm.types import Job
 
@@ -55,10 +55,10 @@ def command(
     """
     import shlex
 
-    from opsctl.output import message, show_text
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
-    from opsctl.render.shell import into_job, new_job
+    from opsctl.core.output import message, show_text
+    from opsctl.run.render.shell import into_job, new_job
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
 
     _refuse_mixed({"--nodes": nodes, "--time": time, "--partition": partition}, into, node)
@@ -91,7 +91,7 @@ def _refuse_mixed(of_own_job: dict[str, object], into: str | None, node: str | N
 
 def _script(seen: RunView, file: RunFile, where: Cluster) -> str:
     """What the shell begins with: the run's environment, in its folder."""
-    from opsctl.render.shell import ShellRequest, shell_script
+    from opsctl.run.render.shell import ShellRequest, shell_script
 
     folder = seen.loaded.folder if seen.loaded is not None else seen.paths.output
     return shell_script(
@@ -108,8 +108,8 @@ def _script(seen: RunView, file: RunFile, where: Cluster) -> str:
 
 def _become(line: list[str], environment: dict[str, str]) -> NoReturn:
     """Let Slurm's program take this one's place. Raises UsageError where it is not to be found."""
-    from opsctl.errors import UsageError
-    from opsctl.programs import find_program
+    from opsctl.core.errors import UsageError
+    from opsctl.core.process import find_program
 
     path = find_program(line[0], environment)
     if path is None:
@@ -121,8 +121,8 @@ def _become(line: list[str], environment: dict[str, str]) -> NoReturn:
 
 def file_of(seen: RunView) -> tuple[RunFile, str]:
     """(the run file, expanded, that tasks would run with; what it is of)."""
-    from opsctl.errors import RunFileError
-    from opsctl.runs.load import expanded_file
+    from opsctl.core.errors import RunFileError
+    from opsctl.run.config.load import expanded_file
 
     if seen.revision is not None and not seen.revision.damage:
         return seen.revision.file, f"revision {seen.revision.name}"
@@ -135,7 +135,7 @@ def _options(
     file: RunFile, nodes: int | None, time: str | None, partition: str | None, gpus: int | None
 ) -> dict[str, str | None]:
     """Of salloc: with GPUs as the run's own jobs ask, else as long commands do."""
-    from opsctl.runs.profile import jobs_table
+    from opsctl.run.config.profile import jobs_table
 
     said = file.slurm if gpus else jobs_table()
     kind = f"gpu:{file.slurm.gpu_type}" if file.slurm.gpu_type else "gpu"
@@ -155,9 +155,9 @@ def _options(
 
 def _job(seen: RunView, queue: list[Job], into: str) -> Job:
     """The job that runs and that `into` means. Raises OpsctlError."""
-    from opsctl.account import account_name
-    from opsctl.errors import OpsctlError
-    from opsctl.records.own_jobs import recorded
+    from opsctl.core.account import account_name
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.own_jobs import recorded
 
     if into == _LIVE:
         found = [job for job in recorded(seen.paths).own(queue) if job.is_running]
@@ -183,6 +183,6 @@ def _environment(environment: dict[str, str]) -> dict[str, str]:
 
 def _forget() -> None:
     """What Slurm has told others of this account does not have this job in it; nothing of ours runs afterwards."""
-    from opsctl.records.shared_answers import forget
+    from opsctl.slurm.shared_answers import forget
 
     forget()

@@ -91,18 +91,18 @@ class _Look:
         return self._all(as_json) if self.all_runs else self._one(as_json)
 
     def _one(self, as_json: bool) -> _Screen:
-        from opsctl.output import json_text
-        from opsctl.records.cluster import choose_cluster
-        from opsctl.records.run_view import view
-        from opsctl.records.shared_answers import looking_at
-        from opsctl.status.one_run import look_at_run
-        from opsctl.status.screen import status_lines
+        from opsctl.core.output import json_text
+        from opsctl.run.state.chosen_cluster import choose_cluster
+        from opsctl.run.state.run_view import view
+        from opsctl.slurm.shared_answers import looking_at
+        from opsctl.ui.status.one_run import look_at_run
+        from opsctl.ui.status.screen import status_lines
 
         run = view(self.chosen)
         one = look_at_run(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh, stays=self.stays))
         seen = one.overview.seen
         if as_json:
-            from opsctl.status.printed import printed_status
+            from opsctl.ui.status.json_output import printed_status
 
             return _Screen(json_text("status", printed_status(one.overview, one.found, one.desk)), seen.blind)
         lines = status_lines(one.overview, one.found, *terminal(), one.desk)
@@ -111,14 +111,14 @@ class _Look:
     def _all(self, as_json: bool) -> _Screen:
         from functools import partial
 
-        from opsctl.moments import now
-        from opsctl.output import json_text
-        from opsctl.records.cluster import choose_cluster
-        from opsctl.records.register import all_runs
-        from opsctl.records.shared_answers import looking_at
-        from opsctl.status.all_runs import all_lines, printed_row
-        from opsctl.status.rows import OF_MANY, rows_of
-        from opsctl.watch.all_runs import look_at_all
+        from opsctl.core.output import json_text
+        from opsctl.core.timestamps import now
+        from opsctl.monitoring.all_runs import look_at_all
+        from opsctl.run.state.chosen_cluster import choose_cluster
+        from opsctl.run.state.register import all_runs
+        from opsctl.slurm.shared_answers import looking_at
+        from opsctl.ui.status.all_runs import all_lines, printed_row
+        from opsctl.ui.status.rows import OF_MANY, rows_of
 
         client = partial(looking_at, is_fresh=self.is_fresh, stays=self.stays)
         looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, OF_MANY)
@@ -130,11 +130,11 @@ class _Look:
 
 
 def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) -> _Screen:
-    from opsctl.hub.answers import patiently
-    from opsctl.hub.far_files import FarFiles, repo_of
-    from opsctl.hub.far_run import far_run
-    from opsctl.output import json_text
-    from opsctl.status.from_afar import far_lines, printed_far
+    from opsctl.core.output import json_text
+    from opsctl.transfer.hub.far_files import FarFiles, repo_of
+    from opsctl.transfer.hub.far_run import far_run
+    from opsctl.transfer.hub.hub_errors import patiently
+    from opsctl.ui.status.hub_status import far_lines, printed_far
 
     files = FarFiles(repo_of(hub, revision))
     run = patiently(lambda: far_run(files, path))
@@ -144,7 +144,7 @@ def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) 
 
 
 def _print(screen: _Screen) -> None:
-    from opsctl.output import message, write_screen
+    from opsctl.core.output import message, write_screen
 
     write_screen(screen.text)
     if screen.blind is not None:
@@ -164,11 +164,11 @@ def _stay(look: _Look) -> int:
     """The screen that stays; the exit code."""
     import os
 
-    from opsctl.live.looking import AllRuns, OneRun
+    from opsctl.ui.tui.refresh import AllRuns, OneRun
 
     one = None if look.all_runs else OneRun(look.chosen, look.cluster, look.is_fresh)
     # It takes half a second to import: not before the run is known to be there.
-    from opsctl.live.app import INTERRUPTED, LiveApp
+    from opsctl.ui.tui.app import INTERRUPTED, LiveApp
 
     for name in ("COLUMNS", "LINES"):  # exported by some shells, and taken for the terminal's size for ever
         os.environ.pop(name, None)
@@ -182,8 +182,8 @@ def _watch(look: _Look) -> int:
     """Print it again and again, an empty line between two looks, until Ctrl-C; 130 then."""
     import time
 
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, write_screen
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, write_screen
 
     shown = False
     try:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.rest import CommandWithRest, rest
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.trainer_arguments import CommandWithRest, rest
 
 if TYPE_CHECKING:
-    from opsctl.control.sending import Submitted
+    from opsctl.jobs.control.send_chain import Submitted
 
 
 @click.command(cls=CommandWithRest)
@@ -44,13 +44,13 @@ def command(
     """
     import msgspec
 
-    from opsctl.control.printed import PrintedChain, WouldSubmit
-    from opsctl.control.request import Wish
-    from opsctl.control.submit import submit, submit_dry
-    from opsctl.output import message, print_json, show, show_text
-    from opsctl.records.cluster import cluster_to_submit_to
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.load import load_run_file
+    from opsctl.core.output import message, print_json, show, show_text
+    from opsctl.jobs.control.json_output import PrintedChain, WouldSubmit
+    from opsctl.jobs.control.request import Wish
+    from opsctl.jobs.control.submit import submit, submit_dry
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.config.locate import locate_run_file
+    from opsctl.run.state.chosen_cluster import cluster_to_submit_to
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     where = cluster_to_submit_to(cluster, loaded.paths)

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from opsctl.errors import OpsctlError
-from opsctl.programs import run_on_terminal
+from opsctl.core.errors import OpsctlError
+from opsctl.core.process import run_on_terminal
 
 
 def run_trainer_program(

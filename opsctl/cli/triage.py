@@ -12,11 +12,11 @@ from opsctl.cli.selection import cluster_option, json_option, run_option
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from opsctl.attempts.events import Attempt
-    from opsctl.records.cancels import Cancel
-    from opsctl.runs.paths import RunPaths
-    from opsctl.triage.findings import SlurmWord
-    from opsctl.triage.report import Triage
+    from opsctl.diagnosis.triage.findings import SlurmWord
+    from opsctl.diagnosis.triage.report import Triage
+    from opsctl.run.attempts.events import Attempt
+    from opsctl.run.config.paths import RunPaths
+    from opsctl.run.state.cancels import Cancel
 
 #: A person waits; a gigabyte of log is read in less.
 _SECONDS = 60.0
@@ -48,8 +48,8 @@ def command(
     With --stacks it asks a job that is alive, JOB or the one that trains: ranks at the same place are one group. Of
     somebody else's job the answer comes by a request.
     """
-    from opsctl.output import print_json, show_lines
-    from opsctl.triage.report import lines_of
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.diagnosis.triage.report import lines_of
 
     if log is not None and (which or run):
         raise click.UsageError("--log reads one file alone: give no job, attempt or run with it")
@@ -70,7 +70,7 @@ def _stacks(
 ) -> int:
     from opsctl.cli.selection import pick
     from opsctl.cli.triage_stacks import show_stacks
-    from opsctl.records.run_view import glance
+    from opsctl.run.state.run_view import glance
 
     if log is not None:
         raise click.UsageError("--stacks asks a live job, --log reads a file")
@@ -78,11 +78,11 @@ def _stacks(
 
 
 def _of_log(log: Path) -> Triage:
-    from opsctl.triage.closing import chosen_rules
-    from opsctl.triage.deciding import decide
-    from opsctl.triage.log_part import LogPart
-    from opsctl.triage.reading import read_log
-    from opsctl.triage.report import triage_of_log
+    from opsctl.diagnosis.triage.decide import decide
+    from opsctl.diagnosis.triage.log_part import LogPart
+    from opsctl.diagnosis.triage.on_close import chosen_rules
+    from opsctl.diagnosis.triage.read_evidence import read_log
+    from opsctl.diagnosis.triage.report import triage_of_log
 
     rules = chosen_rules()
     facts = read_log(LogPart(log), rules, _SECONDS)
@@ -90,12 +90,12 @@ def _of_log(log: Path) -> Triage:
 
 
 def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Triage:
-    from opsctl.attempts.events import read
-    from opsctl.records.run_view import glance
-    from opsctl.triage.choosing import choose
-    from opsctl.triage.closing import chosen_rules, facts_of
-    from opsctl.triage.deciding import decide
-    from opsctl.triage.report import triage_of_attempt
+    from opsctl.diagnosis.triage.attempt_choice import choose
+    from opsctl.diagnosis.triage.decide import decide
+    from opsctl.diagnosis.triage.on_close import chosen_rules, facts_of
+    from opsctl.diagnosis.triage.report import triage_of_attempt
+    from opsctl.run.attempts.events import read
+    from opsctl.run.state.run_view import glance
 
     rules = chosen_rules()
     paths = glance(run).paths
@@ -110,13 +110,13 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
 
 def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmWord:
     """How Slurm says that its job ended, and which of its nodes are out of service, as far as it can be asked."""
-    from opsctl.attempts.lost import may_be_of, own_end
-    from opsctl.errors import OpsctlError, SlurmError
-    from opsctl.output import message
-    from opsctl.records.cluster import choose_cluster, record_of
-    from opsctl.records.own_jobs import recorded
+    from opsctl.core.errors import OpsctlError, SlurmError
+    from opsctl.core.output import message
+    from opsctl.diagnosis.triage.findings import SlurmWord
+    from opsctl.run.attempts.close_lost import may_be_of, own_end
+    from opsctl.run.state.chosen_cluster import choose_cluster, record_of
+    from opsctl.run.state.own_jobs import recorded
     from opsctl.slurm.backends import client_for
-    from opsctl.triage.findings import SlurmWord
 
     try:
         asked = choose_cluster(cluster, paths)
@@ -137,7 +137,7 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
 
 
 def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
-    from opsctl.checkpoints.listing import saved_at
+    from opsctl.run.checkpoints.listing import saved_at
     from trainer.formats.manifest import tag_of
 
     iteration = attempt.checkpoint_at_end
@@ -146,8 +146,8 @@ def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
 
 def _cancel_of(paths: RunPaths, attempt: Attempt) -> Cancel | None:
     """Who cancelled its job, as the run has it on record; None where nobody did by opsctl, or that cannot be read."""
-    from opsctl.output import message
-    from opsctl.records.cancels import cancelling, read_cancels
+    from opsctl.core.output import message
+    from opsctl.run.state.cancels import cancelling, read_cancels
 
     if attempt.opened_at is None or attempt.closed_at is None:
         return None

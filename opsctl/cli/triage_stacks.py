@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opsctl.attempts.events import Attempt
-    from opsctl.control.requests import Meant
-    from opsctl.job.stacks import Taken
-    from opsctl.records.run_view import RunView
+    from opsctl.jobs.control.requests import Meant
+    from opsctl.jobs.runner.stacks import Taken
+    from opsctl.run.attempts.events import Attempt
+    from opsctl.run.state.run_view import RunView
     from opsctl.slurm.cluster import Cluster
 
 #: How long somebody else's job is given to answer: it looks every second, and asks each of its nodes.
@@ -23,14 +23,14 @@ def show_stacks(
     One's own job is asked directly, another member's through a request. job: as squeue shows it; None: the one that
     trains. native: frames of compiled code too, of one's own job. Raises OpsctlError.
     """
-    from opsctl.account import account_name
-    from opsctl.control.requests import Wish, prepare
-    from opsctl.errors import OpsctlError
-    from opsctl.hangs.printed import printed_stacks
-    from opsctl.hangs.told import screen
-    from opsctl.output import message, print_json, printable, show_lines
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.requests import Action
+    from opsctl.core.account import account_name
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message, print_json, printable, show_lines
+    from opsctl.diagnosis.hangs.json_output import printed_stacks
+    from opsctl.diagnosis.hangs.summary import screen
+    from opsctl.jobs.control.requests import Wish, prepare
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.requests import Action
 
     try:
         options = run.options
@@ -54,8 +54,8 @@ def show_stacks(
 
 def _attempt(run: RunView, meant: Meant) -> Attempt:
     """The attempt of the job that is meant. Raises OpsctlError where it trains nothing yet."""
-    from opsctl.attempts.events import read
-    from opsctl.errors import OpsctlError
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.attempts.events import read
 
     found = next((one for one in reversed(read(run.paths)) if one.id == meant.request.attempt), None)
     if found is None:
@@ -64,7 +64,7 @@ def _attempt(run: RunView, meant: Meant) -> Attempt:
 
 
 def _own(run: RunView, attempt: Attempt, cluster: Cluster, native: bool) -> Taken:
-    from opsctl.job.stacks import command, take_stacks
+    from opsctl.jobs.runner.stacks import command, take_stacks
 
     folder = run.paths.attempt_folder(attempt.job_id)
     words = command(len(attempt.nodes), job_id=attempt.job_id, only_on=attempt.nodes, native=native, flights_in=folder)
@@ -73,12 +73,12 @@ def _own(run: RunView, attempt: Attempt, cluster: Cluster, native: bool) -> Take
 
 def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
     """What the job's own answer to a request wrote. Raises OpsctlError for any other answer, and for none."""
-    from opsctl.control.requests import send, wait_for_answer
-    from opsctl.errors import OpsctlError
-    from opsctl.hangs.told import read_written
-    from opsctl.job.stacks import Taken
-    from opsctl.records.requests import Outcome
-    from opsctl.records.state_files import read_text
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.files.state_files import read_text
+    from opsctl.diagnosis.hangs.summary import read_written
+    from opsctl.jobs.control.requests import send, wait_for_answer
+    from opsctl.jobs.runner.stacks import Taken
+    from opsctl.run.state.requests import Outcome
 
     request_id = send(run.paths, meant.request)
     answer = wait_for_answer(run.paths, request_id, ANSWER_WAIT_S)
@@ -95,6 +95,6 @@ def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
 
 def _ranks(run: RunView, attempt: Attempt) -> int:
     """How many ranks there are to be: as its launchers wrote down; one on each node where they have not yet."""
-    from opsctl.records.attempt_folder import rank_map
+    from opsctl.run.state.attempt_folder import rank_map
 
     return len(rank_map(run.paths.output, run.paths.attempt_folder(attempt.job_id))) or len(attempt.nodes)

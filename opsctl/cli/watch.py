@@ -13,10 +13,10 @@ import click
 from opsctl.cli.selection import always_fresh_option, cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.records.run_view import RunView
-    from opsctl.watch.detector import Detector
-    from opsctl.watch.finding import Finding
-    from opsctl.watch.snapshot import Snapshot
+    from opsctl.monitoring.check import Detector
+    from opsctl.monitoring.finding import Finding
+    from opsctl.monitoring.snapshot import Snapshot
+    from opsctl.run.state.run_view import RunView
 
 #: Every check there is, in one pass over one snapshot.
 ALL = "all"
@@ -31,7 +31,7 @@ class Checks(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """`all`, those for several, then the detectors' names in the registry's order."""
-        from opsctl.watch import registry
+        from opsctl.monitoring import registry
 
         return [
             ALL,
@@ -41,7 +41,7 @@ class Checks(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of one detector, or of all; None for a name that no detector with a help text has."""
-        from opsctl.watch import registry
+        from opsctl.monitoring import registry
 
         if cmd_name == ALL:
             return command_of(ALL, _HELP_OF_ALL, registry.DETECTORS)
@@ -102,13 +102,13 @@ class _How:
 
 def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     """Run checks, print and log what they find; the exit code."""
-    from opsctl.output import print_json, show_lines
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
-    from opsctl.records.shared_answers import looking_at
-    from opsctl.watch.detector import needs_of, run_detectors
-    from opsctl.watch.finding import exit_code, printed_finding
-    from opsctl.watch.runner import gather, pulse_lines, settings_of
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.monitoring.check import needs_of, run_detectors
+    from opsctl.monitoring.finding import exit_code, printed_finding
+    from opsctl.monitoring.runner import gather, pulse_lines, settings_of
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
+    from opsctl.slurm.shared_answers import looking_at
 
     run = view(chosen)
     client = looking_at(choose_cluster(how.cluster, run.paths), is_fresh=True)
@@ -128,14 +128,14 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
 
 def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     """The same of every run that is known; the worst exit code."""
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.register import all_runs
-    from opsctl.records.shared_answers import looking_at
-    from opsctl.watch.all_runs import findings_in, look_at_all, printed_run, run_lines
-    from opsctl.watch.detector import needs_of
-    from opsctl.watch.finding import exit_code
-    from opsctl.watch.runner import pulse_lines
+    from opsctl.core.output import message, print_json, show_lines
+    from opsctl.monitoring.all_runs import findings_in, look_at_all, printed_run, run_lines
+    from opsctl.monitoring.check import needs_of
+    from opsctl.monitoring.finding import exit_code
+    from opsctl.monitoring.runner import pulse_lines
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.register import all_runs
+    from opsctl.slurm.shared_answers import looking_at
 
     looks = look_at_all(
         all_runs(),
@@ -166,10 +166,10 @@ def _keep(run: RunView, snapshot: Snapshot, lines: Sequence[str], how: _How) -> 
     """
     import contextlib
 
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
-    from opsctl.watch.gathering.space import remember
-    from opsctl.watch.runner import append_to_log
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.monitoring.gather.space import remember
+    from opsctl.monitoring.runner import append_to_log
 
     if not how.goes_into_log or not (snapshot.was_submitted or run.paths.main_log.exists()):
         return
@@ -186,16 +186,16 @@ def _see_to_nodes(run: RunView, snapshot: Snapshot, detectors: Sequence[Detector
 
     What goes wrong there is said, and stops no check.
     """
-    from opsctl.moments import now
-    from opsctl.nodes.keeping import keep_and_apply, wanted_by
-    from opsctl.nodes.watching import slow_evidence
-    from opsctl.output import message
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.node_evidence import append_node_evidence, read_node_evidence
+    from opsctl.core.output import message
+    from opsctl.core.timestamps import now
+    from opsctl.diagnosis.nodes.exclusion import keep_and_apply, wanted_by
+    from opsctl.diagnosis.nodes.node_evidence import append_node_evidence, read_node_evidence
+    from opsctl.diagnosis.nodes.watch_evidence import slow_evidence
+    from opsctl.monitoring import registry
+    from opsctl.monitoring.checks.slow_node import slow_nodes
+    from opsctl.monitoring.runner import settings_of
+    from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for
-    from opsctl.watch import registry
-    from opsctl.watch.detectors.slow_node import slow_nodes
-    from opsctl.watch.runner import settings_of
 
     file = run.file
     if not how.goes_into_log or len(detectors) < len(registry.DETECTORS) or not snapshot.was_submitted or file is None:
@@ -221,8 +221,8 @@ def _tell_all(told: Sequence[tuple[RunView, Snapshot, Sequence[Finding]]], detec
     """Tell the channels of all these runs. Several at once: a slow channel of one run holds up no other."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from opsctl.alerts.once import ear_of, told_once
-    from opsctl.watch.finding import exit_code
+    from opsctl.monitoring.alerts.shared_findings import ear_of, told_once
+    from opsctl.monitoring.finding import exit_code
 
     here = [one for one in told if one[0].paths.output.is_dir()]
     of_desk = {one.name for one in detectors if one.is_of_desk}
@@ -238,10 +238,10 @@ def _tell(
     run: RunView, snapshot: Snapshot, findings: Sequence[Finding], detectors: Sequence[Detector], is_all: bool = True
 ) -> None:
     """Tell the channels. What goes wrong there is said, and stops no check."""
-    from opsctl.alerts.desk import tell
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message
-    from opsctl.watch import registry
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.monitoring import registry
+    from opsctl.monitoring.alerts.handle import tell
 
     looked_at = {one.name for one in detectors}
     if not run.paths.output.is_dir():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from inspect import cleandoc
 
-from opsctl.output import show_text
-from opsctl.runs.schema import WatchTable
-from opsctl.watch.detector import Detector
-from opsctl.watch.registry import DETECTORS, FAMILIES, command_name
+from opsctl.core.output import show_text
+from opsctl.monitoring.check import Detector
+from opsctl.monitoring.registry import DETECTORS, FAMILIES, command_name
+from opsctl.run.config.schema import WatchTable
 
 HEAD = """\
 # What is watched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from opsctl.errors import UsageError
+from opsctl.core.errors import UsageError
 
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
 #: More than any cluster's MaxArraySize: a slip of the finger should not take minutes to count.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from opsctl.errors import UsageError
+from opsctl.core.errors import UsageError
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmControl
 from opsctl.slurm.cluster import BACKENDS, Cluster
 from opsctl.slurm.commands import CommandClient

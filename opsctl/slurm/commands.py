@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
-from opsctl.moments import now
+from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
+from opsctl.core.timestamps import now
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodelists import expand_nodes

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
-from opsctl.programs import Overdue, find_program, run_program
+from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
+from opsctl.core.process import Overdue, find_program, run_program
 from opsctl.slurm.local_ports import local_folder, refusing_daemon
 
 #: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else is an answer.

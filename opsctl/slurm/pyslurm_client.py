@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
-from opsctl.errors import SlurmError, SlurmUnasked
-from opsctl.moments import now
+from opsctl.core.errors import SlurmError, SlurmUnasked
+from opsctl.core.timestamps import now
 from opsctl.slurm import pyslurm_rows
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import find_installation
-from opsctl.localcluster.spec import NodeGroup, Partition, Spec
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.installation import find_installation
+from opsctl.local.cluster.spec import NodeGroup, Partition, Spec
 from tests.cluster.commands import open_folder
 from tests.cluster.conftest import RunningCluster, guarded_folder, mend, wait_until
 from tests.cluster.faults import own, plain

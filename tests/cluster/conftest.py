@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SlurmMissing
-from opsctl.localcluster import lifecycle, startup
-from opsctl.localcluster.installation import Installation, find_installation
-from opsctl.localcluster.places import Places, places_of
-from opsctl.localcluster.processes import pid_of
-from opsctl.localcluster.shapes import bloom
-from opsctl.localcluster.spec import Spec, plain
+from opsctl.core.errors import SlurmMissing
+from opsctl.local.cluster import lifecycle, startup
+from opsctl.local.cluster.files import Places, places_of
+from opsctl.local.cluster.installation import Installation, find_installation
+from opsctl.local.cluster.known_clusters import bloom
+from opsctl.local.cluster.processes import pid_of
+from opsctl.local.cluster.spec import Spec, plain
 from opsctl.slurm.cluster import Cluster
 from tests.cluster import single_daemons
 

@@ -7,11 +7,11 @@ import os
 import signal
 from pathlib import Path
 
-from opsctl.localcluster.description import read_description
-from opsctl.localcluster.installation import find_installation
-from opsctl.localcluster.places import places_of
-from opsctl.localcluster.processes import end, pid_of, processes_of
-from opsctl.localcluster.startup import Starter
+from opsctl.local.cluster.description import read_description
+from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.installation import find_installation
+from opsctl.local.cluster.processes import end, pid_of, processes_of
+from opsctl.local.cluster.startup import Starter
 
 
 def start_daemon(folder: Path, daemon: str) -> None:

@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import pytest
 
-from opsctl.job.cron_watch import CronWatch
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.spec import plain
-from opsctl.runs.paths import RunPaths
+from opsctl.jobs.runner.cron_watch import CronWatch
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.spec import plain
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Answer, Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.test_local_cluster_installs import PREFIX

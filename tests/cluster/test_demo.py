@@ -9,10 +9,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.places import places_of
-from opsctl.localcluster.processes import processes_of
-from opsctl.localcluster.spec import plain
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.processes import processes_of
+from opsctl.local.cluster.spec import plain
 from tests.cluster.commands import open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 

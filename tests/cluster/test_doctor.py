@@ -9,7 +9,7 @@ from uv import find_uv_bin
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.printed_json import printed
-from tests.unit.environments.built_runs import seen_by, write_built_run
+from tests.unit.run.environments.built_runs import seen_by, write_built_run
 
 
 def test_the_doctor_knows_the_cluster_and_names_a_partition_that_it_has_not(

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from opsctl.errands.records import Errand, Errands, errands
-from opsctl.errands.sending import new_errand, start
-from opsctl.records.errand_progress import ErrandProgress
-from opsctl.records.state_files import write_state
-from opsctl.runs.schema import JobsTable
+from opsctl.core.files.state_files import write_state
+from opsctl.jobs.background.records import Errand, Errands, errands
+from opsctl.jobs.background.send import new_errand, start
+from opsctl.run.config.schema import JobsTable
+from opsctl.run.state.background_progress import ErrandProgress
 from opsctl.slurm.backends import client_for
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until

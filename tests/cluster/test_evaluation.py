@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from opsctl.errands.records import parse_errand_comment
-from opsctl.runs.paths import RunPaths
+from opsctl.jobs.background.records import parse_errand_comment
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Answer, Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.printed_json import printed
-from tests.unit.evaluation.evaluated_runs import a_run, checkpoint_of_a_model, paths_of, ran
+from tests.unit.jobs.evaluation.evaluated_runs import a_run, checkpoint_of_a_model, paths_of, ran
 
 STEP = 20
 GROUP = f"ocjudges{os.getpid()}"

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmMissing
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import Installation
-from opsctl.localcluster.spec import plain
+from opsctl.core.errors import SlurmError, SlurmMissing
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.installation import Installation
+from opsctl.local.cluster.spec import plain
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.commands import FIRST_OF_A_FEDERATION
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until

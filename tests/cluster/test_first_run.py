@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from opsctl.slurm.client import Deadline
-from opsctl.slurm.offers import accounts, offers
+from opsctl.slurm.partitions_offered import accounts, offers
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.test_identity import Shell

@@ -24,7 +24,7 @@ def asleep_in_user_code(*_):
         time.sleep(0.2)
 signal.signal(signal.SIGRTMIN, asleep_in_user_code)
 """
-SHOW = "import sys; from opsctl.records.run_view import view; from opsctl.cli.triage_stacks import show_stacks; " + (
+SHOW = "import sys; from opsctl.run.state.run_view import view; from opsctl.cli.triage_stacks import show_stacks; " + (
     "sys.exit(show_stacks(view('.'), as_json=True))"
 )
 

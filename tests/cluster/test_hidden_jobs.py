@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened, read
-from opsctl.attempts.unseen import CANNOT_SEE
-from opsctl.moments import now
-from opsctl.runs.paths import RunPaths
+from opsctl.core.timestamps import now
+from opsctl.run.attempts.events import Attempt, append_opened, read
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
+from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.backends import client_for
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until

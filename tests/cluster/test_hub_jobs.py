@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.locate import remember_run
-from opsctl.runs.paths import RunPaths
+from opsctl.run.config.locate import remember_run
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.conftest import wait_until
 from tests.cluster.test_cron import PERIOD_S, Desk, desk
 from tests.hub_server import TOKEN, Hub, hub_server

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.spec import plain
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.spec import plain
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import Training

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened
-from opsctl.runs.load import load_run_file
+from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.config.load import load_run_file
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import START_S, Training, environment_script

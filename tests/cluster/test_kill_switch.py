@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.state_files import append_bytes
-from opsctl.runs.paths import RunPaths
+from opsctl.core.files.state_files import append_bytes
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training

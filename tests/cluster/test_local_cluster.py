@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import OpsctlError
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.description import read_description
-from opsctl.localcluster.places import places_of
-from opsctl.localcluster.processes import pid_of, processes_of
-from opsctl.localcluster.spec import plain
+from opsctl.core.errors import OpsctlError
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.description import read_description
+from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.processes import pid_of, processes_of
+from opsctl.local.cluster.spec import plain
 from tests.cluster.conftest import SPEC, RunningCluster, guarded_folder, wait_until
 from tests.printed_json import printed
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.control.refusals import way_out
-from opsctl.errors import SlurmError
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import Installation
-from opsctl.localcluster.shapes import bloom
-from opsctl.shipped import templates_folder
+from opsctl.core.errors import SlurmError
+from opsctl.core.shipped import templates_folder
+from opsctl.jobs.control.refusals import way_out
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.installation import Installation
+from opsctl.local.cluster.known_clusters import bloom
 from opsctl.slurm.backends import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 from tests.users import as_user

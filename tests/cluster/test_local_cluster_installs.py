@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.description import read_description
-from opsctl.localcluster.installation import SYSTEM_FOLDERS, find_installation
-from opsctl.localcluster.places import places_of
-from opsctl.localcluster.processes import processes_of
-from opsctl.localcluster.spec import plain
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.description import read_description
+from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.installation import SYSTEM_FOLDERS, find_installation
+from opsctl.local.cluster.processes import processes_of
+from opsctl.local.cluster.spec import plain
 from tests.cluster.conftest import RunningCluster
 
 PREFIX = Path(os.environ.get("OPSCTL_SLURM_PREFIXES", "/opt/slurm-25.11").split(os.pathsep)[0])

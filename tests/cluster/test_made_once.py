@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from opsctl.control.request import Wish
-from opsctl.control.revise import revise
-from opsctl.control.submit import submit, submit_dry
-from opsctl.runs.expansion import expand_file
-from opsctl.runs.load import LoadedRun, load_run_file
+from opsctl.jobs.control.request import Wish
+from opsctl.jobs.control.revise import revise
+from opsctl.jobs.control.submit import submit, submit_dry
+from opsctl.run.config.expansion import expand_file
+from opsctl.run.config.load import LoadedRun, load_run_file
 from opsctl.slurm.cluster import Cluster
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster

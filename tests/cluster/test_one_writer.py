@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from opsctl.job.turn import Patience
-from opsctl.runs.paths import RunPaths
+from opsctl.jobs.runner.lease_wait import Patience
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import START_S, Training

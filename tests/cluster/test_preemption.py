@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import Installation
-from opsctl.localcluster.spec import plain
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.installation import Installation
+from opsctl.local.cluster.spec import plain
 from opsctl.slurm.backends import client_for
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import RunningCluster, wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.node_evidence import read_node_evidence
+from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import START_S, Training, environment_script

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_closed, append_opened
-from opsctl.moments import now
-from opsctl.runs.load import load_run_file
-from opsctl.runs.paths import RunPaths
+from opsctl.core.timestamps import now
+from opsctl.run.attempts.events import Attempt, append_closed, append_opened
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Answer, Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.tiny_run import write_checkpoint, write_run

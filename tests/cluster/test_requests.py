@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from opsctl.records.requests import Action, Request, ask
-from opsctl.runs.paths import RunPaths
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.requests import Action, Request, ask
 from tests.cluster.commands import Answer, Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import START_S, Training

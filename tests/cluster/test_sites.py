@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import Installation
-from opsctl.localcluster.spec import NodeGroup, Partition, plain
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.installation import Installation
+from opsctl.local.cluster.spec import NodeGroup, Partition, plain
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.states import End

@@ -67,8 +67,8 @@ def test_an_empty_queue_is_an_empty_list_for_programs_and_a_sentence_for_people(
 
 
 def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: RunningCluster, tmp_path: Path) -> None:
-    from opsctl.records.revisions import publish
-    from opsctl.runs.load import load_run_file
+    from opsctl.run.config.load import load_run_file
+    from opsctl.run.state.revisions import publish
 
     run = make_run(local_cluster, tmp_path)
     file = tmp_path / "run.toml"

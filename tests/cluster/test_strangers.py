@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.revisions import newest, publish
-from opsctl.runs.load import load_run_file
-from opsctl.runs.paths import RunPaths
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.revisions import newest, publish
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.tiny_run import expand, write_run

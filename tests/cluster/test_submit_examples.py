@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opsctl.errors import SlurmError
-from opsctl.render.batch import ChainRequest, batch_script
-from opsctl.runs.expanded import ExpandedRun
-from opsctl.runs.load import load_run_file
-from opsctl.runs.paths import RunPaths
-from opsctl.shipped import templates_folder
+from opsctl.core.errors import SlurmError
+from opsctl.core.shipped import templates_folder
+from opsctl.run.config.expanded import ExpandedRun
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.render.batch import ChainRequest, batch_script
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
 from tests.cluster.conftest import RunningCluster, wait_until

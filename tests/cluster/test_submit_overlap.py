@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opsctl.control import submit as submit_module
-from opsctl.control.request import Wish
-from opsctl.errors import OpsctlError
-from opsctl.runs.load import LoadedRun, load_run_file
+from opsctl.core.errors import OpsctlError
+from opsctl.jobs.control import submit as submit_module
+from opsctl.jobs.control.request import Wish
+from opsctl.run.config.load import LoadedRun, load_run_file
 from opsctl.slurm.cluster import Cluster
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster

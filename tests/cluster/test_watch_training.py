@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.logs.pulse import parse_pulse
-from opsctl.logs.records import Alert, Pulse
+from opsctl.run.logs.pulse import parse_pulse
+from opsctl.run.logs.records import Alert, Pulse
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.watched_runs import WatchedRun, make_run
 from tests.printed_json import printed

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opsctl.runs.paths import RunPaths
+from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import wait_until
 from tests.printed_json import printed

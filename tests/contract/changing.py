@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmUnreachable
+from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmControl
 from opsctl.slurm.types import Job

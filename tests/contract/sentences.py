@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opsctl.errors import SlurmError
+from opsctl.core.errors import SlurmError
 from opsctl.slurm.client import SlurmControl
 from tests.contract.scene import HOSTILE_COMMENT, HOSTILE_NAME, NOBODYS_ID, SCATTERED, SOMEBODY, Scene
 

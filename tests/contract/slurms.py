@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import OpsctlError
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import find_installation
-from opsctl.localcluster.spec import plain
+from opsctl.core.errors import OpsctlError
+from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.installation import find_installation
+from opsctl.local.cluster.spec import plain
 from tests.cluster.conftest import RunningCluster, guarded_folder
 
 #: Folders that `local-cluster up --slurm-prefix` takes, with `:` between them; a folder's name names its Slurm.

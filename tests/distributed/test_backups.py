@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from opsctl.backups.bringing_back import Asked, bring_back
-from opsctl.backups.checkpoints import Wish, back_up
-from opsctl.backups.rest import back_up_rest
-from opsctl.backups.restoring import choose, restore_to_folder
-from opsctl.backups.sending import Destination
-from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import BackupTable
-from opsctl.stores.flow import Flow
-from opsctl.stores.opening import open_store
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.schema import BackupTable
+from opsctl.transfer.backups.checkpoints import Wish, back_up
+from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
+from opsctl.transfer.backups.restore_run import Asked, bring_back
+from opsctl.transfer.backups.run_files import back_up_rest
+from opsctl.transfer.backups.send_checkpoint import Destination
+from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.opening import open_store
 from tests.distributed.pool import Pool
 from tests.distributed.test_hf_export import program, tensors_in
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from tests.unit.backups import backed_up_runs
+from tests.unit.transfer.backups import backed_up_runs
 from trainer.formats.manifest import Manifest, read_manifest, tag_of
 
 pytestmark = pytest.mark.distributed

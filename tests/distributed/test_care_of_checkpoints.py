@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from opsctl.checkpoints.shown import shown
-from opsctl.control.rollback import rollback, undo
-from opsctl.runs.paths import RunPaths
+from opsctl.jobs.control.rollback import rollback, undo
+from opsctl.run.checkpoints.contents import shown
+from opsctl.run.config.paths import RunPaths
 from tests.distributed.pool import Pool
 from tests.distributed.test_asked_saves import saves
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from tests.unit.control.test_rollback import contents, curve, read_curves
+from tests.unit.jobs.control.test_rollback import contents, curve, read_curves
 from trainer.formats.manifest import read_manifest, tag_of
 from trainer.interchange.verification import verify
 

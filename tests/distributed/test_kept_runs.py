@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.runs.load import load_run_file
+from opsctl.run.config.load import load_run_file
 from tests.distributed.pool import Pool
 from tests.kept import PARAMETERS, Build
 from tests.tiny_run import expand

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from opsctl.cli.plan import command
 from tests.distributed.pool import Pool
-from tests.unit.runs.run_files import VALID, written
+from tests.unit.run.config.run_files import VALID, written
 
 pytestmark = pytest.mark.distributed
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def counted(folder: Path) -> subprocess.CompletedProcess[str]:
     """A process that counts into `folder`, imports a module of ours and says a word."""
-    code = f"from tests import counting; counting.start({str(folder)!r}); import opsctl.errors; print('done')"
+    code = f"from tests import counting; counting.start({str(folder)!r}); import opsctl.core.errors; print('done')"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 

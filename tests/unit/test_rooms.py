@@ -1,4 +1,4 @@
-"""How the rooms of the house may depend on each other."""
+"""Which package may import which."""
 
 from __future__ import annotations
 
@@ -17,159 +17,53 @@ HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 #: One process, so that every source is parsed once.
 pytestmark = pytest.mark.xdist_group("rooms")
 
-#: The house, from the ground up: every room with the rooms that it may import. All of them stand above it here, so no
-#: arrow goes up and no circle can be. Everybody may import its own package's ground.
+#: Each package with its subpackages, from the top down. A module imports only from its own row and the rows below it.
+#: The same holds for subpackages; modules directly in a package are below its subpackages.
 OPSCTL = {
-    "ground": {"trainer.formats"},
-    "slurm": set(),
-    "stores": {"trainer.formats"},
-    "walks": set(),
-    "runs": {"slurm", "trainer.recipe", "trainer.formats"},
-    "render": {"runs", "slurm"},
-    "records": {"render", "runs", "slurm", "walks", "trainer.formats", "trainer.recipe"},
-    "perms": {"records", "runs", "walks", "trainer.formats"},
-    "logs": {"records", "runs", "trainer.formats"},
-    "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
-    "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.formats", "trainer.recipe"},
-    "beginning": {"planning", "runs", "slurm", "trainer.formats", "trainer.recipe"},
-    "carbon": {"planning", "records", "runs", "trainer.formats"},
-    "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
-    "nodes": {"attempts", "records", "runs", "slurm", "trainer.formats"},
-    "hangs": {"attempts", "trainer.formats"},
-    "triage": {"attempts", "hangs", "logs", "records", "runs", "slurm", "trainer.formats"},
-    "goodput": {"attempts", "logs", "slurm", "trainer.formats"},
-    "environments": {"attempts", "records", "render", "runs", "trainer.formats"},
-    "control": {
-        *("attempts", "checkpoints", "environments", "logs", "nodes", "planning", "records", "render", "runs"),
-        "slurm",
-        *("trainer.formats", "trainer.recipe"),
-    },
-    "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats", "trainer.recipe"},
-    "hub": {"carbon", "checkpoints", "logs", "records", "runs", "slurm", "stores", "trainer.formats"},
-    "watch": {
-        *("attempts", "backups", "checkpoints", "hub", "logs", "records", "runs", "slurm", "walks"),
-        *("trainer.formats", "trainer.recipe"),
-    },
-    "disk": {"records", "walks", "watch", "trainer.formats"},
-    "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
-    "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
-    "errands": {"records", "render", "runs", "slurm", "trainer.formats"},
-    "evaluation": {"checkpoints", "errands", "records", "runs", "slurm", "trainer.formats"},
-    "status": {
-        "attempts",
-        "carbon",
-        "checkpoints",
-        "evaluation",
-        "goodput",
-        "hub",
-        "logs",
-        "records",
-        "runs",
-        "slurm",
-        "watch",
-        "trainer.formats",
-    },
-    "report": {
-        *("attempts", "carbon", "goodput", "logs", "nodes", "planning", "records", "runs", "slurm", "status", "watch"),
-        *("trainer.formats", "trainer.recipe"),
-    },
-    "live": {"logs", "records", "runs", "slurm", "status", "watch", "trainer.formats", "trainer.recipe"},
-    "doctor": {
-        "control",
-        "environments",
-        "evaluation",
-        "records",
-        "runs",
-        "slurm",
-        "walks",
-        "watch",
-        "trainer.formats",
-    },
-    "probe": {"records", "runs", "slurm", "trainer.formats"},
-    "job": {
-        *("attempts", "checkpoints", "control", "cron", "hangs", "logs", "nodes", "probe", "records", "render"),
-        "runs",
-        *("slurm", "triage", "trainer.formats", "trainer.recipe"),
-    },
-    "localcluster": {"records", "slurm"},
-    "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},
-    "cli": {
-        *(
-            "alerts",
-            "attempts",
-            "backups",
-            "beginning",
-            "carbon",
-            "checkpoints",
-            "control",
-            "cron",
-            "demo",
-            "disk",
-            "goodput",
-            "hangs",
-            "hub",
-            "errands",
-            "doctor",
-            "environments",
-            "evaluation",
-            "job",
-            "live",
-            "localcluster",
-            "logs",
-            "nodes",
-            "perms",
-            "planning",
-            "probe",
-            "report",
-            "records",
-            "render",
-            "runs",
-            "slurm",
-        ),
-        *("status", "stores", "triage", "walks", "watch", "trainer.formats"),
-    },
+    "cli": (),
+    "local": ("demo", "cluster"),
+    "ui": ("doctor", "tui", "report", "status"),
+    "monitoring": ("disk", "alerts"),
+    "jobs": ("runner", "control", "evaluation", "background", "scheduler"),
+    "transfer": ("backups", "hub", "object_store"),
+    "diagnosis": ("triage", "goodput", "hangs", "probe", "nodes", "carbon"),
+    "run": (
+        *("init", "permissions", "environments", "planning", "attempts", "checkpoints", "logs", "state"),
+        *("render", "config"),
+    ),
+    "slurm": (),
+    "core": ("dirwalk", "files"),
 }
 TRAINER = {
-    "ground": set(),
-    "recipe": set(),
-    "formats": {"recipe"},
-    "native": {"formats"},
-    "kernels": {"formats", "native", "recipe"},
-    "parallel": {"kernels", "recipe"},
-    "model": {"kernels", "parallel", "recipe"},
-    "optim": {"kernels", "parallel", "recipe"},
-    "energy": {"formats"},
-    "engine": {"model", "optim", "parallel", "recipe"},
-    "data": {"formats", "native", "recipe"},
-    "checkpoint": {"formats"},
-    "interchange": {"checkpoint", "data", "formats", "recipe"},
-    "tasks": set(),
-    "probing": {"formats"},
-    "generation": {"checkpoint", "data", "formats", "interchange", "model", "parallel", "recipe"},
-    "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
-    "pretrain_gpt": {"checkpoint", "energy", "engine", "formats", "kernels", "loop", "parallel", "recipe"},
-    "launch": {"formats", "recipe"},
+    "pretrain_gpt": (),
+    "launch": (),
+    "loop": (),
+    "generation": (),
+    "probing": (),
+    "tasks": (),
+    "interchange": (),
+    "checkpoint": (),
+    "data": (),
+    "engine": (),
+    "energy": (),
+    "optim": (),
+    "model": (),
+    "parallel": (),
+    "kernels": (),
+    "native": (),
+    "formats": (),
+    "recipe": (),
 }
-#: What is no folder: module -> room.
-SINGLE = {
-    **{
-        f"opsctl.{name}": "ground"
-        for name in ("", "account", "amounts", "errors", "moments", "output", "programs", "shipped", "tcp_ports")
-    },
-    "opsctl.__main__": "cli",
-    **{
-        f"trainer.{name}": "ground"
-        for name in ("", "agreement", "dtypes", "files", "held_folder", "preload", "say", "uncompiled")
-    },
-    **{
-        f"trainer.{name}": "launch"
-        for name in (
-            *("launch", "attempt_records", "environment_record", "first_failure", "stack_signal", "stacks"),
-            *("node_sampler", "host_memory", "gpu_samples", "spying", "flight_dumps"),
-        )
-    },
-    **{f"trainer.{name}": name for name in ("engine", "pretrain_gpt")},
+#: Modules of the trainer that are in no package: module -> row.
+LOOSE = {
+    **dict.fromkeys(("attempt_records", "environment_record", "first_failure", "stack_signal", "stacks"), "launch"),
+    **dict.fromkeys(("node_sampler", "host_memory", "gpu_samples", "spying", "flight_dumps"), "launch"),
+    **dict.fromkeys(("agreement", "dtypes", "files", "held_folder", "preload", "say", "uncompiled"), "recipe"),
 }
+#: What opsctl may import of the trainer; the trainer imports nothing of opsctl.
+SHARED = {"recipe", "formats"}
+#: Subpackages that may be imported by one package only.
+ONLY_FOR = {"local": "cli"}
 
 
 def imported_names(source: Path) -> set[str]:
@@ -209,45 +103,63 @@ def module_of(source: Path) -> str:
 
 
 @functools.cache
-def room_of(module: str) -> tuple[str, str]:
-    """(package, room) of a module of ours; what is no module is a name in the package itself."""
-    package, _, rest = module.partition(".")
-    first = rest.partition(".")[0]
-    if (ROOT / package / first).is_dir() and first:
-        return package, first
-    is_module = (ROOT / package / f"{first}.py").is_file() and first
-    return package, SINGLE.get(f"{package}.{first}", first) if is_module else SINGLE[f"{package}."]
+def floor_of(module: str) -> tuple[str, int, int]:
+    """Return (row, row's floor, subpackage's floor) of a module of ours; higher floors are nearer to the command line.
+
+    A name that is no module counts as the package that it is in. Raises KeyError for a module that is in no row.
+    """
+    package, first, second, *_ = (*module.split("."), "", "")
+    table = OPSCTL if package == "opsctl" else TRAINER
+    row = LOOSE.get(first, first) if package == "trainer" else first
+    rows, parts = list(table), table[row]
+    return row, len(rows) - rows.index(row), len(parts) - parts.index(second) if second in parts else 0
 
 
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def arrows(package: str) -> dict[str, dict[str, str]]:
-    """room -> what it imports -> a module that does: rooms of its own package, and `trainer.ROOM` of the other."""
-    found: dict[str, dict[str, str]] = {}
-    for source in sources(package):
-        own = room_of(module_of(source))[1]
-        for name in imports_of(source):
-            if name.partition(".")[0] not in ("opsctl", "trainer"):
-                continue
-            other_package, room = room_of(name)
-            label = room if other_package == package else f"{other_package}.{room}"
-            if label not in (own, "ground"):
-                found.setdefault(own, {})[label] = str(source.relative_to(ROOT))
-    return found
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-@pytest.mark.parametrize(("package", "house"), [("opsctl", OPSCTL), ("trainer", TRAINER)])
-def test_every_room_imports_what_the_table_says_and_nothing_else(package: str, house: dict[str, set[str]]) -> None:
-    found = arrows(package)
-    assert {room: set(found.get(room, {})) for room in house} == house, found
-    assert set(found) <= set(house)
+def imports_that_point_up(source: Path) -> list[str]:
+    """Return the imports of a source that the tables do not allow."""
+    module = module_of(source)
+    package = module.partition(".")[0]
+    row, floor, part = floor_of(module)
+    wrong = []
+    for name in imports_of(source):
+        other = name.partition(".")[0]
+        if other not in ("opsctl", "trainer") or "." not in name or not is_module(".".join(name.split(".")[:2])):
+            continue
+        if other != package:
+            wrong += [] if other == "trainer" and name.split(".")[1] in SHARED else [name]
+            continue
+        row_there, floor_there, part_there = floor_of(name)
+        is_up = floor_there > floor or (row_there == row and part_there > part and part)
+        is_kept = ONLY_FOR.get(row_there, row) not in (row, row_there) and row != row_there
+        wrong += [name] if is_up or is_kept else []
+    return wrong
 
 
-@pytest.mark.parametrize(("package", "house"), [("opsctl", OPSCTL), ("trainer", TRAINER)])
-def test_every_module_is_in_a_room_of_the_table_and_no_room_is_empty(package: str, house: dict[str, set[str]]) -> None:
-    assert {room_of(module_of(source))[1] for source in sources(package)} == set(house)
+@pytest.mark.parametrize("package", ["opsctl", "trainer"])
+def test_every_import_points_down(package: str) -> None:
+    outside = {"opsctl", "opsctl.__main__", "trainer"}
+    checked = [source for source in sources(package) if module_of(source) not in outside]
+    found = {str(source.relative_to(ROOT)): imports_that_point_up(source) for source in checked}
+    assert {source: names for source, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(("package", "table"), [("opsctl", OPSCTL), ("trainer", TRAINER)])
+def test_no_row_of_the_tables_is_empty(package: str, table: dict[str, tuple[str, ...]]) -> None:
+    for row, parts in table.items():
+        assert [one for one in (row, *(f"{row}.{part}" for part in parts)) if not is_module(f"{package}.{one}")] == []
+
+
+def test_at_most_six_modules_lie_directly_in_opsctl() -> None:
+    assert len(list((ROOT / "opsctl").glob("*.py"))) <= 6
 
 
 def test_an_import_is_seen_wherever_and_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,23 +170,35 @@ def test_an_import_is_seen_wherever_and_however_it_is_written(tmp_path: Path, mo
         "import a.b": "a.b",
         "from a.b import c": "a.b.c",
         "from . import rows": "opsctl.slurm.rows",
-        "from ..control import submit": "opsctl.control.submit",
-        "from .. import control": "opsctl.control",
-        "import importlib; importlib.import_module('opsctl.control.submit')": "opsctl.control.submit",
+        "from ..run import attempts": "opsctl.run.attempts",
+        "from .. import jobs": "opsctl.jobs",
+        "import importlib; importlib.import_module('opsctl.jobs.control.submit')": "opsctl.jobs.control.submit",
         "from importlib import import_module; import_module(f'opsctl.cli.{name}')": "opsctl.cli",
-        "__import__('opsctl.watch')": "opsctl.watch",
+        "__import__('opsctl.monitoring')": "opsctl.monitoring",
     }
     for line, name in lines.items():
         source.write_text(f"def function():\n    if True:\n        {line}\n")
         assert name in imported_names(source), line
 
 
-@pytest.mark.parametrize("house", [OPSCTL, TRAINER])
-def test_no_arrow_goes_up_and_none_in_a_circle(house: dict[str, set[str]]) -> None:
-    rooms = list(house)
-    for room, below in house.items():
-        above = {one for one in below if one in house and rooms.index(one) >= rooms.index(room)}
-        assert not above, f"{room} stands below {above}"
+def test_an_import_of_a_higher_row_or_subpackage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    for name in ("run/state", "run/config", "jobs/control", "core/files", "local/demo", "ui/status"):
+        (tmp_path / "opsctl" / name).mkdir(parents=True)
+    for at, name, is_wrong in [
+        ("run/config/a.py", "opsctl.jobs.control.submit", True),
+        ("run/config/b.py", "opsctl.run.state.lease", True),
+        ("run/state/c.py", "opsctl.run.config.paths", False),
+        ("core/files/d.py", "opsctl.core.errors", False),
+        ("ui/status/e.py", "opsctl.local.demo.play", True),
+        ("jobs/control/f.py", "trainer.loop.train", True),
+        ("jobs/control/g.py", "opsctl.core.files.trusted", False),
+    ]:
+        source = tmp_path / "opsctl" / at
+        source.write_text(f"import {name}\n")
+        (tmp_path / name.replace(".", "/")).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / (name.replace(".", "/") + ".py")).touch()
+        assert bool(imports_that_point_up(source)) == is_wrong, (at, name)
 
 
 def test_operations_need_no_torch() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.moments import iso, now
-from opsctl.records import alerts
-from opsctl.records.alerts import Noted
-from tests.unit.alerts.desk_of import Desk
-from tests.unit.alerts.servers import Answer, Posts, http_server
+from opsctl.core.timestamps import iso, now
+from opsctl.run.state import alerts
+from opsctl.run.state.alerts import Noted
 from tests.unit.cli.called import go_into, opsctl
+from tests.unit.monitoring.alerts.desk_of import Desk
+from tests.unit.monitoring.alerts.servers import Answer, Posts, http_server
 
 CRON = Noted("cron", "critical", "no tick for 2 h", "opsctl cron start")
 
@@ -167,7 +167,7 @@ def test_a_full_disk_is_said_with_what_was_left_undone(
 
     alerts.note(desk.paths, [CRON], now())
     for name in ("write_state", "write_over"):
-        monkeypatch.setattr(f"opsctl.records.alert_reserve.{name}", full)
+        monkeypatch.setattr(f"opsctl.run.state.alert_reserve.{name}", full)
     for words in (("ack", "cron"), ("silence", "1:00:00")):
         assert opsctl("alerts", *words) == 1
         (line,) = capsys.readouterr().err.splitlines()

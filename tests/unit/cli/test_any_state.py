@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened
 from opsctl.cli import main
-from opsctl.moments import now
-from opsctl.records import kill_switch
-from opsctl.records.alerts import Noted, acknowledge, note
-from opsctl.records.cancels import record_cancel
-from opsctl.records.deactivations import record_deactivation
-from opsctl.records.requests import Audited, Request, ask
-from opsctl.records.space import SpaceLine, WalkFound, WalkState, append_space, write_walk
-from opsctl.records.state_files import append_state
-from opsctl.runs.paths import RunPaths
+from opsctl.core.files.state_files import append_state
+from opsctl.core.timestamps import now
+from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state import kill_switch
+from opsctl.run.state.alerts import Noted, acknowledge, note
+from opsctl.run.state.cancels import record_cancel
+from opsctl.run.state.deactivations import record_deactivation
+from opsctl.run.state.requests import Audited, Request, ask
+from opsctl.run.state.space import SpaceLine, WalkFound, WalkState, append_space, write_walk
 from tests.tiny_run import write_checkpoint, write_run
 
 #: Slurm's commands with an empty queue: what they are asked is not what is tried here.

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opsctl.attempts.events import Attempt, append_closed, append_opened
-from opsctl.runs.paths import RunPaths
+from opsctl.run.attempts.events import Attempt, append_closed, append_opened
+from opsctl.run.config.paths import RunPaths
 from opsctl.slurm import backends
 from tests.printed_json import printed
-from tests.unit.attempts.test_lost import StandIn, end
 from tests.unit.cli.called import go_into, opsctl
+from tests.unit.run.attempts.test_close_lost import StandIn, end
 from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

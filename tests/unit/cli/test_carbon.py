@@ -11,17 +11,17 @@ import codecarbon
 import msgspec
 import pytest
 
-from opsctl.attempts.events import Attempt, append_closed, append_opened
-from opsctl.carbon import glance
-from opsctl.runs.load import expanded_file, load_run_file
-from opsctl.runs.paths import RunPaths
-from opsctl.runs.trainer_arguments import trainer_arguments
+from opsctl.diagnosis.carbon import brief
+from opsctl.run.attempts.events import Attempt, append_closed, append_opened
+from opsctl.run.config.load import expanded_file, load_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.trainer_arguments import trainer_arguments
 from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
-from tests.unit.carbon.trackers import rank_file
 from tests.unit.cli.called import go_into
 from tests.unit.cli.called import opsctl as call
+from tests.unit.diagnosis.carbon.trackers import rank_file
 from trainer.formats.carbon import Beside, file_name, file_text
 from trainer.recipe.options import parse
 
@@ -132,7 +132,7 @@ def test_status_has_a_line_and_json_where_energy_is_measured(
 def test_of_more_records_than_a_look_reads_status_tells_what_the_last_report_found(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(glance, "MOST_FILES", 1)
+    monkeypatch.setattr(brief, "MOST_FILES", 1)
     call("status")
     assert re.search(r"^carbon +.*opsctl carbon report", capsys.readouterr().out, re.MULTILINE)
     assert call("carbon", "report", "--pue", "3") == 0  # another question than the run's own is not remembered

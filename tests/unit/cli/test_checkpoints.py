@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.account import account_and_host
-from opsctl.checkpoints.inventory import latest_problem
-from opsctl.control import prune as pruning
-from opsctl.records import lease
-from opsctl.records.locate import remember_run
-from opsctl.records.register import all_runs, cron_folder, register
-from opsctl.runs.paths import RunPaths
+from opsctl.core.account import account_and_host
+from opsctl.jobs.control import prune as pruning
+from opsctl.run.checkpoints.inventory import latest_problem
+from opsctl.run.config.locate import remember_run
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state import lease
+from opsctl.run.state.register import all_runs, cron_folder, register
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint, write_run
 from tests.unit.cli.called import go_into, opsctl
-from tests.unit.control.checkpoint_runs import care_run, save, there
-from tests.unit.control.test_rollback import curve, write_curve
+from tests.unit.jobs.control.checkpoint_runs import care_run, save, there
+from tests.unit.jobs.control.test_rollback import curve, write_curve
 
 
 @pytest.fixture

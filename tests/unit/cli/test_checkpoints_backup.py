@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from opsctl.records.locate import known_runs, remember_run
-from opsctl.records.revisions import publish
-from opsctl.runs.load import load_run_file
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.locate import known_runs, remember_run
+from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
 from tests.tiny_run import ready
-from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import a_run, contents, edit_manifest, whole_there
 from tests.unit.cli.called import opsctl
-from tests.unit.control.checkpoint_runs import latest, there
+from tests.unit.jobs.control.checkpoint_runs import latest, there
+from tests.unit.transfer.backups import backed_up_runs
+from tests.unit.transfer.backups.backed_up_runs import a_run, contents, edit_manifest, whole_there
 
 disk = backed_up_runs.disk
 
@@ -112,7 +112,7 @@ def test_what_is_lost_there_is_said_and_exits_1_until_it_is_sent_again(
 def test_all_runs_are_those_of_ours_with_a_published_backup_and_one_that_fails_stops_none(
     folder: Path, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from opsctl.records.locate import remember_run
+    from opsctl.run.config.locate import remember_run
 
     a_run(tmp_path / "without", 20)
     broken = a_run(tmp_path / "broken", 20)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.moments import now
-from opsctl.records.cron import CronPaths
-from opsctl.records.cron_runs import RunEvent, append_run
+from opsctl.core.timestamps import now
+from opsctl.run.state.scheduler import CronPaths
+from opsctl.run.state.scheduler_runs import RunEvent, append_run
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.checkpoints.inventory import latest_problem
-from opsctl.runs.paths import RunPaths
+from opsctl.run.checkpoints.inventory import latest_problem
+from opsctl.run.config.paths import RunPaths
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
-from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
+from tests.unit.jobs.control.checkpoint_runs import care_run, latest, save, seen, there
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back
 from trainer.formats.manifest import newest_complete

@@ -1,4 +1,4 @@
-"""`opsctl disk` as people type it; its arithmetic is in tests/unit/disk."""
+"""`opsctl disk` as people type it; its arithmetic is in tests/unit/monitoring/disk."""
 
 from __future__ import annotations
 

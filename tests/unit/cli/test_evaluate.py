@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import evaluate
-from opsctl.evaluation.records import Evaluated, append
-from opsctl.moments import now
-from opsctl.records.run_view import view
+from opsctl.core.timestamps import now
+from opsctl.jobs.evaluation.records import Evaluated, append
+from opsctl.run.state.run_view import view
 from tests.printed_json import printed
 from tests.unit.cli.called import Answer, answer
-from tests.unit.evaluation.evaluated_runs import a_run, due, paths_of, ran, settings
+from tests.unit.jobs.evaluation.evaluated_runs import a_run, due, paths_of, ran, settings
 
 
 def opsctl(*words: str, cwd: Path, code: int = 0) -> Answer:

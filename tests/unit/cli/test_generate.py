@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli.generate import _place
-from opsctl.errors import UsageError
+from opsctl.core.errors import UsageError
 
 
 def test_a_checkpoint_a_folder_of_them_and_a_run_are_told_apart(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_run import write_run
-from tests.unit.walks.test_parallel import hung
+from tests.unit.core.dirwalk.test_parallel import hung
 
 __all__ = ["hung"]
 #: They say so within seconds.
@@ -19,7 +19,8 @@ LONGEST_S = 60.0
 
 #: opsctl, which waits for the file server that hangs for a second only.
 IMPATIENT = (
-    "import sys\nfrom opsctl.programs import ask\nfrom opsctl.walks import file_system\nfrom opsctl.cli import main\n"
+    "import sys\nfrom opsctl.core.process import ask\n"
+    "from opsctl.core.dirwalk import file_system\nfrom opsctl.cli import main\n"
     "file_system.ask = lambda command, _: ask(command, 1.0 if command[-1].endswith('/hung') else 60.0)\n"
     "sys.exit(main())"
 )

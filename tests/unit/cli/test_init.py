@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.cli.init import command, with_run_name
-from opsctl.errors import OpsctlError, RunFileError, UsageError
-from opsctl.records.locate import locate_run_file
-from opsctl.runs.load import load_run_file
-from opsctl.shipped import templates_folder
+from opsctl.core.errors import OpsctlError, RunFileError, UsageError
+from opsctl.core.shipped import templates_folder
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.locate import locate_run_file
 from tests.tiny_run import write_run
 
 EXAMPLES = ("demo", "llama-1B", "setup-test-n2", "tr1-13B", "tr11-176B-ml", "tr11d-760M-ml")

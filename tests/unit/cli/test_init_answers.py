@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.runs.checks import find_problems
-from opsctl.runs.load import load_run_file
+from opsctl.run.config.checks import find_problems
+from opsctl.run.config.load import load_run_file
 from tests.unit.cli.called import go_into, opsctl
 
 

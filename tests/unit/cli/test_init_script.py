@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import main
-from opsctl.runs.load import load_run_file
+from opsctl.run.config.load import load_run_file
 from tests.unit.cli.called import go_into, opsctl
 
 SCRIPTS = Path(__file__).parents[1] / "beginning" / "scripts"

@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opsctl.errands.records import Errands, errands
-from opsctl.errands.sending import start
-from opsctl.moments import now
+from opsctl.core.timestamps import now
+from opsctl.jobs.background.records import Errands, errands
+from opsctl.jobs.background.send import start
 from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
-from tests.unit.cron.slurm_in_memory import SlurmInMemory
-from tests.unit.errands.sent import an_errand
+from tests.unit.jobs.background.sent import an_errand
+from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory
 
 
 @pytest.fixture

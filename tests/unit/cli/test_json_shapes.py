@@ -14,9 +14,9 @@ import pytest
 from opsctl.cli import COMMANDS, HIDDEN, root
 from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_of, shapes
 from opsctl.cli.json_shapes import PRINTED, name_in_table
-from opsctl.output import json_text
-from opsctl.records.revisions import publish
-from opsctl.runs.load import load_run_file
+from opsctl.core.output import json_text
+from opsctl.run.config.load import load_run_file
+from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into

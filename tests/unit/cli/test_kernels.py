@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from opsctl.cli import trainer_program
 from opsctl.cli.kernels import command
-from opsctl.errors import UsageError
+from opsctl.core.errors import UsageError
 from tests.tiny_run import write_run
 from tests.unit.cli.called import Answer, forked
 

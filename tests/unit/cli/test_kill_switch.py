@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened
-from opsctl.attempts.lookers import folder_inode
 from opsctl.cli import kill_switch
-from opsctl.records.deactivations import read_deactivations
-from opsctl.runs.paths import RunPaths
+from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.attempts.kill_switch_readers import folder_inode
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.deactivations import read_deactivations
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 

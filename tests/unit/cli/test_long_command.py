@@ -9,9 +9,9 @@ import pytest
 
 from opsctl.cli.long_command import LongCommand, without_job_options
 from opsctl.cli.selection import json_option
-from opsctl.errands import sending
-from opsctl.errands.records import Errand, errands
-from opsctl.records.errand_progress import PROGRESS_VARIABLE
+from opsctl.jobs.background import send
+from opsctl.jobs.background.records import Errand, errands
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
@@ -67,7 +67,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Errand]:
         found.append(errand)
         return errand
 
-    monkeypatch.setattr(sending, "start", start)
+    monkeypatch.setattr(send, "start", start)
     return found
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from opsctl.errors import SlurmUnreachable
-from opsctl.moments import now
-from opsctl.nodes import keeping
-from opsctl.nodes.excluded import own_place
-from opsctl.records.node_evidence import NodeEvidence, append_node_evidence
-from opsctl.runs.paths import RunPaths
+from opsctl.core.errors import SlurmUnreachable
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes import exclusion
+from opsctl.diagnosis.nodes.exclusion_list import own_place
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence
+from opsctl.run.config.paths import RunPaths
 from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
-from tests.unit.alerts.servers import Mails, smtp_server
 from tests.unit.cli.called import go_into, opsctl
-from tests.unit.nodes.slurm_in_memory import in_memory
+from tests.unit.diagnosis.nodes.slurm_in_memory import in_memory
+from tests.unit.monitoring.alerts.servers import Mails, smtp_server
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_healthy_node_is_not_reported_whoever_names_it(paths: RunPaths, capfd:
         assert "n1 (idle)" in said.err and said.out == ""
         assert re.search(r"opsctl exclude add n1\b", said.err)
     assert opsctl("nodes", "report", "n2") == 0
-    keeping.add(own_place(paths), ["n1"], "runs hot", now().replace(year=now().year + 1))
+    exclusion.add(own_place(paths), ["n1"], "runs hot", now().replace(year=now().year + 1))
     capfd.readouterr()
     assert opsctl("nodes", "report", "n1") == 0
     drafted = capfd.readouterr().out
@@ -115,9 +115,9 @@ def test_the_list_says_which_node_the_run_uses_all_the_same_and_why(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "client_for", lambda *_: in_memory(names=("n1", "n2")))
-    wanted = keeping.Wanted(None, 2)
-    keeping.keep(paths, in_memory(names=("n1", "n2")), wanted)
-    monkeypatch.setattr(keeping, "wanted_by", lambda *_: wanted)
+    wanted = exclusion.Wanted(None, 2)
+    exclusion.keep(paths, in_memory(names=("n1", "n2")), wanted)
+    monkeypatch.setattr(exclusion, "wanted_by", lambda *_: wanted)
     assert opsctl("exclude", "list", "--json") == 0
     (listed,) = printed("exclude list", capfd.readouterr().out)
     assert listed["node"] == "n2" and listed["kept_in"].count("2") == 2, "the needed and the present nodes"
@@ -131,7 +131,7 @@ def test_where_slurm_does_not_answer_the_list_is_shown_and_that_is_said(
     def silent(*_: object) -> object:
         raise SlurmUnreachable("sinfo: no answer within 8 s")
 
-    keeping.add(own_place(paths), ["n3"], "runs hot", now().replace(year=now().year + 1))
+    exclusion.add(own_place(paths), ["n3"], "runs hot", now().replace(year=now().year + 1))
     monkeypatch.setattr(backends, "client_for", silent)
     assert opsctl("exclude", "list") == 0
     said = capfd.readouterr()

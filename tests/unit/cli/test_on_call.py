@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from opsctl.attempts.events import Attempt, append_closed, append_opened
-from opsctl.moments import now
+from opsctl.core.timestamps import now
+from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint
 from tests.unit.cli.called import answer

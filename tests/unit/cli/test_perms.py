@@ -1,4 +1,4 @@
-"""`opsctl perms` as people type it; what it finds and changes is in tests/unit/perms."""
+"""`opsctl perms` as people type it; what it finds and changes is in tests/unit/run/permissions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.account import group_name
-from opsctl.records.group_folder import open_output
-from opsctl.runs.paths import RunPaths
+from opsctl.core.account import group_name
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.group_folder import open_output
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 

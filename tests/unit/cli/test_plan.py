@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from opsctl.cli.json_help import shapes
 from opsctl.cli.plan import command
-from opsctl.errors import OpsctlError
-from opsctl.planning.plan import NumbersPlan, RunPlan
-from opsctl.shipped import templates_folder
+from opsctl.core.errors import OpsctlError
+from opsctl.core.shipped import templates_folder
+from opsctl.run.planning.plan import NumbersPlan, RunPlan
 from tests.printed_json import printed
-from tests.unit.runs.run_files import VALID, changed
+from tests.unit.run.config.run_files import VALID, changed
 
 LOG_LINE = (
     "[default7]: iteration {0:8d}/     160 | consumed samples: {0:12d} | consumed tokens: {0:12d} | elapsed time per "
@@ -287,7 +287,8 @@ class TestRefusals:
 
 def test_planning_imports_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys, opsctl.cli.plan, opsctl.planning.from_run, opsctl.planning.from_inputs, opsctl.runs.checks;"
+        "import sys, opsctl.cli.plan, opsctl.run.planning.from_run, opsctl.run.planning.from_inputs;"
+        "import opsctl.run.config.checks;"
         "print([name for name in ('torch', 'numpy', 'deepspeed', 'rich', 'jinja2') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli.progress import now_and_then, of_bytes, of_folder
-from opsctl.records.errand_progress import PROGRESS_VARIABLE
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from trainer.formats.tolerant import decode
 
 

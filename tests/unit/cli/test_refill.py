@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.moments import now
-from opsctl.records.chains import SUBMIT, Chain, append_chain
-from opsctl.records.locate import known_runs
-from opsctl.records.revisions import publish
-from opsctl.runs.load import load_run_file
+from opsctl.core.timestamps import now
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.locate import known_runs
+from opsctl.run.state.chains import SUBMIT, Chain, append_chain
+from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_checkpoint, write_run
 from tests.unit.cli.called import go_into, opsctl

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records import revisions
-from opsctl.runs.load import load_run_file
+from opsctl.run.config.load import load_run_file
+from opsctl.run.state import revisions
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into, opsctl

@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import each_run
-from opsctl.moments import now
-from opsctl.nodes.excluded import own_place
-from opsctl.nodes.keeping import add
-from opsctl.records.locate import remember_run
-from opsctl.records.revisions import publish
-from opsctl.records.run_view import view
-from opsctl.report.course import Course
-from opsctl.runs.load import load_run_file
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes.exclusion import add
+from opsctl.diagnosis.nodes.exclusion_list import own_place
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.locate import remember_run
+from opsctl.run.state.revisions import publish
+from opsctl.run.state.run_view import view
+from opsctl.ui.report.curves import Course
 from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into, opsctl, started
-from tests.unit.hub.sent import Desk, desk
-from tests.unit.report.made import log_text, made_run
+from tests.unit.transfer.hub.sent import Desk, desk
+from tests.unit.ui.report.made import log_text, made_run
 from trainer.formats.carbon import Beside, file_name, file_text
 
 __all__ = ["desk"]

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.account import account_name
-from opsctl.alerts.decide import Rules, decide
-from opsctl.records.alerts import Memory, Silence
-from opsctl.shipped import templates_folder
+from opsctl.core.account import account_name
+from opsctl.core.shipped import templates_folder
+from opsctl.monitoring.alerts.decide import Rules, decide
+from opsctl.run.state.alerts import Memory, Silence
 from tests.tiny_run import write_checkpoint, write_run
-from tests.unit.alerts.test_decide import CHECKS, HOUR, START, critical, warning
 from tests.unit.cli import test_attempts, test_carbon, test_status
 from tests.unit.cli.called import Answer, answer, without_slurm
 from tests.unit.cli.test_attempts import record
-from tests.unit.control.checkpoint_runs import care_run, save
+from tests.unit.jobs.control.checkpoint_runs import care_run, save
+from tests.unit.monitoring.alerts.test_decide import CHECKS, HOUR, START, critical, warning
 
 Golden = Callable[[str, str], None]
 attempts_paths, carbon_paths, published = test_attempts.paths, test_carbon.paths, test_status.published

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.revisions import publish
-from opsctl.runs.load import load_run_file
+from opsctl.run.config.load import load_run_file
+from opsctl.run.state.revisions import publish
 from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into, opsctl
-from tests.unit.render.test_scripts import shellcheck
+from tests.unit.run.render.test_scripts import shellcheck
 
 
 @pytest.fixture

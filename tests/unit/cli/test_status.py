@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.logs.index import look
-from opsctl.records import state_files
-from opsctl.records.identity import make_run_id
-from opsctl.records.revisions import publish
-from opsctl.runs.load import load_run_file
-from opsctl.runs.paths import RunPaths
+from opsctl.core.files import state_files
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs.index import look
+from opsctl.run.state.identity import make_run_id
+from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
 from tests.reading import read_so_far_bytes
 from tests.tiny_run import ready, write_run

@@ -6,13 +6,13 @@ import json
 import re
 from pathlib import Path
 
-from opsctl.moments import now
-from opsctl.records.alerts import Memory, Remembered
-from opsctl.records.identity import make_run_id
-from opsctl.records.revisions import publish
-from opsctl.records.state_files import write_state
-from opsctl.runs.load import load_run_file
-from opsctl.runs.paths import RunPaths
+from opsctl.core.files.state_files import write_state
+from opsctl.core.timestamps import now
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.alerts import Memory, Remembered
+from opsctl.run.state.identity import make_run_id
+from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_checkpoint, write_run
 from tests.unit.cli.called import answer

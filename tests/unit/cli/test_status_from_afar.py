@@ -14,7 +14,7 @@ import pytest
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import write_checkpoint, write_run
 from tests.unit.cli.called import Answer, started
-from tests.unit.hub.far_runs import log_of
+from tests.unit.transfer.hub.far_runs import log_of
 
 
 @pytest.fixture

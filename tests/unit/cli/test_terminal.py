@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened
-from opsctl.records.identity import make_run_id
-from opsctl.records.revisions import publish
-from opsctl.runs.load import load_run_file
-from opsctl.runs.paths import RunPaths
+from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.identity import make_run_id
+from opsctl.run.state.revisions import publish
 from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import answer, without_slurm
 from trainer.formats.attempt_records import Failure

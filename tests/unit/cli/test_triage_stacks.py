@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened
 from opsctl.cli.triage_stacks import show_stacks
-from opsctl.control import requests as asking
-from opsctl.errors import OpsctlError
-from opsctl.hangs.told import written
-from opsctl.records.requests import Audited, Request
-from opsctl.records.run_view import RunView, glance
+from opsctl.core.errors import OpsctlError
+from opsctl.diagnosis.hangs.summary import written
+from opsctl.jobs.control import requests as asking
+from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.state.requests import Audited, Request
+from opsctl.run.state.run_view import RunView, glance
 from tests.unit.cli.called import go_into
-from tests.unit.hangs.ranks import stack, waits
+from tests.unit.diagnosis.hangs.ranks import stack, waits
 
 
 @pytest.fixture

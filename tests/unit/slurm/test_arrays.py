@@ -1,6 +1,6 @@
 import pytest
 
-from opsctl.errors import UsageError
+from opsctl.core.errors import UsageError
 from opsctl.slurm.arrays import count_tasks, largest_task, one_at_a_time, split_array
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmUnreachable
+from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import CommandClient

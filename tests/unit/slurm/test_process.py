@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
+from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.slurm import commands
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster

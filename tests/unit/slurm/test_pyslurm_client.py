@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmUnasked, SlurmUnreachable
+from opsctl.core.errors import SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.slurm import pyslurm_client
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.slurm.states import ENDS, PHASES, WAITS, Phase, Reason, State, Wait, end_of, phase_of, wait_of
-from tests.unit.watch.jobs import RUNNING, pending
+from tests.unit.monitoring.jobs import RUNNING, pending
 
 #: JOB STATE CODES of squeue(1).
 MAN_PAGE = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.attempt_folder import started_with
+from opsctl.run.state.attempt_folder import started_with
 from trainer.environment_record import main, start_recording
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import main
-from opsctl.records.errand_progress import PROGRESS_VARIABLE
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, normalizers
 
-from opsctl.records.errand_progress import PROGRESS_VARIABLE
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from tests.facts import missing
 from trainer.data import prepare
 from trainer.data import tokenizer as bpe

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from tests.unit.control.checkpoint_runs import save
+from tests.unit.jobs.control.checkpoint_runs import save
 from tests.users import as_user
 from trainer.interchange import verification
 from trainer.interchange.verification import main, verify

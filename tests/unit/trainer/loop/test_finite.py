@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from opsctl.attempts.verdict import Cause
-from opsctl.triage.deciding import decide
-from opsctl.triage.log_part import LogPart
-from opsctl.triage.reading import read_log
-from opsctl.triage.rules import shipped_rules
+from opsctl.diagnosis.triage.decide import decide
+from opsctl.diagnosis.triage.log_part import LogPart
+from opsctl.diagnosis.triage.read_evidence import read_log
+from opsctl.diagnosis.triage.rules import shipped_rules
+from opsctl.run.attempts.verdict import Cause
 from trainer.loop.finite import NotFinite, _is_finite
 
 LARGE = 3e38

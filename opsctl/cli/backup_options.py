@@ -1,0 +1,115 @@
+"""What the commands about backups share: their runs and destinations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.run_view import RunView
+    from opsctl.transfer.backups.policy import Policy
+    from opsctl.transfer.backups.send_checkpoint import Destination
+    from opsctl.transfer.object_store.flow import Flow
+    from opsctl.transfer.object_store.store import Store
+
+T = TypeVar("T")
+
+
+def flow_of(limit: str | None, total: int | None = None) -> Flow:
+    """Within the limit, telling how far it is. Raises UsageError for a limit that is none."""
+    from opsctl.cli.progress import of_bytes
+    from opsctl.core.errors import UsageError
+    from opsctl.transfer.object_store.flow import Flow
+    from trainer.formats.byte_sizes import size_in_bytes
+
+    try:
+        return Flow(size_in_bytes(limit) if limit else None, of_bytes(total))
+    except ValueError as error:
+        raise UsageError(f"--limit {error}") from None
+
+
+def far_store(url: str, endpoint: str | None = None) -> Store:
+    """The store behind a URL that a command was given. Raises StoreError."""
+    from opsctl.run.checkpoints.backups import plain_url
+    from opsctl.transfer.object_store.opening import open_store
+    from opsctl.transfer.object_store.types import Access
+
+    return open_store(plain_url(url), Access(endpoint=endpoint))
+
+
+def endpoint_of(run: RunView, url: str) -> str | None:
+    """Return the endpoint that the run's [backup] gives for a place that it names; None without."""
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.checkpoints.backups import plain_url
+    from opsctl.transfer.backups.policy import policy_of
+
+    try:
+        table = policy_of(run).table
+    except OpsctlError:
+        return None
+    return table.endpoint if plain_url(url) in table.to else None
+
+
+def named_by(run: RunView) -> frozenset[str] | None:
+    """Destinations that [backup] to names; None where what is published cannot be read."""
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.checkpoints.backups import places_named
+
+    try:
+        return places_named(run)
+    except OpsctlError:
+        return None
+
+
+@contextlib.contextmanager
+def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
+    """One of the run's destinations. Raises StoreError."""
+    from opsctl.transfer.backups.send_checkpoint import Destination
+
+    with far_store(url, policy.table.endpoint) as store:
+        yield Destination(run.paths, run.table.name, url, store, flow_of(policy.table.limit))
+
+
+@contextlib.contextmanager
+def kept_going(failed: list[OpsctlError]) -> Iterator[None]:
+    """Keep what fails at one place from stopping what is to be done at the others."""
+    from opsctl.core.errors import OpsctlError
+
+    try:
+        yield
+    except OpsctlError as error:
+        failed.append(error)
+
+
+def raise_first(failed: list[OpsctlError]) -> None:
+    """Raise the first, and say the others."""
+    from opsctl.core.output import message
+
+    for error in failed[1:]:
+        message(str(error))
+    if failed:
+        raise failed[0]
+
+
+def for_runs(chosen: str | None, all_runs: bool, act: Callable[[RunView], list[T]]) -> tuple[list[T], bool]:
+    """What `act` did for the one run, or for every run of this account's with a [backup], and whether all went well.
+
+    Of all runs one that fails stops no other.
+    """
+    from opsctl.cli.each_run import each_run
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.run.state.run_view import view
+
+    if not all_runs:
+        return act(view(chosen)), True
+    done, is_well = [], True
+    for name, seen in each_run(lambda run: run.revision is not None and run.revision.file.backup is not None):
+        try:
+            done += act(seen)
+        except (OpsctlError, OSError) as error:
+            is_well = False
+            message(f"{name}: {error}")
+    return done, is_well

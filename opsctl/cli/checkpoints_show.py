@@ -1,0 +1,113 @@
+"""`opsctl checkpoints show` and `verify`: what is in a checkpoint, and whether it is what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.core.units import bytes_words
+
+_step = click.option(
+    "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Which checkpoint [default: the latest]."
+)
+
+
+@click.command()
+@run_argument
+@_step
+@json_option
+def show(run_argument: str | None, run: str | None, step: int | None, as_json: bool) -> None:
+    """Tell what is in a checkpoint, and how the training came there.
+
+    Model, layout, samples, tokens, loss, learning rate, who saved it, every start with what it changed. All of it
+    stands in its manifest.json; no weight is read.
+    """
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import print_json, show_lines
+    from opsctl.run.checkpoints.contents import lines_of, shown
+    from trainer.formats.errors import CheckpointError
+
+    (folder,) = _folders(pick(run_argument, run), step, False)
+    try:
+        found = shown(folder)
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None
+    if as_json:
+        print_json("checkpoint", found)
+    else:
+        show_lines(lines_of(found))
+
+
+@click.command()
+@run_argument
+@_step
+@click.option("--all", "all_of_them", is_flag=True, help="Every checkpoint.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes that read [default: one per core].")
+@json_option
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    step: int | None,
+    all_of_them: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Compare every byte of a checkpoint with its manifest.
+
+    Reads all of its files, and compares sizes and checksums. Names what is missing, short or changed; exits 1 when
+    anything is. The result is recorded in the checkpoint's verified.json. A damaged checkpoint counts as incomplete,
+    for every command and for the trainer, until it is verified again without a problem or saved again.
+    """
+    from opsctl.cli.trainer_program import output_of_trainer_program
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.files.state_files import parsed
+    from opsctl.core.output import message, print_json
+    from opsctl.run.checkpoints.verified import VerifiedCheckpoint, record_verification
+    from opsctl.run.state.run_view import glance
+
+    if step is not None and all_of_them:
+        raise click.UsageError("--step, or --all: give one of them")
+    chosen = pick(run_argument, run)
+    output = glance(chosen).paths.output
+    folders = [str(folder) for folder in _folders(chosen, step, all_of_them)]
+    arguments = [*([f"--workers={workers}"] if workers else []), "--", *folders]
+    told = output_of_trainer_program("trainer.interchange.verification", arguments, needed=("xxhash", "rich"))
+    found = [parsed(line, VerifiedCheckpoint) for line in told.splitlines()]
+    for one in found:
+        for problem in one.problems:
+            message(f"{Path(one.folder).name}: {problem}")
+        verdict = "NOT what was written" if one.problems else "whole, every byte as it was written"
+        message(f"{Path(one.folder).name}: {one.files} files, {bytes_words(one.bytes)}: {verdict}")
+        try:
+            record_verification(output, one)
+        except OpsctlError as error:
+            message(f"{Path(one.folder).name}: {error}")
+    if as_json:
+        print_json("verified", found)
+    ctx.exit(1 if any(one.problems for one in found) else 0)
+
+
+def _folders(chosen: str | None, step: int | None, all_of_them: bool) -> list[Path]:
+    """The folders that are meant, oldest first. Raises OpsctlError where there are none."""
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.run_view import glance
+    from trainer.formats.errors import CheckpointError
+    from trainer.formats.manifest import checkpoint_folders, latest_folder, tag_of
+
+    root = glance(chosen).paths.checkpoints
+    try:
+        there = checkpoint_folders(root)[::-1]
+        latest = None if step is not None or all_of_them else latest_folder(root)
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None
+    if not there:
+        raise OpsctlError(f"{root}: there are no checkpoints")
+    if all_of_them:
+        return there
+    if step is not None and root / tag_of(step) not in there:
+        raise OpsctlError(f"{root} has no {tag_of(step)}: opsctl checkpoints list shows what there is")
+    return [latest or root / tag_of(step or 0)]

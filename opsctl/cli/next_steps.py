@@ -1,0 +1,60 @@
+"""`opsctl` without a command: what to do next here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opsctl.slurm.client import SlurmLooks
+
+
+def show_what_is_next() -> int:
+    """Say it in one screen; the exit code."""
+    import os
+    from pathlib import Path
+
+    from opsctl.cli.selection import terminal
+    from opsctl.core.errors import OpsctlError, UsageError
+    from opsctl.core.output import write_screen
+    from opsctl.run.config.locate import known_runs, locate_run_file
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.run.state.run_view import view
+    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.ui.status.next_steps import no_run_here, run_here, run_that_cannot_be_read
+    from opsctl.ui.status.one_run import look_at_run
+
+    width, colour = terminal()
+    try:
+        locate_run_file(None)
+    except UsageError as error:
+        if os.environ.get("OPSCTL_RUN"):
+            lines = run_that_cannot_be_read(f"$OPSCTL_RUN: {error}", width, colour)
+        else:
+            lines = no_run_here(str(Path.cwd()), known_runs(), width, colour)
+    else:
+        try:
+            run = view(None, asks_first=True)
+            slurm = looking_at(choose_cluster(None, run.paths))
+            one = look_at_run(run, slurm)
+            lines = run_here(one.overview, one.found, width, colour, _option_for(one.overview.state, slurm))
+        except (OpsctlError, OSError) as error:
+            lines = run_that_cannot_be_read(str(error), width, colour)
+    write_screen("\n".join(lines) + "\n")
+    return 0
+
+
+def _option_for(state: str, slurm: SlurmLooks) -> str:
+    """Return what a first submit has to add because this shell has no Slurm; empty where it has one."""
+    from opsctl.cli.selection import local_cluster_option
+    from opsctl.core.errors import SlurmError, SlurmUnasked
+    from opsctl.run.state.chosen_cluster import local_clusters_folder
+
+    if state != "unsubmitted" or not local_clusters_folder().is_dir():
+        return ""
+    try:
+        slurm.jobs()
+    except SlurmUnasked:
+        return local_cluster_option()
+    except SlurmError:
+        return ""
+    return ""

@@ -1,0 +1,175 @@
+"""Going through folders in this process, one after the other.
+
+A folder's names are taken in their order, so that a walk which stops in the middle of a large one can say where. What
+vanishes meanwhile is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import stat
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from opsctl.core.dirwalk.descend import Way
+from opsctl.core.dirwalk.mounts import mounted_under
+from opsctl.core.dirwalk.state import BEGINNING, Pending, Unread, under
+
+Found = TypeVar("Found")
+#: Names of one folder that are held at once; one with more is listed again for each so many.
+MOST_NAMES = 200_000
+#: Folders of one folder that are pending at once: the next ones wait until those are done.
+MOST_FOLDERS = 5_000
+#: Entries that are looked at together, between two looks at the clock.
+_LOOK_EACH = 64
+_KIND, _FOLDER = 0o170000, stat.S_IFDIR
+#: The root's name in itself.
+ITSELF = "."
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that is open."""
+
+    place: str  # from the root on; empty: the root
+    fd: int
+
+
+class Visitor(ABC, Generic[Found]):
+    """What is made of the entries that a walk comes past."""
+
+    @abstractmethod
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        """One entry: what `name` in `folder` is, not followed. The root comes first, as ITSELF in itself."""
+
+    def see_all(self, folder: Folder, names: Sequence[str], seen: Sequence[os.stat_result]) -> None:
+        """Several entries of one folder, in their order."""
+        for name, one in zip(names, seen, strict=True):
+            self.see(folder, name, one)
+
+    def goes_into(self, folder: Folder, name: str) -> bool:
+        """Whether the walk goes into this folder, which has just been seen."""
+        return True
+
+    @abstractmethod
+    def take(self) -> Found:
+        """What was found since this was asked last."""
+
+
+class Stretch(Generic[Found]):
+    """A walk under one root, going as far as it is told to at a time.
+
+    elsewhere: also into other file systems that are mounted under the root. Raises OSError where the root cannot be
+    opened.
+    """
+
+    def __init__(self, root: Path, visitor: Visitor[Found], elsewhere: bool = False) -> None:
+        self.visitor, self._elsewhere = visitor, elsewhere
+        self.entries = 0  # seen up to now; the root is none
+        self.unread: list[Unread] = []  # since somebody has emptied it
+        self._way = Way(root)
+        self._device = os.fstat(self._way.root).st_dev
+        # Where they are mounted is known without a look at them: one of them may hang.
+        self._mounts = {} if elsewhere else mounted_under(str(Path(f"/proc/self/fd/{self._way.root}").readlink()))
+        self._kept: tuple[Pending, Iterator[str]] | None = None  # the rest of a folder that was stopped in
+
+    def go(self, stack: list[Pending], most_entries: int, ends_at: float) -> None:
+        """Take from the end of `stack`, and leave there what is still to be done.
+
+        Ends after `most_entries`, or some entries after the monotonic clock is `ends_at`, never without any progress.
+        """
+        most = self.entries + most_entries
+        while stack and self.entries < most:
+            one = stack.pop()
+            folders: list[Pending] = []
+            try:
+                rest = self._in_folder(one, folders, most, ends_at)
+            except OSError as error:
+                self._not_read(one.place, error)
+                rest = None
+            stack.extend([rest] if rest is not None else [])
+            stack.extend(reversed(folders))
+            if time.monotonic() >= ends_at:
+                return
+
+    def close(self) -> None:
+        """Let go of the root."""
+        self._way.close()
+
+    def _in_folder(self, one: Pending, folders: list[Pending], most: int, ends_at: float) -> Pending | None:
+        """See what is in one folder, put its folders into `folders`; what is left of it, None where nothing is."""
+        fd = self._way.to(one.place)
+        folder = Folder(one.place, fd)
+        if one == BEGINNING[0]:
+            self.visitor.see(folder, ITSELF, os.fstat(fd))
+        elif not one.after and not self._may_enter(fd):
+            return None
+        names, mounted = self._names(one, fd), self._mounts.get(one.place, ())
+        while True:
+            number = min(_LOOK_EACH, most - self.entries, MOST_FOLDERS - len(folders))
+            some = list(islice(names, number))
+            there, seen = self._looked_at(fd, one.place, [name for name in some if name not in mounted])
+            self.visitor.see_all(folder, there, seen)
+            self.entries += len(there)
+            in_it = [name for name, found in zip(there, seen, strict=True) if found.st_mode & _KIND == _FOLDER]
+            folders += [Pending(under(one.place, name)) for name in in_it if self.visitor.goes_into(folder, name)]
+            if len(some) < number:
+                return None
+            if self.entries >= most or len(folders) >= MOST_FOLDERS or time.monotonic() >= ends_at:
+                rest = Pending(one.place, some[-1])
+                self._kept = rest, names
+                return rest
+
+    def _looked_at(self, fd: int, place: str, names: list[str]) -> tuple[list[str], list[os.stat_result]]:
+        """What each is, and the names of those that could be looked at."""
+        look = os.stat
+        with contextlib.suppress(OSError):  # of one of them: then one by one
+            return names, [look(name, dir_fd=fd, follow_symlinks=False) for name in names]
+        found = {}
+        for name in names:
+            try:
+                found[name] = look(name, dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                self._not_read(under(place, name), error)
+        return list(found), list(found.values())
+
+    def _may_enter(self, fd: int) -> bool:
+        found = os.fstat(fd)
+        return not self._way.comes_back(found) if self._elsewhere else found.st_dev == self._device
+
+    def _names(self, one: Pending, fd: int) -> Iterator[str]:
+        """The names in the folder that come after `one.after`, in their order."""
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == one:
+            return kept[1]
+        return chain.from_iterable(_all_names(fd, one.after))
+
+    def _not_read(self, place: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone, or another thing now
+            self.unread.append(Unread(place, error.strerror or str(error)))
+
+
+def _all_names(fd: int, after: str) -> Iterator[list[str]]:
+    is_all = False
+    while not is_all:
+        names, is_all = _next_names(fd, after)
+        yield names
+        after = names[-1] if names else after
+
+
+def _next_names(fd: int, after: str) -> tuple[list[str], bool]:
+    """The first names after `after`, and whether these are all of them."""
+    with os.scandir(fd) as listing:
+        later = (entry for entry in listing if entry.name > after) if after else listing
+        first = [entry.name for entry in islice(later, MOST_NAMES)]
+        if len(first) < MOST_NAMES:
+            first.sort()
+            return first, True
+        return heapq.nsmallest(MOST_NAMES, chain(first, (entry.name for entry in later))), False

@@ -1,0 +1,1 @@
+"""Safe files: opening without following links, atomic writes, sealed folders and reserves for a full disk."""

@@ -1,0 +1,79 @@
+"""Signs of life that others look for: a file's mtime, stamped by the file server, whose clock alone counts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opsctl.core.files.trusted import create_file, open_file
+
+#: How long the end of the thread may take when the file system does not answer.
+_END_WAIT_S = 10.0
+
+
+@contextlib.contextmanager
+def beating(stamp: Callable[[], object], every_s: float) -> Iterator[None]:
+    """Call `stamp` every `every_s` seconds, in a thread, while the block lasts. One that fails ends nothing."""
+    ended = threading.Event()
+
+    def beats() -> None:
+        while not ended.wait(every_s):
+            with contextlib.suppress(OSError):
+                stamp()
+
+    thread = threading.Thread(target=beats, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_END_WAIT_S)
+
+
+def beat(root: Path, path: Path) -> datetime:
+    """Have the file server stamp the file with its own clock, made where there is none; what it stamped.
+
+    Needs no room on the disk once the file is there. Raises OSError.
+    """
+    fd = open_file(root, path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.utime(fd)
+        return datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC).astimezone()
+    finally:
+        os.close(fd)
+
+
+def beaten_at(root: Path, path: Path) -> datetime | None:
+    """When `beat` last stamped the file; None where there is none. Raises OSError."""
+    try:
+        fd = open_file(root, path)
+    except FileNotFoundError:
+        return None
+    try:
+        return datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC).astimezone()
+    finally:
+        os.close(fd)
+
+
+def file_servers_now_ns(folder: int, beside: Path) -> int | None:
+    """What the clock says that stamps files in `folder`, to compare with such a stamp; None where we may make none.
+
+    beside: the file whose stamp is meant; one that is made beside it for a moment is named after it.
+    """
+    moment = beside.with_name(f".{beside.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.now")
+    try:
+        fd = create_file(folder, moment)
+        try:
+            os.utime(fd)
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            os.close(fd)
+            os.unlink(moment.name, dir_fd=folder)
+    except OSError:
+        return None

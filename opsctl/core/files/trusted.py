@@ -1,0 +1,310 @@
+"""Opening what lies under a folder so that nobody outside can have put it there.
+
+A run's folder is shared, and others' runs are looked at: what is in it is judged by what was opened, never by a name.
+From the root on every step is taken by descriptor and no link is followed. How one gets to the root is the caller's
+word, links and all; but nobody else may be able to put another folder in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.core.account import account_name, is_member, is_nobody_elses
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: A FIFO must not keep anybody waiting, nor a terminal become ours.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: What opening says of what is no file, before it can be looked at.
+_NOT_A_FILE = {errno.ELOOP: "a link", errno.ENXIO: "a FIFO or a socket", errno.EISDIR: "a folder"}
+
+
+class Untrusted(OSError):
+    """Something that cannot be what it is taken for; `strerror` says why, `filename` where."""
+
+    def __init__(self, why: str, path: Path | str) -> None:
+        super().__init__(errno.EPERM, why, str(path))
+
+
+@dataclass(frozen=True)
+class Keepers:
+    """Whose files under a root are believed: the caller's, root's, the root's owner's, and those of its group."""
+
+    owner: int
+    group: int | None  # the root's, when its members may write there
+
+    def include(self, uid: int) -> bool:
+        """Whether what belongs to `uid` may be there."""
+        if uid in (os.geteuid(), 0, self.owner):
+            return True
+        return self.group is not None and is_member(uid, self.group)
+
+
+#: Folders that this process has at work: name -> descriptor.
+_AT_WORK: dict[Path, int] = {}
+
+
+@contextlib.contextmanager
+def at_work_in(root: Path) -> Iterator[None]:
+    """Take `root` for the folder that it names now, wherever somebody moves that to, in all of this process.
+
+    Raises OSError where there is none.
+    """
+    with _named(root):
+        fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    _AT_WORK[root] = fd
+    try:
+        yield
+    finally:
+        del _AT_WORK[root]
+        os.close(fd)
+
+
+def present_name(root: Path) -> Path:
+    """What the folder that is at work as `root` is called now; `root` where that is not to be told or it is another."""
+    fd = _AT_WORK.get(root)
+    if fd is not None:
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/self/fd/{fd}").readlink()
+            if os.path.samestat(name.stat(), os.fstat(fd)):
+                return name
+    return root
+
+
+@contextlib.contextmanager
+def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tuple[int, Keepers]]:
+    """A descriptor of `folder`, which is `root` or under it, for use as `dir_fd`.
+
+    make: with the folders on the way that are missing, each as open as the one that it is made in. Raises OSError
+    where there is none, Untrusted.
+    """
+    if not folder.is_relative_to(root) or ".." in folder.relative_to(root).parts:
+        raise Untrusted(f"is not in {root}", folder)
+    fd = _open_root(root)
+    try:
+        keepers = _keepers(fd)
+        reached = root
+        for name in folder.relative_to(root).parts:
+            reached = reached / name
+            within, fd = fd, _step(fd, name, reached, make)
+            os.close(within)
+            _judge_owner(os.fstat(fd), keepers, reached)
+        yield fd, keepers
+    finally:
+        os.close(fd)
+
+
+def open_file(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of the file `path` under `root`; with O_CREAT one that is missing is made (see `new_file_mode`).
+
+    Raises OSError, or Untrusted for what is no regular file, has a second name, or belongs to somebody else.
+    """
+    with opened_folder(root, path.parent) as (folder, keepers):
+        return open_within(folder, keepers, path, flags)
+
+
+def open_within(folder: int, keepers: Keepers, path: Path, flags: int = os.O_RDONLY) -> int:
+    """`open_file` of `path.name` in a folder that is open already."""
+    with _named(path):
+        fd = _open_or_create(folder, path.name, flags)
+    try:
+        judge_file(os.fstat(fd), keepers, path)
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def names_in(folder: int, path: Path, most: int) -> list[str]:
+    """The names in a folder that is open, sorted. Raises OSError; Untrusted for more than `most` of them."""
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        with os.scandir(fd) as entries:
+            names = sorted(entry.name for entry, _ in zip(entries, range(most + 1), strict=False))
+    finally:
+        os.close(fd)
+    if len(names) > most:
+        raise Untrusted(f"holds more than {most} files", path)
+    return names
+
+
+def create_file(folder: int, path: Path, mode: int | None = None) -> int:
+    """A descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError where anything is."""
+    wanted = new_file_mode(folder) if mode is None else mode
+    with _named(path):
+        fd = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, wanted, dir_fd=folder)
+        os.fchmod(fd, wanted)  # whatever the caller's umask
+    return fd
+
+
+def listed_within(folder: int) -> list[str]:
+    """The names in a folder that is open, in order. Raises OSError."""
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)  # `folder` may only name it
+    try:
+        return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor is no path
+    finally:
+        os.close(fd)
+
+
+def new_file_mode(folder: int) -> int:
+    """The mode of a new file in `folder`: as open as that, and never to be written by everybody."""
+    return os.fstat(folder).st_mode & 0o664
+
+
+def judge_file(found: os.stat_result, keepers: Keepers, path: Path) -> None:
+    """Raise Untrusted unless this is one plain file that nobody but the keepers can have written."""
+    if not stat.S_ISREG(found.st_mode):
+        raise Untrusted(f"is {kind_of(found.st_mode)} where a file is expected: remove it", path)
+    if found.st_nlink > 1:
+        raise Untrusted("has a second name somewhere (a hard link): remove it", path)
+    _judge_owner(found, keepers, path)
+
+
+def kind_of(mode: int) -> str:
+    """What a file is, in words."""
+    kinds = (
+        (stat.S_ISREG, "a file"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISLNK, "a link"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((words for is_kind, words in kinds if is_kind(mode)), "a device")
+
+
+def who_else_can_write(path: Path, group: int | None = None) -> str | None:
+    """Why others than root and the caller can decide what is at `path`: one of the folders on the way, or itself.
+
+    group: one whose members may, too. None when nobody else can. For what is executed, or loaded by what is executed.
+    Raises OSError where there is nothing, or it cannot be seen.
+    """
+    real = path.resolve(strict=True)
+    for one, found in _on_the_way(path.absolute(), real):
+        if found.st_uid not in (0, os.geteuid()) and (group is None or not is_member(found.st_uid, group)):
+            return f"{one} belongs to {account_name(found.st_uid)}"
+        is_sticky_folder = one != real and bool(found.st_mode & stat.S_ISVTX)
+        if stat.S_ISLNK(found.st_mode) or is_sticky_folder:
+            continue  # a link's mode says nothing, and in such a folder nobody renames what is another's
+        by_others = found.st_mode & stat.S_IWOTH
+        # Where everybody's umask is 002, what people make is writable by a group that only they are in.
+        by_group = found.st_mode & stat.S_IWGRP and found.st_gid != group and not is_nobody_elses(found.st_gid)
+        if by_others or by_group:
+            return f"{one} can be written by others"
+    return None
+
+
+def _on_the_way(*ways: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every file, folder and link that absolute paths go through, links followed. Raises OSError."""
+    todo, told = list(ways), set[Path]()
+    while todo:
+        place = todo.pop()
+        for one in (place, *place.parents):
+            if one not in told:
+                told.add(one)
+                found = one.lstat()
+                yield one, found
+                if stat.S_ISLNK(found.st_mode):
+                    todo.append(one.parent / one.readlink())
+
+
+def _open_root(root: Path) -> int:
+    """The reader's word is followed to wherever it leads; what everybody can swap on the way there is refused."""
+    with _named(root):
+        at_work = _AT_WORK.get(root)
+        fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if at_work is None else os.dup(at_work)
+    try:
+        _judge_openness(os.fstat(fd), root)
+        for above in present_name(root).resolve().parents:
+            found = above.stat()
+            if not found.st_mode & stat.S_ISVTX:
+                _judge_openness(found, above)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _keepers(root: int) -> Keepers:
+    found = os.fstat(root)
+    return Keepers(found.st_uid, found.st_gid if found.st_mode & stat.S_IWGRP else None)
+
+
+def _step(within: int, name: str, path: Path, make: bool) -> int:
+    try:
+        with _named(path):
+            return os.open(name, _FOLDER, dir_fd=within)
+    except FileNotFoundError:
+        if not make:
+            raise
+        return _make_folder(within, name, path)
+    except NotADirectoryError:
+        with _named(path):
+            found = os.stat(name, dir_fd=within, follow_symlinks=False)
+        raise Untrusted(f"is {kind_of(found.st_mode)} where a folder is expected: remove it", path) from None
+
+
+def _make_folder(within: int, name: str, path: Path) -> int:
+    mode = stat.S_IMODE(os.fstat(within).st_mode) & ~0o002 & ~stat.S_ISVTX
+    with _named(path):
+        try:
+            os.mkdir(name, 0o700, dir_fd=within)
+            made = True
+        except FileExistsError:
+            made = False  # somebody else, this very moment
+        fd = os.open(name, _FOLDER, dir_fd=within)
+        try:
+            if made and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                # There is no fchmod for a descriptor that only names; its path in /proc is that very folder.
+                Path(f"/proc/self/fd/{fd}").chmod(mode)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _open_or_create(folder: int, name: str, flags: int) -> int:
+    flags |= _FILE
+    if not flags & os.O_CREAT:
+        return os.open(name, flags, dir_fd=folder)
+    mode = new_file_mode(folder)
+    while True:
+        try:
+            fd = os.open(name, flags | os.O_EXCL, mode, dir_fd=folder)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):  # gone again: make it
+                return os.open(name, flags & ~os.O_CREAT, dir_fd=folder)
+            continue
+        os.fchmod(fd, mode)
+        return fd
+
+
+def _judge_owner(found: os.stat_result, keepers: Keepers, path: Path) -> None:
+    if not keepers.include(found.st_uid):
+        owner, whose = account_name(found.st_uid), account_name(keepers.owner)
+        who = f"{owner}, who is not one of those who share this folder of {whose}'s"
+        raise Untrusted(f"belongs to {who}; if that account is gone, move it away", path)
+    _judge_openness(found, path)
+
+
+def _judge_openness(found: os.stat_result, path: Path) -> None:
+    if found.st_mode & stat.S_IWOTH and found.st_mode & stat.S_ISVTX:
+        raise Untrusted("is a folder that everybody writes into: make a folder of your own in it, and name that", path)
+    if found.st_mode & stat.S_IWOTH:
+        raise Untrusted("can be written by everybody: chmod o-w it", path)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors with the whole path, not only what stands after the descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_A_FILE:
+            raise Untrusted(f"is {_NOT_A_FILE[error.errno]} where a file is expected: remove it", path) from None
+        raise OSError(error.errno, error.strerror, str(path)) from None

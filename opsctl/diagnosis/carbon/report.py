@@ -1,0 +1,229 @@
+"""What `opsctl carbon report` says, as values: every line with whether it was measured, estimated or assumed. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from opsctl.diagnosis.carbon.energy_files import Found
+from opsctl.diagnosis.carbon.estimate import HOUR_S, Building, Unit, rest_like
+from opsctl.diagnosis.carbon.overlap import counted_once, covered_s
+from opsctl.diagnosis.carbon.placement import Placed, Placing, placed
+from opsctl.run.planning.section import amount
+
+How = Literal["measured", "estimated", "assumed"]
+_PARTS = {"gpu": "GPUs", "cpu": "CPUs", "ram": "memory", "unsplit": "nodes"}
+_READ_FROM_HARDWARE = {"intel_rapl", "nvml", "amdsmi"}
+
+
+class ReportLine(Struct, frozen=True, kw_only=True):
+    """One amount, and how it is known."""
+
+    what: Annotated[str, Meta(description="What it is of.")]
+    kwh: Annotated[float | None, Meta(description="Electricity in kWh, PUE included; null where there is none.")]
+    kg: Annotated[float | None, Meta(description="CO2e in kg; null where nobody says what a kWh comes to.")]
+    how: Annotated[How, Meta(description="How it is known.")]
+    why: Annotated[str, Meta(description="The method, or what is assumed.")]
+    low_kg: Annotated[float | None, Meta(description="Lower end of the 95 % interval, where there is one.")] = None
+    high_kg: Annotated[float | None, Meta(description="Its upper end.")] = None
+    low_kwh: Annotated[float | None, Meta(description="Lower end in kWh.")] = None
+    high_kwh: Annotated[float | None, Meta(description="Upper end in kWh.")] = None
+
+
+class CarbonReport(Struct, frozen=True, kw_only=True):
+    """The energy and carbon of a training."""
+
+    files: Annotated[int, Meta(description="Files of energy records.")]
+    trackers: Annotated[int, Meta(description="Trackers in them, each counted once.")]
+    nodes: Annotated[int, Meta(description="Nodes that they measured.")]
+    attempts: Annotated[int, Meta(description="Jobs or array tasks that they measured.")]
+    measured_node_hours: Annotated[float, Meta(description="Node hours in which a tracker ran.")]
+    known_node_hours: Annotated[float | None, Meta(description="Node hours of all attempts; null if not known.")]
+    g_per_kwh: Annotated[float | None, Meta(description="CO2e of a kWh that was reckoned with.")]
+    g_per_kwh_from: Annotated[str, Meta(description="Where that is from.")]
+    pue: Annotated[float, Meta(description="By what the machines' electricity is multiplied for cooling and losses.")]
+    kwh: Annotated[float, Meta(description="All lines together.")]
+    kg: Annotated[float | None, Meta(description="All lines together.")]
+    lines: Annotated[list[ReportLine], Meta(description="What it is made of.")]
+    beside: Annotated[list[ReportLine], Meta(description="Other sources of the same, which are not added.")]
+    assumptions: Annotated[list[str], Meta(description="What was assumed where files or the site say nothing.")]
+    problems: Annotated[list[str], Meta(description="What could not be read.")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a report is to reckon with; None: nobody says."""
+
+    placing: Placing = field(default_factory=Placing)
+    g_per_kwh: float | None = None  # in place of what the trackers had
+    g_per_kwh_from: str = ""
+    pue: float = 1.0
+    known_node_s: float | None = None  # of all attempts
+    known_from: str = ""
+    gpus_per_node: int | None = None
+    extrapolate: bool = False
+    gpu_power_w: float | None = None  # of a GPU with its share of the node, where nothing was measured
+    idle_node_w: float | None = None
+    building: Building | None = None
+    slurm_kwh: float | None = None  # what Slurm has counted itself
+
+
+def report_of(found: Found, asked: Asked) -> CarbonReport:
+    """Everything added up. Raises UsageError where it cannot be told which trackers share a node."""
+    trackers = placed(found.readings, asked.placing)
+    parts = counted_once(span for one in trackers for span in one.spans)
+    measured_s = _node_s(trackers)
+    grams, grams_from = _grams(trackers, asked)
+    told = _Told(asked.pue, grams)
+    lines = [told.line(_PARTS[part], parts[part], *_how(trackers, part)) for part in _PARTS if parts.get(part)]
+    assumptions = list(_assumptions(trackers, asked))
+    known_s = asked.known_node_s
+    if not trackers and known_s and asked.gpu_power_w and asked.gpus_per_node:
+        hours = known_s / HOUR_S * asked.gpus_per_node
+        why = f"{hours:,.1f} GPU hours of {asked.known_from} at {asked.gpu_power_w:g} W each: nothing was measured"
+        lines.append(told.line("GPUs with their nodes", hours * asked.gpu_power_w / 1000, "assumed", why))
+    elif asked.extrapolate and known_s is not None and trackers:
+        lines += _rest(told, trackers, known_s - measured_s, asked.known_from)
+    hours = (known_s if known_s is not None and (asked.extrapolate or not trackers) else measured_s) / HOUR_S
+    if asked.idle_node_w is not None:
+        why = f"{asked.idle_node_w:g} W for each of {hours:,.1f} node hours, beside what trackers see"
+        lines.append(told.line("idle and shared machines", hours * asked.idle_node_w / 1000, "assumed", why))
+    if asked.building is not None:
+        lines.append(_built(asked.building, hours, asked.gpus_per_node or 0))
+    beside = []
+    if asked.slurm_kwh is not None:
+        why = "ConsumedEnergy of sacct, whole nodes: the same once more, not added"
+        beside.append(told.line("Slurm's own count", asked.slurm_kwh, "measured", why))
+    kgs = [line.kg for line in lines]
+    return CarbonReport(
+        files=found.files,
+        trackers=len(trackers),
+        nodes=len({one.node for one in trackers}),
+        attempts=len({one.attempt for one in trackers}),
+        measured_node_hours=measured_s / HOUR_S,
+        known_node_hours=None if known_s is None else known_s / HOUR_S,
+        g_per_kwh=grams,
+        g_per_kwh_from=grams_from,
+        pue=asked.pue,
+        kwh=sum(line.kwh or 0.0 for line in lines),
+        kg=None if None in kgs else sum(filter(None, kgs)),
+        lines=lines,
+        beside=beside,
+        assumptions=assumptions,
+        problems=list(found.problems),
+    )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """How machines' kWh become a line's."""
+
+    pue: float
+    grams: float | None
+
+    def line(
+        self, what: str, kwh: float, how: How, why: str, low: float | None = None, high: float | None = None
+    ) -> ReportLine:
+        return ReportLine(
+            what=what,
+            kwh=kwh * self.pue,
+            kg=self._kg(kwh),
+            how=how,
+            why=why,
+            low_kwh=self._kwh(low),
+            high_kwh=self._kwh(high),
+            low_kg=self._kg(low),
+            high_kg=self._kg(high),
+        )
+
+    def _kwh(self, kwh: float | None) -> float | None:
+        return None if kwh is None else kwh * self.pue
+
+    def _kg(self, kwh: float | None) -> float | None:
+        return None if kwh is None or self.grams is None else kwh * self.pue * self.grams / 1000
+
+
+def _node_s(trackers: Iterable[Placed]) -> float:
+    by_node: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in trackers:
+        by_node[one.node].append(one.stretch)
+    return sum(covered_s(stretches) for stretches in by_node.values())
+
+
+def _grams(trackers: Sequence[Placed], asked: Asked) -> tuple[float | None, str]:
+    if asked.g_per_kwh is not None:
+        return asked.g_per_kwh, asked.g_per_kwh_from
+    kwh = sum(one.reading.kwh for one in trackers)
+    if not kwh:
+        return None, "nobody says: --country or --intensity"
+    return sum(one.reading.emissions_kg for one in trackers) / kwh * 1000, "as the trackers had it"
+
+
+def _how(trackers: Sequence[Placed], part: str) -> tuple[How, str]:
+    if part == "unsplit":
+        return "estimated", "codecarbon before release 2, which says neither parts nor methods"
+    methods = {
+        getattr(one.reading.beside, f"{part}_method", "") or "codecarbon, method not on record"
+        for one in trackers
+        if getattr(one.reading, f"{part}_kwh") > 0
+    }
+    why = ", ".join(sorted(methods))
+    return ("measured" if methods <= _READ_FROM_HARDWARE else "estimated"), why
+
+
+def _rest(told: _Told, trackers: Sequence[Placed], rest_s: float, known_from: str) -> list[ReportLine]:
+    if rest_s <= 0:
+        return []
+    attempts = _units(trackers, "attempt")
+    units, of = (attempts, "attempts") if len(attempts) > 1 else (_units(trackers, "node"), "nodes of one attempt")
+    rest = rest_like(units, rest_s)
+    if rest is None:
+        return []
+    hours = amount(rest_s / HOUR_S)
+    why = f"{hours} node hours of {known_from} without a tracker, at the mean power of the measured ones"
+    if rest.low_kwh is None:
+        why += "; one unit was measured, so there is no interval"
+    else:
+        why += f"; 95 % prediction interval from the scatter of {len(units)} {of}"
+    return [told.line("what no tracker saw", rest.kwh, "estimated", why, rest.low_kwh, rest.high_kwh)]
+
+
+def _units(trackers: Sequence[Placed], by: str) -> list[Unit]:
+    groups: dict[str, list[Placed]] = defaultdict(list)
+    for one in trackers:
+        groups[getattr(one, by)].append(one)
+    return [
+        Unit(_node_s(group), sum(counted_once(span for one in group for span in one.spans).values()))
+        for _, group in sorted(groups.items())
+    ]
+
+
+def _built(building: Building, node_hours: float, gpus_per_node: int) -> ReportLine:
+    why = (
+        f"{building.kg_per_node:g} kg for a node and {building.kg_per_gpu:g} kg for each of its {gpus_per_node} GPUs, "
+        f"over {building.years:g} years at {building.busy_percent:g} % use"
+    )
+    kg = building.kg(node_hours, node_hours * gpus_per_node)
+    return ReportLine(what="building the machines", kwh=None, kg=kg, how="assumed", why=why)
+
+
+def _assumptions(trackers: Sequence[Placed], asked: Asked) -> Iterable[str]:
+    theirs = [one for one in trackers if one.reading.beside is None]
+    if theirs and not any(one.reading.is_process for one in theirs):
+        ranks = asked.placing.ranks_per_node
+        said = f"{ranks} ranks share a node" if ranks else "a node has as many ranks as GPUs"
+        gpus = "of the GPUs its own" if asked.placing.has_own_gpu else "all its GPUs (else: --rank-gpus own)"
+        yield f"{len(theirs)} trackers of codecarbon's own say no host: {said}, and each saw the whole node, {gpus}"
+        yield "their times name no zone and are taken as UTC, which matters only between nodes' clocks"
+    if any(one.reading.beside and one.reading.beside.host_share < 1 for one in trackers):
+        yield "of a node that several jobs share, CPU and memory count by each one's CPUs"
+    if trackers and asked.pue == 1.0:
+        yield "PUE 1: cooling and losses of the site are not in it (--pue, or [carbon] pue)"
+    known = asked.known_node_s
+    if known is not None and trackers and not asked.extrapolate and known > _node_s(trackers) * 1.001:
+        rest = (known - _node_s(trackers)) / HOUR_S
+        yield f"{amount(rest)} node hours of {asked.known_from} had no tracker and are not in it (--extrapolate)"

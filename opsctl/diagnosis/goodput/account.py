@@ -1,0 +1,250 @@
+"""A run's time, attempt by attempt and gap by gap, into parts. Pure.
+
+An attempt counts from its opening to its closing, or to the opening of the next one where that came first: one of two
+writers trains. What its log says took as long as it says; the rest of it is what came before a bad end, or leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from opsctl.diagnosis.goodput.parts import Amounts, Key, Part, fitted, scaled
+from opsctl.run.attempts.ending import STARTED_NOTHING, Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.logs.spans import Span
+
+#: Endings that say that the training left by itself or was asked to, with all that it had done saved.
+LEFT_WELL = frozenset(
+    {
+        *(Ending.KILL_SWITCH, Ending.STOP_REQUEST, Ending.EXIT_DURATION, Ending.EXIT_INTERVAL, Ending.EXIT_SAMPLES),
+        *(Ending.FINISHED, Ending.COMPLETED, Ending.REQUEUED, Ending.OVERTAKEN),
+    }
+)
+#: What iterations are lost to that somebody went back behind.
+ROLLED_BACK = "rollback"
+
+
+@dataclass(frozen=True)
+class Stay:
+    """An attempt's place on the run's clock."""
+
+    attempt: Attempt
+    begins_ms: int
+    ends_ms: int
+    kept_until: float  # iterations up to this one are built on, as far as what came after shows
+    span: Span | None
+
+    @property
+    def cause(self) -> str:
+        """What it died of, else the word for its end."""
+        verdict = self.attempt.verdict
+        return verdict.cause if verdict is not None and verdict.is_known else str(self.attempt.reason or "")
+
+    @property
+    def ended_badly(self) -> bool:
+        """Whether it ended otherwise than by leaving."""
+        return self.attempt.reason is not None and self.attempt.reason not in LEFT_WELL
+
+    @property
+    def own_kept(self) -> float:
+        """The last iteration that its own checkpoints hold; no bound while it runs."""
+        return float("inf") if self.attempt.is_open else self.attempt.checkpoint_at_end or 0
+
+    def lost_iterations(self) -> int:
+        """How many of its iterations were in vain when it ended."""
+        last = self.last_iteration
+        return max(0, last - max(int(self.own_kept), self.begun_at)) if last and not self.attempt.is_open else 0
+
+    @property
+    def begun_at(self) -> int:
+        """The iteration that it went on from."""
+        return self.attempt.iteration_at_start or 0
+
+    @property
+    def last_iteration(self) -> int | None:
+        """The last one that it has done, as far as known."""
+        logged = self.span.iterations[-1] if self.span is not None and self.span.iterations else None
+        known = [one for one in (logged, self.attempt.iteration_at_end) if one is not None]
+        return max(known, default=None)
+
+
+def stays(attempts: Sequence[Attempt], spans: Sequence[Span], until: datetime) -> list[Stay]:
+    """The attempts that may have trained, in their order, without overlaps, whatever their nodes' clocks said."""
+    tried = [one for one in attempts if one.opened_at is not None and one.reason not in STARTED_NOTHING]
+    begins: list[int] = []
+    for one in tried:
+        assert one.opened_at is not None
+        begins.append(max(milliseconds(one.opened_at), *begins[-1:]) if begins else milliseconds(one.opened_at))
+    by_attempt = {(span.attempt, span.job_id): span for span in spans}
+    kept = float("inf")
+    found: list[Stay] = []
+    for number in reversed(range(len(tried))):
+        one = tried[number]
+        following = begins[number + 1] if number + 1 < len(tried) else milliseconds(until)
+        closed = milliseconds(one.closed_at) if one.closed_at is not None else following
+        ends = max(begins[number], min(closed, following))
+        found.append(Stay(one, begins[number], ends, kept, by_attempt.get((one.number, one.job_id))))
+        kept = min(kept, one.iteration_at_start or 0)
+    return found[::-1]
+
+
+def inside(stay: Stay) -> dict[Key, int]:
+    """What an attempt's time went into; adds up to it."""
+    whole_ms = stay.ends_ms - stay.begins_ms
+    span = stay.span
+    if span is None:
+        return {(Part.UNKNOWN, ""): whole_ms}
+    amounts = _iterations(stay, span)
+    has_trained = bool(amounts)
+    amounts.append(((Part.EVALUATED, ""), _ms(sum(span.evaluations_s))))
+    amounts.append(((Part.SAVED, ""), _ms(sum(span.saves_s))))
+    bad: Key = (Part.LOST, stay.cause)
+    if span.trains_from is not None and (has_trained or not stay.ended_badly):
+        started_ms = milliseconds(span.trains_from) - stay.begins_ms
+        amounts.append(((Part.STARTED, ""), min(max(0, started_ms), whole_ms)))
+    if stay.ended_badly and (span.trains_from is not None or not has_trained):
+        rest = bad
+    elif stay.attempt.is_open:
+        rest = (Part.UNDER_WAY if has_trained else Part.STARTED, "")
+    elif span.trains_from is None:
+        rest = (Part.UNKNOWN, "")
+    else:
+        rest = (Part.LEFT, "")
+    return fitted(amounts, whole_ms, rest)
+
+
+def _iterations(stay: Stay, span: Span) -> list[tuple[Key, int]]:
+    """Iterations' time by whether it was in vain: those of a line that is partly kept by their share."""
+    found: list[tuple[Key, int]] = []
+    lines = list(zip(span.iterations, span.seconds, strict=True))
+    last = stay.last_iteration
+    if lines and last is not None and last > lines[-1][0] and not stay.attempt.is_open:
+        # Those after the last line: as long each as those before it.
+        count = lines[-1][0] - (lines[-2][0] if len(lines) > 1 else span.begins_at)
+        lines.append((last, lines[-1][1] / max(1, count) * (last - lines[-1][0])))
+    kept_s = own_s = rolled_s = 0.0
+    before = span.begins_at
+    for iteration, seconds in lines:
+        each = seconds / max(1, iteration - before)
+        kept_to = max(before, min(iteration, stay.own_kept, stay.kept_until))
+        own_to = max(kept_to, min(iteration, stay.own_kept))
+        kept_s += each * (kept_to - before)
+        rolled_s += each * (own_to - kept_to)
+        own_s += each * (iteration - own_to)
+        before = iteration
+    for key, seconds in (
+        ((Part.TRAINED, ""), kept_s),
+        ((Part.LOST, ROLLED_BACK), rolled_s),
+        ((Part.LOST, stay.cause), own_s),
+    ):
+        if seconds:
+            found.append((key, _ms(seconds)))
+    return found
+
+
+def account(
+    attempts: Sequence[Attempt],
+    spans: Sequence[Span],
+    submitted: Sequence[datetime],
+    gpus: Mapping[str, int],
+    until: datetime,
+    is_queued: bool | None,
+    since: datetime | None = None,
+) -> Amounts:
+    """All of the time from the first submission, or `since`, to `until`.
+
+    submitted: when each chain was. gpus: id of an attempt -> how many it held. is_queued: whether anything of the run
+    waits in the queue now; None where nobody knows.
+    """
+    found = Amounts()
+    for one in stretches(attempts, spans, submitted, until, is_queued, since):
+        found.add(one.amounts, gpus.get(one.stay.attempt.id, 0) if one.stay is not None else 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A run's time from one moment to a later one, in milliseconds since the epoch, and what it went into."""
+
+    begins_ms: int
+    ends_ms: int
+    stay: Stay | None  # None: between attempts
+    amounts: dict[Key, int]
+
+
+def stretches(
+    attempts: Sequence[Attempt],
+    spans: Sequence[Span],
+    submitted: Sequence[datetime],
+    until: datetime,
+    is_queued: bool | None,
+    since: datetime | None = None,
+) -> Iterator[Stretch]:
+    """All of the time that `account` adds up, in its order and without holes; nothing before the first submission."""
+    first = first_of(attempts, submitted)
+    if first is None:
+        return
+    at_ms, last_ms = milliseconds(first), milliseconds(until)
+    if since is not None:
+        at_ms = max(at_ms, milliseconds(since))
+    first_ms = at_ms
+    for stay in stays(attempts, spans, until):
+        begins, ends = (min(max(ms, first_ms), last_ms) for ms in (stay.begins_ms, stay.ends_ms))
+        if begins > at_ms:
+            yield Stretch(at_ms, begins, None, _gap(at_ms, begins, _submitted(stay.attempt, submitted)))
+        if ends > begins:
+            yield Stretch(begins, ends, stay, scaled(inside(stay), ends - begins))
+        at_ms = max(at_ms, ends)
+    if last_ms > at_ms:
+        if is_queued is None:
+            yield Stretch(at_ms, last_ms, None, {(Part.UNKNOWN, ""): last_ms - at_ms})
+        else:
+            gap = _gap(at_ms, last_ms, max(submitted, default=None) if is_queued else until)
+            yield Stretch(at_ms, last_ms, None, gap)
+
+
+def first_of(attempts: Sequence[Attempt], submitted: Sequence[datetime]) -> datetime | None:
+    """When a run's time begins; None before anything was submitted."""
+    return min([*submitted, *filter(None, (one.chain_submitted_at or one.opened_at for one in attempts))], default=None)
+
+
+def _submitted(attempt: Attempt, submitted: Sequence[datetime]) -> datetime | None:
+    """When its chain was; where that is not on its record, the last one that was before it opened."""
+    if attempt.chain_submitted_at is not None or attempt.opened_at is None:
+        return attempt.chain_submitted_at
+    return max((one for one in submitted if one <= attempt.opened_at), default=None)
+
+
+def _gap(begins_ms: int, ends_ms: int, submitted_at: datetime | None) -> dict[Key, int]:
+    """The time between two attempts: waiting since what comes next was submitted."""
+    if submitted_at is None:
+        return {(Part.UNKNOWN, ""): ends_ms - begins_ms}
+    queued_ms = min(max(begins_ms, milliseconds(submitted_at)), ends_ms)
+    return {(Part.IDLE, ""): queued_ms - begins_ms, (Part.WAITED, ""): ends_ms - queued_ms}
+
+
+def estimated(attempts: Sequence[Attempt], seconds_per_iteration: float, reached: int | None = None) -> list[Span]:
+    """Spans as the log would have them if every iteration took so long: for who cannot read all of the log.
+
+    reached: the iteration that what runs has come to; None where that is not known. How long starts took nobody knows.
+    """
+    found = []
+    for one in attempts:
+        span = Span(one.number, one.job_id, one.opened_at, one.iteration_at_start or 0)
+        last = reached if one.is_open else one.iteration_at_end
+        if last is not None and last > span.begins_at:
+            span.iterations.append(last)
+            span.seconds.append(seconds_per_iteration * (last - span.begins_at))
+        found.append(span)
+    return found
+
+
+def milliseconds(moment: datetime) -> int:
+    """Since the epoch."""
+    return round(moment.timestamp() * 1000)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,68 @@
+"""What a look at a run tells of where its time went: by records alone, so that no look reads all of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.diagnosis.goodput.account import account, estimated
+from opsctl.diagnosis.goodput.parts import Part
+from opsctl.diagnosis.goodput.report import words
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+
+#: What is told beside what was trained; the rest only the log tells.
+_TOLD = (Part.LOST, Part.WAITED, Part.IDLE)
+
+
+class GoodputSeen(Struct, frozen=True, kw_only=True):
+    """About how much of a run's time it trained; `opsctl attempts --report` tells it from the log."""
+
+    trained_percent: Annotated[float, Meta(description="Of the time since the first submission, about.")]
+    most: Annotated[str, Meta(description="What took most beside it, as `lost to node-failure`; empty if nothing.")]
+    most_percent: Annotated[float, Meta(description="Of the time, about.")]
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        most = f"; {self.most} {self.most_percent:.0f} %" if self.most else ""
+        return f"about {self.trained_percent:.0f} % of the time trained{most}: opsctl attempts --report"
+
+
+def goodput_seen(
+    attempts: Sequence[Attempt],
+    submitted: Sequence[datetime],
+    seconds_per_iteration: float | None,
+    at: datetime,
+    is_queued: bool | None,
+    reached: int | None = None,
+) -> GoodputSeen | None:
+    """By the iterations that attempts have come to, each as long as the newest; None where that is not known.
+
+    is_queued: whether anything of the run waits in the queue; None where nobody knows. reached: the iteration that what
+    runs has come to.
+    """
+    if seconds_per_iteration is None or not attempts:
+        return None
+    spans = estimated(attempts, seconds_per_iteration, reached)
+    amounts = account(attempts, spans, submitted, {}, ended_or(attempts, at), is_queued)
+    whole = amounts.whole_ms
+    if not whole or not amounts.of(Part.TRAINED):
+        return None
+    most, key = max(((ms, key) for key, ms in amounts.wall_ms.items() if key[0] in _TOLD), default=(0, None))
+    return GoodputSeen(
+        trained_percent=100 * amounts.of(Part.TRAINED) / whole,
+        most=words(key) if key and most else "",
+        most_percent=100 * most / whole,
+    )
+
+
+def ended_or(attempts: Sequence[Attempt], at: datetime) -> datetime:
+    """Until when a run's time counts: the end of a finished training, else `at`."""
+    last = attempts[-1] if attempts else None
+    if last is not None and last.reason == Ending.FINISHED and last.closed_at is not None:
+        return min(at, last.closed_at)
+    return at

@@ -1,0 +1,212 @@
+"""The account of a run's time for programs and people, and what follows from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.timestamps import iso
+from opsctl.diagnosis.goodput.account import ROLLED_BACK, Stay
+from opsctl.diagnosis.goodput.parts import Amounts, Key, Part
+from opsctl.diagnosis.goodput.save_interval import ENOUGH_FAILURES, at_first, best
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.verdict import Cause
+from opsctl.slurm.durations import format_duration
+from trainer.formats.json_text import Moment
+
+#: What to do about the part that takes most beside training; of what is lost, about its cause.
+_TODO = {
+    Part.WAITED: "shorter time limits or fewer nodes start sooner; keep arrays queued behind the live one",
+    Part.IDLE: "keep something in the queue: [array] keep_queued with opsctl refill, and opsctl cron start",
+    Part.STARTED: "longer jobs start less often: [slurm] time; opsctl logs shows what a start takes long for",
+    Part.EVALUATED: "evaluate less often or on less: eval_interval, eval_iters",
+    Part.SAVED: "save less often, or beside the training: save_interval, async_save",
+    Part.UNKNOWN: "the log does not show it: opsctl logs",
+    Part.LEFT: "leaving takes long: opsctl logs shows what a task does after its last iteration",
+    Part.UNDER_WAY: "",
+    Part.TRAINED: "",
+}
+_LOST_TODO = {
+    ROLLED_BACK: "what was rolled back behind was trained in vain: opsctl checkpoints list",
+    Cause.HANG: "opsctl attempts says which ranks the others waited for; [watch] silent_most ends a hang sooner",
+    Ending.TIME_LIMIT: "leave earlier: [slurm] exit_margin",
+    Ending.CANCELLED: "ask for the end instead of cancelling: opsctl request stop",
+}
+_LOST_OTHERWISE = "opsctl attempts says what died of it and where"
+
+
+class PrintedPart(Struct, frozen=True, kw_only=True):
+    """What some of a run's time went into."""
+
+    part: Annotated[
+        str,
+        Meta(
+            description="`trained`, `evaluated`, `saved`, `started`, `left`, `under way`, `lost`, `waited`, `idle` or "
+            "`not known`."
+        ),
+    ]
+    cause: Annotated[str, Meta(description="Of what was lost, to what; else empty.")]
+    wall_s: Annotated[float, Meta(description="Seconds of wall time.")]
+    wall_percent: Annotated[float, Meta(description="Of all of the wall time.")]
+    gpu_hours: Annotated[float, Meta(description="Hours of all GPUs.")]
+
+
+class PrintedSaveInterval(Struct, frozen=True, kw_only=True):
+    """How often to save, by what was measured."""
+
+    failures: Annotated[int, Meta(description="Attempts that trained and ended badly.")]
+    between_failures_s: Annotated[float | None, Meta(description="Seconds of running for each of them; null if none.")]
+    save_s: Annotated[float | None, Meta(description="Seconds for which a save holds up the training, the median.")]
+    iterations_now: Annotated[int | None, Meta(description="Iterations between saves now; null if not one number.")]
+    iterations_best: Annotated[
+        int | None,
+        Meta(description="Those that lose least, or few where nothing was saved yet; null where nobody can say."),
+    ]
+    lost_percent_now: Annotated[float | None, Meta(description="Of the training's time, expected now.")]
+    lost_percent_best: Annotated[float | None, Meta(description="The same at the best interval.")]
+
+
+class GoodputReport(Struct, frozen=True, kw_only=True):
+    """Where a run's time has gone. The parts add up to the whole, to the millisecond."""
+
+    since: Annotated[Moment, Meta(description="From when on: the first submission, or `--since`.")]
+    until: Annotated[Moment, Meta(description="Until when: now, or the end of a finished training.")]
+    wall_s: Annotated[float, Meta(description="Seconds between.")]
+    gpu_hours: Annotated[float, Meta(description="Hours of all GPUs that were held.")]
+    trained_percent: Annotated[float, Meta(description="Of the wall time, what later iterations build on.")]
+    trained_gpu_percent: Annotated[float | None, Meta(description="The same of the GPU hours; null without any.")]
+    attempts: Annotated[int, Meta(description="Attempts that may have trained.")]
+    iterations_lost: Annotated[int, Meta(description="Iterations that were in vain when an attempt ended.")]
+    parts: Annotated[list[PrintedPart], Meta(description="What it went into; what was trained first.")]
+    save_interval: Annotated[PrintedSaveInterval, Meta(description="How often to save.")]
+    next: Annotated[str, Meta(description="What takes most beside training, and what to do about it.")]
+
+
+def report(
+    amounts: Amounts,
+    placed: Sequence[Stay],
+    since: datetime,
+    until: datetime,
+    seconds_per_iteration: float | None,
+    interval_now: int | None,
+) -> GoodputReport:
+    """All of it. interval_now: iterations between saves; None where that is not one number."""
+    whole, gpus = amounts.whole_ms, amounts.whole_gpu_ms
+    return GoodputReport(
+        since=since,
+        until=until,
+        wall_s=whole / 1000,
+        gpu_hours=gpus / 3_600_000,
+        trained_percent=_percent(amounts.of(Part.TRAINED), whole),
+        trained_gpu_percent=_percent(amounts.gpu_ms.get((Part.TRAINED, ""), 0), gpus) if gpus else None,
+        attempts=len(placed),
+        iterations_lost=sum(stay.lost_iterations() for stay in placed),
+        parts=[
+            PrintedPart(
+                part=part, cause=cause, wall_s=ms / 1000, wall_percent=_percent(ms, whole), gpu_hours=gpu / 3_600_000
+            )
+            for (part, cause), ms, gpu in amounts.largest_first()
+        ],
+        save_interval=save_interval(placed, seconds_per_iteration, interval_now),
+        next=what_next(amounts),
+    )
+
+
+def save_interval(
+    placed: Sequence[Stay], seconds_per_iteration: float | None, interval_now: int | None
+) -> PrintedSaveInterval:
+    """How often to save, as far as failures and saves were seen."""
+    trained = [stay for stay in placed if (stay.last_iteration or 0) > stay.begun_at]
+    failures = sum(stay.ended_badly for stay in trained)
+    ran_s = sum(stay.ends_ms - stay.begins_ms for stay in trained) / 1000
+    saves = sorted(seconds for stay in placed if stay.span is not None for seconds in stay.span.saves_s)
+    save_s = (saves[len(saves) // 2] + saves[~(len(saves) // 2)]) / 2 if saves else None
+    between_s = ran_s / failures if failures else None
+    found, iterations = None, None
+    if failures >= ENOUGH_FAILURES and between_s and seconds_per_iteration:
+        if save_s:
+            found = best(save_s, between_s, seconds_per_iteration, interval_now)
+            iterations = found.iterations
+        elif not saves and not any(stay.attempt.made_checkpoint for stay in placed):
+            iterations = at_first(between_s, seconds_per_iteration)
+    return PrintedSaveInterval(
+        failures=failures,
+        between_failures_s=between_s,
+        save_s=save_s,
+        iterations_now=interval_now,
+        iterations_best=iterations,
+        lost_percent_now=None if found is None or found.lost_share_now is None else 100 * found.lost_share_now,
+        lost_percent_best=100 * found.lost_share if found else None,
+    )
+
+
+def what_next(amounts: Amounts) -> str:
+    """What decides most of what was not trained; empty where nothing else took any time."""
+    others = [(ms, key) for key, ms in amounts.wall_ms.items() if ms and key[0] not in (Part.TRAINED, Part.UNDER_WAY)]
+    if not others:
+        return ""
+    ms, key = max(others)
+    share = f"{_percent(ms, amounts.whole_ms):.0f} %"
+    return f"{words(key)} takes most beside training, {share} of the time: {_todo(key)}"
+
+
+def words(key: Key) -> str:
+    """`lost to node-failure`, `waited`."""
+    part, cause = key
+    return f"{part} to {cause or 'an unknown end'}" if part is Part.LOST else str(part)
+
+
+def lines(told: GoodputReport) -> list[str]:
+    """The screen."""
+    rows = [("", "WALL TIME", "SHARE", "GPU HOURS")]
+    for one in told.parts:
+        name = words((Part(one.part), one.cause))
+        rows.append((name, format_duration(one.wall_s), f"{one.wall_percent:.1f} %", f"{one.gpu_hours:.1f}"))
+    rows.append(("in all", format_duration(told.wall_s), "100.0 %", f"{told.gpu_hours:.1f}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    table = [
+        "  ".join(
+            (row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)))
+        )
+        for row in rows
+    ]
+    of_gpus = "" if told.trained_gpu_percent is None else f", {told.trained_gpu_percent:.1f} % of the GPU hours"
+    head = f"since {iso(told.since, 'minutes')}: {told.trained_percent:.1f} % of the time trained{of_gpus}"
+    in_vain = (
+        f"{told.iterations_lost} iterations of {told.attempts} attempts were in vain" if told.iterations_lost else ""
+    )
+    return [*filter(None, [head, in_vain]), *table, interval_line(told.save_interval), *filter(None, [told.next])]
+
+
+def interval_line(found: PrintedSaveInterval) -> str:
+    """What is measured of failures and saves, and how often to save."""
+    now = "" if found.iterations_now is None else f"; every {found.iterations_now} now"
+    if found.iterations_best is not None and found.between_failures_s is not None and found.save_s is None:
+        return (
+            f"best save interval: nothing was saved yet and {found.failures} attempts failed, one in "
+            f"{format_duration(found.between_failures_s)}: {found.iterations_best} iterations to begin with{now}"
+        )
+    if found.iterations_best is None or found.between_failures_s is None or found.save_s is None:
+        if found.failures >= ENOUGH_FAILURES:
+            why = "the log does not show what a save and an iteration take"
+        else:
+            why = f"failures so far {found.failures}: too few to say, from {ENOUGH_FAILURES} on"
+        return f"best save interval: {why}{now}"
+    lost_now = "" if found.lost_percent_now is None else f", which loses {found.lost_percent_now:.1f} %"
+    return (
+        f"best save interval: {found.iterations_best} iterations, which loses {found.lost_percent_best:.1f} % of the "
+        f"time to saves and failures{now}{lost_now} ({found.failures} failures, one in "
+        f"{format_duration(found.between_failures_s)}; a save holds up the training for {found.save_s:.1f} s)"
+    )
+
+
+def _todo(key: Key) -> str:
+    part, cause = key
+    return _LOST_TODO.get(cause, _LOST_OTHERWISE) if part is Part.LOST else _TODO[part]
+
+
+def _percent(ms: int, whole_ms: int) -> float:
+    return 100 * ms / whole_ms if whole_ms else 0.0

@@ -1,0 +1,107 @@
+"""Ranks with equal stacks in groups, and which of them the others wait for. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.diagnosis.hangs.frames import Place, is_of_all, place_of
+from opsctl.run.attempts.verdict import StackGroup
+from trainer.formats.rank_stacks import RankStack
+
+#: Groups that are kept apart; what ranks there are beyond is told as one number.
+_MOST_GROUPS = 16
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks at one place."""
+
+    place: Place
+    stacks: tuple[RankStack, ...]  # in order of rank
+    is_odd: bool
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Their numbers, ascending."""
+        return tuple(one.rank for one in self.stacks)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Where they are, each once, in order of rank."""
+        return tuple(dict.fromkeys(one.node for one in self.stacks if one.node))
+
+    def recorded(self) -> StackGroup:
+        """As an attempt has it."""
+        return StackGroup(
+            ranks=folded(self.ranks),
+            count=len(self.stacks),
+            nodes=self.nodes,
+            frames=tuple(map(str, self.place.frames)) or (self.place.words,),
+            collective=self.place.collective,
+            is_odd=self.is_odd,
+        )
+
+
+def grouped(stacks: Sequence[RankStack]) -> tuple[Group, ...]:
+    """Groups of ranks with equal stacks: those that the others wait for first, then the fullest."""
+    found: dict[tuple[object, ...], list[tuple[Place, RankStack]]] = {}
+    for one in sorted(stacks, key=lambda stack: stack.rank):
+        place = place_of(one)
+        found.setdefault(place.key, []).append((place, one))
+    odd = _odd([(members[0][0], len(members)) for members in found.values()])
+    groups = [
+        Group(members[0][0], tuple(stack for _, stack in members), is_odd)
+        for members, is_odd in zip(found.values(), odd, strict=True)
+    ]
+    return tuple(sorted(groups, key=lambda group: (not group.is_odd, -len(group.stacks), group.ranks)))
+
+
+def _odd(places: Sequence[tuple[Place, int]]) -> list[bool]:
+    """Which of these places, each with its number of ranks, the others wait for.
+
+    Where some cannot go on at all (stopped, gone), those. Else where some wait in a collective and some do not wait for
+    anybody, the latter. Else where more than half wait in one collective and the rest in others, the rest. Where
+    nobody waits for all, or everybody waits alike, nobody can tell: none.
+    """
+    none = [False] * len(places)
+    stuck = [bool(place.trouble) for place, _ in places]
+    if any(stuck):
+        return stuck if not all(stuck) else none
+    if not any(place.collective for place, _ in places):
+        return none
+    busy = [not place.collective for place, _ in places]
+    if any(busy):
+        # More that work than wait: they are at work, and some came early.
+        at_work = sum(count for (_, count), is_busy in zip(places, busy, strict=True) if is_busy)
+        return busy if 2 * at_work <= sum(count for _, count in places) else none
+    by_collective = Counter[tuple[str, str, int]]()
+    for place, count in places:
+        by_collective[_call(place)] += count
+    call, count = by_collective.most_common(1)[0]
+    if not is_of_all(call[0]) or 2 * count <= sum(by_collective.values()):
+        return none
+    return [_call(place) != call for place, _ in places]
+
+
+def _call(place: Place) -> tuple[str, str, int]:
+    """Which collective, called from where."""
+    caller = place.caller
+    return (place.collective, caller.file if caller else "", caller.line if caller else 0)
+
+
+def recorded(groups: Sequence[Group]) -> tuple[StackGroup, ...]:
+    """As an attempt has them: the first of them, for a training that works has as many as ranks."""
+    return tuple(group.recorded() for group in groups[:_MOST_GROUPS])
+
+
+def folded(ranks: Sequence[int]) -> str:
+    """`0-6,8`, of ascending numbers."""
+    rows: list[list[int]] = []
+    for rank in ranks:
+        if rows and rank == rows[-1][-1] + 1:
+            rows[-1][1:] = [rank]
+        else:
+            rows.append([rank])
+    return ",".join("-".join(map(str, row)) for row in rows)

@@ -1,0 +1,152 @@
+"""What groups of ranks come to: a sentence for the training log, a screen, a verdict. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from opsctl.diagnosis.hangs.frames import Place, is_of_all
+from opsctl.diagnosis.hangs.grouping import Group, folded
+from opsctl.run.attempts.verdict import Cause, Quote, Verdict
+from trainer.formats.rank_stacks import RankStack
+
+#: Lines of the training log that a silence begins and ends with, and the file that its last look is in.
+SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training goes on after "
+SILENT_STACKS = "stacks-silent.txt"
+_HEAD = re.compile(r"^=== (rank .*)$", re.MULTILINE)
+_HEAD_PARTS = re.compile(r"rank (?P<rank>\d{1,9}) on (?P<node>\S*), pid (?P<pid>\S+), state (?P<state>\S*)")
+#: Groups of which the sentence tells, and nodes that it names.
+_GROUPS, _NODES = 4, 3
+#: How sure it is that the odd one is what the others wait for.
+_STUCK, _ELSEWHERE, _OTHER_COLLECTIVE = 0.9, 0.8, 0.6
+
+
+def described(groups: Sequence[Group], ranks: int) -> str:
+    """`rank 3 on node2 is stopped in read < __next__; 7 of 8 ranks wait in all_reduce < reason`, in a line.
+
+    ranks: how many there are to be. What the others wait for comes first.
+    """
+    said = [f"{who(group, ranks)} {_verb(group)}" for group in groups[:_GROUPS]]
+    if groups[_GROUPS:]:
+        said.append(f"{sum(len(group.stacks) for group in groups[_GROUPS:])} elsewhere")
+    silent = ranks - sum(len(group.stacks) for group in groups)
+    if silent > 0:
+        said.append(f"{silent} of {ranks} ranks not found")
+    return "; ".join(said)
+
+
+def who(group: Group, ranks: int) -> str:
+    """`rank 3 on node2`, `ranks 3 and 5 on node2 and node4`, `380 of 384 ranks`."""
+    names = group.ranks
+    where = _and(group.nodes, _NODES)
+    on = f" on {where}" if where else ""
+    if len(names) == 1:
+        return f"rank {names[0]}{on}"
+    if group.is_odd and len(names) <= ranks // 2:
+        return f"ranks {folded(names)}{on}"
+    return f"{len(names)} of {ranks} ranks"
+
+
+def missed(groups: Sequence[Group]) -> str:
+    """The collective that the odd ones miss: what most of the others wait in; empty where nothing says so."""
+    waiting = [group for group in groups if not group.is_odd and is_of_all(group.place.collective)]
+    if not any(group.is_odd for group in groups) or not waiting:
+        return ""
+    return max(waiting, key=lambda group: len(group.stacks)).place.collective
+
+
+def verdict_of(groups: Sequence[Group], ranks: int, at: datetime | None = None, found: str = "") -> Verdict:
+    """What a step that hung died of, as far as its ranks' stacks tell.
+
+    found: what the flight recorder said beside them, a sentence. Without one whom the others wait for it is a hang,
+    and neither node nor rank is named.
+    """
+    odd = [group for group in groups if group.is_odd]
+    first = odd[0].stacks[0] if odd else None
+    evidence = tuple(
+        Quote(source="stacks", text=f"{who(group, ranks)} {_verb(group)}", at=at) for group in groups[:_GROUPS]
+    )
+    if found:
+        evidence = (Quote(source="flight recorder", text=found, at=at), *evidence)
+    misses = missed(groups)
+    summary = f"{who(odd[0], ranks)} {_verb(odd[0])}" if odd else "every rank waits, and nothing says for which"
+    return Verdict(
+        cause=Cause.HANG,
+        summary=f"{summary}, and the others wait for it in {misses}" if misses else summary,
+        node=first.node if first and len(odd[0].nodes) == 1 else "",
+        rank=first.rank if first and len(odd[0].stacks) == 1 else None,
+        at=at,
+        confidence=_confidence(odd[0].place) if odd else 0.5,
+        evidence=evidence,
+        todo=("look at the stacks in the attempt's folder; where one node is named again, keep it out",),
+    )
+
+
+def screen(groups: Sequence[Group], ranks: int, found: str = "") -> list[str]:
+    """All groups, what the others wait for first: who, where in the program, and on which nodes."""
+    lines = [found] if found else []
+    misses = missed(groups)
+    for group in groups:
+        lines.append(f"{'ODD  ' if group.is_odd else '     '}{_many(group, ranks)}: {group.place.words}")
+        if group.is_odd and misses:
+            lines.append(f"       misses {misses}")
+        lines += [f"       {frame}" for frame in group.place.frames]
+        if group.nodes:
+            lines.append(f"       on {_and(group.nodes, 8)}")
+    silent = ranks - sum(len(group.stacks) for group in groups)
+    return [*lines, *([f"     {silent} of {ranks} ranks not found"] if silent > 0 else [])]
+
+
+def moved(before: Sequence[Group], after: Sequence[Group]) -> bool:
+    """Whether any rank is elsewhere than it was: then something goes on, however slowly."""
+    return dict(_places(before)) != dict(_places(after))
+
+
+def written(stacks: Sequence[RankStack]) -> str:
+    """All of them, for people who read the file."""
+    return "".join(
+        f"=== rank {one.rank} on {one.node}, pid {one.pid}, state {one.state}\n{one.text.rstrip() or 'no answer'}\n\n"
+        for one in stacks
+    )
+
+
+def read_written(text: str) -> list[RankStack]:
+    """What `written` wrote, by rank; what is no rank's is passed over."""
+    found = []
+    for head, body in zip(*[iter(_HEAD.split(text)[1:])] * 2, strict=False):
+        if match := _HEAD_PARTS.fullmatch(head):
+            pid = int(match["pid"]) if match["pid"].isdecimal() else None
+            told = "" if body.strip() == "no answer" else body.strip("\n") + "\n"
+            found.append(RankStack(int(match["rank"]), match["node"], pid, match["state"], told))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def _places(groups: Sequence[Group]) -> Iterator[tuple[int, object]]:
+    for group in groups:
+        for one in group.stacks:
+            # Without lines: a loop that waits for what never comes goes round, too.
+            yield one.rank, (group.place.trouble, [(frame.function, frame.file) for frame in group.place.frames])
+
+
+def _verb(group: Group) -> str:
+    words = group.place.words
+    if len(group.stacks) == 1 or words.startswith("did not"):
+        return words
+    return words.replace("waits ", "wait ", 1) if words.startswith("waits ") else words.replace("is ", "are ", 1)
+
+
+def _many(group: Group, ranks: int) -> str:
+    number = len(group.stacks)
+    return f"rank {group.ranks[0]}" if number == 1 else f"{number} of {ranks} ranks ({folded(group.ranks)})"
+
+
+def _confidence(place: Place) -> float:
+    if place.trouble:
+        return _STUCK
+    return _OTHER_COLLECTIVE if place.collective else _ELSEWHERE
+
+
+def _and(names: Sequence[str], most: int) -> str:
+    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))

@@ -1,0 +1,250 @@
+"""Keeping the list by what was seen, and by it what the run may use: the edge of this room.
+
+Called at a submit, by a job at its bad end, by every regular look, and after a person's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.timestamps import iso, now
+from opsctl.diagnosis.nodes.ends import End, ends_of
+from opsctl.diagnosis.nodes.exclusion_list import (
+    BY_EVIDENCE,
+    Decision,
+    ExcludedNodes,
+    Exclusion,
+    Place,
+    changing,
+    read_evidence_of,
+    read_excluded,
+    write_excluded,
+)
+from opsctl.diagnosis.nodes.judging import judge, used_all_the_same
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.diagnosis.nodes.places import evidence_for, place_of
+from opsctl.diagnosis.nodes.policy import AHEAD, Policy
+from opsctl.diagnosis.nodes.queued_jobs import apply_to_queue
+from opsctl.run.attempts import events as attempts_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.profile import nodes_table
+from opsctl.run.config.schema import NodesTable, SlurmTable
+from opsctl.run.state.own_jobs import recorded
+from opsctl.slurm.client import SlurmControl, SlurmLooks
+from opsctl.slurm.nodes import Node, in_partition
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a run's settings the list goes by."""
+
+    partition: str | None  # as [slurm] has it
+    nodes: int  # that each of the run's jobs asks for
+    own_exclude: str | None = None  # folded list of nodes that it stays off anyway
+
+    @classmethod
+    def of(cls, slurm: SlurmTable, nodes: int | None = None, exclude: str | None = None) -> Wanted:
+        """By a run file. nodes, exclude: a chain's own, as its record has them."""
+        own = ",".join(filter(None, (slurm.exclude, exclude)))
+        return cls(slurm.partition, (nodes or slurm.nodes) + slurm.spare, own or None)
+
+    def nodes_for(self, slurm: SlurmLooks) -> tuple[str, list[Node]]:
+        """The partition's name, and those of its nodes that the run may be given. Raises SlurmError."""
+        name, there = in_partition(slurm.nodes(), self.partition)
+        never = set(slurm.nodes_of(self.own_exclude)) if self.own_exclude else set()
+        return name, [node for node in there if node.name not in never]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What came of a look at the list."""
+
+    excluded: tuple[str, ...] = ()  # nodes that Slurm has, to stay off now
+    news: tuple[str, ...] = ()  # lines for the log or the screen
+    used: tuple[str, ...] = ()  # lines on nodes that are listed and used all the same
+    problem: str = ""  # why the list could not be brought up to date
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All that is to be said to who submits."""
+        return (*self.news, *(line for line in self.used if line not in self.news), *filter(None, (self.problem,)))
+
+
+def keep(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted, table: NodesTable | None = None) -> Kept:
+    """Bring the list up to date by evidence and attempts, and say what to stay off.
+
+    Slurm is asked only where something speaks against some node. A list that cannot be written is gone by as it is.
+    Raises OpsctlError for a wrong profile, or a list that cannot be read; SlurmError, OSError.
+    """
+    table = nodes_table() if table is None else table
+    place, at = place_of(paths, table), now()
+    evidence = evidence_for(paths, place)
+    ends = [end for end in ends_of(attempts_file.read(paths)) if end.at <= at + AHEAD]
+    known = read_excluded(place)
+    if not known.nodes and not evidence and not any(end.blamed for end in ends):
+        return Kept()
+    name, there = wanted.nodes_for(slurm)
+    new: list[Exclusion] = []
+    problem = ""
+    policy = Policy(most_excluded_percent=table.most_excluded_percent, needed=wanted.nodes)
+    if table.auto:
+        try:
+            known, new = _judged(place, evidence, ends, [node.name for node in there], policy, at)
+        except (OpsctlError, OSError) as error:
+            problem = f"the exclusion list stays as it is: {error}"
+    excluded, used = _stay_off(known, there, policy, at)
+    news = [_line(one, used.get(one.node, "")) for one in new]
+    serving = {node.name for node in there if not node.is_out_of_service}
+    if len(serving - set(excluded)) < wanted.nodes and serving & set(excluded):
+        news.append(
+            f"{len(serving & set(excluded))} of the {len(serving)} nodes of {name} that are in service and the run may "
+            f"have are excluded, and it needs {wanted.nodes}: opsctl exclude remove NODE"
+        )
+    lines = tuple(_line(one, used[one.node]) for one in known.in_force(at) if one.node in used)
+    return Kept(excluded, tuple(news), lines, problem)
+
+
+def wanted_by(paths: RunPaths, slurm: SlurmTable, array: int | None = None) -> Wanted:
+    """What the run's newest chain wants, or that with the array's job id. slurm: the run file's. Raises OSError."""
+    chains = [chain for chain in recorded(paths).chains if array is None or chain.chain == array]
+    return Wanted.of(slurm, chains[-1].nodes, chains[-1].exclude) if chains else Wanted.of(slurm)
+
+
+def excluded_now(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted) -> tuple[str, ...]:
+    """What a submission would stay off by the list as it is; nothing is judged or written."""
+    return _applied(paths, slurm, wanted)[0]
+
+
+def used_now(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted) -> dict[str, str]:
+    """Which nodes of the list as it is the run uses all the same, and why."""
+    return _applied(paths, slurm, wanted)[1]
+
+
+def _applied(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted) -> tuple[tuple[str, ...], dict[str, str]]:
+    table, at = nodes_table(), now()
+    known = read_excluded(place_of(paths, table))
+    if not known.in_force(at):
+        return (), {}
+    policy = Policy(most_excluded_percent=table.most_excluded_percent, needed=wanted.nodes)
+    return _stay_off(known, wanted.nodes_for(slurm)[1], policy, at)
+
+
+def _stay_off(
+    known: ExcludedNodes, nodes: Sequence[Node], policy: Policy, at: datetime
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Which of `nodes` to stay off, and which of the listed ones to use all the same, with why."""
+    standing = known.in_force(at)
+    used, names = used_all_the_same(standing, nodes, policy), {node.name for node in nodes}
+    return tuple(sorted(one.node for one in standing if one.node in names and one.node not in used)), used
+
+
+def add(place: Place, nodes: Sequence[str], why: str, until: datetime) -> list[Exclusion]:
+    """Exclude nodes by a person's word. Raises OpsctlError where the list cannot be changed, OSError."""
+    at, me = now(), account_name()
+    with changing(place, "exclude nodes") as known:
+        before = {one.node: one for one in known.nodes}
+        added = [
+            Exclusion(
+                node=node,
+                since=at,
+                until=until,
+                by=me,
+                why=why,
+                evidence=before[node].evidence if node in before else (),
+                times=before[node].times if node in before else 0,
+            )
+            for node in dict.fromkeys(nodes)
+        ]
+        decisions = [
+            Decision(at=at, node=one.node, what="excluded", by=me, why=why, until=until, evidence=one.evidence)
+            for one in added
+        ]
+        write_excluded(place, list({**before, **{one.node: one for one in added}}.values()), decisions)
+    return added
+
+
+def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list[Exclusion]:
+    """End the exclusions of nodes; what was seen of them until now is forgiven. ends: those of the run's attempts.
+
+    Raises OpsctlError for a node that is not excluded, and then ends none.
+    """
+    at, me = now(), account_name()
+    with changing(place, "end exclusions") as known:
+        before = {one.node: one for one in known.nodes}
+        missing = [node for node in nodes if node not in before or not before[node].stands(at)]
+        if missing:
+            raise OpsctlError(f"not excluded: {', '.join(missing)}; opsctl exclude list shows who is")
+        seen = [(one.node, one.at) for one in read_evidence_of(place)]
+        seen += [(node, end.at) for end in ends for node in end.blamed]
+        newest = {node: moment for node, moment in sorted(seen) if at < moment <= at + AHEAD}
+        ended = [
+            msgspec.structs.replace(before[node], removed_at=at, removed_by=me, seen_until=newest.get(node))
+            for node in dict.fromkeys(nodes)
+        ]
+        decisions = [Decision(at=at, node=one.node, what="removed", by=me, why=one.why) for one in ended]
+        write_excluded(place, list({**before, **{one.node: one for one in ended}}.values()), decisions)
+    return ended
+
+
+def keep_and_apply(paths: RunPaths, slurm: SlurmControl, wanted: Wanted, looks: SlurmLooks | None = None) -> list[str]:
+    """Both, for who looks regularly or has just ended badly; lines to say. Never raises for what may go wrong.
+
+    looks: the same Slurm, for who has asked it for its nodes already; None: `slurm`.
+    """
+    lines: list[str] = []
+    try:
+        kept = keep(paths, looks or slurm, wanted)
+        lines = [*kept.news, *([kept.problem] if kept.problem else [])]
+        return [*lines, *apply_to_queue(paths, slurm, kept.excluded)]
+    except OpsctlError as error:
+        return [*lines, f"bad nodes cannot be kept out of the queue: {error}"]
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return [*lines, f"bad nodes cannot be kept out of the queue: {why}"]
+
+
+def _judged(
+    place: Place,
+    evidence: Iterable[NodeEvidence],
+    ends: Sequence[End],
+    partition: Sequence[str],
+    policy: Policy,
+    at: datetime,
+) -> tuple[ExcludedNodes, list[Exclusion]]:
+    """The list as judged now, written where that is another; and what is new in it."""
+    before = read_excluded(place)
+    if judge(evidence, ends, at, partition, policy, before.nodes) == before.nodes:
+        return before, []  # nothing is written, so that who may only read needs no more
+    with changing(place, "bring it up to date") as known:
+        nodes = judge(evidence, ends, at, partition, policy, known.nodes)
+        if nodes == known.nodes:
+            return known, []
+        was = {one.node: one for one in known.nodes}
+        new = [one for one in nodes if one.stands(at) and not (one.node in was and was[one.node].stands(at))]
+        write_excluded(place, nodes, [_decision(one, at) for one in new])
+        return ExcludedNodes(nodes=nodes), new
+
+
+def _decision(one: Exclusion, at: datetime) -> Decision:
+    until, evidence = one.until, one.evidence
+    return Decision(at=at, node=one.node, what="excluded", by=BY_EVIDENCE, why=one.why, until=until, evidence=evidence)
+
+
+def _line(one: Exclusion, used_because: str) -> str:
+    first = f" ({one.evidence[0]})" if one.evidence else ""
+    if used_because:
+        return f"node {one.node} would be excluded, as {one.why}{first}, and is used all the same: {used_because}"
+    times = f", the {one.times}. time" if one.times > 1 else ""
+    return f"node {one.node} is excluded until {iso(one.until, 'minutes')}{times}: {one.why}{first}"
+
+
+def read_listed(paths: RunPaths) -> tuple[Place, ExcludedNodes]:
+    """The list that counts for the run, and where it is. Raises as `keep`, without a Slurm."""
+    place = place_of(paths, nodes_table())
+    return place, read_excluded(place)

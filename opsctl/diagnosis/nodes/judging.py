@@ -1,0 +1,196 @@
+"""Which nodes to stay off, from what was seen of them. Pure.
+
+A node is excluded by one word about its hardware that is sure enough, by bad ends in a row that its hardware caused, or
+by a score: what speaks against it, each line weighed by its kind and its confidence and halved once every half-life of
+that kind. What a program can cause as well adds to a score, and is never enough alone. Of all excluded nodes, each run
+stays off the worst that the cap leaves it room for: the list has them all, for runs that share it have room for
+different numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from opsctl.diagnosis.nodes.ends import End, in_a_row
+from opsctl.diagnosis.nodes.exclusion_list import BY_EVIDENCE, Exclusion, evidence_line
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.diagnosis.nodes.policy import AMBIGUOUS, WEIGHTS, Policy
+from opsctl.slurm.nodes import Node
+
+#: Lines of evidence that a decision names.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """What speaks against one node now."""
+
+    node: str
+    score: float
+    row: tuple[End, ...]  # bad ends in a row, newest first
+    sure: NodeEvidence | None  # the word about its hardware that is enough alone
+    lines: tuple[str, ...]  # strongest first
+    newest: datetime | None  # of what it rests on
+    is_of_node: bool  # some line is about the node itself
+    policy: Policy
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to stay off it."""
+        return self.sure is not None or self.has_row or (self.is_of_node and self.score >= self.policy.least_score)
+
+    @property
+    def has_row(self) -> bool:
+        """Whether as many attempts in a row as that takes ended badly on it."""
+        return len(self.row) >= self.policy.bad_ends
+
+    @property
+    def strength(self) -> float:
+        """By which nodes are ordered where there is room for some only."""
+        return self.score + (1.0 if self.has_row else 0.0) + (1.0 if self.sure is not None else 0.0)
+
+    @property
+    def why(self) -> str:
+        """The reason in a clause."""
+        if self.sure is not None:
+            return f"{self.sure.kind}, with confidence {self.sure.confidence:.2f}"
+        if self.has_row:
+            return f"{len(self.row)} attempts in a row ended badly on it"
+        return f"what speaks against it weighs {self.score:.2f}, {self.policy.least_score:g} is enough"
+
+
+def weight_of(one: NodeEvidence, now: datetime) -> float:
+    """What a line counts now; 0 for kinds that are no node's fault. A clock that is ahead makes nothing weigh more."""
+    known = WEIGHTS.get(one.kind)
+    if known is None or not math.isfinite(one.confidence):
+        return 0.0
+    age_s = max(0.0, (now - one.at).total_seconds())
+    left = math.exp2(-age_s / known.half_life.total_seconds())
+    return known.weight * min(1.0, max(0.0, one.confidence)) * left
+
+
+def score_of(evidence: Iterable[NodeEvidence], now: datetime) -> float:
+    """What all of it weighs now. Of several lines of one kind about one attempt the strongest alone counts."""
+    strongest: dict[object, float] = {}
+    for one in evidence:
+        key = (one.kind, one.attempt) if one.attempt else (one.kind, one.at, one.words)
+        strongest[key] = max(strongest.get(key, 0.0), weight_of(one, now))
+    return math.fsum(strongest.values())
+
+
+def case_against(
+    node: str,
+    evidence: Sequence[NodeEvidence],
+    ends: Sequence[End],
+    now: datetime,
+    policy: Policy,
+    since: datetime | None,
+) -> Case:
+    """What `evidence` about `node` and the run's `ends` say, as far as they are younger than `since`."""
+    counted = [one for one in evidence if (since is None or one.at > since) and weight_of(one, now) > 0.0]
+    counted.sort(key=lambda one: -weight_of(one, now))
+    hardware = [one for one in counted if WEIGHTS[one.kind].is_hardware and one.confidence >= policy.sure]
+    row = tuple(end for end in in_a_row(ends, node, since) if now - end.at <= policy.bad_ends_within)
+    # A verdict is acted on while half of it is left: later it is one line among others.
+    sure = next((one for one in hardware if now - one.at <= WEIGHTS[one.kind].half_life), None)
+    shown = [*(evidence_line(one) for one in counted), *(end.words for end in row if len(row) >= policy.bad_ends)]
+    newest = max((*(one.at for one in counted), *(end.at for end in row)), default=None)
+    lines = tuple(dict.fromkeys(shown))[:_NAMED]
+    is_of_node = any(one.kind not in AMBIGUOUS for one in counted)
+    return Case(node, score_of(counted, now), row, sure, lines, newest, is_of_node, policy)
+
+
+def judge(
+    evidence: Iterable[NodeEvidence],
+    ends: Sequence[End],
+    now: datetime,
+    partition: Sequence[str],
+    policy: Policy,
+    before: Sequence[Exclusion] = (),
+) -> tuple[Exclusion, ...]:
+    """The list as it should be now: `before`, with what `evidence` and `ends` (oldest first) add and time has ended.
+
+    partition: the nodes that the run may be given; what is known of others stays as it is. Persons' exclusions stand
+    until they end. Records that are over are kept while they make the next exclusion longer.
+    """
+    by_node: dict[str, list[NodeEvidence]] = defaultdict(list)
+    for one in evidence:
+        by_node[one.node].append(one)
+    known, here = {one.node: one for one in before}, set(partition)
+    untouched = [one for one in before if one.node not in here]
+    found: list[Exclusion] = []
+    accused = {*by_node, *(node for end in ends for node in end.blamed), *known}
+    for node in sorted(accused & here):
+        record = known.get(node)
+        stands = record is not None and record.stands(now)
+        case = case_against(node, by_node[node], ends, now, policy, None if stands or record is None else record.served)
+        if stands and record is not None:
+            found.append(record if record.is_a_persons else _still(record, case))
+        elif case.is_enough:
+            found.append(_new(record, case, now))
+        elif record is not None and now - _end(record) <= policy.remembered:
+            found.append(record)
+    return tuple(sorted((*untouched, *found), key=lambda one: one.node))
+
+
+def used_all_the_same(standing: Iterable[Exclusion], nodes: Iterable[Node], policy: Policy) -> dict[str, str]:
+    """Nodes that a run uses though they are excluded, and why: those that the cap leaves no room for.
+
+    standing: what is excluded now. nodes: that the run may be given. One that is out of service is given to nobody, so
+    it neither takes room nor is it one that the run can go to. Persons' exclusions stand.
+    """
+    there = list(nodes)
+    serving = {node.name for node in there if not node.is_out_of_service}
+    here = [one for one in standing if one.node in serving]
+    by_evidence = [one for one in here if not one.is_a_persons]
+    most, words = room(len(there), len(serving), len(here) - len(by_evidence), policy)
+    ordered = sorted(by_evidence, key=lambda one: (-one.strength, one.since, one.node))
+    return {one.node: words for one in ordered[most:]}
+
+
+def room(partition: int, serving: int, by_persons: int, policy: Policy) -> tuple[int, str]:
+    """How many of a partition's nodes, of which so many are in service, evidence may exclude; why no more.
+
+    The share of [nodes], less what people exclude, but one at least; never so many that the run finds no nodes.
+    """
+    share = max(1, math.floor(partition * policy.most_excluded_percent / 100.0) - by_persons)
+    left = max(0, serving - by_persons - policy.needed)
+    if left < share:
+        return left, f"the run needs {policy.needed} of the partition's {serving} nodes in service"
+    return share, (
+        f"no more than {policy.most_excluded_percent:g} % of the partition's {partition} nodes, and one at least, are "
+        "excluded by evidence: [nodes] most_excluded_percent"
+    )
+
+
+def _still(record: Exclusion, case: Case) -> Exclusion:
+    """An exclusion that goes on: what it rested on stays, more is added; its end was fixed when it was decided."""
+    lines = tuple(dict.fromkeys((*record.evidence, *case.lines)))[:_NAMED]
+    strength = max(record.strength, round(case.strength, 3))  # what fades is no news
+    return msgspec.structs.replace(record, evidence=lines, strength=strength)
+
+
+def _new(record: Exclusion | None, case: Case, now: datetime) -> Exclusion:
+    times = 1 + (record.times if record is not None else 0)
+    return Exclusion(
+        node=case.node,
+        since=now,
+        until=now + case.policy.length(times),
+        by=BY_EVIDENCE,
+        why=case.why,
+        evidence=case.lines,
+        score=round(case.score, 3),
+        strength=round(case.strength, 3),
+        times=times,
+        seen_until=case.newest if case.newest is not None and case.newest > now else None,
+    )
+
+
+def _end(record: Exclusion) -> datetime:
+    return record.removed_at or record.until

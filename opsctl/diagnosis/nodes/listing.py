@@ -1,0 +1,125 @@
+"""What there is to say of nodes: their state, who is on them, what speaks against them, whether they are kept out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from opsctl.core.output import printable
+from opsctl.core.timestamps import to_the_second
+from opsctl.diagnosis.nodes.exclusion import Wanted, read_listed, used_now
+from opsctl.diagnosis.nodes.exclusion_list import Exclusion, evidence_line
+from opsctl.diagnosis.nodes.judging import score_of, weight_of
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.diagnosis.nodes.places import evidence_for, place_of
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.profile import nodes_table
+from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.nodes import Node, in_partition
+from opsctl.slurm.types import Job
+
+#: What stands where sinfo's state does, of a node that Slurm does not have.
+NOT_THERE = "not there"
+#: Lines of evidence of each node that are shown.
+_SHOWN = 10
+
+
+class JobOn(Struct, frozen=True, kw_only=True):
+    """A job that has the node."""
+
+    job_id: Annotated[int, Meta(description="Slurm's id.")]
+    job: Annotated[str, Meta(description="As squeue shows it.")]
+    user: Annotated[str, Meta(description="Whose it is.")]
+    state: Annotated[str, Meta(description="Slurm's state of it.")]
+
+
+class SeenNode(Struct, frozen=True, kw_only=True):
+    """A node."""
+
+    node: Annotated[str, Meta(description="Its name.")]
+    state: Annotated[str, Meta(description="Slurm's long state; `not there` where Slurm does not have it.")]
+    reason: Annotated[str, Meta(description="Why it is in that state, as whoever put it there said; else empty.")]
+    is_out_of_service: Annotated[bool, Meta(description="Whether Slurm gives it no more work, or it does not answer.")]
+    jobs: Annotated[tuple[JobOn, ...], Meta(description="Who is on it, as far as Slurm shows others' jobs.")]
+    score: Annotated[float, Meta(description="What all that speaks against it weighs now; 1 is enough.")]
+    evidence: Annotated[tuple[str, ...], Meta(description="What was seen, the newest first.")]
+    exclusion: Annotated[Exclusion | None, Meta(description="Its exclusion that stands; null without one.")]
+    kept_in: Annotated[str, Meta(description="Why the run uses it all the same; empty where it does not.")] = ""
+
+
+def look(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted, names: Sequence[str], now: datetime) -> list[SeenNode]:
+    """These nodes, or all of the partition and those of others that something is known of. One look at the queue.
+
+    Raises OpsctlError, SlurmError, OSError.
+    """
+    everywhere = slurm.nodes()
+    by_name = {node.name: node for node in everywhere}
+    evidence = by_node(evidence_for(paths, place_of(paths, nodes_table())))
+    standing = {one.node: one for one in read_listed(paths)[1].nodes if one.stands(now)}
+    on = _jobs_on(slurm.jobs(), slurm)
+    there = [node.name for node in in_partition(everywhere, wanted.partition)[1]]
+    known = sorted(node for node, lines in evidence.items() if any(weight_of(one, now) >= 0.01 for one in lines))
+    chosen = list(dict.fromkeys(names or [*there, *known, *standing]))
+    used = used_now(paths, slurm, wanted) if standing else {}
+    seen = (_seen(name, by_name.get(name), evidence.get(name, []), standing.get(name), on, now) for name in chosen)
+    return [msgspec.structs.replace(one, kept_in=used.get(one.node, "")) for one in seen]
+
+
+def by_node(evidence: Sequence[NodeEvidence]) -> dict[str, list[NodeEvidence]]:
+    """Each node's lines, the newest first."""
+    found: dict[str, list[NodeEvidence]] = defaultdict(list)
+    for one in sorted(evidence, key=lambda one: one.at, reverse=True):
+        found[one.node].append(one)
+    return dict(found)
+
+
+def node_lines(seen: Sequence[SeenNode]) -> list[str]:
+    """A line for each, and one for each thing that there is to say of it."""
+    width = max((len(one.node) for one in seen), default=0)
+    states = max((len(one.state) for one in seen), default=0)
+    lines = []
+    for one in seen:
+        jobs = ", ".join(f"{job.job} ({job.user})" for job in one.jobs) or "-"
+        reason = f"  {one.reason}" if one.reason else ""
+        lines.append(f"{one.node:<{width}}  {one.state:<{states}}  {jobs}{reason}".rstrip())
+        if one.exclusion is not None:
+            out = f"the run still uses it: {one.kept_in}" if one.kept_in else "excluded"
+            lines.append(f"    {out}, until {to_the_second(one.exclusion.until):%Y-%m-%d %H:%M}: {one.exclusion.why}")
+        lines += [f"    {line}" for line in one.evidence]
+    return [printable(line) for line in lines]
+
+
+def _seen(
+    name: str,
+    node: Node | None,
+    evidence: Sequence[NodeEvidence],
+    exclusion: Exclusion | None,
+    on: dict[str, list[Job]],
+    now: datetime,
+) -> SeenNode:
+    return SeenNode(
+        node=name,
+        state=node.state if node is not None else NOT_THERE,
+        reason=node.reason if node is not None else "",
+        is_out_of_service=node is None or node.is_out_of_service,
+        jobs=tuple(
+            JobOn(job_id=job.job_id, job=job.display_id, user=job.user, state=job.state) for job in on.get(name, [])
+        ),
+        score=round(score_of(evidence, now), 3),
+        evidence=tuple(evidence_line(one) for one in evidence[:_SHOWN]),
+        exclusion=exclusion,
+    )
+
+
+def _jobs_on(jobs: Sequence[Job], slurm: SlurmLooks) -> dict[str, list[Job]]:
+    found: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        if job.nodes and not job.is_pending:
+            for name in slurm.nodes_of(job.nodes):
+                found[name].append(job)
+    return found

@@ -1,0 +1,160 @@
+"""Running the program of `trainer.probing` on nodes of an allocation, and hearing all that they say in time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.process import find_program
+from trainer.formats.probe import DONE, STEP_END_S, ProbeLine
+from trainer.formats.tolerant import decode
+
+_LOOK_S = 0.2
+_CHUNK_BYTES = 64 * 1024
+_NODE_FAILED = re.compile(r"^srun: error: Node failure on (?P<node>\S+)")
+_TASK_ENDED = re.compile(r"^srun: error: (?P<node>\S+): tasks? \S+: (?P<how>.+)$")
+#: Once half of the nodes are through, the others get as long again and this more.
+_LATE_S = 15.0
+_LONGEST_LINE = 1 << 16
+
+
+@dataclass
+class Heard:
+    """What came of one pass."""
+
+    lines: list[ProbeLine] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)  # node -> why it says no more, by Slurm's word
+    late: dict[str, str] = field(default_factory=dict)  # node -> that its time was up
+    words: list[str] = field(default_factory=list)  # what else was printed, the last of it
+    cut_short: bool = False  # somebody wanted it to end
+
+
+def srun_line(nodes: Sequence[str], program: Sequence[str]) -> list[str]:
+    """One task on each of `nodes`, in Slurm's order, beside whatever else runs there. A node that fails ends no other.
+
+    What hangs on one keeps nothing of the allocation from the step that comes next.
+    """
+    return [
+        "srun",
+        "--overlap",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
+        "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}",
+        "--distribution=block",
+        "--kill-on-bad-exit=0",
+        "--no-kill",
+        "--wait=0",
+        "--mpi=none",
+        "--export=ALL",
+        *program,
+    ]
+
+
+def ask(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    nodes: Sequence[str],
+    limit_s: float,
+    is_to_end: Callable[[], bool] = lambda: False,
+) -> Heard:
+    """Run `command`, an srun line, until each of `nodes` is through or lost, for `limit_s` seconds at most.
+
+    Raises OpsctlError where it cannot be started.
+    """
+    path = find_program(command[0], environment)
+    if path is None:
+        raise OpsctlError(f"{command[0]} is not on PATH: a probe needs Slurm's commands")
+    try:
+        srun = subprocess.Popen(
+            [path, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise OpsctlError(f"{command[0]} cannot be started: {error.strerror}") from None
+    listener = _Listener(set(nodes))
+    try:
+        listener.listen(srun, limit_s, is_to_end)
+    finally:
+        _end(srun, is_through=not listener.missing and not listener.heard.cut_short)
+    for node in listener.missing:
+        listener.heard.late[node] = f"it was not through after {limit_s:.0f} s"
+    return listener.heard
+
+
+class _Listener:
+    def __init__(self, nodes: set[str]) -> None:
+        self.heard = Heard()
+        self.nodes, self.missing = nodes, set(nodes)
+        self._rest = b""
+
+    def listen(self, srun: subprocess.Popen[bytes], limit_s: float, is_to_end: Callable[[], bool]) -> None:
+        assert srun.stdout is not None
+        began = time.monotonic()
+        deadline, half_at = began + limit_s, 0.0
+        while self.missing and time.monotonic() < deadline:
+            ready, _, _ = select.select([srun.stdout], [], [], _LOOK_S)
+            if ready:
+                data = os.read(srun.stdout.fileno(), _CHUNK_BYTES)
+                if not data:
+                    break
+                self._take(data)
+            if not half_at and 2 * len(self.missing) <= len(self.nodes):
+                half_at = time.monotonic()
+                deadline = min(deadline, half_at + (half_at - began) + _LATE_S)
+            if is_to_end():
+                self.heard.cut_short = True
+                break
+        for node in self.missing & self.heard.lost.keys():
+            self.missing.discard(node)
+
+    def _take(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LONGEST_LINE:]
+        for line in lines:
+            self._take_line(line)
+
+    def _take_line(self, data: bytes) -> None:
+        line = decode(data, ProbeLine) if data.startswith(b"{") else None
+        if line is not None:
+            self.heard.lines.append(line)
+            if line.what == DONE:
+                self.missing.discard(line.node)
+            return
+        text = data.decode(errors="replace").strip()
+        if failed := _NODE_FAILED.match(text):
+            self._lose(failed["node"], "Slurm lost it while it was tested")
+        elif ended := _TASK_ENDED.match(text):
+            self._lose(ended["node"], f"its program ended: {ended['how']}")
+        if text:
+            self.heard.words = [*self.heard.words[-20:], text]
+
+    def _lose(self, node: str, why: str) -> None:
+        if node in self.missing:
+            self.missing.discard(node)
+            self.heard.lost.setdefault(node, why)
+
+
+def _end(srun: subprocess.Popen[bytes], is_through: bool) -> None:
+    """Let srun go, which ends what it started; what does not answer is left to Slurm."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL) if is_through else (signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(srun.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            srun.wait(timeout=STEP_END_S / 2)
+            break
+    if srun.stdout is not None:
+        srun.stdout.close()

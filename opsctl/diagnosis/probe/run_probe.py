@@ -1,0 +1,96 @@
+"""A whole probe: each node by itself, then those that came through together, then the judgement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.probe.launch import Heard, ask, srun_line
+from opsctl.diagnosis.probe.report import ProbeReport
+from opsctl.diagnosis.probe.results import sorted_answers
+from opsctl.diagnosis.probe.verdict import Expected, judge
+from trainer.formats.probe import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
+
+#: Whoever may list processes sees command lines; an environment only its owner.
+_SCRIPT = "OPSCTL_PROBE_SCRIPT"
+_RUN_SCRIPT = f'script=${_SCRIPT}; unset {_SCRIPT}; eval "$script"'
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and with what the nodes are tested."""
+
+    nodes: Sequence[str]  # in Slurm's order
+    job_id: int
+    python: Sequence[str]  # the interpreter's command on the nodes
+    script: str  # sets up the run's environment, then becomes its arguments
+    folder: Path  # that all nodes write to: the run's
+    environment: Mapping[str, str]
+    meeting: Callable[[str], tuple[str, int]]  # first node -> address and port
+    expected: Expected
+
+    def command(self, nodes: Sequence[str], words: Sequence[str]) -> list[str]:
+        """The srun line of one pass."""
+        program = ["/bin/bash", "-c", _RUN_SCRIPT, "probe.sh", *self.python, "-u", "-m", "trainer.probing", *words]
+        return srun_line(nodes, program)
+
+    def variables(self) -> dict[str, str]:
+        """What that line needs in its environment."""
+        return {**self.environment, _SCRIPT: self.script}
+
+
+def probe(setting: Setting, effort: Effort, is_to_end: Callable[[], bool] = lambda: False) -> ProbeReport:
+    """Test the nodes. Raises OpsctlError where none of them could be asked, or somebody wanted it to end."""
+    began, at = time.monotonic(), now()
+    alone = _alone(setting, effort, is_to_end)
+    gone = {**alone.late, **alone.lost}
+    through = [one.node for one in sorted_answers(setting.nodes, alone.lines, gone) if one.ended and not one.lost]
+    together = _together(setting, effort, through, is_to_end) if len(through) > 1 else Heard()
+    if alone.cut_short or together.cut_short:
+        raise OpsctlError("the nodes were not tested to the end: the job is to leave")
+    late = {**late_together(together, through), **alone.late}
+    unheard = [ProbeLine(node=node, part=NETWORK, what=LATE, text=why) for node, why in together.late.items()]
+    answers = sorted_answers(
+        setting.nodes, [*alone.lines, *together.lines, *unheard], {**together.lost, **alone.lost}, late
+    )
+    judgement = judge(answers, setting.expected)
+    return ProbeReport(
+        at=at,
+        effort=effort.name,
+        took_s=round(time.monotonic() - began, 2),
+        nodes=judgement.nodes,
+        general=judgement.general,
+        not_seen=judgement.not_seen,
+        links=judgement.links,
+    )
+
+
+def late_together(heard: Heard, nodes: Sequence[str]) -> dict[str, str]:
+    """Who did not even begin the second pass, where most did. Who hangs in it may hang for want of another. Pure."""
+    begun = {line.node for line in heard.lines}
+    if 2 * len(begun) <= len(nodes):
+        return {}
+    return {node: f"in the network's test: {why}" for node, why in heard.late.items() if node not in begun}
+
+
+def _alone(setting: Setting, effort: Effort, is_to_end: Callable[[], bool]) -> Heard:
+    turn = f"opsctl-probe-{setting.job_id}"
+    words = ["node", "--effort", effort.name, "--folder", str(setting.folder), "--turn", turn]
+    limit_s = effort.nodes_s + STEP_END_S / 2
+    heard = ask(setting.command(setting.nodes, words), setting.variables(), setting.nodes, limit_s, is_to_end)
+    if not heard.lines and not heard.cut_short:
+        why = next((line for line in heard.words if "error" in line.lower()), "".join(heard.words[:1]))
+        raise OpsctlError(f"no node could be tested: {why or 'nothing was printed'}")
+    return heard
+
+
+def _together(setting: Setting, effort: Effort, nodes: Sequence[str], is_to_end: Callable[[], bool]) -> Heard:
+    address, port = setting.meeting(nodes[0])
+    words = ["network", "--effort", effort.name, "--nodes", str(len(nodes)), "--address", address, "--port", str(port)]
+    words += ["--ranks-per-node", str(max(setting.expected.gpus_per_node, 1))]
+    limit_s = effort.network_s + STEP_END_S / 2
+    return ask(setting.command(nodes, words), setting.variables(), nodes, limit_s, is_to_end)

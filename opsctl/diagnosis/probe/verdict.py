@@ -1,0 +1,342 @@
+"""From what nodes said to what is to be thought of them. Pure.
+
+A rate is held against the nodes of the same hardware: slow is who is both far off (a ratio) and unlike the others (in
+their own usual deviations), so that a noisy cluster accuses nobody. Slow is also who was not through in time, which on
+a busy machine says nothing worse; who said nothing at all while others answered is bad. What is wrong by itself, a
+wrong product, is bad and counts alone. What most nodes have in common is no node's fault and is told as such.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from opsctl.diagnosis.probe.links import slow_links
+from opsctl.diagnosis.probe.measures import (
+    CLOCK_S,
+    DISK_GIB,
+    FAR_BEHIND,
+    FEWEST,
+    LATE_END,
+    LEFTOVER_MIB,
+    MEMORY_SHARE,
+    ODDITIES,
+    RATES,
+    RUN_FOLDER_FAILED,
+    SHM_GIB,
+    SLOW_DEVIATIONS,
+    SOFTWARE,
+    SUM_TOLERANCE,
+    SUSPICIOUS_DEVIATIONS,
+    ZEROES,
+    Measure,
+)
+from opsctl.diagnosis.probe.outliers import deviations, minority, slowness, usual_and_deviation
+from opsctl.diagnosis.probe.report import NodeReport, Reason, Standing
+from opsctl.diagnosis.probe.results import Answer
+from trainer.formats.probe import NETWORK, PROGRAM
+
+#: Parts whose failure leaves the node unfit; the others only leave it untested.
+_NEEDED = frozenset({"run_folder", "shm", "disk", "memory", "products", "gpus", "gpu_products"})
+#: What answers at once or hangs: nothing else runs on it.
+_DEVICES = frozenset({"gpus", "gpu_products"})
+#: Of those, what a node alone is not called bad for: it may be the folder's fault.
+_FOLDERS = frozenset({"run_folder", "shm", "disk"})
+#: What a part says that fails because of what is installed, not of the node.
+_NOT_INSTALLED = ("ModuleNotFoundError", "ImportError")
+#: What is a node's own fault however many have it.
+_NEVER_GENERAL = frozenset({"answer", f"answer{LATE_END}", "products.wrong", "gpu_products.wrong"})
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of the nodes beside what they say."""
+
+    gpus_per_node: int = 0
+    memory_mib: Mapping[str, int] | None = None  # node -> Slurm's RealMemory
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is thought of all of them."""
+
+    nodes: tuple[NodeReport, ...]
+    general: tuple[str, ...]
+    not_seen: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+
+def judge(answers: Sequence[Answer], expected: Expected) -> Judgement:
+    """Every node's standing."""
+    found: dict[str, list[Reason]] = {answer.node: [] for answer in answers}
+    for node, reason in (*_alone(answers, expected), *_software(answers), *_among_their_like(answers)):
+        found[node].append(reason)
+    general = _general(found)
+    reports = tuple(_report(answer, found[answer.node], set(general)) for answer in answers)
+    off = {node for node, reasons in found.items() if any(one.measure.startswith(f"{NETWORK}.") for one in reasons)}
+    links = tuple(slow_links(answers, off))
+    return Judgement(reports, tuple(general.values()), tuple(_not_seen(answers, expected)), links)
+
+
+def _general(found: Mapping[str, Sequence[Reason]]) -> dict[str, str]:
+    """Measure -> words, of what more than half of the nodes have, where there are several.
+
+    Of the run's folder a failure that any two have alike is in common: it goes by that, see `_alike_by`.
+    """
+    having: dict[str, list[Reason]] = {}
+    for reasons in found.values():
+        for one in {reason.measure: reason for reason in reasons}.values():
+            if one.measure not in _NEVER_GENERAL:
+                having.setdefault(one.measure, []).append(one)
+    common = {what: them for what, them in having.items() if len(found) > 1 and 2 * len(them) > len(found)}
+    if RUN_FOLDER_FAILED not in common:
+        alike: dict[str, list[Reason]] = {}
+        for one in having.get(RUN_FOLDER_FAILED, []):
+            alike.setdefault(_alike_by(one), []).append(one)
+        common.update({what: them for what, them in alike.items() if len(them) > 1})
+    return {what: f"{len(them)} of {len(found)} nodes: {them[0].words}" for what, them in common.items()}
+
+
+def _alike_by(reason: Reason) -> str:
+    """Its words without the file, which each node names after itself."""
+    return reason.words.partition(": '")[0]
+
+
+def _report(answer: Answer, reasons: Sequence[Reason], general: set[str]) -> NodeReport:
+    own = [one for one in reasons if not general & {one.measure, _alike_by(one)}]
+    own.sort(key=lambda one: -one.standing.rank)
+    numbers = {f"{part}.{what}": _worst(what, list(by.values())) for (part, what), by in answer.numbers.items()}
+    return NodeReport(
+        node=answer.node,
+        standing=own[0].standing if own else Standing.FINE,
+        hardware=hardware_of(answer),
+        reasons=tuple(own),
+        numbers={name: value for name, value in sorted(numbers.items()) if math.isfinite(value)},
+    )
+
+
+def _worst(what: str, values: Sequence[float]) -> float:
+    known = {rate.what: rate.more_is_better for rate in RATES}
+    return min(values) if known.get(what, False) else max(values)
+
+
+def hardware_of(answer: Answer) -> str:
+    """What a node is compared by: processor, and GPU where it has one."""
+    parts = (answer.texts.get(("machine", "cpu"), ""), answer.texts.get(("gpus", "name"), ""))
+    return ", ".join(filter(None, parts))
+
+
+def _bad(node: str, measure: str, words: str) -> tuple[str, Reason]:
+    return node, Reason(Standing.BAD, measure, words)
+
+
+def _slow(node: str, measure: str, words: str) -> tuple[str, Reason]:
+    return node, Reason(Standing.SLOW, measure, words)
+
+
+def _suspicious(node: str, measure: str, words: str) -> tuple[str, Reason]:
+    return node, Reason(Standing.SUSPICIOUS, measure, words)
+
+
+_Fault = Callable[[str, str, str], tuple[str, Reason]]
+
+
+def _alone(answers: Sequence[Answer], expected: Expected) -> Iterator[tuple[str, Reason]]:
+    """What needs no others to be wrong."""
+    talked = sum(NETWORK in answer.ended for answer in answers)
+    needed = _NEEDED | {NETWORK} if 2 * talked > len(answers) else _NEEDED
+    needed -= _FOLDERS if len(answers) == 1 else frozenset()
+    answered = sum(bool(answer.ended) for answer in answers)
+    any_gpu = any(answer.number("machine", "gpu_devices") for answer in answers)
+    for answer in answers:
+        node = answer.node
+        if answer.lost:
+            yield _bad(node, "answer", answer.lost)
+        if not answer.ended:
+            if not answer.lost:
+                yield _unheard(answer, answered, len(answers))
+            continue
+        for part, why in answer.failed.items():
+            fault = _bad if part in needed and not why.startswith(_NOT_INSTALLED) else _suspicious
+            if not answer.lost:
+                yield fault(node, f"{part}.failed", f"{part.replace('_', ' ')}: {why}")
+        yield from _late(answer, needed)
+        yield from _zeroes(answer)
+        yield from _sizes(answer, expected, _bad if len(answers) > 1 else _suspicious)
+        if any_gpu and expected.gpus_per_node:
+            yield from _gpus(answer, expected.gpus_per_node)
+
+
+def _unheard(answer: Answer, answered: int, of: int) -> tuple[str, Reason]:
+    """Of one that ended no part. A training would wait for a silent one in vain; a busy one has begun to answer."""
+    measure = f"answer{LATE_END}"
+    if answer.is_silent and 2 * answered >= of:
+        return _bad(answer.node, measure, f"it said nothing at all, while {answered} of {of} nodes answered")
+    return _slow(answer.node, measure, "it did not answer in time")
+
+
+def _late(answer: Answer, needed: frozenset[str]) -> Iterator[tuple[str, Reason]]:
+    """Parts that were not done in their time, and the node as a whole."""
+    parts = [part for part in answer.late if part != PROGRAM]
+    for part in parts:
+        fault = _bad if part in _DEVICES else _slow if part in needed else _suspicious
+        yield fault(answer.node, f"{part}{LATE_END}", f"{part.replace('_', ' ')}: {answer.late[part]}")
+    if PROGRAM in answer.late:
+        yield _slow(answer.node, f"{PROGRAM}{LATE_END}", answer.late[PROGRAM])
+
+
+def _zeroes(answer: Answer) -> Iterator[tuple[str, Reason]]:
+    for table, fault in ((ZEROES, _bad), (ODDITIES, _suspicious)):
+        for (part, what), words in table.items():
+            for of, number in answer.numbers.get((part, what), {}).items():
+                if number:
+                    tried = answer.numbers.get((part, "tried"), {}).get(of, 0.0)
+                    yield fault(answer.node, f"{part}.{what}", words.format(n=number, of=of, tried=tried))
+    wrong = [of for of, number in answer.numbers.get(("network", "link_wrong"), {}).items() if number]
+    if wrong:
+        yield _bad(
+            answer.node, "network.link_wrong", f"what arrived from {len(wrong)} other nodes was not what they sent"
+        )
+
+
+def _sizes(answer: Answer, expected: Expected, fault: _Fault) -> Iterator[tuple[str, Reason]]:
+    """fault: what another size than Slurm's is; a node alone may have been described wrong, as several may."""
+    node, memory = answer.node, answer.number("machine", "memory_mib")
+    promised = (expected.memory_mib or {}).get(node)
+    if memory is not None and promised and memory < MEMORY_SHARE * promised:
+        yield fault(node, "machine.memory_mib", f"{memory:,.0f} MiB of memory, where Slurm counts on {promised:,}")
+    shm, disk = answer.number("shm", "free_gib"), answer.number("disk", "free_gib")
+    if shm is not None and shm < SHM_GIB:
+        yield _suspicious(node, "shm.free_gib", f"{shm:.2g} GiB are free in /dev/shm")
+    if disk is not None and disk < DISK_GIB:
+        where = answer.texts.get(("disk", "folder"), "its own disk")
+        yield _suspicious(node, "disk.free_gib", f"{disk:.2g} GiB are free at {where}")
+    clock = answer.number("run_folder", "clock_offset_s")
+    if clock is not None and abs(clock) > CLOCK_S:
+        yield _suspicious(node, "run_folder.clock_offset_s", f"its clock is {clock:+,.0f} s off the file server's")
+
+
+def _gpus(answer: Answer, wanted: int) -> Iterator[tuple[str, Reason]]:
+    there = answer.number("gpus", "count")
+    there = answer.number("machine", "gpu_devices") if there is None else there
+    if there is not None and there < wanted:
+        yield _bad(answer.node, "gpus.count", f"{there:g} GPUs, where the run has {wanted} on each node")
+    for of, used in answer.numbers.get(("gpus", "memory_used_mib"), {}).items():
+        if used > LEFTOVER_MIB:
+            words = f"{used:,.0f} MiB of GPU {of} are taken before anything of this job runs: a leftover process?"
+            yield _bad(answer.node, "gpus.memory_used_mib", words)
+    most = answer.numbers.get(("gpus", "pcie_width_most"), {})
+    for of, width in answer.numbers.get(("gpus", "pcie_width"), {}).items():
+        if width < most.get(of, width):
+            yield _suspicious(answer.node, "gpus.pcie_width", f"GPU {of} has {width:g} of its {most[of]:g} PCIe lanes")
+
+
+def _software(answers: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+    """Versions that a few have otherwise."""
+    for what, words, is_needed in SOFTWARE:
+        texts = {one.node: one.texts.get(("machine", what), "none") for one in answers if "machine" in one.ended}
+        most, others = minority(texts)
+        for node, text in others.items():
+            fault = _bad if is_needed else _suspicious
+            yield fault(node, f"machine.{what}", f"{words} {text}, where most nodes have {most}")
+
+
+def _among_their_like(answers: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+    classes: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if answer.ended:
+            classes.setdefault(hardware_of(answer), []).append(answer)
+    for alike in classes.values():
+        for measure in RATES:
+            yield from _rates(measure, alike)
+        yield from _exact(alike)
+
+
+def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+    values = {one.node: _of_node(measure, one) for one in alike}
+    known = {node: found for node, found in values.items() if found is not None}
+    if len(known) == 2 and measure.slow:
+        yield from _one_of_two(measure, {node: value for node, (value, _) in known.items()})
+    if len(known) < FEWEST:
+        return
+    usual, deviation = usual_and_deviation([value for value, _ in known.values()])
+    slowness_of = {node: slowness(value, usual, measure.more_is_better) for node, (value, _) in known.items()}
+    off = {node: deviations(slow, deviation) for node, slow in slowness_of.items()}
+    far = {
+        node
+        for node, slow in slowness_of.items()
+        if measure.slow is not None
+        and slow >= measure.slow
+        and (off[node] >= SLOW_DEVIATIONS or _is_far_behind(node, slowness_of))
+    }
+    # Where all links of several nodes are slow these may be a rack, and its switch's links slow, not theirs.
+    fault_of_far = _suspicious if measure.of == "link" and len(far) > 1 else _slow
+    for node, (value, of) in known.items():
+        slow = slowness_of[node]
+        if node not in far and not (slow >= measure.suspicious and off[node] >= SUSPICIOUS_DEVIATIONS):
+            continue
+        fault = fault_of_far if node in far else _suspicious
+        which = f" of GPU {of}" if measure.of == "GPU" and of is not None else ""
+        words = f"{measure.words}{which}: {value:.3g} {measure.unit}, where the others have {usual:.3g}"
+        yield fault(node, f"{measure.part}.{measure.what}", f"{words} ({slow:.1f} times slower)")
+
+
+def _is_far_behind(node: str, slowness_of: Mapping[str, float]) -> bool:
+    """Whether it is FAR_BEHIND times slower than every other: among few nodes that differ, deviations say little."""
+    return slowness_of[node] >= FAR_BEHIND * max(slow for other, slow in slowness_of.items() if other != node)
+
+
+def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | None:
+    """(the node's number, of which GPU): its slowest GPU's, its links' best quarter."""
+    values = answer.numbers.get((measure.part, measure.what))
+    if not values:
+        return None
+    if measure.of == "link":
+        # Not their middle: most links of a smaller rack's nodes lead out of it. A node to blame has no fast one.
+        best_first = sorted(values.values(), reverse=measure.more_is_better)
+        return best_first[(len(best_first) - 1) // 4], None
+    worst = min if measure.more_is_better else max
+    return worst((number, of if of is not None else -1) for of, number in values.items())
+
+
+def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Iterator[tuple[str, Reason]]:
+    """Two that differ: one of them is off, and nobody can say which but by what is faster."""
+    (first, a), (second, b) = values.items()
+    slow = max(slowness(a, b, measure.more_is_better), slowness(b, a, measure.more_is_better))
+    if measure.slow is None or slow < measure.slow or measure.of == "link":
+        return
+    node, value, other = (first, a, b) if slowness(a, b, measure.more_is_better) > 1 else (second, b, a)
+    words = f"{measure.words}: {value:.3g} {measure.unit}, where the one other node has {other:.3g}"
+    yield _suspicious(node, f"{measure.part}.{measure.what}", words)
+
+
+def _exact(alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+    """Sums and sizes in which equal machines are equal."""
+    sums = {one.node: total for one in alike if (total := one.number("products", "sum")) is not None}
+    if len(sums) >= FEWEST:
+        usual, _ = usual_and_deviation(list(sums.values()))
+        for node, total in sums.items():
+            if not abs(total - usual) <= SUM_TOLERANCE * usual:
+                words = f"computes otherwise: a sum of products is {total:.9g}, where the others have {usual:.9g}"
+                yield _bad(node, "products.sum", words)
+    for what, words in (("memory_mib", "MiB of memory"), ("cores", "cores"), ("cores_ours", "cores of this job")):
+        sizes = {one.node: size for one in alike if (size := one.number("machine", what)) is not None}
+        usual, _ = usual_and_deviation(list(sizes.values())) if len(sizes) >= FEWEST else (0.0, 0.0)
+        for node, size in sizes.items():
+            if size < MEMORY_SHARE * usual:
+                yield _suspicious(node, f"machine.{what}", f"{size:,.0f} {words}, where the others have {usual:,.0f}")
+
+
+def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:
+    if expected.gpus_per_node and not any(answer.number("machine", "gpu_devices") for answer in answers):
+        yield "no node shows a GPU: none was tested"
+    of_each = Counter(hardware_of(one) for one in answers if one.ended)
+    few = [f"{one.node} ({hardware_of(one)})" for one in answers if one.ended and of_each[hardware_of(one)] < FEWEST]
+    if len(answers) >= FEWEST and few:
+        yield f"too few of their kind to be compared: {', '.join(few)}"
+    if len(answers) > 1 and not any(NETWORK in answer.ended for answer in answers):
+        said = (answer.failed.get(NETWORK) or answer.late.get(NETWORK) for answer in answers)
+        why = next(filter(None, said), "no two nodes answered")
+        yield f"the network was not tested: {why}"

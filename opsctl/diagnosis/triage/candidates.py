@@ -1,0 +1,334 @@
+"""What could be the cause: a candidate for each line, and for each word of Slurm, stacks, samples and signals. Pure."""
+
+from __future__ import annotations
+
+import math
+import signal
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from opsctl.diagnosis.triage.collective_timeouts import waited
+from opsctl.diagnosis.triage.findings import ENDING_RULES, SURE, Facts, Finding, SlurmWord, by_one_clock, is_root
+from opsctl.diagnosis.triage.rules import Fault, Role
+from opsctl.run.attempts.cause import describe, signal_of
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.verdict import Cause, Quote
+from opsctl.slurm.states import End, end_of
+from trainer.formats.attempt_records import HARD_END_STATUS, Failure
+from trainer.formats.lost_peers import is_lost_peer, says_nothing, signal_name
+
+#: Said before the training went on: it may have come of it, or not.
+_SURVIVED = 0.3
+#: Said as a warning: the program went on after it, at least for a while.
+_WARNED = 0.5
+#: To the line that came first, and to what the rank that failed first said itself.
+_FIRST_BONUS, _OWN_WORDS_BONUS = 0.08, 0.15
+#: What is less than this says too little to look no further.
+ENOUGH = 0.4
+#: A node that is out of service by now: nobody knows since when, nor whether for this.
+_BY_NOW = 0.35
+#: How much less a line is worth that only follows from something.
+_FOLLOWED = 0.7
+#: From here on memory is as good as full; and how near to the end a sample has to be to say so.
+_FULL, _SAMPLE_COUNTS_S = 0.95, 120.0
+#: What is known of an end by signal alone, where no line says more: cause, whose, how sure.
+_SIGNALS = {
+    "SIGSEGV": (Cause.USER_CODE, Fault.USER, 0.45),
+    "SIGFPE": (Cause.USER_CODE, Fault.USER, 0.45),
+    "SIGILL": (Cause.USER_CODE, Fault.USER, 0.4),
+    "SIGABRT": (Cause.USER_CODE, Fault.USER, 0.4),
+}
+#: Python's, where it could not write the last of its output.
+_NOT_FLUSHED = 120
+#: What no uncaught error (1), no shell, no Python and no trainer on its way out ends with: the program chose it.
+_OWN_EXIT_CODES = frozenset(range(2, 125)) - {_NOT_FLUSHED, HARD_END_STATUS}
+_LEFT = "It ended itself, with that exit code: look for who calls exit in the program and in what it loads."
+_SLURM = {
+    End.OUT_OF_MEMORY: (Cause.HOST_OOM, Fault.USER, 0.9),
+    End.TIME_LIMIT: (Cause.TIME_LIMIT, Fault.NOBODY, 0.9),
+    End.PREEMPTED: (Cause.PREEMPTED, Fault.NOBODY, 0.95),
+    End.NODE_FAILURE: (Cause.NODE_FAILURE, Fault.NODE, 0.9),
+    End.CANCELLED: (Cause.CANCELLED, Fault.NOBODY, 0.75),
+}
+#: What an attempt's own ending says.
+_ENDINGS = {
+    Ending.SKIPPED_ITERATIONS: (Cause.DIVERGED, Fault.USER, 0.95),
+    Ending.NODE_FAILURE: (Cause.NODE_FAILURE, Fault.NODE, 0.9),
+    Ending.TIME_LIMIT: (Cause.TIME_LIMIT, Fault.NOBODY, 0.85),
+    Ending.PREEMPTED: (Cause.PREEMPTED, Fault.NOBODY, 0.9),
+    Ending.CANCELLED: (Cause.CANCELLED, Fault.NOBODY, 0.7),
+    Ending.OUT_OF_MEMORY: (Cause.HOST_OOM, Fault.USER, 0.85),
+}
+#: Who says that a connection is lost is one of its ends; nobody knows which one lost it. Who waited is not who hangs.
+_OF_ANOTHER = (Cause.NETWORK, Cause.HANG)
+#: What other ranks say once one has crashed, by such a signal, and how sure the crash then is.
+_OF_PEERS, _CRASHES, _CRASHED = (Cause.NETWORK, Cause.NCCL), (signal.SIGSEGV, signal.SIGFPE, signal.SIGILL), 0.7
+_LATEST = math.inf
+#: What comes to a training whether or not it goes on.
+_COME_ANYWAY = (Cause.TIME_LIMIT, Cause.CANCELLED, Cause.PREEMPTED)
+#: One node that several others do not reach.
+_LOST = 0.66
+#: Ranks that stand still with none of them apart.
+_WAITED_ALIKE = 0.75
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing that could be it, and what speaks for it."""
+
+    cause: Cause
+    fault: Fault
+    score: float  # with what stands for it beside its own weight
+    weight: float
+    sentence: str
+    quote: Quote
+    node: str = ""
+    rank: int | None = None
+    at: datetime | None = None
+    say: str = ""
+    order: tuple[float, float] = (_LATEST, _LATEST)
+    rule: str = ""
+    is_pointed_at: bool = False  # the line names the rank, whoever says it
+    names_place: bool = True  # whether where it was said is where it struck
+
+
+def of_findings(facts: Facts, first: Failure | None, role: Role) -> list[Candidate]:
+    """Of the lines whose rules have that role."""
+    found = [one for one in facts.findings if one.rule.role is role]
+    earliest = min((_order(one, facts) for one in found if not one.is_before_progress), default=None)
+    return [_of_finding(one, facts, first, _order(one, facts) == earliest) for one in found]
+
+
+def _of_finding(one: Finding, facts: Facts, first: Failure | None, is_first: bool) -> Candidate:
+    weight = one.rule.weight * (_SURVIVED if one.is_before_progress else 1.0)
+    weight *= _FOLLOWED if one.rule.role is Role.CASCADE else 1.0
+    weight *= _WARNED if one.is_warning and one.rule.role is Role.ROOT and one.rule.weight < SURE else 1.0
+    score = weight + (_FIRST_BONUS if is_first else 0.0)
+    is_own = first is not None and not is_lost_peer(first.message) and first.rank in (one.rank, one.is_words_of)
+    if is_own and one.rule.role is Role.ROOT and not one.is_before_progress:
+        score += _OWN_WORDS_BONUS
+    return Candidate(
+        cause=one.rule.cause,
+        fault=one.rule.fault,
+        score=score,
+        weight=weight,
+        sentence=one.text,
+        quote=one.quote,
+        node=one.node,
+        rank=one.rank,
+        at=one.at,
+        say=one.rule.say,
+        rule=one.rule.name,
+        is_pointed_at=one.is_pointed_at,
+        names_place=one.rule.placed and not (one.rule.role is Role.CASCADE and one.rule.cause in _OF_ANOTHER),
+        order=_order(one, facts),
+    )
+
+
+def _order(one: Finding, facts: Facts) -> tuple[float, float]:
+    """By the log's own order; what a launcher kept of a rank comes where its moment puts it, after all without one."""
+    at = by_one_clock(one.at, one.node, facts.advances_s)
+    return (float(one.order) if one.order >= 0 else _LATEST, at.timestamp() if at else _LATEST)
+
+
+def of_slurm(facts: Facts) -> list[Candidate]:
+    """What Slurm says of the end, or the attempt, and of nodes."""
+    word, found = facts.slurm, []
+    end = end_of(word.state)
+    if end in _SLURM and not (end is End.CANCELLED and word.is_asked_for):
+        cause, fault, weight = _SLURM[end]
+        if cause is Cause.CANCELLED and _failed_before_it_was_cancelled(facts):
+            weight = ENOUGH
+        failed = _failed_node(word)
+        only = facts.nodes[0] if len(facts.nodes) == 1 and cause is Cause.HOST_OOM else ""
+        quote = Quote(source="slurm", text=f"{word.state}{f' ({failed})' if failed else ''}")
+        found.append(Candidate(cause, fault, weight, weight, f"Slurm says {quote.text}", quote, node=failed or only))
+    elif facts.reason in _ENDINGS:
+        cause, fault, weight = _ENDINGS[Ending(facts.reason)]
+        failed = _failed_node(word) if cause is Cause.NODE_FAILURE else ""
+        quote = Quote(source="attempt", text=f"ended: {facts.reason}")
+        found.append(Candidate(cause, fault, weight, weight, f"The attempt ended: {facts.reason}", quote, node=failed))
+    elif word.state.startswith("REQUEUE"):
+        quote = Quote(source="slurm", text=word.state)
+        found.append(Candidate(Cause.CANCELLED, Fault.NOBODY, ENOUGH, ENOUGH, f"Slurm says {word.state}", quote))
+    for node, reason in word.bad_nodes:
+        quote = Quote(source="slurm", text=f"{node}: {reason or 'out of service'}")
+        text = f"Slurm has taken {node} out of service"
+        found.append(Candidate(Cause.NODE_FAILURE, Fault.NODE, _BY_NOW, _BY_NOW, text, quote, node=node))
+    return found
+
+
+def _failed_before_it_was_cancelled(facts: Facts) -> bool:
+    """Whether something had failed by then: somebody cancels also what hangs since."""
+    ended = min((one.order for one in facts.findings if one.rule.name in ENDING_RULES), default=None)
+    return any(
+        is_root(one) and not one.is_before_progress and one.rule.placed and (ended is None or 0 <= one.order < ended)
+        for one in facts.findings
+    )
+
+
+def _failed_node(word: SlurmWord) -> str:
+    """The node that Slurm says has failed, or the only one of the job that is out of service since."""
+    if word.failed_nodes:
+        return word.failed_nodes[0] if len(word.failed_nodes) == 1 else ""
+    return word.bad_nodes[0][0] if len(word.bad_nodes) == 1 else ""
+
+
+def of_stacks(facts: Facts) -> list[Candidate]:
+    """The rank that was elsewhere as a step hung, or that all ranks waited alike."""
+    if not facts.stacks:
+        return []
+    group = next((one for one in facts.stacks if one.is_odd), None)
+    if group is None:
+        most = max(facts.stacks, key=lambda one: one.count)
+        text = f"nothing was logged any more; ranks {most.ranks} waited in {most.collective or 'the same place'}"
+        quote = Quote(source="stacks", text=text)
+        return [Candidate(Cause.HANG, Fault.NOBODY, _WAITED_ALIKE, _WAITED_ALIKE, text, quote)]
+    where = group.frames[0] if group.frames else "did not answer"
+    is_told = not where.startswith("did not answer")
+    text = f"rank {group.ranks} {'was in ' if is_told else ''}{where} while the others waited for it"
+    rank = int(group.ranks) if group.ranks.isdecimal() else None
+    node = group.nodes[0] if len(group.nodes) == 1 else ""
+    quote = Quote(source="stacks", text=text)
+    return [Candidate(Cause.HANG, Fault.NOBODY, 0.8, 0.8, text, quote, node=node, rank=rank)]
+
+
+def after_a_hang(candidates: list[Candidate], facts: Facts) -> list[Candidate]:
+    """With what ended a training that stood still by then, a limit, a person, for as much less as it then says."""
+    if not facts.stacks:
+        return candidates
+    return [
+        replace(one, score=one.score * _FOLLOWED, weight=one.weight * _FOLLOWED) if one.cause in _COME_ANYWAY else one
+        for one in candidates
+    ]
+
+
+def after_a_crash(candidates: list[Candidate], facts: Facts, first: Failure | None) -> list[Candidate]:
+    """With the crash of the rank that failed first, and less for what NCCL says on other ranks, which only followed."""
+    if first is None or signal_of(first) not in _CRASHES:
+        return candidates
+    less = [
+        replace(one, score=one.score * _FOLLOWED, weight=one.weight * _FOLLOWED)
+        if one.cause in _OF_PEERS and one.rank != first.rank
+        else one
+        for one in candidates
+    ]
+    crash = [replace(one, score=_CRASHED, weight=_CRASHED) for one in of_signal(facts, first)]
+    return [*less, *crash] if any(one.cause in _OF_PEERS for one in candidates) else candidates
+
+
+def of_waiting(facts: Facts) -> list[Candidate]:
+    """The rank that did not come to a collective in which the others waited until its time was over."""
+    late = [one for one in facts.findings if not one.is_before_progress]
+    found = waited(late, len(facts.ranks))
+    said = next((one for one in late if one.rank in found.ranks), None)
+    if said is None:
+        return []
+    if found.odd:
+        text = f"ranks {', '.join(map(str, found.odd))} called another collective than the others' {found.collective}"
+        rank = found.odd[0] if len(found.odd) == 1 else None
+        return [Candidate(Cause.USER_CODE, Fault.USER, 0.7, 0.7, text, said.quote, rank=rank, at=said.at)]
+    if found.missing:
+        text = f"{len(found.ranks)} ranks waited in {found.collective} for rank {', '.join(map(str, found.missing))}"
+        rank = found.missing[0] if len(found.missing) == 1 else None
+        node = next((place.node for place in facts.ranks if place.rank == rank), "")
+        work = next((line for doer, line in facts.other_work if rank is not None and doer == rank), None)
+        if work is not None:
+            text = f"{text}, which did other work: {work}"
+        what = (Cause.HANG, Fault.NOBODY, 0.55, 0.55) if work is None else (Cause.USER_CODE, Fault.USER, 0.7, 0.7)
+        return [Candidate(*what, text, said.quote, node=node, rank=rank, at=said.at)]
+    return []
+
+
+def of_peers(facts: Facts) -> list[Candidate]:
+    """Return the one node that several report as the other end of lost connections, and that reports nothing itself.
+
+    A node whose own ranks alone lose connections, to each other, is the one too.
+    """
+    late = [one for one in facts.findings if one.peer and not one.is_before_progress]
+    is_within = len(late) > 1 and all(one.node == one.peer for one in late)
+    late = [one for one in late if is_within or one.node != one.peer]
+    peers = {one.peer for one in late}
+    tellers = {
+        (one.rank if one.local_rank is None else one.local_rank) if is_within else one.node or one.rank for one in late
+    }
+    has_words = any(
+        one.node in peers and one.peer != one.node and one.rule.role is not Role.TEARDOWN for one in facts.findings
+    )
+    if len(peers) != 1 or len(tellers - {None}) < 2 or (has_words and not is_within):
+        return []
+    said, node = late[0], late[0].peer
+    text = f"{len(tellers)} nodes or ranks lost their connections to {node}: {said.text}"
+    lost = Candidate(Cause.NETWORK, Fault.NOBODY, _LOST, _LOST, text, said.quote, node=node, at=said.at)
+    return [replace(lost, is_pointed_at=True)]
+
+
+def _said_something(first: Failure, facts: Facts) -> bool:
+    """Whether the rank told why it ends: NCCL's watchdog does, for what others did not do."""
+    late = (one for one in facts.findings if not one.is_before_progress)
+    return any(one.rank == first.rank and one.rule.role is Role.CASCADE for one in late)
+
+
+def was_ended(facts: Facts, first: Failure | None) -> bool:
+    """Whether the rank that failed first was killed, or told to end: what others say of lost peers came of that."""
+    if first is None:
+        return False
+    number = signal_of(first)
+    return number in (signal.SIGKILL, signal.SIGBUS) or (number is not None and first.rank in facts.told_to_end)
+
+
+def of_samples(facts: Facts, first: Failure | None) -> list[Candidate]:
+    """What its node was short of right before a rank was killed by a signal that such a want brings."""
+    number = signal_of(first) if first is not None else None
+    sample = next((one for one in facts.samples if first is not None and one.node == first.node), None)
+    if first is None or sample is None or _apart_s(sample.at, first.failed_at) > _SAMPLE_COUNTS_S:
+        return []
+    if number == signal.SIGKILL and sample.memory_share >= _FULL:
+        cause, what, share = Cause.HOST_OOM, "host memory", sample.memory_share
+    elif number == signal.SIGBUS and sample.shm_share >= _FULL:
+        cause, what, share = Cause.SHM, "/dev/shm", sample.shm_share
+    else:
+        return []
+    text = f"{describe(first)}, as {what} there was {share:.0%} full"
+    quote = Quote(source="samples", text=f"{sample.node}: {what} {share:.0%} full", at=sample.at)
+    return [Candidate(cause, Fault.USER, 0.75, 0.75, text, quote, first.node, first.rank, first.failed_at)]
+
+
+def _apart_s(one: datetime, other: datetime | None) -> float:
+    return math.inf if other is None else abs((one - other).total_seconds())
+
+
+def of_signal(facts: Facts, first: Failure | None) -> list[Candidate]:
+    """What an end by a signal means that nothing explains; nothing for those that can mean anything."""
+    number = signal_of(first) if first is not None else facts.slurm.signal
+    if number is None or (first is not None and not says_nothing(first.message)):
+        return []
+    known = _SIGNALS.get(signal_name(number))
+    if known is None or (number == signal.SIGABRT and (first is None or _said_something(first, facts))):
+        return []
+    cause, fault, weight = known
+    text = describe(first) if first is not None else f"ended by {signal_name(number)}"
+    quote = Quote(source="launcher", text=text, at=first.failed_at if first else None)
+    place = (first.node, first.rank, first.failed_at) if first is not None else ("", None, None)
+    return [Candidate(cause, fault, weight, weight, text, quote, place[0], place[1], place[2])]
+
+
+def of_exit(facts: Facts, first: Failure | None) -> list[Candidate]:
+    """A rank that left by itself without a word: by an exit code of its own choice, or where an error leaves words."""
+    if first is None or first.exit_code is None or not says_nothing(first.message) or _said_something(first, facts):
+        return []
+    is_left_by_our_own = first.exit_code == 1 and bool(first.message)
+    if first.exit_code not in _OWN_EXIT_CODES and not is_left_by_our_own:
+        return []
+    text = describe(first)
+    quote = Quote(source="launcher", text=text, at=first.failed_at)
+    place = (first.node, first.rank, first.failed_at)
+    return [Candidate(Cause.USER_CODE, Fault.USER, 0.45, 0.45, text, quote, *place, say=_LEFT)]
+
+
+def of_cancelled_step(facts: Facts, first: Failure | None) -> list[Candidate]:
+    """A step that somebody cancelled, where Slurm itself says nothing of it: SIGTERM ended its ranks."""
+    said = facts.cancelled
+    if said is None or first is None or signal_of(first) not in (signal.SIGTERM, signal.SIGINT):
+        return []
+    return [Candidate(Cause.CANCELLED, Fault.NOBODY, ENOUGH, ENOUGH, said.text, said, at=said.at)]

@@ -1,0 +1,79 @@
+"""Whom the others waited for when a collective timed out: the rank that is not among those that waited. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from opsctl.diagnosis.triage.findings import Finding
+from opsctl.diagnosis.triage.lines import read_line
+
+_WORK = re.compile(
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<what>\w+)|Timed out waiting \d+ms for (recv|send) operation"
+)
+#: In a line of a rank that waits in a collective.
+WAITED_MARK = b"WorkNCCL("
+_BAR = re.compile(r"^(?P<what>[^%|]*?):?\s*\d+%\|[^|]*\|\s*(?P<done>[\d.]+)")
+_TRAINS = re.compile(r"(?i)\b(epoch|train|step|iter)")
+_WORK_WORDS = re.compile(
+    r"(?i)^\W*(evaluat|validat|tokeni[sz]|preprocess|download|upload|generat|merg|convert|export|pack|shuffl|filter)\w*ing\b"
+    r"|\balone\b|main process only|only on (the )?(main process|rank 0)|rank 0 only"
+)
+#: Ranks that did not wait are told where they are at most this share of all; more of them say nothing about one.
+_MOST_MISSING = 0.25
+#: Of ranks above the known ones so many times as were heard of are taken to be: a number in a log may be anything.
+_MOST_PER_HEARD = 4
+
+
+@dataclass(frozen=True)
+class Waited:
+    """What ranks said that waited in vain."""
+
+    ranks: frozenset[int]
+    missing: tuple[int, ...]  # ranks that did not wait, where they are few
+    odd: tuple[int, ...]  # ranks that waited in another collective of the same number than most
+    collective: str  # in which most waited
+
+
+def waited(findings: Iterable[Finding], size: int) -> Waited:
+    """`size`: how many ranks there are, as far as known; up to a number those below the highest heard of are too."""
+    works: dict[int, tuple[str, str]] = {}
+    for one in findings:
+        match = _WORK.search(one.text)
+        if match and one.rank is not None:
+            works.setdefault(one.rank, (match["number"] or "", match["what"] or "gloo"))
+    if not works:
+        return Waited(frozenset(), (), (), "")
+    (number, what), _ = Counter(works.values()).most_common(1)[0]
+    odd = tuple(rank for rank, (seen, other) in sorted(works.items()) if seen and seen == number and other != what)
+    size = max(size, min(max(works) + 1, _MOST_PER_HEARD * len(works)))
+    missing = tuple(rank for rank in range(size) if rank not in works)
+    few = missing if 0 < len(missing) <= max(1, size * _MOST_MISSING) else ()
+    return Waited(frozenset(works), few, odd, what)
+
+
+def other_work(before: Sequence[str], after: Sequence[str], reference: datetime) -> list[tuple[int, str]]:
+    """(rank, line) of work that is no training, and went on while others waited.
+
+    before, after: lines since the last iteration, before and after the first that tells of a wait that was in vain. A
+    progress bar counts where it goes on after it; one of nobody's is rank 0's, which alone prints them.
+    """
+    found: list[tuple[int, str]] = []
+    done: dict[str, float] = {}
+    for is_after, lines in ((False, before), (True, after)):
+        for line in lines:
+            said = read_line(line, reference)
+            rank = 0 if said.rank is None and said.local_rank in (None, 0) else said.rank
+            bar = _BAR.match(said.text)
+            if bar:
+                what, count = bar["what"], float(bar["done"].strip(".") or 0)
+                goes_on = is_after and (count > done[what] if what in done else bool(what))
+                done[what] = max(count, done.get(what, 0.0))
+                if goes_on and rank is not None and not _TRAINS.search(what):
+                    found.append((rank, said.text.strip()[:80]))
+            elif not is_after and said.rank is not None and _WORK_WORDS.search(said.text):
+                found.append((said.rank, said.text.strip()[:80]))
+    return found

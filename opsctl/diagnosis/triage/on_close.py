@@ -1,0 +1,205 @@
+"""The verdict on an attempt as it is closed, by its job or by who closes for it: in bounded time, never in its way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence, read_node_evidence
+from opsctl.diagnosis.nodes.node_samples import last_samples
+from opsctl.diagnosis.triage.attempt_section import part_of_attempt
+from opsctl.diagnosis.triage.decide import decide
+from opsctl.diagnosis.triage.findings import Facts, SlurmWord
+from opsctl.diagnosis.triage.read_evidence import read_attempt
+from opsctl.diagnosis.triage.rules import Rules, shipped_rules, site_rules
+from opsctl.run.attempts import events as attempts_file
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.verdict import Cause, Verdict
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.profile import profile_files, triage_rules_files
+from opsctl.slurm.types import JobEnd
+from trainer.formats.node_samples import NodeSample
+
+#: What a closing waits for the verdict.
+CLOSING_S = 20.0
+#: While Slurm ends the job: 30 seconds after it said so (KillWait) it kills it, with this process.
+ENDING_S = 3.0
+#: A command that closes somebody's lost attempt waits less.
+COMMAND_S = 8.0
+#: Ends that something has killed, or somebody; the others are what was wanted.
+BAD_ENDS = frozenset(
+    {
+        Ending.SIGNAL,
+        Ending.FAILED,
+        Ending.HANG,
+        Ending.NODE_FAILURE,
+        Ending.TIME_LIMIT,
+        Ending.CANCELLED,
+        Ending.PREEMPTED,
+        Ending.OUT_OF_MEMORY,
+        Ending.SKIPPED_ITERATIONS,
+        Ending.UNKNOWN,
+    }
+)
+#: Causes that speak against the node where they struck, and how sure one has to be.
+_OF_THE_NODE = frozenset(
+    {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE, Cause.NETWORK, Cause.HANG}
+)
+_SURE = 0.6
+_T = TypeVar("_T")
+
+
+def is_bad_end(attempt: Attempt) -> bool:
+    """Whether there is anything to find a cause of. Who asked for an end has it as the reason, or as a note."""
+    return attempt.reason in BAD_ENDS
+
+
+def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmWord, rules: Rules, seconds: float) -> Facts:
+    """What the attempt has left on disk, beside what Slurm says of its end. Never raises for what cannot be read."""
+    ends_at = time.monotonic() + seconds
+    unread: tuple[str, ...] = ()
+    part = None
+    try:
+        part = part_of_attempt(paths.output, paths.main_log, attempt.number, attempt.job_id, seconds / 2)
+        if part is None:
+            unread = (f"{paths.main_log}: no start line of attempt {attempt.number}",)
+    except OSError as error:
+        unread = (f"{paths.main_log}: {error.strerror or error}",)
+    folder = _folder_of(paths, attempt)
+    found = read_attempt(paths.output, folder, part, attempt.nodes, slurm, rules, ends_at - time.monotonic())
+    return with_record(found, attempt, last_samples(paths.output, folder), unread)
+
+
+def _folder_of(paths: RunPaths, attempt: Attempt) -> Path:
+    """Return the folder in which the attempt's ranks left things; an absent one where that cannot be known.
+
+    The newest attempt of a job has the job's folder, and what it found there was set aside under a number.
+    """
+    folder = paths.attempt_folder(attempt.job_id)
+    try:
+        same_job = [one.id for one in attempts_file.read(paths) if one.job_id == attempt.job_id]
+    except OSError:
+        return folder
+    if attempt.id not in same_job[:-1]:
+        return folder
+    numbered = folder.with_name(f"{folder.name}.{same_job.index(attempt.id) + 1}")
+    aside = [one for one in folder.parent.glob(f"{folder.name}.*") if one.is_dir()]
+    return numbered if len(aside) == len(same_job) - 1 else folder / "not-known"
+
+
+def with_record(found: Facts, attempt: Attempt, samples: tuple[NodeSample, ...], unread: tuple[str, ...] = ()) -> Facts:
+    """What was read of an attempt's end, with what its record and the samples of its nodes have beside that. Pure."""
+    told = [*found.failures, *([attempt.first_failure] if attempt.first_failure else []), *attempt.other_failures]
+    slurm = found.slurm
+    return replace(
+        found,
+        failures=tuple({one.rank: one for one in reversed(told)}.values()),
+        ranks=found.ranks or attempt.ranks,
+        slurm=slurm if slurm.failed_nodes else replace(slurm, failed_nodes=attempt.lost_nodes),
+        reason=attempt.reason or "",
+        stacks=attempt.stacks or found.stacks,
+        samples=samples,
+        unread=(*unread, *found.unread),
+    )
+
+
+def verdict_of(
+    paths: RunPaths, attempt: Attempt, slurm: SlurmWord, seconds: float = CLOSING_S, say: Callable[[str], None] = print
+) -> Verdict | None:
+    """What killed a closed attempt; None for an end that nothing killed, and where it cannot be told in time.
+
+    say: is told, in a line, why there is none.
+    """
+    if not is_bad_end(attempt):
+        return None
+
+    def find() -> Verdict:
+        rules = _rules(say)
+        return decide(facts_of(paths, attempt, slurm, rules, seconds * 0.8), rules)
+
+    return _bounded(find, seconds, say)
+
+
+def judge_lost(paths: RunPaths) -> Callable[[Attempt, JobEnd | None], Attempt]:
+    """For `attempts.lost`: an attempt that is closed for its job, with the verdict that what is on disk allows."""
+
+    def judge(attempt: Attempt, end: JobEnd | None) -> Attempt:
+        word = SlurmWord() if end is None else SlurmWord(end.state, _failed(end), end.exit_code, end.signal or None)
+        verdict = verdict_of(paths, attempt, word, COMMAND_S, lambda _line: None)
+        if verdict is not None:
+            note_node(paths, attempt, verdict)
+        return msgspec.structs.replace(attempt, verdict=verdict)
+
+    return judge
+
+
+def note_node(paths: RunPaths, attempt: Attempt, verdict: Verdict) -> None:
+    """Put what the verdict has against a node on record, once for an attempt and node, where that can be written."""
+    if verdict.user_fault or not verdict.node or verdict.cause not in _OF_THE_NODE or verdict.confidence < _SURE:
+        return
+    try:
+        known = {(one.attempt, one.node) for one in read_node_evidence(paths) if one.by == "triage"}
+        if (attempt.id, verdict.node) in known:
+            return
+        seen = NodeEvidence(
+            node=verdict.node,
+            kind=verdict.cause,
+            at=verdict.at or attempt.closed_at or now(),
+            words=verdict.summary,
+            confidence=verdict.confidence,
+            attempt=attempt.id,
+            by="triage",
+        )
+        append_node_evidence(paths, seen)
+    except OSError:
+        return
+
+
+def chosen_rules() -> Rules:
+    """The sites' own tables, as the profiles name them, before the one that is shipped. Raises OpsctlError."""
+    return site_rules(triage_rules_files()) if profile_files() else shipped_rules()
+
+
+def _rules(say: Callable[[str], None]) -> Rules:
+    """Those that are chosen; a site's mistake costs its own rules, and nothing else."""
+    try:
+        return chosen_rules()
+    except OpsctlError as error:
+        say(f"opsctl: triage goes by its own rules alone: {error}")
+        return shipped_rules()
+
+
+def _failed(end: JobEnd) -> tuple[str, ...]:
+    return (end.failed_node,) if end.failed_node else ()
+
+
+def _bounded(find: Callable[[], _T], seconds: float, say: Callable[[str], None]) -> _T | None:
+    """What `find` gives within `seconds`; a file system that does not answer holds its thread, not the caller."""
+    found: list[_T] = []
+
+    def work() -> None:
+        try:
+            found.append(find())
+        except Exception as error:  # whatever it is, a closing goes on
+            say(f"opsctl: no verdict: {type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=work, name="triage", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the machine gives no more threads
+        say(f"opsctl: no verdict: {error}")
+        return None
+    thread.join(seconds)
+    if thread.is_alive():
+        say(f"opsctl: no verdict within {seconds:.0f} s; opsctl triage goes on looking")
+        return None
+    return found[0] if found else None

@@ -1,0 +1,189 @@
+"""What triage tells of one bad end: a screen, and the same for programs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from opsctl.core.timestamps import iso
+from opsctl.diagnosis.triage.decide import teardown
+from opsctl.diagnosis.triage.findings import Facts
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.verdict import Cause, Quote, StackGroup, Verdict
+from opsctl.run.state.cancels import Cancel
+from opsctl.slurm.durations import format_duration
+from trainer.formats.json_text import Moment
+
+_SHOWN_QUOTES, _QUOTE_WIDTH = 3, 160
+_LAST_LINES = 5
+
+
+class Triage(Verdict, frozen=True, kw_only=True):
+    """What killed a training, what it rests on, and what was lost."""
+
+    log: Annotated[str, Meta(description="Path of the log that was read; empty where there was none.")] = ""
+    attempt: Annotated[int | None, Meta(description="Number of the attempt; null for a log alone.")] = None
+    job: Annotated[str, Meta(description="Its job as squeue shows it; empty for a log alone.")] = ""
+    reason: Annotated[str, Meta(description="How the attempt ended; empty for a log alone.")] = ""
+    ended_at: Annotated[Moment | None, Meta(description="When.")] = None
+    cancelled: Annotated[
+        Cancel | None, Meta(description="Who cancelled it by `opsctl cancel`; null where that is not what ended it.")
+    ] = None
+    teardown: Annotated[tuple[Quote, ...], Meta(description="Lines that only end what was left.")] = ()
+    last_lines: Annotated[tuple[Quote, ...], Meta(description="The last lines of the log.")] = ()
+    iteration: Annotated[int | None, Meta(description="The last iteration done, as far as known.")] = None
+    checkpoint: Annotated[
+        int | None, Meta(description="Iteration of the last complete checkpoint; null for none, or a log alone.")
+    ] = None
+    lost_iterations: Annotated[int | None, Meta(description="Done since that checkpoint; null where not known.")] = None
+    lost_s: Annotated[
+        float | None, Meta(description="Seconds of the attempt since that checkpoint; null where not known.")
+    ] = None
+    lost_gpu_hours: Annotated[float | None, Meta(description="The same for all ranks; null where not known.")] = None
+    stacks: Annotated[tuple[StackGroup, ...], Meta(description="Of a step that hung: where its ranks were.")] = ()
+    unread: Annotated[tuple[str, ...], Meta(description="What could not be read, or not all of it, each once.")] = ()
+
+
+def triage_of_log(log: str, facts: Facts, verdict: Verdict) -> Triage:
+    """A log alone: nothing is known of checkpoints or time."""
+    return msgspec.structs.replace(_told(facts, verdict), log=log, iteration=facts.iteration)
+
+
+def triage_of_attempt(
+    attempt: Attempt, facts: Facts, verdict: Verdict, log: str, saved_at: datetime | None, cancel: Cancel | None = None
+) -> Triage:
+    """`saved_at`: when its last checkpoint was whole, where that is one that it made itself. cancel: of its job."""
+    lost_s = _lost_s(attempt, saved_at)
+    cancelled = cancel if verdict.cause == Cause.CANCELLED else None
+    if cancelled is not None:
+        said = f"cancelled by {_who(cancelled)}"
+        todo = (f"It was {said}: opsctl submit goes on.", *verdict.todo[1:])
+        verdict = msgspec.structs.replace(verdict, summary=said, todo=todo)
+    ranks = len(facts.ranks)
+    return msgspec.structs.replace(
+        _told(facts, verdict),
+        log=log,
+        cancelled=cancelled,
+        attempt=attempt.number,
+        job=attempt.display_id,
+        reason=str(attempt.reason or ""),
+        ended_at=attempt.closed_at,
+        iteration=attempt.iteration_at_end,
+        checkpoint=attempt.checkpoint_at_end,
+        lost_iterations=_lost_iterations(attempt),
+        lost_s=lost_s,
+        lost_gpu_hours=round(lost_s * ranks / 3600, 2) if lost_s is not None and ranks else None,
+    )
+
+
+def _told(facts: Facts, verdict: Verdict) -> Triage:
+    return Triage(
+        **msgspec.structs.asdict(verdict),
+        teardown=teardown(facts),
+        last_lines=facts.last_lines,
+        stacks=facts.stacks,
+        unread=facts.unread,
+    )
+
+
+def _lost_iterations(attempt: Attempt) -> int | None:
+    """Done since the checkpoint that the next task goes on from."""
+    if attempt.iteration_at_end is None:
+        return None
+    return max(0, attempt.iteration_at_end - (attempt.checkpoint_at_end or 0))
+
+
+def _lost_s(attempt: Attempt, saved_at: datetime | None) -> float | None:
+    """Since its last checkpoint; all of the attempt where it made none."""
+    if attempt.opened_at is None or attempt.closed_at is None:
+        return None
+    since = saved_at if attempt.made_checkpoint else attempt.opened_at
+    return None if since is None else max(0.0, (attempt.closed_at - since).total_seconds())
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """One line for the training log."""
+    if not verdict.is_known:
+        return "opsctl: triage: cause not found; opsctl triage shows the last lines"
+    how_sure = f"confidence {verdict.confidence:.2f}"
+    quote = f"; {_shown(verdict.evidence[0])}" if verdict.evidence else ""
+    return f"opsctl: triage: {verdict.words}, {how_sure}{quote}"
+
+
+def lines_of(told: Triage) -> list[str]:
+    """The screen."""
+    lines = [_heading(told), ""]
+    if told.is_known:
+        fault = "the user's own" if told.user_fault else "not the user's"
+        fault = f"by {_who(told.cancelled)}" if told.cancelled is not None else fault
+        lines.append(f"cause       {told.cause} ({fault}), confidence {told.confidence:.2f}")
+    else:
+        lines.append(f"cause       {told.summary}")
+    lines += [f"first       {_place(told)}"] if _place(told) else []
+    if told.is_known:
+        lines += _quotes("rests on", told.evidence)
+    lines += _quotes("cascade", told.cascade)
+    lines += _quotes("teardown", told.teardown)
+    if not told.is_known:
+        lines += _quotes("last lines", told.last_lines[-_LAST_LINES:], _LAST_LINES)
+    lines += [
+        f"stacks      {'the others wait for ' if group.is_odd else ''}{group.count} ranks ({group.ranks}): "
+        f"{group.frames[0] if group.frames else '?'}"
+        for group in told.stacks
+    ]
+    lines += _loss(told)
+    lines += [f"not read    {one}" for one in told.unread]
+    if told.todo:
+        lines += ["", told.todo[0], *(f"  {command}" for command in told.todo[1:])]
+    return lines
+
+
+def _heading(told: Triage) -> str:
+    if told.attempt is None:
+        return told.log
+    when = f" at {iso(told.ended_at)}" if told.ended_at else ""
+    return f"attempt {told.attempt}, job {told.job}: ended{when}: {told.reason}"
+
+
+def _who(cancel: Cancel) -> str:
+    host = f" on {cancel.host}" if cancel.host else ""
+    return f"{cancel.by}{host} at {iso(cancel.at)}"
+
+
+def _place(told: Verdict) -> str:
+    """Rank, node and time of what failed first, as far as known."""
+    parts = (
+        f"rank {told.rank}" if told.rank is not None else "",
+        f"on {told.node}" if told.node else "",
+        f"at {iso(told.at)}" if told.at else "",
+    )
+    return " ".join(filter(None, parts))
+
+
+def _quotes(title: str, quotes: Sequence[Quote], most: int = _SHOWN_QUOTES) -> list[str]:
+    shown = [_shown(one) for one in quotes[:most]]
+    return [f"{title if number == 0 else '':<11} {text}" for number, text in enumerate(shown)]
+
+
+def _shown(quote: Quote) -> str:
+    where = quote.source + (f":{quote.line}" if quote.line is not None else "")
+    text = quote.text if len(quote.text) <= _QUOTE_WIDTH else quote.text[: _QUOTE_WIDTH - 1] + "…"
+    return f"{where}: {text}"
+
+
+def _loss(told: Triage) -> list[str]:
+    if told.attempt is None:
+        return [f"iteration   {told.iteration} was the last one logged"] if told.iteration is not None else []
+    saved = "none" if told.checkpoint is None else f"iteration {told.checkpoint}"
+    lost = []
+    if told.lost_iterations is not None:
+        lost.append(f"{told.lost_iterations} iterations")
+    if told.lost_s is not None:
+        lost.append(format_duration(told.lost_s))
+    if told.lost_gpu_hours is not None:
+        lost.append(f"{told.lost_gpu_hours} GPU hours")
+    return [f"checkpoint  {saved}", f"lost        {', '.join(lost) or 'not known'}"]

@@ -1,0 +1,195 @@
+"""`opsctl jobs exec`: an errand's command, at work inside one of its Slurm jobs, ended cleanly before the limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.files.state_files import remove
+from opsctl.core.output import message
+from opsctl.core.timestamps import now
+from opsctl.jobs.background.records import Errand, Errands
+from opsctl.jobs.background.send import go_on
+from opsctl.run.render.background import warning_s
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.durations import format_duration
+
+#: Starts in a row that told no progress after which an errand is not gone on with.
+MOST_IN_VAIN = 3
+#: After SIGTERM Slurm kills in 30 s where a site has not set another time: the command gets these to go, seconds.
+_TOLD_TO_END_S = 20.0
+#: What a shell says of a program that it cannot run.
+_CANNOT_RUN = 126
+_SHORTEST_LOOK_S = 0.2
+
+
+@dataclass
+class Told:
+    """What Slurm has told this job by signals."""
+
+    warned_at: float | None = None  # the limit is near
+    ended_at: float | None = None  # it is to end now
+    _before: dict[int, object] = field(default_factory=dict)
+
+    def __enter__(self) -> Told:
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _hear(self, number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1:
+            self.warned_at = self.warned_at or time.monotonic()
+        else:
+            self.ended_at = self.ended_at or time.monotonic()
+
+
+def execute(
+    place: Errands, client: SlurmClient, name: str, number: int, job_id: int, host: str, environment: Mapping[str, str]
+) -> int:
+    """Carry the errand on; the exit code for Slurm: the command's own, 0 where the next job goes on.
+
+    Raises OpsctlError where nothing was run, OSError.
+    """
+    began = time.monotonic()
+    with Told() as told:
+        with place.locked(f"begin {name}"):
+            errand = _begun(place, name, number, job_id, host)
+            if errand.in_vain >= MOST_IN_VAIN:
+                return _stopped(place, errand)
+            place.write(errand)
+            remove(place.root, place.progress(name))
+        message(f"opsctl: job {job_id}, the {number}. of {name}, on {host} since {now():%Y-%m-%d %H:%M:%S}")
+        try:
+            child = _started(place, errand, environment)
+        except OSError as error:
+            place.write(errand.ended("failed", f"{error.filename or sys.executable}: {error.strerror}", _CANNOT_RUN))
+            raise
+        code = _waited_for(child, told, warning_s(errand.limit_s))
+        at_limit = told.warned_at is not None or time.monotonic() - began >= errand.limit_s
+        try:
+            with place.locked(f"end {name}"):
+                errand = place.read(name) or errand
+                if not errand.is_open:
+                    return code
+                return _ended(place, client, errand, code, at_limit=at_limit, told_to_end=told.ended_at is not None)
+        except OSError as error:  # a full disk must not cost the exit code, by which Slurm's word closes it
+            with contextlib.suppress(OSError):
+                message(f"opsctl: the end of {name} is not on record: {error.filename}: {error.strerror}")
+            return code
+
+
+def _begun(place: Errands, name: str, number: int, job_id: int, host: str) -> Errand:
+    """The errand, with this start of its job on it. Raises OpsctlError for a job that is not the one that counts."""
+    errand = place.read(name)
+    if errand is None:
+        raise OpsctlError(f"{name} is not on record: nothing was started")
+    if not errand.is_open:
+        raise OpsctlError(f"{name} is {errand.state} already: nothing was started")
+    last = errand.last
+    if number != len(errand.jobs) or last.job_id not in (0, job_id):
+        raise OpsctlError(f"{name} is carried out by job {last.job_id or len(errand.jobs)}: nothing was started")
+    if last.starts:  # Slurm starts this job again: after a lost node, or who preempted it has ended
+        errand = _counted(place, errand)
+    return errand.with_last(job_id=job_id, host=host, began_at=last.began_at or now(), starts=last.starts + 1)
+
+
+def _counted(place: Errands, errand: Errand) -> Errand:
+    """It, with the start that has come to its end counted."""
+    return msgspec.structs.replace(errand, in_vain=0 if place.told(errand.errand) else errand.in_vain + 1)
+
+
+def _started(place: Errands, errand: Errand, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "opsctl", *errand.words],
+        stdin=subprocess.DEVNULL,
+        cwd=errand.folder,
+        umask=errand.umask,
+        env={**environment, PROGRESS_VARIABLE: str(place.progress(errand.errand))},
+        start_new_session=True,
+    )
+
+
+def _waited_for(child: subprocess.Popen[bytes], told: Told, warning: float) -> int:
+    """Its exit code, 128 + N where signal N ended it. Once Slurm warns it is interrupted, as by Ctrl-C, then killed."""
+    sent = 0
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(timeout=_SHORTEST_LOOK_S)
+            _signal(child, signal.SIGKILL)  # what it left behind
+            return code if code >= 0 else 128 - code
+        since = [at for at in (told.ended_at, told.warned_at) if at is not None]
+        if not since:
+            continue
+        grace_s = _TOLD_TO_END_S if told.ended_at is not None else 0.8 * warning
+        gone_s = time.monotonic() - since[0]
+        steps = ((0.0, signal.SIGINT), (0.5 * grace_s, signal.SIGTERM), (grace_s, signal.SIGKILL))
+        for after_s, number in steps[sent:]:
+            if gone_s >= after_s:
+                sent += 1
+                _signal(child, number)
+
+
+def _signal(child: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+def _ended(place: Errands, client: SlurmClient, errand: Errand, code: int, *, at_limit: bool, told_to_end: bool) -> int:
+    """Put its end on record, or go on; the exit code for Slurm. The caller holds the lock."""
+    if code == 0:
+        place.write(errand.ended("done", exit_code=0))
+        return 0
+    if at_limit:
+        return _gone_on(place, client, errand, code)
+    if told_to_end:
+        # Cancelled, or preempted and started again later: Slurm knows, and whoever looks asks it.
+        place.write(errand.with_last(how="told to end"))
+        return code
+    detail = f"killed by {signal.Signals(code - 128).name}" if code > 128 and code - 128 in _SIGNALS else ""
+    place.write(errand.ended("failed", detail, code))
+    return code
+
+
+_SIGNALS = frozenset(int(one) for one in signal.Signals)
+
+
+def _gone_on(place: Errands, client: SlurmClient, errand: Errand, code: int) -> int:
+    limit = format_duration(errand.limit_s)
+    if not errand.goes_on:
+        detail = f"came to its limit of {limit}, and another start would begin anew: give it a longer --time"
+        place.write(errand.ended("stopped", detail, code))
+        message(f"opsctl: {errand.errand} {detail}")
+        return code
+    errand = _counted(place, errand).with_last(ended_at=now(), how=f"came to its limit of {limit}")
+    if errand.in_vain >= MOST_IN_VAIN:
+        return _stopped(place, errand)
+    try:
+        errand = go_on(place, client, errand)
+    except (OpsctlError, SlurmError, OSError) as error:
+        detail = f"could not be gone on with: {error}"
+        place.write((place.read(errand.errand) or errand).ended("stopped", detail, code))
+        message(f"opsctl: {errand.errand} {detail}")
+        return code or 1
+    message(f"opsctl: {errand.errand} came to its limit of {limit}: job {errand.last.job_id or '?'} goes on with it")
+    return 0
+
+
+def _stopped(place: Errands, errand: Errand) -> int:
+    detail = f"started {errand.in_vain} times in a row without progress: not gone on with; type it again to go on"
+    place.write(errand.ended("stopped", detail, 1))
+    message(f"opsctl: {errand.errand} {detail}")
+    return 1

@@ -1,0 +1,131 @@
+"""Errands as people and programs see them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.files.trusted import open_file
+from opsctl.core.output import printable
+from opsctl.core.timestamps import iso, to_the_second
+from opsctl.jobs.background.records import Errand, Errands
+from opsctl.jobs.background.settling import Seen
+from trainer.formats.json_text import Moment
+
+_LAST_BYTES = 4096
+_COLUMNS = ("ID", "JOB", "STATE", "SINCE", "JOBS", "EXIT", "COMMAND")
+_GAP = "  "
+#: What is longer is cut where people read it.
+_WIDEST = 160
+
+
+class PrintedErrand(Struct, frozen=True, kw_only=True):
+    """A command that runs as a Slurm job, and as further ones where it goes on past a limit."""
+
+    errand: Annotated[str, Meta(description="Its name.")]
+    command: Annotated[str, Meta(description="The command line, quoted for a shell.")]
+    folder: Annotated[str, Meta(description="Where it was typed.")]
+    run: Annotated[str | None, Meta(description="The run that it is for, if any.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="`done`, `failed`, `cancelled`, `stopped` (it is not gone on with), `lost` (nobody knows how "
+            "it ended); else Slurm's state in small letters, `held`, `on its way` or `unknown`."
+        ),
+    ]
+    is_open: Annotated[bool, Meta(description="Whether it may still do something.")]
+    job_id: Annotated[int | None, Meta(description="Slurm's id of its last job; null while not known.")]
+    jobs: Annotated[int, Meta(description="How many jobs it has had so far.")]
+    starts: Annotated[int, Meta(description="How often they were started, lost nodes included.")]
+    host: Annotated[str | None, Meta(description="Where it was at work last; null before its first start.")]
+    asked_at: Annotated[Moment, Meta(description="When it was asked for.")]
+    began_at: Annotated[Moment | None, Meta(description="When its last job was started first; null before.")]
+    ended_at: Annotated[Moment | None, Meta(description="When its end was put on record.")]
+    exit_code: Annotated[int | None, Meta(description="The command's, 128 + N where signal N ended it.")]
+    detail: Annotated[str, Meta(description="More about its end, in words.")]
+    output: Annotated[str, Meta(description="The file with what it printed.")]
+    last_line: Annotated[str, Meta(description="The last line of that.")]
+
+
+def printed_errand(place: Errands, seen: Seen) -> PrintedErrand:
+    """It for programs."""
+    one = seen.errand
+    return PrintedErrand(
+        errand=one.errand,
+        command=command_of(one),
+        folder=one.folder,
+        run=one.run or None,
+        state=seen.state,
+        is_open=one.is_open,
+        job_id=one.last.job_id or None,
+        jobs=len(one.jobs),
+        starts=sum(job.starts for job in one.jobs),
+        host=one.last.host or None,
+        asked_at=one.asked_at,
+        began_at=to_the_second(one.last.began_at),
+        ended_at=to_the_second(one.ended_at),
+        exit_code=one.exit_code,
+        detail=one.detail,
+        output=str(place.output(one.errand)),
+        last_line=last_line(place, one.errand),
+    )
+
+
+def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
+    """A table, and under each errand what it said last."""
+    rows = [_COLUMNS, *(_row(one) for one in printed)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    lines = [_GAP.join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
+    told = [lines[0]]
+    for line, one in zip(lines[1:], printed, strict=True):
+        told.append(line)
+        told += [f"    {printable(text)[:_WIDEST]}" for text in (one.detail, one.last_line) if text]
+    return told
+
+
+def command_of(errand: Errand) -> str:
+    """The command line as it was typed, quoted for a shell."""
+    return shlex.join(("opsctl", *errand.words))
+
+
+def last_line(place: Errands, name: str) -> str:
+    """The last line with something in it that it printed; empty where there is none, or it cannot be read."""
+    lines = read_output(place, name, -_LAST_BYTES)[0].splitlines()
+    return next((line.rpartition("\r")[2].strip() for line in reversed(lines) if line.strip()), "")
+
+
+def read_output(place: Errands, name: str, begin: int) -> tuple[str, int]:
+    """(what it printed from the byte `begin` on, where that ends); negative: so many bytes before the end."""
+    try:
+        fd = open_file(place.root, place.output(name))
+    except OSError:
+        return "", max(0, begin)
+    try:
+        size = os.fstat(fd).st_size
+        start = min(begin, size) if begin >= 0 else max(0, size + begin)
+        data = os.pread(fd, size - start, start)
+    finally:
+        os.close(fd)
+    return data.decode(errors="replace"), start + len(data)
+
+
+def _row(one: PrintedErrand) -> tuple[str, ...]:
+    since = one.ended_at or one.began_at or one.asked_at
+    exit_code = "" if one.exit_code is None else str(one.exit_code)
+    return (
+        one.errand,
+        str(one.job_id or "?"),
+        one.state,
+        iso(since, "minutes"),
+        str(one.jobs) if one.jobs == one.starts or not one.starts else f"{one.jobs}, {one.starts} starts",
+        exit_code,
+        _shortened(printable(one.command)),
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}... ({len(text):,} characters)"

@@ -1,0 +1,73 @@
+"""Cancelling a run's jobs: the owner's own. Others' are named, with what a group member can do about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import locked
+from opsctl.jobs.control import live_jobs, overlap
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, Unseen
+from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.cancels import record_cancel
+from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
+from opsctl.run.state.identity import refuse_a_copy
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.states import State
+from opsctl.slurm.types import Job
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """What was, or with a dry run would be, cancelled, and what was left to its owner."""
+
+    jobs: tuple[Job, ...]
+    others: tuple[Job, ...]
+    unseen: tuple[Unseen, ...] = ()  # others' chains that may be queued and are not shown here
+
+
+def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = False, dry_run: bool = False) -> Cancelled:
+    """Cancel the caller's jobs of a run, or only those not started. Raises OpsctlError when all of them are others', or
+    the original's of this copy.
+    """
+    refuse_a_copy(paths, f"cancel {name}")
+    if dry_run or not paths.state.is_dir():
+        client = client_for(cluster)
+        return _chosen(live_jobs.look(paths, cluster, client), name, queued_only)
+    # Nobody may submit between the look and the cancelling.
+    undone = "nothing was cancelled, for refill must find it on record; scancel still works"
+    with explained_disk_errors(paths, undone), locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
+        client = client_for(cluster)
+        chosen = _chosen(live_jobs.settle_and_look(paths, cluster, client), name, queued_only)
+        if chosen.jobs:
+            # Before the jobs go: whoever finds the queue empty must find this too.
+            record_cancel(paths, [job.display_id for job in chosen.jobs], queued_only)
+        client.cancel(overlap.live_arrays(chosen.jobs), pending_only=queued_only)
+    return chosen
+
+
+def _chosen(seen: live_jobs.Seen, name: str, queued_only: bool) -> Cancelled:
+    me = account_name()
+    meant = [job for job in seen.live if job.state != State.COMPLETING and (job.is_pending or not queued_only)]
+    mine = tuple(job for job in meant if job.user == me)
+    others = tuple(job for job in meant if job.user != me)
+    if others and not mine:
+        raise OpsctlError(f"{name}: {advice(others)}")
+    return Cancelled(mine, others, tuple(seen.unseen))
+
+
+#: How a group member stops what is others'.
+_STOP = "opsctl kill-switch trigger makes the training save and leave, and queued tasks leave at their start"
+
+
+def advice(others: tuple[Job, ...]) -> str:
+    """Whose they are and how a group member stops them."""
+    return f"not yours to cancel: {overlap.describe(others)}; {_STOP}"
+
+
+def advice_on_unseen(unseen: tuple[Unseen, ...]) -> str:
+    """The same of what cannot be seen."""
+    return f"{CANNOT_SEE}: {describe_unseen(unseen)} may be queued or running; {_STOP}"

@@ -1,0 +1,76 @@
+"""Whether kernels are built for a run's GPUs, before a job of it waits for nodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from opsctl.run.config.expanded import ExpandedRun
+from opsctl.run.config.schema import RunFile
+from opsctl.run.environments.query import printed_by_module
+from trainer.formats.kernels import KernelCache
+from trainer.formats.tolerant import decode
+
+_SWITCH = "--abort-on-unmet-fused-kernel-constraints"
+#: What [slurm] asks for -> compute capability.
+_CAPABILITIES = ((r"(?<![a-z])v100", "7.0"), (r"(?<![a-z])a100", "8.0"), (r"(?<![a-z])h[12]00", "9.0"))
+
+
+class _Printed(msgspec.Struct, frozen=True):
+    kernels: KernelCache
+
+
+@dataclass(frozen=True)
+class GpuKernels:
+    """What is built for the GPUs that a run asks for, in the run's own Python."""
+
+    capability: str  # "9.0"
+    name: str  # of the artifact
+    state: str  # `ok`, `missing` ...: as `opsctl kernels list` has it
+    why: str
+    folders: tuple[str, ...]
+
+    @property
+    def build(self) -> str:
+        """What to type."""
+        return f"opsctl kernels build --arch={self.capability}"
+
+
+def kernels_of_gpus(file: RunFile) -> GpuKernels | None:
+    """What is built; None where only a node can tell which GPUs there are, or its Python cannot be asked.
+
+    The run's own Python is started, whose torch they have to be built beside: `file` is the expanded one.
+    """
+    capability = _capability(file)
+    if capability is None:
+        return None
+    given = file.run.environment
+    script = Path(given) if given else None
+    words = ["trainer.native", "list", f"--arch={capability}", "--json"]
+    printed = printed_by_module(script, file.env, words)
+    listed = decode(printed.encode(), _Printed) if printed else None
+    name = f"cuda-sm_{capability.replace('.', '')}"
+    found = next((one for one in listed.kernels.artifacts if one.name == name), None) if listed else None
+    if listed is None or found is None:
+        return None
+    return GpuKernels(capability, name, found.state, found.why, tuple(listed.kernels.folders))
+
+
+def unbuilt_kernels(run: ExpandedRun) -> str | None:
+    """Why its trainer would refuse at its start; None where it would not, or only a node can tell."""
+    if not run.options.abort_on_unmet_fused_kernel_constraints:
+        return None
+    found = kernels_of_gpus(run.file)
+    if found is None or found.state == "ok":
+        return None
+    why = f" ({found.why})" if found.why else ""
+    return f"{_SWITCH}: {found.name} is {found.state} in {', '.join(found.folders)}{why}: {found.build}"
+
+
+def _capability(file: RunFile) -> str | None:
+    asked = " ".join(filter(None, (file.slurm.gpu_type, file.slurm.constraint)))
+    found = (capability for name, capability in _CAPABILITIES if re.search(name, asked, re.IGNORECASE))
+    return next(found, None)

@@ -1,0 +1,136 @@
+"""A further chain of what is published, whatever the run file says by now.
+
+Who asks for it may not have the run file open, nor mean what somebody is writing in it: revision and records say all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from opsctl.core.account import membership_problem
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import locked
+from opsctl.jobs.control import live_jobs, other_writers, overlap
+from opsctl.jobs.control.request import Wish
+from opsctl.jobs.control.send_chain import Submitted, send
+from opsctl.run.checkpoints.resumption import resumption_problem
+from opsctl.run.config.expanded import ExpandedRun
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.chains import REQUEST, Chain, read_chains
+from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
+from opsctl.run.state.identity import is_here, settled_identity
+from opsctl.run.state.revision import Revision
+from opsctl.run.state.revisions import to_send_again
+from opsctl.slurm.arrays import one_at_a_time
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from trainer.formats.starting import parse_to_start
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import OptionsError
+
+
+@dataclass(frozen=True)
+class Further:
+    """A chain that can be submitted without a run file: as the last ones were."""
+
+    run: ExpandedRun  # what the chain trains, on its own nodes
+    revision: Revision
+    array: str
+    exclude: str | None
+    left_out: tuple[str, ...]  # one-off arguments of the last chain, which belong to that one alone
+
+    @property
+    def name(self) -> str:
+        """The run's name, as published."""
+        return self.revision.file.run.name
+
+    def wish(self) -> Wish:
+        """What it asks for. The revision's own nodes are no wish."""
+        asked = None if self.run.nodes == self.revision.file.slurm.nodes else self.run.nodes
+        return Wish(array=self.array, after=overlap.AUTO, exclude=self.exclude, nodes=asked)
+
+
+def submit_published(
+    paths: RunPaths,
+    cluster: Cluster,
+    how: str = REQUEST,
+    array: str | None = None,
+    client: SlurmClient | None = None,
+) -> Submitted:
+    """Submit a further chain of the newest published revision, behind everything of the run that is live.
+
+    how: what submits it, a word of `records.chains`. array: its tasks, None: as many as the last chain that a person
+    submitted. Nodes and excluded nodes are the last chain's; one-off arguments and begin were that chain's alone.
+
+    Raises OpsctlError when the run was never submitted, is finished, stopped by its kill switch, or trained by somebody
+    whom the queue does not show; when the revision is damaged, or only the run's owner may submit it; UsageError for an
+    array that cannot be; SlurmError with Slurm's refusal, SlurmUnreachable when it does not answer.
+    """
+    further = further_chain(paths, array)
+    name = further.name
+    with (
+        explained_disk_errors(paths),
+        locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"),
+        settled_identity(paths) as news,
+    ):
+        client = client or client_for(cluster)
+        done = send_further(further, cluster, client, live_jobs.settle_and_look(paths, cluster, client), how)
+    return replace(done, warnings=(*news, *done.warnings))
+
+
+def further_chain(paths: RunPaths, array: str | None = None) -> Further:
+    """What a further chain of the run at `paths` would be. Asks no Slurm; raises as `submit_published`."""
+    chains = read_chains(paths)
+    if not chains:
+        raise OpsctlError(f"{paths.output}: nothing of it was ever submitted: opsctl submit does that first")
+    revision = to_send_again(paths, f"the run in {paths.output}")
+    file, last = revision.file, chains[-1]
+    if not is_here(file.run.output, paths):
+        raise OpsctlError(
+            f"{file.run.name} is published for {file.run.output} and is now in {paths.output}: "
+            "correct [run] output, then opsctl revise"
+        )
+    if file.run.group is not None and (problem := membership_problem(file.run.group)):
+        raise OpsctlError(problem)
+    run = _expanded(revision, paths, last.nodes)
+    if refused := resumption_problem(run):
+        raise OpsctlError(f"{file.run.name}: the trainer would not go on with revision {revision.name}: {refused}")
+    wanted = array or _array_of(chains) or file.array.tasks
+    return Further(run, revision, one_at_a_time(wanted), last.exclude, last.arguments)
+
+
+def send_further(
+    further: Further, cluster: Cluster, client: SlurmClient, seen: live_jobs.Seen, how: str, ahead: tuple[str, ...] = ()
+) -> Submitted:
+    """Submit it behind all that `seen` has of the run, and behind the arrays `ahead`, which that look cannot have.
+
+    The caller holds the run's lock since that look. Raises as `submit_published`.
+    """
+    paths = further.run.paths
+    live_jobs.refuse_to_start(further.run)
+    waits = other_writers.what_to_wait_for(paths, further.name, seen, cluster, client, overlap.AUTO)
+    done = send(further.run, cluster, client, further.wish(), (*waits, *ahead), how, further.revision)
+    warnings = overlap.warn_of_waiting_unseen(seen.unseen)
+    return replace(done, warnings=(*done.warnings, *warnings))
+
+
+def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> ExpandedRun:
+    """The revision as its tasks train it on `nodes` nodes. Raises OpsctlError for what this release cannot parse."""
+    file = revision.file
+    used = file.slurm.nodes if nodes is None else nodes
+    world_size = used * file.slurm.gpus_per_node
+    try:
+        options = parse_to_start(revision.trainer_arguments, world_size)
+        layout = Layout.of(options, world_size)
+    except OptionsError as error:
+        raise OpsctlError(
+            f"revision {revision.name} on {used} nodes: {error}; opsctl revise publishes what this opsctl understands"
+        ) from None
+    arguments = tuple(revision.trainer_arguments)
+    return ExpandedRun(file, revision.run_file, revision.run_file_sha256, paths, used, arguments, options, layout)
+
+
+def _array_of(chains: list[Chain]) -> str:
+    """The tasks that somebody typed last; what replaced the rest of a chain has only that rest, a piece of one less."""
+    return next((chain.asked or chain.array for chain in reversed(chains) if chain.is_typed), "")

@@ -1,0 +1,304 @@
+"""Keeping a run in the queue: as many arrays behind the live one as its run file says, or one where nothing is.
+
+A refill only keeps up what somebody wanted: it starts nothing that nobody ever submitted, and leaves alone what a
+person has stopped. It may be called by several people's pollers at once, as often as they like.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import locked
+from opsctl.core.timestamps import iso
+from opsctl.jobs.control import live_jobs, other_writers, overlap
+from opsctl.jobs.control.published import Further, further_chain, send_further
+from opsctl.jobs.control.send_chain import Submitted
+from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
+from opsctl.run.attempts.events import Attempt, read
+from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, brake_trips
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
+from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
+from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
+from opsctl.run.checkpoints.progress import is_finished, length
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.schema import SlurmTable
+from opsctl.run.logs.measurements import recent
+from opsctl.run.logs.records import Measured
+from opsctl.run.logs.time_left import training_left_s
+from opsctl.run.state import kill_switch
+from opsctl.run.state.cancels import Cancel, read_cancels, resting
+from opsctl.run.state.chains import REFILL, Chain, last_word, read_chains
+from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
+from opsctl.run.state.identity import refuse_a_copy, settled_identity
+from opsctl.run.state.kill_switch import KillSwitchState
+from opsctl.run.state.revisions import OwnersAlone
+from opsctl.slurm.arrays import count_tasks
+from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.types import Job
+
+
+class Word(StrEnum):
+    """What is to be done about a run's queue."""
+
+    ENOUGH = "enough"  # is queued
+    RESTS = "rests"  # somebody stopped it, or it is at its end: that is as it should be
+    STUCK = "stuck"  # a person has to look before more of it may be queued
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a refill makes of a look at a run, in words too."""
+
+    word: Word
+    why: str
+    arrays: int = 0  # to submit, with Word.MISSING
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What of a run decides how much of it is to be queued."""
+
+    keep_queued: int  # arrays behind the live one
+    tasks: int  # of each new array
+    per_task_s: float  # for how long each of them trains
+    left_s: float | None  # of training; None where nobody knows
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the run's folder says that a refill needs."""
+
+    further: Further | None  # None: it can have no further chain, `problem` says why
+    problem: str
+    left_to_owner: bool  # and the reader is somebody else
+    chains: tuple[Chain, ...]
+    cancels: tuple[Cancel, ...]
+    attempts: tuple[Attempt, ...]
+    switch: KillSwitchState
+    checkpoint: Checkpoint | None
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class Refilled:
+    """What a refill did, or with a dry run would do."""
+
+    decision: Decision
+    submitted: tuple[Submitted, ...] = ()
+    was_whose: str = ""  # the owner of the newest chain before
+    left_out: tuple[str, ...] = ()  # one-off arguments of that chain, which belong to it alone
+
+    @property
+    def needs_somebody(self) -> bool:
+        """Whether a person has to look."""
+        return self.decision.word is Word.STUCK
+
+
+def refill(paths: RunPaths, cluster: Cluster, client: SlurmLooks, dry_run: bool = False) -> Refilled:
+    """Submit what is missing in the run's queue, and say what was, or why nothing.
+
+    The first look, which `client` may take from an answer that several runs share, only says whether anything may be
+    missing. What is submitted follows from a second one, under the run's lock. Raises OpsctlError where that cannot be
+    told or done, SlurmError with Slurm's refusal, SlurmUnreachable when it does not answer.
+    """
+    refuse_a_copy(paths, "refill")
+    files = read_files(paths)
+    decision = rests(files) or decide(files, live_jobs.look(paths, cluster, client))
+    whose = files.chains[-1].user if files.chains else ""
+    if decision.word is not Word.MISSING or dry_run:
+        return Refilled(decision, (), whose)
+    with (
+        explained_disk_errors(paths),
+        locked(paths.output, paths.lock, LOCK_WAIT_S, "refill"),
+        settled_identity(paths),
+    ):
+        return _refilled(paths, cluster)
+
+
+def _refilled(paths: RunPaths, cluster: Cluster) -> Refilled:
+    """Look again and submit. The caller holds the run's lock."""
+    from opsctl.slurm.backends import client_for
+
+    client = client_for(cluster)
+    files = read_files(paths)
+    seen = live_jobs.settle_and_look(paths, cluster, client)
+    if len(read_chains(paths)) != len(files.chains):  # one that was cut off is on record now
+        files = read_files(paths)
+    decision = decide(files, seen)
+    whose = files.chains[-1].user if files.chains else ""
+    if decision.word is not Word.MISSING or files.further is None:
+        return Refilled(decision, (), whose)
+    if trains := other_writers.unseen_writer(paths, seen, cluster, client):
+        return Refilled(Decision(Word.STUCK, f"{trains} trains it, which the queue does not show here"), (), whose)
+    done: list[Submitted] = []
+    while len(done) < decision.arrays:
+        ahead = tuple(str(one.chain.chain) for one in done)
+        try:
+            done += send_further(files.further, cluster, client, seen, REFILL, ahead).all
+        except OpsctlError as error:
+            if not done:
+                raise
+            why = f"{decision.why}; then no more: {error}"
+            return Refilled(Decision(Word.STUCK, why, decision.arrays), tuple(done), whose)
+    return Refilled(decision, tuple(done), whose, files.further.left_out)
+
+
+def read_files(paths: RunPaths) -> Files:
+    """All that the run's folder says. Raises OpsctlError where it cannot be seen, OSError where it cannot be read."""
+    further, problem, left_to_owner = None, "", False
+    chains = tuple(read_chains(paths))
+    if chains:
+        try:
+            further = further_chain(paths)
+        except OpsctlError as error:
+            problem, left_to_owner = str(error), isinstance(error, OwnersAlone)
+    return Files(
+        further=further,
+        problem=problem,
+        left_to_owner=left_to_owner,
+        chains=chains,
+        cancels=tuple(read_cancels(paths)),
+        attempts=tuple(read(paths)),
+        switch=kill_switch.state(paths),
+        checkpoint=last_checkpoint(paths.checkpoints),
+        measured=recent(paths),
+    )
+
+
+def rests(files: Files) -> Decision | None:
+    """Why nothing is to be queued whatever the queue holds; None where it has to be looked at. Pure."""
+    if not files.chains:
+        return Decision(Word.RESTS, "never submitted")
+    if files.switch.is_triggered:
+        return Decision(Word.RESTS, f"not refilled: the kill switch is triggered {files.switch.describe()}")
+    further = files.further
+    if further is None:
+        word = Word.RESTS if files.left_to_owner else Word.STUCK
+        return Decision(word, f"not refilled: {files.problem}")
+    if is_finished(further.run.options, files.checkpoint):
+        return Decision(Word.RESTS, "finished, nothing to do")
+    if not further.revision.file.array.keep_queued:
+        return Decision(Word.RESTS, "not refilled: [array] keep_queued = 0")
+    cancel = resting(files.chains, files.cancels)
+    if cancel is not None:
+        what = "what was queued" if cancel.queued_only else "it"
+        said = f"not refilled: {cancel.by} cancelled {what} at {iso(cancel.at, 'minutes')}; opsctl submit lifts that"
+        return Decision(Word.RESTS, said)
+    return braked(files.chains, files.attempts)
+
+
+def braked(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> Decision | None:
+    """Why nothing is to be queued, where the brake holds; else None. Pure."""
+    wanted = last_word(chains)
+    if wanted is None or not brake_trips(attempts, wanted.submitted_at):
+        return None
+    row = f"{BRAKE_ATTEMPTS} attempts in a row without a new checkpoint, or one that stopped itself"
+    said = f"not refilled: {row}; opsctl attempts says why"
+    return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
+
+
+def decide(files: Files, seen: live_jobs.Seen) -> Decision:
+    """What is to be done, from the run's files and one look at the queue. Pure."""
+    found, further = rests(files), files.further
+    if found is not None or further is None:
+        return found or Decision(Word.STUCK, f"not refilled: {files.problem}")
+    slurm, keep = further.revision.file.slurm, further.revision.file.array.keep_queued
+    upkeep = Upkeep(keep, count_tasks(further.array), per_task_s(slurm), _left_s(files, further))
+    return of_the_queue(files.chains, files.attempts, seen, upkeep)
+
+
+def of_the_queue(
+    chains: Sequence[Chain], attempts: Sequence[Attempt], seen: live_jobs.Seen, upkeep: Upkeep
+) -> Decision:
+    """What is to be done about the queue of a run that nothing keeps from going on. Pure."""
+    if seen.unseen:
+        said = f"not refilled: {CANNOT_SEE}, and {describe_unseen(seen.unseen)} may be queued or running"
+        return Decision(Word.STUCK, said)
+    stuck = [job for job in seen.live if job.is_held or job.cannot_start]
+    if stuck:
+        return Decision(Word.STUCK, f"not refilled: {_why_stuck(stuck)}")
+    in_vain, keep = refilled_in_vain(chains, attempts, seen.live), upkeep.keep_queued
+    # As many as are kept may have been taken out of the queue at once, before any of them began.
+    if len(in_vain) >= BRAKE_ATTEMPTS + keep:
+        shown = ", ".join(str(one.chain) for one in in_vain)
+        said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
+        return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")
+    missing = arrays_missing(seen.live, keep, upkeep.left_s, upkeep.per_task_s, upkeep.tasks)
+    queued = len(arrays_behind(seen.live))
+    if missing:
+        there = f"{_arrays(queued)} queued behind the live one" if seen.live else "nothing in the queue"
+        return Decision(Word.MISSING, there, missing)
+    enough = "" if queued >= keep else ", enough for what is left of the training"
+    return Decision(Word.ENOUGH, f"{_arrays(queued)} queued{enough}, nothing to do")
+
+
+def refilled_in_vain(chains: Sequence[Chain], attempts: Sequence[Attempt], live_jobs: Sequence[Job]) -> list[Chain]:
+    """The last refilled chains in a row of which nothing is queued any more and nothing was ever put on record. Pure.
+
+    Their tasks ended before they could say a word: no brake counts those, and the next would end so too.
+    """
+    there = {job.array_job_id for job in live_jobs} | {one.array_job_id or one.job_id for one in attempts}
+    row: list[Chain] = []
+    for chain in reversed(chains):
+        if chain.is_somebodys_word or chain.chain in there:
+            break
+        row.append(chain)
+    return row[::-1]
+
+
+def per_task_s(slurm: SlurmTable) -> float:
+    """For how long a task trains: its time limit, less what it keeps for leaving."""
+    return max(0.0, float(parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)))
+
+
+def _left_s(files: Files, further: Further) -> float | None:
+    saved = files.checkpoint
+    return training_left_s(
+        files.measured,
+        *length(further.run.options, saved),
+        saved.consumed_train_samples if saved else None,
+        saved.iteration if saved else None,
+    )
+
+
+def _why_stuck(jobs: Sequence[Job]) -> str:
+    held = [job for job in jobs if job.is_held]
+    if held:
+        return f"{overlap.describe(held)} is held ({held[0].reason}); scontrol release {held[0].array_job_id}"
+    return f"{overlap.describe(jobs)} can never start ({jobs[0].reason}); opsctl cancel --queued, then opsctl submit"
+
+
+def _arrays(number: int) -> str:
+    return f"{number} array{'' if number == 1 else 's'}"
+
+
+def line_of(name: str, done: Refilled, dry_run: bool = False) -> str:
+    """What a person reads of it."""
+    decision = done.decision
+    if not done.submitted:
+        if decision.word is not Word.MISSING:
+            return f"{name}: {decision.why}"
+        return f"{name}: {'would submit' if dry_run else 'missing'} {_arrays(decision.arrays)}: {decision.why}"
+    me, parts = account_name(), []
+    for one in done.submitted:
+        behind = f" behind {', '.join(one.chain.after)}" if one.chain.after else ""
+        parts.append(f"{one.chain.chain}{behind}")
+    said = f"{name}: submitted {'; '.join(parts)}"
+    if done.was_whose not in ("", me):
+        said += f", now {me}'s: the chain before was {done.was_whose}'s"
+    if done.left_out:
+        said += f", without {shlex.join(done.left_out)}, which only the chain before was given"
+    return said + (f"; {decision.why}" if done.needs_somebody else "")
+
+
+def state_of(done: Refilled) -> str:
+    """What became of it, for programs: a Word, or `submitted`."""
+    return "submitted" if done.submitted and not done.needs_somebody else str(done.decision.word)

@@ -1,0 +1,234 @@
+"""Asking the owner's jobs for something: what is meant, what cannot be, and what came of it.
+
+What the job cannot do is refused here, by name and at once. A request says for which job and which arrays it is meant,
+so that it does nothing to what comes after them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError, SlurmUnreachable
+from opsctl.core.files.trusted import opened_folder
+from opsctl.jobs.control import live_jobs, overlap
+from opsctl.jobs.control.carry_out import find, meant_of
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.events import read as read_attempts
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
+from opsctl.run.attempts.lease_holder import attempt_of
+from opsctl.run.checkpoints.inventory import last_checkpoint
+from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state import lease, requests
+from opsctl.run.state.group_folder import explained_disk_errors, way_in
+from opsctl.run.state.identity import refuse_a_copy
+from opsctl.run.state.requests import MOST_TASKS, OF_A_JOB, Action, Audited, Request, in_a_line
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.states import State
+from opsctl.slurm.types import Job
+from trainer.recipe.options import Options
+
+_POLL_S = 0.3
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody types."""
+
+    action: Action
+    why: str = ""
+    job: str | None = None  # as squeue shows it
+    tasks: int | None = None
+    within_s: int | None = None
+    queued_too: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of the run's jobs when somebody asks."""
+
+    live: Sequence[Job] | None  # None: Slurm does not answer, or hides others' jobs
+    why_blind: str = ""
+    trains: Attempt | None = None  # the attempt that has the lease, and whose heartbeat goes on
+    attempts: Sequence[Attempt] = ()
+
+
+@dataclass(frozen=True)
+class Meant:
+    """A request that can be made, and whether a job that runs answers it."""
+
+    request: Request
+    answers: str = ""  # that job; empty: nothing of the owner's runs
+
+
+def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluster, wish: Wish) -> Meant:
+    """The request for `wish`. Raises OpsctlError for what cannot be; nothing is written."""
+    refuse_a_copy(paths, f"ask for {wish.action}")
+    refuse_strangers(paths)
+    _refuse_numbers(wish)
+    look = _look(paths, cluster)
+    checkpoint = last_checkpoint(paths.checkpoints)
+    is_over = options is not None and checkpoint is not None and is_finished(options, checkpoint)
+    if is_over and (wish.action == Action.EXTEND_CHAIN or not look.live):
+        raise OpsctlError(f"{name} is finished: there is nothing to {wish.action}")
+    return resolve(name, wish, look)
+
+
+def resolve(name: str, wish: Wish, look: Look) -> Meant:
+    """Which job, or whose queue, `wish` means. Pure. Raises OpsctlError where there is none, or several."""
+    host = socket.gethostname()
+    said = Request(
+        action=wish.action,
+        why=in_a_line(wish.why),
+        host=host,
+        tasks=wish.tasks,
+        within_s=wish.within_s,
+        queued_too=wish.queued_too,
+    )
+    if look.live is None:
+        return _by_record(name, said, look, wish.job)
+    if wish.action in OF_A_JOB:
+        return _one_job(name, said, look.live, look, wish.job)
+    return _queue(name, said, look.live)
+
+
+def send(paths: RunPaths, request: Request) -> str:
+    """Leave the request; its id. Raises OpsctlError where it cannot be written."""
+    with explained_disk_errors(paths, "nothing was asked"):
+        return requests.ask(paths, request)
+
+
+def wait_for_answer(paths: RunPaths, request_id: str, wait_s: float) -> Audited | None:
+    """What came of it, as soon as that is on record; None when it is not within `wait_s` seconds."""
+    until = time.monotonic() + wait_s
+    while True:
+        found = requests.answer_to(paths, request_id)
+        if found is not None or time.monotonic() >= until:
+            return found
+        time.sleep(_POLL_S)
+
+
+def refuse_strangers(paths: RunPaths) -> None:
+    """Raise OpsctlError where nobody would believe a request of the caller's."""
+    try:
+        with opened_folder(paths.output, paths.output) as (_, keepers):
+            owner = keepers.owner
+            is_member = keepers.group is not None and keepers.group in (os.getegid(), *os.getgroups())
+    except FileNotFoundError:
+        raise OpsctlError(f"no folder {paths.output}: the run has no output yet, so nothing of it runs") from None
+    if os.geteuid() in (0, owner) or is_member:
+        return
+    whose = account_name(owner)
+    if keepers.group is None:
+        raise OpsctlError(f"only {whose} may ask: the run names no group; {way_in(paths.output)}")
+    raise OpsctlError(f"{account_name()} does not share this run of {whose}'s; {way_in(paths.output)}")
+
+
+def _refuse_numbers(wish: Wish) -> None:
+    if wish.tasks is not None and not 1 <= wish.tasks <= MOST_TASKS:
+        raise OpsctlError(f"a chain is extended by 1 to {MOST_TASKS} tasks, not {wish.tasks}")
+
+
+def _look(paths: RunPaths, cluster: Cluster) -> Look:
+    attempts = read_attempts(paths)
+    try:
+        held = lease.look(paths)
+    except OSError:
+        held = lease.Seen()
+    holder = None if held.is_silent else held.holder
+    trains = attempt_of(holder, attempts) if holder else None
+    trains = trains if trains and trains.is_open else None
+    try:
+        seen = live_jobs.look(paths, cluster, client_for(cluster))
+    except SlurmUnreachable as error:
+        return Look(None, str(error), trains, attempts)
+    if seen.unseen and not seen.live:
+        return Look(None, CANNOT_SEE, trains, attempts)
+    return Look(seen.live, "", trains, attempts)
+
+
+def _by_record(name: str, said: Request, look: Look, job: str | None) -> Meant:
+    """Slurm shows nothing: what has the lease and a heartbeat runs, whatever Slurm says."""
+    running = look.trains
+    if running is None or said.action not in OF_A_JOB:
+        raise OpsctlError(f"{name}: cannot tell what of it is there to {said.action}: {look.why_blind}")
+    if job not in (None, running.display_id):
+        raise OpsctlError(f"{name}: cannot tell what job {job} is: {look.why_blind}")
+    return Meant(_for(said, running.user, running.display_id, running.id), running.display_id)
+
+
+def _one_job(name: str, said: Request, live_jobs: Sequence[Job], look: Look, wanted: str | None) -> Meant:
+    running = [job for job in live_jobs if job.is_running and job.state != State.COMPLETING]
+    chosen = find(wanted, live_jobs) if wanted else _the_one(running, look.trains)
+    if wanted and chosen is None:
+        raise OpsctlError(f"{name} has no job {wanted} in the queue: {_shown(live_jobs)}")
+    if chosen is None and running:
+        raise OpsctlError(f"{name}: several jobs run, name one with --job: {overlap.describe(running)}")
+    if chosen is None:
+        what = "opsctl request cancel-queued cancels what is queued" if live_jobs else "opsctl submit starts it"
+        does: str = "tell its stacks" if said.action is Action.STACKS else said.action
+        raise OpsctlError(f"{name}: nothing runs that could {does}: {_shown(live_jobs)}; {what}")
+    if chosen not in running:
+        job = wanted or chosen.display_id
+        if said.action != Action.STOP or not chosen.is_pending:
+            raise OpsctlError(f"{name}: job {job} has not started: there is nothing to {said.action}")
+        runs = next((one.display_id for one in running if one.user == chosen.user), "")
+        return Meant(_for(said, chosen.user, job, "", _arrays(live_jobs, chosen.user)), runs)
+    attempt = next((one.id for one in look.attempts if one.is_open and one.job_id == chosen.job_id), "")
+    request = _for(said, chosen.user, chosen.display_id, attempt, _arrays(live_jobs, chosen.user))
+    return Meant(request, chosen.display_id)
+
+
+def _the_one(running: Sequence[Job], trains: Attempt | None) -> Job | None:
+    """The job that trains, among those that run and may wait for their turn; the only one that runs."""
+    holder = next((job for job in running if trains and job.job_id == trains.job_id), None)
+    return holder or (running[0] if len(running) == 1 else None)
+
+
+def _queue(name: str, said: Request, live_jobs: Sequence[Job]) -> Meant:
+    arrays = tuple(overlap.live_arrays(live_jobs))
+    if not live_jobs:
+        raise OpsctlError(f"{name}: nothing of it runs or is queued: opsctl submit starts a chain")
+    if said.action == Action.EXTEND_CHAIN:
+        owner = max(live_jobs, key=lambda job: job.array_job_id).user  # the last chain is theirs
+    else:
+        everybodys = _for(said, "", "", "", arrays)
+        owners = {job.user for job in meant_of(everybodys, live_jobs)}
+        if not owners:
+            what = "held" if said.action == Action.RELEASE_QUEUED else "queued"
+            raise OpsctlError(f"{name}: nothing of it is {what}: {_shown(live_jobs)}")
+        mine = account_name()
+        owner = mine if mine in owners else sorted(owners)[0]
+        if len(owners) > 1:
+            arrays = tuple(job.array_job_id for job in live_jobs if job.user == owner)
+    runs = [job for job in live_jobs if job.user == owner and job.is_running and job.state != State.COMPLETING]
+    return Meant(_for(said, owner, "", "", arrays), runs[0].display_id if runs else "")
+
+
+def _for(said: Request, owner: str, job: str, attempt: str, chains: Sequence[int] = ()) -> Request:
+    return Request(
+        action=said.action,
+        why=said.why,
+        host=said.host,
+        owner=owner,
+        job=job,
+        attempt=attempt,
+        chains=tuple(chains),
+        tasks=said.tasks,
+        within_s=said.within_s,
+        queued_too=said.queued_too,
+    )
+
+
+def _arrays(live_jobs: Sequence[Job], user: str) -> list[int]:
+    return overlap.live_arrays(job for job in live_jobs if job.user == user)
+
+
+def _shown(live_jobs: Sequence[Job]) -> str:
+    return f"there is {overlap.describe(live_jobs)}" if live_jobs else "nothing is queued"

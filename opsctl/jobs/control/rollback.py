@@ -1,0 +1,305 @@
+"""Going back to an earlier checkpoint: what came after it is set aside, nothing is deleted, and it can be undone.
+
+Everything is told first in one record (`checkpoints.set_aside`), then moved by renames that can be done again as often
+as one likes: whoever comes after somebody who was cut off goes on in the same direction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from opsctl.core.account import account_and_host
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.files.state_files import fsync_folder, locked, make_folder, write_atomically
+from opsctl.core.files.trusted import Untrusted, opened_folder
+from opsctl.core.timestamps import now
+from opsctl.run.checkpoints import rollback_folder
+from opsctl.run.checkpoints.folder_identity import mark_of
+from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
+from opsctl.run.checkpoints.rollback_folder import MovedCheckpoint, MovedEvents, SetAside
+from opsctl.run.checkpoints.rollbacks import append_rollback, read_rollbacks
+from opsctl.run.checkpoints.set_latest import complete_checkpoint, refuse_beside_a_training, sole_writer
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
+from opsctl.run.state.identity import settle_identity
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import LATEST, checkpoint_folders, iteration_of, read_manifest, tag_of
+from trainer.formats.rollbacks import Rollback
+
+_CHECKPOINTS, _CURVES, _CUT = "checkpoints", "tensorboard", "cut"
+
+
+@dataclass(frozen=True)
+class Point:
+    """How far a checkpoint's training was, in the units of the curves."""
+
+    iteration: int
+    samples: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class EventFile:
+    """An event file, by its name in the folder of the curves."""
+
+    name: str
+    before: int  # points up to the checkpoint
+    beyond: int  # points after it
+
+
+#: Reads the curves up to a point, and with a folder writes there anew what comes before in files that go beyond.
+ReadCurves = Callable[[Path, Point, Path | None], Sequence[EventFile]]
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """What a rollback or its undoing did, or with a dry run would do."""
+
+    to: int  # iteration of the latest now
+    before: int | None
+    checkpoints: tuple[int, ...]  # set aside, or brought back
+    events: tuple[str, ...]
+    number: int | None  # of the rollback; None where there was nothing to do
+    folder: Path | None
+    finished: tuple[str, ...] = ()  # what somebody else had left in the middle
+    warning: str = ""
+
+
+def rollback(
+    paths: RunPaths, name: str, to: int, why: str, read_curves: ReadCurves, dry_run: bool = False
+) -> RolledBack:
+    """Let the training of run `name` go on from the checkpoint of iteration `to`, as if it had never gone further.
+
+    Raises OpsctlError while somebody trains, for a checkpoint that is not complete, and where it cannot be done.
+    """
+    if dry_run:
+        planned = _planned(paths, to, why, read_curves, None, 0)
+        refuse_beside_a_training(paths, name)
+        return _told(planned, None)
+    with _explained(paths, f"roll back {name}"), _locked(paths, f"roll back {name}") as warning:
+        finished = _finish(paths, name)
+        number = _next_number(paths)
+        folder = rollback_folder.folder_of(paths, number)
+        refuse_beside_a_training(paths, name, is_locked=True)
+        planned = _planned(paths, to, why, read_curves, folder, number)
+        if planned.before == to and not planned.checkpoints and not planned.events:
+            return RolledBack(to, planned.before, (), (), None, None, finished, warning)
+        make_folder(paths.output, folder)
+        rollback_folder.write_record(paths, planned)
+        try:
+            _forward(paths, name, planned)
+        except OpsctlError:  # somebody trains after all: then nothing has been moved, and nothing is to be finished
+            rollback_folder.write_record(paths, replace(planned, state=rollback_folder.UNDONE))
+            raise
+        return dataclasses.replace(_told(planned, folder), finished=finished, warning=warning)
+
+
+def undo(paths: RunPaths, name: str, number: int | None, read_curves: ReadCurves, dry_run: bool = False) -> RolledBack:
+    """Bring back what rollback `number` (None: the newest that is not undone) has set aside.
+
+    Raises OpsctlError while somebody trains, and where the training has gone on since: what is new would be mixed with
+    what comes back.
+    """
+    if dry_run:
+        chosen = _to_undo(paths, number)
+        refuse_beside_a_training(paths, name)
+        _refuse_new_branch(paths, chosen, read_curves)
+        return _brought_back(paths, chosen)
+    with _explained(paths, f"undo a rollback of {name}"), _locked(paths, f"undo a rollback of {name}") as warning:
+        finished = _finish(paths, name)
+        chosen = _to_undo(paths, number)
+        refuse_beside_a_training(paths, name, is_locked=True)
+        _refuse_new_branch(paths, chosen, read_curves)
+        chosen = replace(chosen, state=rollback_folder.UNDOING)
+        rollback_folder.write_record(paths, chosen)
+        _backward(paths, name, chosen)
+        return dataclasses.replace(_brought_back(paths, chosen), finished=finished, warning=warning)
+
+
+def _planned(paths: RunPaths, to: int, why: str, read_curves: ReadCurves, folder: Path | None, number: int) -> SetAside:
+    """The record of a rollback; with a folder the curves up to `to` are there when it is made."""
+    root = paths.checkpoints
+    try:
+        manifest = read_manifest(complete_checkpoint(root, to))
+        later = [path for path in checkpoint_folders(root) if (iteration_of(path.name) or 0) > to]
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None
+    point = Point(to, manifest.consumed_train_samples, manifest.consumed_train_tokens)
+    curves = read_curves(paths.tensorboard, point, folder / _CUT if folder else None)
+    return SetAside(
+        number=number,
+        state=rollback_folder.BEGUN,
+        to=to,
+        before=latest_iteration(root),
+        by=account_and_host(),
+        at=now().replace(microsecond=0),
+        why=why,
+        checkpoints=tuple(
+            MovedCheckpoint(iteration_of(path.name) or 0, mark_of(paths.output, path)) for path in reversed(later)
+        ),
+        events=tuple(MovedEvents(one.name, one.before > 0) for one in curves if one.beyond),
+    )
+
+
+def _forward(paths: RunPaths, name: str, one: SetAside) -> None:
+    """Set aside what the record names and is still in place, then say that it is done."""
+    folder = rollback_folder.folder_of(paths, one.number)
+    with sole_writer(paths, name, "rollback"):
+        if not _is_on_record(paths, one):
+            if _has_gone_on(paths, one):
+                rollback_folder.write_record(paths, replace(one, state=rollback_folder.UNDONE))
+                return
+            append_rollback(paths, Rollback(one.to, one.before, one.by, one.at, one.why, one.number))
+        if _latest_mark(paths) in (None, *(moved.mark for moved in one.checkpoints)):
+            write_atomically(paths.output, paths.checkpoints / LATEST, tag_of(one.to))
+        kept = _latest_mark(paths)
+        for moved in one.checkpoints:
+            if moved.mark != kept:
+                tag = tag_of(moved.iteration)
+                _move(paths, paths.checkpoints / tag, folder / _CHECKPOINTS / tag, moved.mark)
+        for events in one.events:
+            own, aside, cut = (where / events.name for where in (paths.tensorboard, folder / _CURVES, folder / _CUT))
+            if not _is_there(paths, aside):
+                _move(paths, own, aside)
+            if events.is_cut:
+                _move(paths, cut, own)
+        rollback_folder.write_record(paths, replace(one, state=rollback_folder.DONE))
+
+
+def _backward(paths: RunPaths, name: str, one: SetAside) -> None:
+    """Bring back what the record names and is still aside, then say that it is undone."""
+    folder = rollback_folder.folder_of(paths, one.number)
+    with sole_writer(paths, name, "rollback"):
+        for moved in one.checkpoints:
+            tag = tag_of(moved.iteration)
+            _move(paths, folder / _CHECKPOINTS / tag, paths.checkpoints / tag, moved.mark)
+        for events in one.events:
+            _move(paths, folder / _CURVES / events.name, paths.tensorboard / events.name)
+        if one.before is not None and one.before != one.to and _is_there(paths, paths.checkpoints / tag_of(one.before)):
+            why = f"undoes rollback {one.number}"
+            append_rollback(paths, Rollback(one.before, one.to, account_and_host(), now().replace(microsecond=0), why))
+            write_atomically(paths.output, paths.checkpoints / LATEST, tag_of(one.before))
+        rollback_folder.write_record(paths, replace(one, state=rollback_folder.UNDONE))
+
+
+def _finish(paths: RunPaths, name: str) -> tuple[str, ...]:
+    """Go on where somebody was cut off, in the same direction, and tell of it."""
+    told = []
+    known = rollback_folder.read_all(paths)
+    for one in known:
+        if one.state == rollback_folder.BEGUN:
+            _forward(paths, name, one)
+            told.append(f"the rollback to iteration {one.to} that {one.by} had begun is finished")
+        elif one.state == rollback_folder.UNDOING:
+            _backward(paths, name, one)
+            told.append(f"undoing the rollback to iteration {one.to} is finished")
+    for number, folder in rollback_folder.numbered(paths):
+        if number not in {one.number for one in known} and not _is_there(paths, folder / _CHECKPOINTS):
+            with opened_folder(paths.output, folder.parent) as (above, _):  # curves written anew, and no word on them
+                shutil.rmtree(folder.name, dir_fd=above)
+    return tuple(told)
+
+
+def _to_undo(paths: RunPaths, number: int | None) -> SetAside:
+    done = [one for one in rollback_folder.read_all(paths) if one.state == rollback_folder.DONE]
+    chosen = next((one for one in reversed(done) if number in (None, one.number)), None)
+    if chosen is None:
+        there = ", ".join(f"{one.number} (to {one.to})" for one in done)
+        raise OpsctlError(f"no rollback{'' if number is None else f' {number}'} to undo; there are: {there or 'none'}")
+    return chosen
+
+
+def _refuse_new_branch(paths: RunPaths, one: SetAside, read_curves: ReadCurves) -> None:
+    try:
+        manifest = read_manifest(complete_checkpoint(paths.checkpoints, one.to))
+        there = [path.name for path in checkpoint_folders(paths.checkpoints) if (iteration_of(path.name) or 0) > one.to]
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None
+    point = Point(one.to, manifest.consumed_train_samples, manifest.consumed_train_tokens)
+    there += [found.name for found in read_curves(paths.tensorboard, point, None) if found.beyond]
+    if there:
+        raise OpsctlError(
+            f"the training has gone on since that rollback: {there[0]} is new; opsctl checkpoints rollback --to "
+            f"{one.to} sets that aside first, then rollback --undo {one.number} brings back what was before"
+        )
+
+
+def _told(one: SetAside, folder: Path | None) -> RolledBack:
+    iterations, names = (moved.iteration for moved in one.checkpoints), (moved.name for moved in one.events)
+    return RolledBack(one.to, one.before, tuple(iterations), tuple(names), one.number, folder)
+
+
+def _brought_back(paths: RunPaths, one: SetAside) -> RolledBack:
+    told = _told(one, rollback_folder.folder_of(paths, one.number))
+    return RolledBack(
+        one.to if one.before is None else one.before, one.to, told.checkpoints, told.events, one.number, told.folder
+    )
+
+
+@contextlib.contextmanager
+def _locked(paths: RunPaths, what: str) -> Iterator[str]:
+    """The run's lock; gives a warning about whose folder this is."""
+    make_folder(paths.output, paths.state)
+    with locked(paths.output, paths.lock, LOCK_WAIT_S, what):
+        yield settle_identity(paths)
+
+
+@contextlib.contextmanager
+def _explained(paths: RunPaths, what: str) -> Iterator[None]:
+    """What the system refuses as one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        said = file_problem(error, paths.output)
+        if isinstance(error, PermissionError) and not isinstance(error, Untrusted):
+            said = f"{said}; {way_in(paths.output)}"
+        raise OpsctlError(f"cannot {what}: {said}; the same command goes on where this ended") from None
+
+
+def _next_number(paths: RunPaths) -> int:
+    return max((number for number, _ in rollback_folder.numbered(paths)), default=0) + 1
+
+
+def _is_on_record(paths: RunPaths, one: SetAside) -> bool:
+    return any(line.set_aside == one.number for line in read_rollbacks(paths))
+
+
+def _has_gone_on(paths: RunPaths, one: SetAside) -> bool:
+    """Whether somebody trained on from the latest before this rollback came to change it."""
+    found = last_checkpoint(paths.checkpoints)
+    return one.before is not None and found is not None and found.iteration not in (one.before, one.to)
+
+
+def _latest_mark(paths: RunPaths) -> str | None:
+    iteration = latest_iteration(paths.checkpoints)
+    return None if iteration is None else mark_of(paths.output, paths.checkpoints / tag_of(iteration))
+
+
+def _is_there(paths: RunPaths, path: Path) -> bool:
+    try:
+        with opened_folder(paths.output, path.parent) as (above, _):
+            os.stat(path.name, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _move(paths: RunPaths, source: Path, target: Path, mark: str | None = None) -> None:
+    """Rename, if it is still there and, with a mark, still the same. Raises OSError."""
+    if not _is_there(paths, source) or (mark is not None and mark_of(paths.output, source) != mark):
+        return
+    with (
+        opened_folder(paths.output, source.parent) as (old, _),
+        opened_folder(paths.output, target.parent, make=True) as (new, _),
+    ):
+        os.rename(source.name, target.name, src_dir_fd=old, dst_dir_fd=new)
+    fsync_folder(paths.output, target.parent)
+    fsync_folder(paths.output, source.parent)

@@ -1,0 +1,94 @@
+"""What `status` tells of a run's evaluations: the last one that ended, and what is under way or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.errors import file_problem
+from opsctl.core.timestamps import iso
+from opsctl.jobs.evaluation.records import MOST_TRIES, Evaluated, read, standing
+from opsctl.run.config.paths import RunPaths
+from trainer.formats.json_text import Moment
+from trainer.formats.manifest import tag_of
+
+
+class EvaluationSeen(Struct, frozen=True, kw_only=True):
+    """How the evaluations of the run's checkpoints stand."""
+
+    iteration: Annotated[int | None, Meta(description="The checkpoint whose evaluation ended last.")] = None
+    state: Annotated[str | None, Meta(description="`done` or `failed`.")] = None
+    ended_at: Annotated[Moment | None, Meta(description="When.")] = None
+    tasks: Annotated[int, Meta(description="Tasks that were wanted of it.")] = 0
+    answered: Annotated[int, Meta(description="Tasks that were answered.")] = 0
+    detail: Annotated[str, Meta(description="What failed, or is missing.")] = ""
+    open: Annotated[
+        list[int], Meta(description="Checkpoints whose evaluation was asked for or begun, and not ended.")
+    ] = []
+    given_up: Annotated[list[int], Meta(description="Those that failed too often to be tried again by schedule.")] = []
+    told: Annotated[str, Meta(description="The same in words.")] = ""
+
+
+def evaluations_seen(paths: RunPaths) -> EvaluationSeen | None:
+    """None where nothing was ever to be evaluated."""
+    try:
+        lines = read(paths)
+    except OSError as error:
+        return EvaluationSeen(told=f"cannot be seen: {file_problem(error, paths.evaluations)}")
+    return seen_in(lines, _over(paths, lines)) if lines else None
+
+
+def _over(paths: RunPaths, lines: list[Evaluated]) -> set[int]:
+    """Iterations of which nothing is open whatever was told: the checkpoint is gone, or the caller's errand ended."""
+    last = {line.iteration: line.errand for line in lines if line.what in ("asked", "begun")}
+    ended = {errand for errand in last.values() if errand and _has_ended(errand)}
+    return {
+        iteration
+        for iteration, errand in last.items()
+        if errand in ended or not (paths.checkpoints / tag_of(iteration)).exists()
+    }
+
+
+def _has_ended(name: str) -> bool:
+    """False too of another's errand, which only they know."""
+    # Few runs are evaluated by errands, and every status asks.
+    from opsctl.jobs.background.records import errands
+
+    errand = errands().read(name)
+    return errand is not None and not errand.is_open
+
+
+def seen_in(lines: list[Evaluated], over: Collection[int] = ()) -> EvaluationSeen:
+    """What the records say; of the iterations that are over nothing is open. Pure."""
+    ended = [line for line in lines if line.what in ("done", "failed")]
+    newest = {line.iteration: line.of for line in lines}
+    stands = {iteration: standing(lines, iteration, of) for iteration, of in newest.items()}
+    is_open = sorted(
+        iteration
+        for iteration, one in stands.items()
+        if iteration not in over and (one.asked is not None or (one.last is not None and one.last.what == "begun"))
+    )
+    given_up = sorted(iteration for iteration, one in stands.items() if one.is_given_up and iteration not in is_open)
+    last = max(ended, key=lambda line: line.at) if ended else None
+    parts = []
+    if last is not None:
+        of = f"{last.answered} of {last.tasks} tasks"
+        said = f"iteration {last.iteration} {last.what}, {of}, at {iso(last.at, 'minutes')}"
+        parts.append(f"{said} ({last.detail})" if last.detail else said)
+    if is_open:
+        parts.append(f"begun or asked for: {', '.join(map(str, is_open))}")
+    if given_up:
+        parts.append(f"tried {MOST_TRIES} times in vain: {', '.join(map(str, given_up))}")
+    return EvaluationSeen(
+        iteration=last.iteration if last else None,
+        state=last.what if last else None,
+        ended_at=last.at if last else None,
+        tasks=last.tasks if last else 0,
+        answered=last.answered if last else 0,
+        detail=last.detail if last else "",
+        open=is_open,
+        given_up=given_up,
+        told="; ".join(parts),
+    )

@@ -1,0 +1,260 @@
+"""Evaluating one checkpoint: its weights exported, lm-eval on them in its own Python, what came of it on record.
+
+Whoever does so holds the checkpoint's lock, so nobody else does meanwhile; tasks that are answered stay so, and who
+comes after a kill goes on with the others. What was exported goes whatever happens, or at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from opsctl.core.account import account_and_host
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.files.state_files import locked, make_folder, remove, write_atomically, write_state
+from opsctl.core.files.trusted import open_file
+from opsctl.core.timestamps import now
+from opsctl.jobs.evaluation.harness import Harness
+from opsctl.jobs.evaluation.names import Task, missing
+from opsctl.jobs.evaluation.records import Evaluated, What, append, standing
+from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, answered, collected, task_file, words_of
+from opsctl.jobs.evaluation.schedule import Due, lines_of
+from opsctl.jobs.evaluation.settings import Settings
+from opsctl.run.checkpoints.backups import digest_here
+from opsctl.run.checkpoints.selection import manifest_or_fault
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.background_progress import errand_at_work, tell_progress
+from opsctl.run.state.checkpoint_readers import reading
+from trainer.formats.file_lock import is_locked
+from trainer.formats.manifest import Manifest, tag_of
+
+_LOCK_WAIT_S = 1.0
+#: Exit codes of what was interrupted, as by the end of a job's time.
+_INTERRUPTED = (130, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+
+
+class Busy(OpsctlError):
+    """Somebody evaluates this very checkpoint now."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One run's checkpoints, and what evaluates them."""
+
+    name: str  # the run's
+    paths: RunPaths
+    settings: Settings
+    harness: Harness
+    trainer: Callable[[str, Sequence[str]], int]  # runs a module of the trainer with arguments; its exit code
+    say: Callable[[str], None]
+    job_id: int = 0
+
+    def run(self, due: Due, again: bool = False) -> EvaluatedCheckpoint:
+        """Evaluate it; what came of it, also where that is that it was done meanwhile.
+
+        Raises Busy, OpsctlError where there is no lm-eval, KeyboardInterrupt.
+        """
+        with _turn(self.paths, due.iteration):
+            stands = standing(lines_of(self.paths), due.iteration, due.of)
+            begins_anew = again and not self._has_begun(due)
+            if stands.is_done and not begins_anew:
+                return self._result(due, "there", detail=stands.detail)
+            if begins_anew:
+                self._forget_answers(due)
+            self._write(due, "begun")
+            began_at = now()
+            try:
+                answer = self.harness.ask(self.settings.tasks)
+            except OpsctlError as error:
+                self._write(due, "failed", self._result(due, "failed", str(error)))
+                raise
+            under = self.settings.digest(answer.version)
+            absent = missing(self.settings.tasks, answer.known)
+            for task in absent:
+                self.say(f"{task.asked} is not in lm-eval {answer.version}: it is left out, and on record as missing")
+            try:
+                manifest, problem = self._evaluated(
+                    due, [one for one in self.settings.tasks if one not in absent], Mark(due.of, under)
+                )
+            except OSError as error:
+                manifest, problem = None, file_problem(error, self.paths.evaluation(due.iteration))
+            folder = self.paths.evaluation(due.iteration)
+            tasks = collected(self.paths.output, folder, self.settings.tasks, Mark(due.of, under), absent)
+            is_done = not problem and all(one.state in ("done", "missing") for one in tasks)
+            detail = "; ".join(filter(None, (problem, words_of(tasks))))
+            found = msgspec.structs.replace(
+                self._result(due, "done" if is_done else "failed", detail),
+                consumed_train_samples=manifest.consumed_train_samples if manifest else 0,
+                began_at=began_at,
+                ended_at=now(),
+                lm_eval=answer.version,
+                tasks=tasks,
+            )
+            if manifest is not None:
+                self._keep(found)
+            self._write(due, "done" if is_done else "failed", found)
+        return found
+
+    def _has_begun(self, due: Due) -> bool:
+        """Whether an earlier start of this errand did: what is done anew is begun once, and then gone on with."""
+        own = errand_at_work()
+        lines = lines_of(self.paths) if own else []
+        return any(
+            (line.errand, line.what, line.iteration, line.of) == (own, "begun", due.iteration, due.of) for line in lines
+        )
+
+    def _forget_answers(self, due: Due) -> None:
+        """Whoever goes on after a kill must not take the old answers for new ones. Raises OpsctlError."""
+        folder = self.paths.evaluation(due.iteration)
+        try:
+            for task in self.settings.tasks:
+                remove(self.paths.output, task_file(folder, task))
+        except OSError as error:
+            raise OpsctlError(f"nothing is evaluated anew: {file_problem(error, folder)}") from None
+
+    def _evaluated(self, due: Due, tasks: Sequence[Task], mark: Mark) -> tuple[Manifest | None, str]:
+        """Have each of `tasks` answered; the checkpoint's manifest and why they are not all. Raises OSError."""
+        folder, root = self.paths.evaluation(due.iteration), self.paths.output
+        make_folder(root, folder)
+        done = answered(root, folder, tasks, mark)
+        left = [task for task in tasks if task not in done]
+        for task in done:
+            self.say(f"{task.name}: answered before")
+        if not left:  # whoever answered the last one was killed before it could say so
+            found = manifest_or_fault(self.paths.checkpoints / tag_of(due.iteration))
+            return (None, found) if isinstance(found, str) else (found, "")
+        with self._exported(due) as (model, manifest, problem):
+            if problem:
+                return manifest, problem
+            request = self.paths.exported / f"{tag_of(due.iteration)}.json"
+            write_atomically(root, request, json.dumps(self.harness.request(model, folder, left, mark)))
+            try:
+                code = self.harness.run(request, lambda: tell_progress(len(answered(root, folder, left, mark))))
+            finally:
+                with contextlib.suppress(OSError):
+                    request.unlink()
+            _raise_if_interrupted(code)
+        return manifest, f"lm-eval ended with exit code {code}: what it printed says why" if code else ""
+
+    @contextlib.contextmanager
+    def _exported(self, due: Due) -> Iterator[tuple[Path, Manifest | None, str]]:
+        """The weights as transformers has them, for the time of the block; or why there are none."""
+        scratch = self.settings.table.scratch
+        parent = Path(scratch) if scratch else self.paths.exported
+        make_folder(self.paths.output, self.paths.exported)
+        # Runs that share a scratch may have one name; never one output folder.
+        which = hashlib.sha256(os.fsencode(self.paths.output.resolve())).hexdigest()[:12]
+        model = parent / (tag_of(due.iteration) if not scratch else f"{tag_of(due.iteration)}-{which}")
+        checkpoint = self.paths.checkpoints / tag_of(due.iteration)
+        shutil.rmtree(model, ignore_errors=True)  # of a start that was killed: who has the lock is alone here
+        try:
+            with reading(self.paths, due.iteration, "evaluation"):
+                found = manifest_or_fault(checkpoint)
+                if isinstance(found, str) or digest_here(checkpoint) != due.of:
+                    why = found if isinstance(found, str) else "it was saved again: the next evaluation takes that"
+                    yield model, None, f"{checkpoint.name} is not what was to be evaluated any more: {why}"
+                    return
+                words = [f"--output={model}", f"--step={due.iteration}", f"--name={self.name}"]
+                words += [f"--dtype={self.settings.table.dtype}"] if self.settings.table.dtype else []
+                code = self.trainer(
+                    "trainer.interchange.hf.export_program", [*words, "--", str(self.paths.checkpoints)]
+                )
+            _raise_if_interrupted(code)
+            yield model, found, f"the export ended with exit code {code}: what it printed says why" if code else ""
+        finally:
+            shutil.rmtree(model, ignore_errors=True)
+
+    def _keep(self, found: EvaluatedCheckpoint) -> None:
+        """Results and curves; that they could not be written is said, and makes no evaluation a failed one."""
+        results = self.paths.evaluation(found.iteration) / RESULTS
+        try:
+            write_state(self.paths.output, results, found)
+        except OSError as error:
+            self.say(f"{results} cannot be written: {file_problem(error)}")
+            return
+        if any(one.metrics for one in found.tasks):
+            code = self.trainer("trainer.tasks.curves", [str(results), str(self.paths.tensorboard / "lm-eval")])
+            if code:
+                self.say(f"TensorBoard has no curves of {tag_of(found.iteration)}: opsctl evaluate --again draws them")
+
+    def _result(self, due: Due, state: str, detail: str = "") -> EvaluatedCheckpoint:
+        return EvaluatedCheckpoint(
+            run=self.name,
+            iteration=due.iteration,
+            state=state,
+            of=due.of,
+            folder=str(self.paths.evaluation(due.iteration)),
+            by=account_and_host(),
+            job_id=self.job_id,
+            python=self.settings.python,
+            settings=msgspec.to_builtins(self.settings.table),
+            detail=detail,
+        )
+
+    def _write(self, due: Due, what: What, found: EvaluatedCheckpoint | None = None) -> None:
+        line = Evaluated(
+            iteration=due.iteration,
+            what=what,
+            of=due.of,
+            at=now(),
+            by=account_and_host(),
+            errand=errand_at_work(),
+            job_id=self.job_id,
+            tasks=len(self.settings.tasks),
+            answered=sum(one.state == "done" for one in found.tasks) if found else 0,
+            detail=found.detail if found else "",
+        )
+        try:
+            append(self.paths, line)
+        except OSError as error:
+            self.say(f"{self.paths.evaluations} cannot be written: {file_problem(error)}")
+
+
+@contextlib.contextmanager
+def _turn(paths: RunPaths, iteration: int) -> Iterator[None]:
+    """One evaluation of a checkpoint at a time, over hosts and people. Raises Busy."""
+    make_folder(paths.output, paths.evaluating)
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = locked(paths.output, lock_of(paths, iteration), _LOCK_WAIT_S, f"evaluate {tag_of(iteration)}")
+            stack.enter_context(lock)
+        except OpsctlError as error:
+            raise Busy(str(error)) from None
+        yield
+
+
+def is_at_work(paths: RunPaths, iteration: int) -> bool:
+    """Whether another process evaluates that checkpoint now."""
+    try:
+        fd = open_file(paths.output, lock_of(paths, iteration))
+    except OSError:
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+def lock_of(paths: RunPaths, iteration: int) -> Path:
+    """What whoever evaluates that checkpoint holds."""
+    return paths.evaluating / f"{tag_of(iteration)}.lock"
+
+
+def _raise_if_interrupted(code: int) -> None:
+    if code in _INTERRUPTED:
+        raise KeyboardInterrupt
+
+
+def own_job_id() -> int:
+    """The Slurm job that this runs in; 0: none."""
+    said = os.environ.get("SLURM_JOB_ID", "")
+    return int(said) if said.isdecimal() else 0

@@ -1,0 +1,115 @@
+"""Asking Slurm for the job that evaluates a checkpoint: one, however often it is asked and by whomever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.account import account_and_host, account_name
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.files.state_files import locked, make_folder
+from opsctl.core.timestamps import iso, now
+from opsctl.jobs.background.records import Errand, Errands, parse_errand_comment
+from opsctl.jobs.background.send import start
+from opsctl.jobs.evaluation.execute import is_at_work
+from opsctl.jobs.evaluation.records import Evaluated, Standing, append, may_be_asked_for, standing
+from opsctl.jobs.evaluation.schedule import Due, lines_of
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.schema import EvaluationTable
+from opsctl.slurm.client import SlurmClient
+from trainer.formats.manifest import tag_of
+
+_LOCK_WAIT_S = 20.0
+
+
+class AskedEvaluation(Struct, frozen=True, kw_only=True):
+    """A checkpoint whose evaluation a Slurm job does."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    iteration: Annotated[int, Meta(description="Which checkpoint.")]
+    errand: Annotated[str, Meta(description="The errand, as `opsctl jobs` knows it; empty where none was sent now.")]
+    job_id: Annotated[int, Meta(description="Its Slurm job; 0 where none was sent now.")]
+    why_not: Annotated[str, Meta(description="Why none was sent now; empty where one was.")]
+
+
+def sbatch_options(table: EvaluationTable) -> dict[str, str | None]:
+    """What its job asks for where the profile's [jobs] says otherwise."""
+    return {
+        **{
+            key: value
+            for key in ("partition", "account", "qos", "constraint", "time")
+            if (value := getattr(table, key))
+        },
+        **({"gpus-per-node": str(table.gpus)} if table.gpus else {}),
+    }
+
+
+def ask_for(
+    paths: RunPaths,
+    name: str,
+    due: Due,
+    make: Callable[[], Errand],
+    place: Errands,
+    client: SlurmClient,
+    again: bool = False,
+) -> AskedEvaluation:
+    """Have a job evaluate it, unless one does already. Raises OpsctlError, SlurmUnreachable where that is not known."""
+    make_folder(paths.output, paths.evaluating)
+    with locked(paths.output, paths.evaluating / "asking.lock", _LOCK_WAIT_S, f"ask for an evaluation of {name}"):
+        stands = standing(lines_of(paths), due.iteration, due.of)
+        why_not = _why_not(paths, due, stands, client, again)
+        if why_not:
+            return AskedEvaluation(run=name, iteration=due.iteration, errand="", job_id=0, why_not=why_not)
+        errand = make()
+        _record(paths, due, errand)  # before Slurm has it: what nobody remembers would be asked for twice
+        try:
+            errand = start(place, client, errand)
+        except OpsctlError:
+            if place.read(errand.errand) is None:  # Slurm has not got it, and nobody will hear of it
+                _record(paths, due, errand, "Slurm did not take it")
+            raise
+    return AskedEvaluation(
+        run=name, iteration=due.iteration, errand=errand.errand, job_id=errand.last.job_id, why_not=""
+    )
+
+
+def _record(paths: RunPaths, due: Due, errand: Errand, detail: str = "") -> None:
+    line = Evaluated(
+        iteration=due.iteration,
+        what="withdrawn" if detail else "asked",
+        of=due.of,
+        at=now(),
+        by=account_and_host(),
+        errand=errand.errand,
+        detail=detail,
+    )
+    try:
+        append(paths, line)
+    except OSError as error:
+        raise OpsctlError(
+            f"{tag_of(due.iteration)} is not asked for: {file_problem(error, paths.evaluations)}"
+        ) from None
+
+
+def _why_not(paths: RunPaths, due: Due, stands: Standing, client: SlurmClient, again: bool) -> str:
+    if stands.is_done and not again:
+        return "it was done meanwhile"
+    if is_at_work(paths, due.iteration):
+        return "it is being evaluated"
+    line = stands.under_way
+    if line is None or not _is_there(line, client):
+        return ""
+    return f"asked for at {iso(line.at, 'minutes')} by {line.by} as {line.errand}"
+
+
+def _is_there(line: Evaluated, client: SlurmClient) -> bool:
+    """Whether Slurm may have that job. Raises SlurmUnreachable where nobody knows."""
+    user = line.by.partition("@")[0]
+    for job in client.jobs(users=[user]):
+        if job.user == user and (said := parse_errand_comment(job.comment)) and said[0] == line.errand:
+            return True
+    if user == account_name():
+        return False
+    return may_be_asked_for(line, now()) and client.hides_others_jobs()

@@ -1,0 +1,106 @@
+"""Who had which checkpoint evaluated, and what became of it: lines on record, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from opsctl.core.files.state_files import append_state, make_folder, read_lines
+from opsctl.run.config.paths import RunPaths
+from trainer.formats.json_text import Moment
+
+#: Times that the schedule has one checkpoint tried. By hand it may be tried as often as somebody likes.
+MOST_TRIES = 3
+#: How long a job counts as asked for where Slurm does not show whether it is there: others' jobs may be hidden.
+BELIEVED = timedelta(days=2)
+
+#: "withdrawn": it was asked for, and Slurm did not take it.
+What = Literal["asked", "withdrawn", "begun", "done", "failed"]
+
+
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `.opsctl/evaluations.jsonl`."""
+
+    iteration: int
+    what: What
+    of: str = ""  # checksum of the checkpoint's manifest: saved anew it is another one
+    at: Moment
+    by: str = ""  # user@host
+    errand: str = ""  # of the job; empty where it was typed
+    job_id: int = 0
+    tasks: int = 0  # that were wanted
+    answered: int = 0  # of them
+    detail: str = ""  # what failed, or is missing
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a checkpoint stands."""
+
+    last: Evaluated | None = None  # the newest line that says what became of it
+    asked: Evaluated | None = None  # the newest job that was asked for and did not begin yet
+    tries: int = 0  # that began since it was last done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.last is not None and self.last.what == "done"
+
+    @property
+    def detail(self) -> str:
+        """What the newest word of it found missing or failed."""
+        return self.last.detail if self.last is not None else ""
+
+    @property
+    def under_way(self) -> Evaluated | None:
+        """The line of the job that waits for its turn, or began and told no end; whether it lives Slurm knows."""
+        if self.asked is not None:
+            return self.asked
+        return self.last if self.last is not None and self.last.what == "begun" and self.last.errand else None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the schedule leaves it alone: it was tried often enough."""
+        return not self.is_done and self.tries >= MOST_TRIES
+
+
+def append(paths: RunPaths, line: Evaluated) -> None:
+    """Put it on record. Raises OSError."""
+    make_folder(paths.output, paths.state)
+    append_state(paths.output, paths.evaluations, line)
+
+
+def read(paths: RunPaths) -> list[Evaluated]:
+    """All on record, oldest first. Raises OSError where they cannot be read."""
+    return read_lines(paths.output, paths.evaluations, Evaluated)
+
+
+def standing(lines: Sequence[Evaluated], iteration: int, of: str) -> Standing:
+    """How this very save of `iteration` stands. Several starts of one job are one try."""
+    last, asked = None, None
+    tries: list[str] = []
+    for number, line in enumerate(lines):
+        if line.iteration != iteration or line.of != of:
+            continue
+        if line.what == "asked":
+            asked = line
+            continue
+        if asked is not None and (asked.errand == line.errand or line.what == "done"):
+            asked = None
+        if line.what == "withdrawn":
+            continue
+        last = line
+        if line.what == "done":
+            tries = []
+        elif line.what == "begun" and (key := line.errand or f"typed {number}") not in tries:
+            tries.append(key)
+    return Standing(last, asked, len(tries))
+
+
+def may_be_asked_for(line: Evaluated, now: datetime) -> bool:
+    """Whether a job that Slurm does not show may be there all the same."""
+    return now - line.at < BELIEVED

@@ -1,0 +1,290 @@
+"""`opsctl job run`: from the look at the kill switch to the attempt's closing, on the first node."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.files.state_files import make_folder
+from opsctl.core.files.trusted import present_name
+from opsctl.core.output import message
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.triage.on_close import judge_lost
+from opsctl.jobs.runner.chain_stop import cancel_pending, has_to_stop, stop_chain
+from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, replacement_line, without_lost_nodes
+from opsctl.jobs.runner.lease_heartbeat import END_WAIT_S, Keeper, kept
+from opsctl.jobs.runner.lease_wait import Patience, wait_for_turn
+from opsctl.jobs.runner.output_folder import FollowedPaths
+from opsctl.jobs.runner.own_attempt import (
+    close,
+    end_line,
+    lost_line,
+    new_attempt,
+    new_attempt_id,
+    record_short,
+    start_line,
+)
+from opsctl.jobs.runner.requested_end import ToEnd
+from opsctl.jobs.runner.requests import RequestDesk
+from opsctl.jobs.runner.run_step import run_step
+from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
+from opsctl.jobs.runner.task import Task, this_task
+from opsctl.run.attempts import events as attempts_file
+from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.evidence import read_evidence
+from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, waits_in_vain
+from opsctl.run.attempts.outcome import StepEnd, closed
+from opsctl.run.attempts.progress_loss import went_back
+from opsctl.run.checkpoints.inventory import last_checkpoint
+from opsctl.run.checkpoints.rollbacks import read_rollbacks
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs.pulse import alert_line
+from opsctl.run.state import kill_switch, lease
+from opsctl.run.state.attempt_folder import set_aside
+from opsctl.run.state.lease import Held, OwnLease
+from opsctl.run.state.rehearsals import record_rehearsal
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from trainer.formats.leave_lines import Reason, leave_line, nothing_left_line
+from trainer.formats.rollbacks import Rollback
+
+#: How long a task waits for Slurm to be done with the one before it, which the brake has to count.
+_COMPLETING_S = 15.0
+
+
+def run_job(
+    paths: RunPaths,
+    cluster: Cluster,
+    submitted_at: datetime,
+    one_off: Sequence[str],
+    only_owners: bool = False,
+    patience: Patience | None = None,
+    spare: int = 0,
+) -> int:
+    """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
+
+    only_owners: with no revision of another member of the group. spare: so many of the job's nodes are not needed to
+    train; while there are some left, it goes on without those that it loses. Raises OpsctlError outside of a job.
+    """
+    with contextlib.suppress(OSError):  # where there is no such folder, what is looked for in it says so
+        paths = FollowedPaths(paths.output)
+    task = this_task(paths, cluster, submitted_at, one_off, only_owners, spare)
+    with noted_signals() as signals:
+        try:
+            code = _leave_at_once(task)
+            return _train_at_desk(task, signals, patience or Patience()) if code is None else code
+        finally:
+            task.log.finish()
+
+
+def _train_at_desk(task: Task, signals: Signals, patience: Patience) -> int:
+    """Train, and do meanwhile what the run's group asks for. A requeue comes after the lease was given up."""
+    desk = RequestDesk(task)
+    desk.start()
+    try:
+        code = _train(task, signals, patience, desk)
+        while (
+            code and (rest := without_lost_nodes(desk.task, desk.attempt)) and not signals.any and desk.to_end is None
+        ):
+            task.log.say(replacement_line(desk.task, rest))
+            desk.task = task = rest
+            code = _train(task, signals, patience, desk)
+        return code
+    finally:
+        desk.finish(desk.attempt, signals)
+        for line in desk.news():
+            task.log.say(line)
+
+
+def _leave_at_once(task: Task) -> int | None:
+    """The exit code of a task that has nothing to do, None for one that has."""
+    switch = task.kill_switch
+    if kill_switch.is_triggered(switch):
+        return _leave(task, Reason.KILL_SWITCH, leave_line(Reason.KILL_SWITCH, switch))
+    if task.is_finished():
+        return _leave(task, Reason.FINISHED, nothing_left_line())
+    return None
+
+
+def _leave(task: Task, reason: Reason, line: str) -> int:
+    task.log.say(line)
+    # Whoever leaves in seconds does not wait long for Slurm either.
+    _close_lost(task, client_for(task.cluster), task.allocation.requeued_id)
+    record_short(task, Ending(reason), 0)
+    return 0
+
+
+def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
+    """Attempts so far, those left open closed; as the file has them when Slurm does not say."""
+    try:
+        return close_lost_attempts(task.paths, client, own_job_id, task.allocation.cluster, judge_lost(task.paths))
+    except SlurmError as error:
+        task.log.say(f"opsctl: attempts that were left open stay open: {error}")
+        return attempts_file.read(task.paths)
+
+
+def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) -> int:
+    """Wait for the turn to train, and train."""
+    was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
+    attempts = _close_lost(task, task.client, task.allocation.requeued_id)
+    deadline = time.monotonic() + _COMPLETING_S
+    while any(attempt.is_open for attempt in attempts) and time.monotonic() < deadline and not signals.any:
+        time.sleep(1)
+        attempts = _close_lost(task, task.client)
+    for attempt in attempts:
+        if attempt.closed_by not in ("", "job") and (attempt.id in was_open or attempt is attempts[-1]):
+            task.log.say(lost_line(attempt))
+    if any(attempt.id in was_open and not attempt.is_open for attempt in attempts):
+        keep_off_bad_nodes(task)
+    _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
+    if has_to_stop(task, attempts):
+        return stop_chain(task, attempts)
+    desk.attempt_id = attempt_id = new_attempt_id(task)
+    try:
+        turn = _turn(task, attempt_id, signals, patience, desk)
+    except OSError as error:
+        return _leave_without_lease(task, Ending.FAILED, f"no lease to be had: {error.filename}: {error.strerror}")
+    if not isinstance(turn, OwnLease):
+        code = _leave_at_once(task)
+        if code is None and turn is None and desk.to_end is not None:
+            code = _leave_as_asked(task, desk.to_end)
+        return _leave_without_lease(task, Ending.HELD, _why_held(turn, signals)) if code is None else code
+    try:
+        with kept(turn) as keeper:
+            return _train_with_lease(task, signals, desk, keeper)
+    finally:
+        try:
+            turn.end("released", END_WAIT_S)
+        except OSError as error:
+            task.log.say(f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so")
+
+
+def _turn(
+    task: Task, attempt_id: str, signals: Signals, patience: Patience, desk: RequestDesk
+) -> OwnLease | Held | None:
+    """The lease, or who goes on with it; None where there is no more reason to wait for it."""
+    job = task.allocation
+
+    def take(why_over: Callable[[Held], str | None]) -> OwnLease | Held:
+        return lease.take(task.paths, attempt_id, job.job_id, job.user, why_over)
+
+    def attempts(ask: bool) -> list[Attempt]:
+        return _close_lost(task, client_for(task.cluster)) if ask else attempts_file.read(task.paths)
+
+    def leaves() -> bool:
+        for line in desk.news():
+            task.log.say(line)
+        return (
+            desk.to_end is not None or signals.any or kill_switch.is_triggered(task.kill_switch) or task.is_finished()
+        )
+
+    return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves, patience)
+
+
+def _why_held(turn: Held | None, signals: Signals) -> str:
+    if turn is None:
+        return f"the job got {signals.names()} while it waited for the lease"
+    return f"{turn.holder.named()} trains this run (lease {turn.holder.number}, its heartbeat goes on)"
+
+
+def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
+    """Somebody asked this job to end while it waited for its turn."""
+    task.log.say(f"opsctl: {to_end.told()}: this job leaves")
+    ending = Ending.REQUEUED if to_end.ending == Ending.REQUEUED else Ending.CANCELLED
+    record_short(task, ending, 0, to_end.told())
+    return 0
+
+
+def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
+    """Nothing was started: say why, put it on record, fail."""
+    task.log.say(f"opsctl: {why}: this job leaves")
+    record_short(task, ending, 1, why)
+    chain = task.allocation.array_job_id
+    if ending == Ending.HELD and waits_in_vain(attempts_file.read(task.paths), chain):
+        task.log.say(f"opsctl: so did the {BRAKE_ATTEMPTS - 1} tasks before it: this chain stops")
+        cancel_pending(task, lambda: [chain])
+    what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"
+    message(f"opsctl: {why}; nothing was trained: {what}")
+    return 1
+
+
+def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: Keeper) -> int:
+    """Open the attempt, run the step, close the attempt."""
+    code = _leave_at_once(task)  # while this one waited, another may have come to the end
+    if code is not None:
+        return code
+    folder = task.paths.attempt_folder(task.allocation.job_id)
+    set_aside(folder)
+    make_folder(task.paths.output, folder)
+    attempts = attempts_file.read(task.paths)
+    attempt = new_attempt(task, len(attempts) + 1, desk.attempt_id)
+    attempts_file.append_opened(task.paths, attempt)
+    task.log.say(start_line(task, attempt))
+    back = went_back(attempt.iteration_at_start, attempts, _rollbacks(task))
+    if back:
+        task.log.say(alert_line(f"{task.name}: {back}"))
+    try:
+        desk.task = task = on_good_nodes(task, attempt, desk.attempt, folder, lambda: _is_to_leave(task, signals, desk))
+        step_end, note = run_step(task, signals, folder, keeper, desk)
+    except (OpsctlError, OSError) as error:
+        # Nothing ran: the attempt still says why.
+        task.log.say(f"opsctl: cannot start the step: {error}")
+        step_end, note = StepEnd(exit_code=1), str(error)
+    paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
+    ended = _ended(task, paths, attempt, step_end, "; ".join(filter(None, (note, back))))
+    desk.attempt = ended = close(task, paths, ended, step_end)
+    task.log.say(end_line(ended))
+    if ended.exit_code:
+        keep_off_bad_nodes(task)
+    if ended.reason == Ending.FINISHED and task.revision.file.run.rehearses is not None:
+        _tell_rehearsed(task, ended)
+    _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
+    return 0 if ended.exit_code is None else ended.exit_code
+
+
+def _is_to_leave(task: Task, signals: Signals, desk: RequestDesk) -> bool:
+    return signals.any or desk.to_end is not None or kill_switch.is_triggered(task.kill_switch)
+
+
+def _tell_rehearsed(task: Task, ended: Attempt) -> None:
+    """Put it on the record of the run that this one rehearses; where that cannot be, the log says so."""
+    try:
+        record_rehearsal(task.revision.file, task.paths.output, task.revision.name, ended.environment)
+    except (OpsctlError, OSError) as error:
+        task.log.say(f"opsctl: {task.revision.file.run.rehearses} has no record of this rehearsal: {error}")
+    else:
+        task.log.say(f"opsctl: rehearsed: it is on the record of {task.revision.file.run.rehearses}")
+
+
+def _rollbacks(task: Task) -> list[Rollback]:
+    try:
+        return read_rollbacks(task.paths)
+    except OSError as error:
+        task.log.say(f"opsctl: rollbacks cannot be read: {error.filename}: {error.strerror}")
+        return []
+
+
+def _ended(task: Task, paths: RunPaths, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
+    """The attempt as it is now closed. Checkpoints of one that has overtaken it are not its own."""
+    evidence = read_evidence(paths.output, paths.attempt_folder(task.allocation.job_id))
+    reached = last_checkpoint(paths.checkpoints)
+    if step_end.overtaken or evidence.exit_reason == Ending.OVERTAKEN:
+        reached = checkpoint_of(attempt, attempts_file.read(task.paths), reached)
+        note = step_end.overtaken or note
+    return closed(attempt, step_end, evidence, reached, now(), note=note)
+
+
+def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
+    """A node that Slurm has lost may train on, into the folder that this task is about to train into."""
+    for attempt in attempts:
+        folder = task.paths.attempt_folder(attempt.job_id)
+        if not attempt.is_open and attempt.job_id != task.allocation.job_id and folder.is_dir():
+            with contextlib.suppress(OSError):
+                why = f"job {task.allocation.job_id} goes on from here"
+                request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)

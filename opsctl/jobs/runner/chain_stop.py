@@ -1,0 +1,69 @@
+"""The brake: a chain whose attempts fail in a row is not let fail on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from opsctl.core.errors import SlurmError
+from opsctl.core.output import message
+from opsctl.jobs.runner.own_attempt import record_short
+from opsctl.jobs.runner.task import Task
+from opsctl.run.attempts.cause import describe
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.failure_limit import brake_trips, chains_to_cancel, learned_nothing, without_progress
+from opsctl.run.logs.pulse import alert_line
+from opsctl.run.state.chains import counted_since, read_chains
+from opsctl.run.state.own_jobs import recorded
+
+
+def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:
+    """Whether what has been tried since people last did something says that this would only fail again."""
+    return brake_trips(attempts, _counted_since(task))
+
+
+def _counted_since(task: Task) -> datetime:
+    """Since when attempts count against this task's brake; its own submission where the records cannot be read."""
+    try:
+        return counted_since(read_chains(task.paths), task.submitted_at)
+    except OSError:
+        return task.submitted_at
+
+
+def stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
+    """Cancel what would only fail again, say so, fail."""
+    row = without_progress(attempts, _counted_since(task))
+    last = next((item for item in reversed(attempts) if item.reason), None)
+    why = f"the last ended with {last.reason}" if last else "nothing is known about them"
+    if last and last.verdict and last.verdict.is_known:
+        why += f" ({last.verdict.words})"
+    elif last and last.first_failure:
+        why += f" ({describe(last.first_failure)})"
+    elif last and last.note:
+        why += f" ({last.note})"
+    found = f"{row} attempts in a row without a new checkpoint"
+    if learned_nothing(attempts, _counted_since(task)):
+        found = "the training stopped itself, as too many iterations in a row were skipped or had no finite loss"
+    said = f"{found}: this chain stops; {why}"
+    task.log.say(alert_line(f"{task.name}: {said}"))
+    known = recorded(task.paths)
+    cancel_pending(
+        task,
+        lambda: chains_to_cancel(
+            known.own(task.client.jobs(users=[task.allocation.user])), attempts, task.allocation.user, known.chains
+        ),
+    )
+    record_short(task, Ending.BRAKE, 1)
+    message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")
+    return 1
+
+
+def cancel_pending(task: Task, find: Callable[[], list[int]]) -> None:
+    """Cancel what is pending of the chains that `find` gives, and say so."""
+    try:
+        chains = find()
+        task.client.cancel(chains, pending_only=True)
+        task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
+    except (SlurmError, OSError) as error:
+        task.log.say(f"opsctl: what is pending could not be cancelled: {error}")

@@ -1,0 +1,168 @@
+"""The training looks at the pseudo-cron, as that looks at the training: its death is said in the log, and mended.
+
+A thread of its own, for nothing of it may hold up the step: neither a cron folder that does not answer, nor a Slurm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.timestamps import now
+from opsctl.jobs.scheduler.chain import start
+from opsctl.jobs.scheduler.context import Cron
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.profile import cron_table, jobs_table
+from opsctl.run.logs.pulse import alert_line
+from opsctl.run.state import alerts
+from opsctl.run.state.alerts import Noted
+from opsctl.run.state.register import cron_folder, cron_folder_option
+from opsctl.run.state.scheduler import CronChain, CronPaths, Heartbeat, heartbeat, read_chain
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.durations import format_duration
+
+#: The key of the check that finds the same.
+KEY = "cron"
+#: Between two looks: a tenth of the period, within these, seconds.
+LEAST_S, MOST_S = 2.0, 60.0
+END_WAIT_S = 2.0
+
+
+@dataclass
+class Death:
+    """What has been said and done about one death of the chain. Decisions only: nothing here touches anything."""
+
+    is_told: bool = False
+    tried_at: float | None = None  # monotonic, of the last try to mend it
+    lines: list[str] = field(default_factory=list)
+
+    def seen(self, chain: CronChain | None, beat: Heartbeat | None) -> bool:
+        """Take in one look, and say what is new in `lines`; whether the chain is dead."""
+        is_dead = chain is not None and not chain.is_stopped and (beat is None or beat.is_dead(chain.period_s))
+        if is_dead and not self.is_told and chain is not None:
+            age = f"for {format_duration(beat.age_s)}" if beat else "yet"
+            self.lines.append(alert_line(f"the cron has not ticked {age}: it is carried by {chain.carrier()}"))
+        if self.is_told and not is_dead:
+            over = "is stopped" if chain is None or chain.is_stopped else "ticks again"
+            self.lines.append(f"opsctl: the cron {over}")
+            self.tried_at = None
+        self.is_told = is_dead
+        return is_dead
+
+    def may_mend(self, chain: CronChain, account: str, at: float) -> bool:
+        """Whether to start it again now: once in two periods, and only who carries it."""
+        if chain.carried_by != account or (self.tried_at is not None and at - self.tried_at < 2 * chain.period_s):
+            return False
+        self.tried_at = at
+        return True
+
+
+class CronWatch:
+    """Looks at the pseudo-cron of the job's owner until it is stopped."""
+
+    def __init__(self, paths: RunPaths, cluster: Cluster, least_s: float = LEAST_S) -> None:
+        self.paths, self.cluster, self.least_s = paths, cluster, least_s
+        self.death = Death()
+        self._news: deque[str] = deque()
+        self._noted = False
+        self._trouble = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cron", daemon=True)
+
+    def begin(self) -> None:
+        """Look now, and again and again."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """No more looks. One that hangs is not waited for."""
+        self._ended.set()
+        self._thread.join(END_WAIT_S)
+
+    def news(self) -> list[str]:
+        """Lines for the log, once each."""
+        new = []
+        while self._news:
+            new.append(self._news.popleft())
+        return new
+
+    def _run(self) -> None:
+        period_s = 60.0
+        while not self._ended.is_set():
+            try:
+                period_s = self._look()
+                self._trouble = ""
+            except (OpsctlError, OSError) as error:
+                self._tell_once(f"opsctl: the cron cannot be seen: {error}")
+            except Exception as error:  # whatever it is, the training goes on
+                self._tell_once(f"opsctl: the look at the cron failed: {error!r}")
+            if self._ended.wait(min(MOST_S, max(self.least_s, period_s / 10))):
+                return
+
+    def _look(self) -> float:
+        """One look; the chain's period."""
+        cron = CronPaths(cron_folder())
+        try:
+            chain, beat = read_chain(cron), heartbeat(cron)
+        except FileNotFoundError:
+            chain, beat = None, None
+        is_dead = self.death.seen(chain, beat)
+        self._news.extend(self.death.lines)
+        self._hand_over(is_dead, chain)
+        self.death.lines.clear()
+        if is_dead and chain is not None and self.death.may_mend(chain, account_name(), time.monotonic()):
+            self._mend(cron)
+        return float(chain.period_s) if chain is not None else MOST_S * 10
+
+    def _hand_over(self, is_dead: bool, chain: CronChain | None) -> None:
+        """To whoever can send it: nodes often have no way out."""
+        if is_dead == self._noted:
+            return
+        if is_dead and chain is not None:
+            text = f"the cron carried by {chain.carrier()} has not ticked for two periods, says the training"
+            option = cron_folder_option()
+            todo = f"opsctl cron status{option}; opsctl cron start{option}"
+            alerts.note(self.paths, [Noted(KEY, "critical", text, todo)], now())
+        else:
+            alerts.note_recovered(self.paths, [KEY], now())
+        self._noted = is_dead
+
+    def _mend(self, paths: CronPaths) -> None:
+        cron = Cron(
+            paths,
+            cron_table(),
+            self.cluster,
+            client_for(self.cluster),
+            dict(os.environ),
+            jobs_table().internet_partition,
+        )
+        try:
+            done = start(cron, None, None, False, time.time)
+        except (OpsctlError, OSError) as error:
+            self._news.append(f"opsctl: the cron could not be started again: {error}")
+            return
+        ids = ", ".join(map(str, done.queued)) or "none"
+        self._news.append(f"opsctl: started the cron again, {done.chain.carrier()}; ticks queued now: {ids}")
+
+    def _tell_once(self, line: str) -> None:
+        if line != self._trouble:
+            self._trouble = line
+            self._news.append(line)
+
+
+@contextlib.contextmanager
+def watched_cron(paths: RunPaths, cluster: Cluster) -> Iterator[CronWatch]:
+    """Look at the pseudo-cron inside the block."""
+    watch = CronWatch(paths, cluster)
+    watch.begin()
+    try:
+        yield watch
+    finally:
+        watch.end()

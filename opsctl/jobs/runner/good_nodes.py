@@ -1,0 +1,166 @@
+"""Which of the job's nodes are trained on: tested before, and replaced by spare ones where they are bad or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import write_state
+from opsctl.core.timestamps import iso, now
+from opsctl.diagnosis.nodes.exclusion import keep_and_apply, wanted_by
+from opsctl.diagnosis.probe.evidence import put_on_record
+from opsctl.diagnosis.probe.node_choice import best_first, chosen
+from opsctl.diagnosis.probe.report import ProbeReport, Standing
+from opsctl.diagnosis.probe.run_probe import Setting, probe
+from opsctl.diagnosis.probe.summary import summary
+from opsctl.jobs.runner.probe_setting import setting_for
+from opsctl.jobs.runner.task import Task
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.failed_nodes import struck
+from opsctl.run.logs.pulse import alert_line
+from opsctl.slurm.backends import client_for
+from trainer.formats.probe import EFFORTS
+
+PROBE_FILE = "probe.json"
+#: For so long a job's nodes count as tested.
+TESTED_FOR = timedelta(days=1)
+
+
+def on_good_nodes(
+    task: Task, attempt: Attempt, before: Attempt | None, folder: Path, is_to_leave: Callable[[], bool]
+) -> Task:
+    """The task on the nodes that it is to be trained on, bad ones no longer among its job's.
+
+    before: the attempt that this job made before. folder: the attempt's. A probe that could not be made is told and
+    keeps nobody from training, nor do nodes that are only slow. Raises OpsctlError where too few are left without the
+    bad ones.
+    """
+    effort = task.revision.file.slurm.effort if not task.revision.damage else "off"
+    if effort == "off" or is_to_leave():
+        return task
+    known = task.probed
+    if known is not None and known.effort == effort and not is_to_be_tested(known.at, before, now()):
+        task.log.say(f"opsctl: the nodes are not tested again: they were at {iso(known.at, 'minutes')}, in this job")
+        _write(task, known, task.nodes, folder)
+        return task
+    try:
+        found = probe(_setting(task), EFFORTS[effort], is_to_leave)
+    except OpsctlError as error:
+        task.log.say(f"opsctl: the nodes are not tested: {error}")
+        return task
+    task.log.say(f"opsctl: {summary(found)}")
+    for line in found.not_seen:
+        task.log.say(f"opsctl: {line}")
+    try:
+        put_on_record(task.paths, found, attempt.id)
+    except OSError as error:
+        task.log.say(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
+    wanted = len(task.nodes)
+    bad = [one.node for one in found.of(Standing.BAD)]
+    picked = chosen(task.allocation.nodes, wanted, found.nodes)
+    used = picked if len(picked) == wanted else []
+    spare = _write(task, found, used, folder)
+    if not used:
+        raise OpsctlError(
+            f"{len(picked)} nodes are left and {wanted} are needed; bad: {', '.join(bad)}; give [slurm] spare for such "
+            'cases, or probe = "off" to train on them all the same'
+        )
+    if spare:
+        task.log.say(f"opsctl: trains on {' '.join(used)}; spare: {' '.join(spare)}")
+    for one in found.of(Standing.SLOW):
+        if one.node in used:
+            task.log.say(f"opsctl: {one.node} is slow and is trained on for want of others: {one.reasons[0].words}")
+    fit = tuple(node for node in task.allocation.nodes if node not in bad)
+    return replace(
+        task,
+        allocation=replace(task.allocation, nodes=fit),
+        spare=len(fit) - wanted,
+        picked=tuple(used),
+        probed=found,
+    )
+
+
+def is_to_be_tested(tested_at: datetime | None, before: Attempt | None, at: datetime) -> bool:
+    """Whether a job's nodes are tested at `at`. Pure.
+
+    tested_at: when its nodes were last. before: the attempt that it made before. Not again where hardware is known to
+    have ended that one, which is gone, and the others were found fit less than TESTED_FOR ago: every restart would cost
+    the minute of all nodes. What a network or a collective died of may be another node than the one that said so.
+    """
+    if tested_at is None or before is None or at - tested_at >= TESTED_FOR:
+        return True
+    return not struck(before) or struck(before) != struck(before, of_hardware=True)
+
+
+def _write(task: Task, found: ProbeReport, used: Sequence[str], folder: Path) -> list[str]:
+    """Put the report into the attempt's folder, with who is trained on. Returns who is not."""
+    spare = [node for node in task.allocation.nodes if node not in used]
+    try:
+        report = msgspec.structs.replace(found, trained_on=tuple(used), spare=tuple(spare))
+        write_state(task.paths.output, folder / PROBE_FILE, report)
+    except OSError as error:
+        task.log.say(f"opsctl: {folder / PROBE_FILE} cannot be written: {error.strerror}")
+    return spare
+
+
+def _setting(task: Task) -> Setting:
+    job, revision = task.allocation, task.revision
+    return setting_for(
+        revision.file, revision.run_file, task.paths.output, task.cluster, task.client, job.nodes, job.job_id
+    )
+
+
+def without_lost_nodes(task: Task, ended: Attempt | None) -> Task | None:
+    """The task on the job's other nodes, where the attempt died of some and spare ones are left; else None. Pure.
+
+    Of the spare ones the best by the last probe.
+    """
+    if ended is None:
+        return None
+    left = nodes_left(task.allocation.nodes, task.nodes, task.spare, ended)
+    if left is None:
+        return None
+    spare = task.spare - (len(task.allocation.nodes) - len(left))
+    by_standing = best_first(left, task.probed.nodes if task.probed is not None else ())
+    goes_on = set(sorted(by_standing, key=lambda node: node not in task.nodes)[: len(task.nodes)])
+    picked = tuple(node for node in left if node in goes_on)
+    return replace(task, allocation=replace(task.allocation, nodes=left), spare=spare, picked=picked)
+
+
+def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended: Attempt) -> tuple[str, ...] | None:
+    """Those of a job's nodes that it goes on with after `ended`, which ran on `used` of them; else None. Pure.
+
+    spare: how many of the allocated ones are not needed. None where the attempt died of no node, or of too many.
+    """
+    lost = {node for node in struck(ended) if node in used} if spare else set()
+    return tuple(node for node in allocated if node not in lost) if 0 < len(lost) <= spare else None
+
+
+def replacement_line(before: Task, after: Task) -> str:
+    """What the training log says of the change."""
+    gone = _names(set(before.allocation.nodes) - set(after.allocation.nodes))
+    return alert_line(f"{before.name}: {gone} failed; this job goes on without, spare nodes left: {after.spare}")
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return ", ".join(sorted(nodes))
+
+
+def keep_off_bad_nodes(task: Task) -> None:
+    """Before this job gives its nodes back: the chain's next task is not to be given the one that failed again."""
+    try:
+        slurm = task.revision.file.slurm
+    except OpsctlError:
+        return  # no revision says what partition it is
+    try:
+        wanted = wanted_by(task.paths, slurm, task.allocation.array_job_id)
+    except OSError as error:
+        task.log.say(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
+        return
+    for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
+        task.log.say(f"opsctl: {line}")

@@ -1,0 +1,222 @@
+"""The watch over a step that prints nothing: where its ranks are, asked unasked, and its end where nothing moves.
+
+Every rank's stacks are taken when nothing was logged for longer than it takes here, and again while that goes on.
+Where for twice as long nothing was logged, and two looks show every rank at the same place, and as far as before in
+every process group, the training hangs: its step is to be ended, so that the next task goes on. What cannot be looked
+at is not ended, nor a training of which one rank cannot. The looks have threads of their own: a Slurm that does not
+answer keeps nothing waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.hangs import summary
+from opsctl.diagnosis.hangs.grouping import recorded
+from opsctl.jobs.runner.stacks import Taken, stacks_into
+from opsctl.jobs.runner.task import Task
+from opsctl.run.attempts.verdict import StackGroup, Verdict
+from opsctl.run.logs.line_text import Lines
+from opsctl.run.logs.lines import is_of_an_iteration
+from opsctl.run.logs.measurements import measured, recent
+from opsctl.run.logs.silence import SILENT_LEAST_S, longest_silence_s
+from opsctl.slurm.durations import format_duration, parse_duration_s
+from trainer.formats import log_lines, training_line
+from trainer.recipe.options import Options
+
+#: In lines that a training prints while it goes on.
+_LIFE = (*training_line.MARKS, *log_lines.MARKS)
+#: How often the limit is asked for while nothing comes, seconds.
+_ASK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Silence:
+    """What a step may do before it is taken to hang."""
+
+    limit_s: float  # nothing logged for so long is worth a look
+    may_end: bool  # whether it is ended when it has lasted twice as long
+
+
+def is_hung(silent_s: float, limit: Silence, before: Taken | None, newest: Taken | None) -> bool:
+    """Whether a step that was silent for so long is to be ended, by the last two looks at its ranks. Pure."""
+    if not limit.may_end or silent_s < 2 * limit.limit_s or before is None or newest is None:
+        return False
+    if not (before.shows_all and newest.shows_all):
+        return False
+    return not summary.moved(before.groups, newest.groups) and set(before.progress) == set(newest.progress)
+
+
+def next_look_s(silent_s: float, limit: Silence) -> float:
+    """After how long a silence the next look is due, when one was taken after `silent_s` seconds of it. Pure."""
+    return silent_s + max(limit.limit_s / 2, 1.0)
+
+
+class HangWatch:
+    """Watches one step's output. `heard` and `look` are called by who copies it, and never wait."""
+
+    def __init__(
+        self,
+        limit: Callable[[bool, bool], Silence | None],
+        take: Callable[[], tuple[Taken, str]],
+        clock: Callable[[], float] = time.monotonic,
+        ask_s: float = _ASK_S,
+    ) -> None:
+        """`limit`: what the step may do now, given whether it has logged nothing yet, and whether it is worth reading
+        more for: as the first look of a silence comes near. None where nobody knows.
+
+        take: the stacks of its ranks, and in a sentence what they show; it may take a minute. Raises OpsctlError.
+        """
+        self._limit, self._take, self._clock, self._ask_s = limit, take, clock, ask_s
+        self._lines = Lines(_LIFE)
+        self._is_starting = True
+        self._heard_at = self._asked_at = clock()
+        self._known: Silence | None = None
+        self._knows_more = False
+        self._looks: list[Taken | None] = []
+        self._due: float | None = None  # silence, in seconds, after which the next look is due
+        self._thread: threading.Thread | None = None
+        self._answers: deque[tuple[Taken | None, str]] = deque()
+        self._news: deque[str] = deque()
+        self.sentence = ""  # what the last look has shown
+        self.ends = False  # the training hangs: its step is to be ended
+
+    def heard(self, data: bytes) -> None:
+        """What the step has printed just now; a line is heard when it has ended."""
+        # A progress bar is one line without end, longer than what is kept of one.
+        signs = list(self._lines.feed(data.replace(b"\r", b"\n")))
+        if not signs:
+            return
+        if self._looks and not self.ends:
+            silent = format_duration(self._clock() - self._heard_at)
+            self._news.append(f"{summary.GOES_ON}{silent} without a word")
+        self._heard_at = self._clock()
+        if any(map(is_of_an_iteration, signs)):  # the others are also printed on the way there
+            self._is_starting = False
+        self._known, self._knows_more, self._looks, self._due = None, False, [], None
+
+    def look(self) -> None:
+        """Take stacks where that is due, and judge what came of those that were taken."""
+        silent_s = self._clock() - self._heard_at
+        while self._answers:
+            self._judge(*self._answers.popleft(), silent_s)
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+        if self.ends or self._thread is not None or self._clock() - self._asked_at < self._ask_s:
+            return
+        self._asked_at = self._clock()
+        if self._known is None:
+            self._know(more=False)
+        if not self._knows_more and self._is_due(silent_s):
+            self._know(more=True)
+        if self._is_due(silent_s):
+            self._start_look()
+
+    def news(self) -> list[str]:
+        """What is to be said, once."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    @property
+    def stacks(self) -> tuple[StackGroup, ...]:
+        """Where the ranks are that log nothing; empty while the training goes on."""
+        newest = self._newest()
+        return recorded(newest.groups) if newest is not None else ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What a step that was ended for it died of."""
+        newest = self._newest()
+        if not self.ends or newest is None:
+            return None
+        return summary.verdict_of(newest.groups, newest.ranks, now(), newest.flight)
+
+    def _newest(self) -> Taken | None:
+        return next((one for one in reversed(self._looks) if one is not None), None)
+
+    def _know(self, more: bool) -> None:
+        self._known, self._knows_more = self._limit(self._is_starting, more), more
+        self._due = self._known.limit_s if self._known else None
+
+    def _is_due(self, silent_s: float) -> bool:
+        return self._due is not None and silent_s >= self._due
+
+    def _start_look(self) -> None:
+        thread = threading.Thread(target=self._run, name="stacks", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread is to be had just now: the next call tries again
+            thread.start()
+            self._thread = thread
+
+    def _judge(self, taken: Taken | None, words: str, silent_s: float) -> None:
+        if self._due is None or self._known is None:
+            return  # it has gone on meanwhile
+        before = self._looks[-1] if self._looks else None
+        self._looks.append(taken)
+        self._due = next_look_s(silent_s, self._known)
+        silent = format_duration(silent_s)
+        if is_hung(silent_s, self._known, before, taken):
+            self.ends = True
+            self._news.append(f"opsctl: the training hangs, nothing has moved for {silent}: {words}")
+        elif len(self._looks) == 1:
+            limit = format_duration(self._known.limit_s)
+            self._news.append(f"{summary.SILENT}{silent}, longer than {limit}: {words}")
+        if taken is not None:
+            self.sentence = taken.sentence
+
+    def _run(self) -> None:
+        try:
+            self._answers.append(self._take())
+        except OpsctlError as error:
+            self._answers.append((None, f"where its ranks are cannot be seen: {error}"))
+
+
+def watch_over(task: Task) -> HangWatch:
+    """The watch over the step of `task`."""
+
+    def take() -> tuple[Taken, str]:
+        return stacks_into(task.paths.attempt_folder(task.allocation.job_id) / summary.SILENT_STACKS, task)
+
+    return HangWatch(lambda is_starting, more: _silence(task, is_starting, more), take)
+
+
+def _silence(task: Task, is_starting: bool, more: bool) -> Silence | None:
+    """How long the step may be silent, by what its run file and the log say; None where nothing was ever logged.
+
+    more: read as much of the log as the longest evaluation and save may be in, which are not in every fifty lines.
+    """
+    seen = measured(task.paths) if more else recent(task.paths)
+    if seen.seconds_per_iteration is None:
+        return None
+    pauses_s = (seen.longest_evaluation_seconds or 0.0) + (seen.longest_save_seconds or 0.0)
+    interval = task.options.log_interval if isinstance(task.options, Options) else 1
+    may_end = not is_starting and _said(task, "end_hung") is not False
+    limit_s = longest_silence_s(seen.seconds_per_iteration, _told_s(task), pauses_s, is_starting, interval)
+    return Silence(limit_s, may_end)
+
+
+def patience_s(task: Task) -> float:
+    """How long a trainer that was asked to leave may say nothing before it is taken to hang."""
+    found = _silence(task, is_starting=False, more=True)
+    return found.limit_s if found is not None else _told_s(task) or SILENT_LEAST_S
+
+
+def _told_s(task: Task) -> float | None:
+    """The longest silence that the run file allows, seconds."""
+    most = _said(task, "silent_most")
+    with contextlib.suppress(ValueError):
+        return float(parse_duration_s(most)) if isinstance(most, str) else None
+    return None
+
+
+def _said(task: Task, key: str) -> object:
+    """What the run file says in `[watch]`, as it was published."""
+    try:
+        return task.revision.file.watch.get(key)
+    except OpsctlError:
+        return None

@@ -1,0 +1,101 @@
+"""Waiting for one's turn to train: taking the lease, or watching whoever has it until it is over or clear that it is
+not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from opsctl.jobs.runner.main_log import MainLog
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.lease_holder import over_on_record
+from opsctl.run.state.lease import Held, OwnLease
+from opsctl.slurm.durations import format_duration
+from trainer.formats.lease import HEARTBEAT_S, SILENT_S, Holder
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a task waits for a lease that somebody has, in seconds."""
+
+    silent_s: float = SILENT_S  # a heartbeat that has not moved for so long is nobody's any more
+    alive_s: float = 300.0  # one that has moved all the time is a training that goes on
+    poll_s: float = 5.0
+    ask_s: float = 30.0  # how often Slurm is asked about the holder's job
+
+
+class Watched:
+    """For how long a heartbeat has not moved, by the watcher's own clock."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, int] | None = None
+        self._since_s = 0.0
+
+    def still_s(self, held: Held, now_s: float) -> float:
+        """Seconds at `now_s` since this heartbeat was first seen as it is."""
+        seen = (held.holder.number, held.beat_ns)
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now_s
+        return now_s - self._since_s
+
+
+def goes_on(waited_s: float, still_s: float, patience: Patience) -> bool:
+    """Whether the holder is at work and waiting for it is in vain. Pure.
+
+    A heartbeat that has begun to stand still is watched to its end, however late that comes.
+    """
+    return waited_s >= patience.alive_s and still_s < min(3 * HEARTBEAT_S, patience.silent_s)
+
+
+def wait_for_turn(
+    take: Callable[[Callable[[Held], str | None]], OwnLease | Held],
+    attempts: Callable[[bool], Sequence[Attempt]],
+    requeued_id: int | None,
+    log: MainLog,
+    leaves: Callable[[], bool],
+    patience: Patience | None = None,
+) -> OwnLease | Held | None:
+    """The lease; who has it, when that one goes on; None when `leaves` says that there is nothing to wait for.
+
+    take: `records.lease.take` with all but its last argument. attempts: as they are on record, with True after asking
+    Slurm about open ones. `requeued_id`: see `over_on_record`. Raises OSError when the lease cannot be read or written.
+    """
+    patience = patience or Patience()
+    watched, began_s = Watched(), time.monotonic()
+    known, asked_s, told = attempts(False), began_s, False
+
+    def why_over(held: Held) -> str | None:
+        still_s = watched.still_s(held, time.monotonic())
+        if still_s >= patience.silent_s:
+            return f"no heartbeat for {still_s:.0f} s"
+        return over_on_record(held.holder, known, requeued_id)
+
+    while True:
+        found = take(why_over)
+        if isinstance(found, OwnLease):
+            if told:
+                log.say(f"opsctl: the lease is free, this job has it with number {found.holder.number}")
+            return found
+        now_s = time.monotonic()
+        if not told:
+            told = True
+            log.say(_waiting(found.holder, patience))
+        if goes_on(now_s - began_s, watched.still_s(found, now_s), patience):
+            return found
+        if leaves():
+            return None
+        time.sleep(patience.poll_s)
+        is_time = time.monotonic() - asked_s >= patience.ask_s
+        known = attempts(is_time)
+        if is_time:
+            asked_s = time.monotonic()
+
+
+def _waiting(holder: Holder, patience: Patience) -> str:
+    return (
+        f"opsctl: {holder.named()} has the lease on this run (number {holder.number}): waiting for its end, "
+        f"for its heartbeat to stand still for {format_duration(patience.silent_s)}, "
+        f"and no longer than {format_duration(patience.alive_s)} while that goes on"
+    )

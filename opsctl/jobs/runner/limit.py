@@ -1,0 +1,209 @@
+"""The job's time limit: how long the trainer may train, what is said as the limit comes, what a raised one gives.
+
+The trainer is started with an exit duration that ends a margin before the limit. Slurm is asked again shortly before
+that moment; where the limit has been raised, a note in the attempt's folder lets the trainer go on until the margin
+before the new one. Whatever goes wrong on that way (no answer, no disk, this process gone), the trainer leaves in time
+for the limit that was known. Of a lowered limit Slurm's own warning tells, and Slurm is then asked which limit it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from opsctl.core.errors import SlurmError
+from opsctl.core.files.state_files import write_state
+from opsctl.core.timestamps import iso, now
+from opsctl.jobs.runner.stop import Signals
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.durations import format_duration
+from trainer.formats.attempt_records import LaterExit
+from trainer.recipe.options import Options, to_arguments
+
+#: Zero switches the trainer's check off, so a job that is already late gets the shortest duration there is.
+_SHORTEST_MINUTES = 0.01
+#: Seconds before the trainer is to leave at which Slurm is asked whether the limit is still the same.
+ASKED_BEFORE_S = (300.0, 120.0, 30.0)
+#: Where the limit has been taken away the trainer goes on for this long, and Slurm is then asked again.
+_WITHOUT_LIMIT = timedelta(days=7)
+#: Slurm looks at limits once a minute: its warning may come this much earlier than asked for, and somewhat later.
+WARNING_EARLY_S = 90.0
+#: How long the end of the thread may take, seconds: it may be asking Slurm.
+_END_WAIT_S = 1.0
+#: How long the stop request waits for Slurm's word of what a warning is about, seconds.
+ANSWER_WAIT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The end that Slurm has set for a job."""
+
+    ends_at: datetime | None  # None: it has none
+    length_s: int | None  # the limit itself; None without one
+
+
+def ask_limit(client: SlurmClient, job_id: int) -> Limit | None:
+    """The limit as Slurm has it now; None for a job that it does not show. Raises SlurmError."""
+    for job in client.jobs(job_ids=[job_id]):
+        if job.job_id == job_id:
+            return Limit(None, None) if job.time_limit_s is None else Limit(job.ends_at, job.time_limit_s)
+    return None
+
+
+def exit_minutes(ends_at: datetime | None, now: datetime, margin_s: float) -> float | None:
+    """Minutes from `now` until `margin_s` before `ends_at`; None without a limit, never zero or less."""
+    if ends_at is None:
+        return None
+    return max(_SHORTEST_MINUTES, ((ends_at - now).total_seconds() - margin_s) / 60)
+
+
+def exit_duration_arguments(asked: Options, minutes: float | None) -> list[str]:
+    """The words that have the trainer leave after `minutes`, or sooner where `asked` says so; none without either.
+
+    They are to stand last: of several values the trainer takes the last.
+    """
+    wanted = [value for value in (minutes, asked.exit_duration_in_mins) if value]
+    return to_arguments({"exit_duration_in_mins": f"{min(wanted):.3f}"}) if wanted else []
+
+
+def limit_words(limit: Limit) -> str:
+    """`the time limit of 2:00:00 comes at ...`; empty without a limit."""
+    if limit.ends_at is None:
+        return ""
+    length = f" of {format_duration(limit.length_s)}" if limit.length_s is not None else ""
+    return f"the time limit{length} comes at {iso(limit.ends_at)}"
+
+
+def is_limits_warning(received: list[int], limit: Limit, now: datetime, margin_s: float) -> bool:
+    """Whether the first of the signals is the warning that Slurm sends `margin_s` before the limit."""
+    if limit.ends_at is None or received[:1] != [signal.SIGUSR1]:
+        return False
+    return (limit.ends_at - now).total_seconds() <= margin_s + WARNING_EARLY_S
+
+
+def next_question(leaves_at: datetime, asked_at: datetime) -> datetime | None:
+    """When Slurm is next to be asked, for a trainer that leaves at `leaves_at`; None when that is too near."""
+    moments = (leaves_at - timedelta(seconds=before_s) for before_s in ASKED_BEFORE_S)
+    return next((moment for moment in moments if moment > asked_at), None)
+
+
+class LimitWatch:
+    """Asks Slurm again as the limit comes near. It has a thread of its own: nothing waits for Slurm's answer."""
+
+    def __init__(
+        self,
+        limit: Limit,
+        margin_s: float,
+        ask: Callable[[], Limit | None],
+        root: Path,
+        note: Path | None,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        """`ask`: the limit as Slurm has it now, None without an answer. note: the file in `root`, the run's output
+        folder, that lets the trainer go on; None where somebody asked it to leave sooner than the limit.
+        """
+        self.limit, self.margin_s = limit, margin_s
+        self._ask, self._root, self._note, self._clock = ask, root, note, clock
+        self._news: deque[str] = deque()
+        self._warned = ""
+        self._asked_s: float | None = None  # when Slurm was asked what a warning is about
+        self._is_answered = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="limit", daemon=True)
+
+    def start(self) -> None:
+        """Begin, where there is a limit to watch."""
+        if self.limit.ends_at is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(_END_WAIT_S)
+
+    def news(self) -> list[str]:
+        """What is to be said of a limit that has changed, once."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def why(self, signals: Signals) -> str:
+        """What the signals that the job got are about: the limit, or nothing more than their names."""
+        if not self._warned and is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
+            self._warned = limit_words(self.limit)
+        return f"{self._warned}, {signals.names()}" if self._warned else f"the job got {signals.names()}"
+
+    def awaits_answer(self, signals: Signals) -> bool:
+        """Return whether Slurm is being asked about a warning that the known limit does not explain, for seconds."""
+        if signals.received != [signal.SIGUSR1]:
+            return False
+        if self._asked_s is None:
+            if is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
+                return False
+            self._asked_s = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # the machine gives no more threads
+                threading.Thread(target=self._ask_about_warning, name="warning", daemon=True).start()
+        return not self._is_answered.is_set() and time.monotonic() - self._asked_s < ANSWER_WAIT_S
+
+    def _ask_about_warning(self) -> None:
+        with contextlib.suppress(SlurmError):
+            found = self._ask()
+            if found is not None and found != self.limit:
+                self.limit = found
+                self._news.append(f"opsctl: the time limit has changed: {limit_words(found) or 'there is none'}")
+        self._is_answered.set()
+
+    @property
+    def has_warned(self) -> bool:
+        """Whether the first signal was the limit's warning."""
+        return bool(self._warned)
+
+    def _run(self) -> None:
+        asked_at = self._clock()
+        leaves_at = self._leaves_at(self.limit, asked_at)
+        while True:
+            at = next_question(leaves_at, asked_at)
+            if at is None or self._wait(max(0.0, (at - self._clock()).total_seconds())):
+                return
+            asked_at = self._clock()
+            with contextlib.suppress(SlurmError):
+                leaves_at = self._taken(self._ask(), leaves_at, asked_at)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait so long, or until the end; whether it has come."""
+        return self._ended.wait(seconds)
+
+    def _leaves_at(self, limit: Limit, now: datetime) -> datetime:
+        return now + _WITHOUT_LIMIT if limit.ends_at is None else limit.ends_at - timedelta(seconds=self.margin_s)
+
+    def _taken(self, limit: Limit | None, leaves_at: datetime, now: datetime) -> datetime:
+        """Go by `limit` from now on, and have the trainer do so; when that leaves, which is so far at `leaves_at`."""
+        if limit is None or (limit == self.limit and limit.ends_at is not None):
+            return leaves_at
+        leaves_at, self.limit = self._leaves_at(limit, now), limit
+        said = limit_words(limit) or "the time limit was taken away"
+        if self._note is not None:
+            try:
+                write_state(self._root, self._note, LaterExit(leaves_at.replace(microsecond=0), said))
+            except OSError as error:
+                self._news.append(f"opsctl: {said}, but {self._note} cannot be written: {error.strerror}")
+                return leaves_at
+            said = f"{said}; the trainer leaves at {iso(leaves_at)} at the latest"
+        self._news.append(f"opsctl: the time limit has changed: {said}")
+        return leaves_at
+
+
+@contextlib.contextmanager
+def watched(watch: LimitWatch) -> Iterator[LimitWatch]:
+    """Watch the limit inside the block."""
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()

@@ -1,0 +1,288 @@
+"""What the running job does of what the run's group asks for: a desk beside its step, or its wait for one.
+
+It has a thread of its own: a file system or a Slurm that does not answer must keep neither the step's output nor the
+job's signals waiting. What is said in the training log the main thread says, which also ends a step that is overdue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from opsctl.core.account import account_and_host
+from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.files.state_files import write_state
+from opsctl.jobs.control.carry_out import Queue, on_queue, settle
+from opsctl.jobs.runner.hang_watch import patience_s
+from opsctl.jobs.runner.own_queue import of_this_run
+from opsctl.jobs.runner.requested_end import ToEnd, left, left_unsaved
+from opsctl.jobs.runner.stacks import stacks_into
+from opsctl.jobs.runner.stop import Signals, request_stop
+from opsctl.jobs.runner.task import Task
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.state import requests
+from opsctl.run.state.attempt_folder import exit_report, leaving_note, saved_note
+from opsctl.run.state.chosen_cluster import cluster_to_submit_to
+from opsctl.run.state.request_carrier import Carrier
+from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Outcome, Request, in_a_line
+from opsctl.slurm.backends import client_for
+from trainer.formats.attempt_records import SAVE_REQUEST, SaveRequest
+
+#: How often the folder of requests is looked into, seconds.
+POLL_S = 1.0
+#: How often what is not for this job, but for its owner, is looked at; Slurm is asked only where there is such.
+SETTLE_S = 60.0
+#: Requests that are taken in one look: whoever makes more of them waits.
+_MOST_A_LOOK = 20
+#: How long the thread's end is waited for when a file system does not answer, seconds.
+_END_WAIT_S = 10.0
+
+
+class RequestDesk:
+    """Carries out what is asked of one task's job, and of what its owner has queued."""
+
+    def __init__(self, task: Task, every_s: float = POLL_S) -> None:
+        self.task, self.every_s = task, every_s
+        self.to_end: ToEnd | None = None
+        self.attempt_id = ""
+        self.attempt: Attempt | None = None  # as it ended
+        self._is_in_step = False
+        self._carrier = Carrier(task.paths, f"job {task.allocation.display_id} of {account_and_host()}")
+        self._saves: list[Asked] = []  # to be asked of the trainer
+        self._asked_saves: list[Asked] = []  # of it, under the first one's id
+        self._ends: list[tuple[Asked, str]] = []  # with what else was done for it
+        self._stacks: deque[tuple[Asked, Outcome, str]] = deque()
+        self._taking_stacks = 0
+        self._ends_hard_at: float | None = None
+        self._has_word = False  # the trainer has said that it leaves
+        self._news: deque[str] = deque()
+        self._trouble = ""
+        self._settled_at: float | None = None
+        self._turn = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def news(self) -> list[str]:
+        """What is to be said of requests, once."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def begin_step(self) -> None:
+        """A step begins, whose ranks look into the attempt's folder."""
+        with self._its_turn():
+            self._is_in_step = True
+            self._tell_trainer_to_end()
+
+    def is_overdue(self) -> bool:
+        """Whether the trainer was asked to leave and has not said in time that it does."""
+        at = self._ends_hard_at
+        return at is not None and not self._has_word and time.monotonic() >= at
+
+    def finish(self, attempt: Attempt | None, signals: Signals) -> None:
+        """The job is over, with `attempt` if it had one: requeue it if that was asked, answer what is left. Once."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join(_END_WAIT_S)
+        with self._its_turn():
+            outcome, words = left(attempt)
+            if self.to_end is not None and self.to_end.ending == Ending.REQUEUED:
+                outcome, words = self._requeue(words, signals)
+            for asked, more in self._ends:
+                self._answer(asked, outcome, f"{words}{more}")
+            for asked in (*self._asked_saves, *self._saves):
+                self._answer(asked, *left_unsaved(attempt))
+            while self._stacks:
+                self._answer(*self._stacks.popleft())
+            trouble = self._carrier.write_rest()
+            if trouble:
+                self._news.append(f"opsctl: answers to requests could not be put on record: {trouble}")
+            self._carrier.close()
+
+    @contextlib.contextmanager
+    def _its_turn(self) -> Iterator[None]:
+        """Alone with what the thread uses; without that where it hangs, for the job must go on."""
+        had = self._turn.acquire(timeout=_END_WAIT_S)
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self._note(str(error))
+        finally:
+            if had:
+                self._turn.release()
+
+    def _folder(self) -> Path:
+        """The attempt's, where the output folder is now."""
+        return self.task.paths.attempt_folder(self.task.allocation.job_id)
+
+    def _run(self) -> None:
+        if self.task.allocation.restart_count:
+            # It was let into the queue once, on request; a lost node is to be the next task's.
+            with contextlib.suppress(SlurmError):
+                client_for(self.task.cluster).allow_requeue(self.task.allocation.job_id, allowed=False)
+        while not self._ended.wait(self.every_s):
+            try:
+                with self._turn:
+                    self._look()
+                self._note("")
+            except (OSError, ValueError, OpsctlError) as error:
+                self._note(str(error))
+
+    def _note(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._news.append(
+                f"opsctl: requests cannot be seen to: {trouble}" if trouble else "opsctl: requests are seen to again"
+            )
+
+    def _look(self) -> None:
+        waiting = requests.waiting(self.task.paths)
+        for request_id in waiting[:_MOST_A_LOOK]:
+            asked = requests.look(self.task.paths, request_id)
+            if asked is not None and self._is_ours(asked):
+                had = self._carrier.take(request_id)
+                if had is not None:
+                    self._handle(had)
+        self._see_to_saves()
+        self._see_to_ends()
+        while self._stacks:
+            self._taking_stacks -= 1
+            self._answer(*self._stacks.popleft())
+        self._carrier.write_rest()
+        if self._settled_at is None or time.monotonic() - self._settled_at >= SETTLE_S:
+            self._settled_at = time.monotonic()
+            own = self.task.allocation
+            settle(self._carrier, self.task.paths, own.user, self._queue, own.display_id)
+
+    def _is_ours(self, asked: Asked) -> bool:
+        request, job = asked.request, self.task.allocation
+        if asked.problem or request is None:
+            return True
+        return request.owner == job.user and request.job in ("", job.display_id)
+
+    def _handle(self, asked: Asked) -> None:
+        request = asked.request
+        if asked.problem or request is None:
+            self._answer(asked, Outcome.REFUSED, asked.problem)
+        elif not self._is_ours(asked):
+            self._answer(asked, Outcome.REFUSED, "the request was changed while it was read")
+        elif request.action not in OF_A_JOB:
+            result = on_queue(request, asked.asker, self._queue())
+            self._answer(asked, result.outcome, result.words)
+        elif request.attempt not in ("", self.attempt_id):
+            job = self.task.allocation.display_id
+            self._answer(asked, Outcome.TOO_LATE, f"job {job} has been started anew since: its time has passed")
+        elif request.action in (Action.STOP, Action.REQUEUE):
+            self._end(asked, request)
+        elif not self._is_in_step:
+            job = self.task.allocation.display_id
+            self._answer(asked, Outcome.REFUSED, f"job {job} trains nothing yet: it waits for its turn")
+        elif request.action == Action.SAVE:
+            self._say(asked, "save and train on")
+            self._saves.append(asked)
+        else:
+            self._say(asked, "take stacks")
+            self._taking_stacks += 1
+            threading.Thread(target=self._take_stacks, args=(asked,), daemon=True).start()
+
+    def _say(self, asked: Asked, what: str) -> None:
+        why = in_a_line(asked.request.why) if asked.request else ""
+        self._news.append(f"opsctl: {asked.asker} asks to {what}" + (f": {why}" if why else ""))
+
+    def _answer(self, asked: Asked, outcome: Outcome, words: str) -> None:
+        self._carrier.answer(asked, outcome, in_a_line(words))
+        if outcome != Outcome.DONE:
+            self._news.append(f"opsctl: what {asked.asker} asks for is {outcome}: {in_a_line(words)}")
+
+    def _queue(self) -> Queue:
+        """The owner's jobs of this very run, as Slurm has it: which run it is, files could say that others write."""
+        client = client_for(self.task.cluster)
+        mine = of_this_run(client.jobs(), self.task.allocation)
+        return Queue(self.task.paths, cluster_to_submit_to(None, self.task.paths), client, mine)
+
+    def _see_to_saves(self) -> None:
+        if not self._is_in_step:
+            return
+        root = self.task.paths.output
+        if self._asked_saves:
+            note = saved_note(root, self._folder())
+            if note is None or note.id != self._asked_saves[0].id:
+                return
+            for asked in self._asked_saves:
+                if note.problem:
+                    self._answer(asked, Outcome.FAILED, f"not saved, the training goes on: {note.problem}")
+                else:
+                    self._answer(asked, Outcome.DONE, f"saved iteration {note.iteration}; the training goes on")
+            self._asked_saves = []
+        if self._saves:
+            write_state(root, self._folder() / SAVE_REQUEST, SaveRequest(self._saves[0].id))
+            self._asked_saves, self._saves = self._saves, []
+
+    def _end(self, asked: Asked, request: Request) -> None:
+        ending = Ending.REQUEUED if request.action == Action.REQUEUE else Ending.STOP_REQUEST
+        if self.to_end is not None and self.to_end.ending != ending:
+            self._answer(asked, Outcome.REFUSED, f"{self.to_end.told()}, which comes first")
+            return
+        if ending == Ending.REQUEUED:
+            try:
+                client_for(self.task.cluster).allow_requeue(self.task.allocation.job_id, allowed=True)
+            except SlurmError as error:
+                self._answer(asked, Outcome.FAILED, f"nothing was stopped: {error}")
+                return
+        more = "; what is queued goes on"
+        if ending == Ending.REQUEUED:
+            more = ""
+        elif request.queued_too:
+            more = f"; {on_queue(request, asked.asker, self._queue()).words}"
+        self._ends.append((asked, more))
+        if self.to_end is None:
+            self.to_end = ToEnd(asked.asker, in_a_line(request.why), ending)
+            self._news.append(f"opsctl: {self.to_end.told()}")
+        within_s = patience_s(self.task) if request.within_s is None else float(request.within_s)
+        at = time.monotonic() + within_s
+        self._ends_hard_at = at if self._ends_hard_at is None else min(at, self._ends_hard_at)
+        self._tell_trainer_to_end()
+
+    def _tell_trainer_to_end(self) -> None:
+        if self.to_end is not None and self._is_in_step:
+            path = self.task.paths.stop_request(self.task.allocation.job_id)
+            request_stop(self.task.paths.output, path, self.to_end.told())
+
+    def _see_to_ends(self) -> None:
+        """Answer who asked for the end as soon as the trainer says that it leaves; a requeue has yet to come."""
+        if not self._ends or not self._is_in_step or self._has_word:
+            return
+        root = self.task.paths.output
+        note = leaving_note(root, self._folder())
+        if not (note.reason or exit_report(root, self._folder()).reason):
+            return
+        self._has_word = True
+        if self.to_end is not None and self.to_end.ending != Ending.REQUEUED:
+            for asked, more in self._ends:
+                self._answer(asked, Outcome.DONE, f"seen after iteration {note.iteration}: it saves and leaves{more}")
+            self._ends = []
+
+    def _requeue(self, words: str, signals: Signals) -> tuple[Outcome, str]:
+        job = self.task.allocation
+        try:
+            client_for(self.task.cluster).requeue(job.job_id)
+        except SlurmError as error:
+            if not signals.told_to_end:  # else Slurm has begun with it, and ended what asked for it too
+                return Outcome.FAILED, f"{words}, but {error}"
+        again = "Slurm starts it again in some minutes; meanwhile the next task, if there is one, goes on"
+        return Outcome.DONE, f"{words}; job {job.display_id} is back in the queue: {again}"
+
+    def _take_stacks(self, asked: Asked) -> None:
+        path = self._folder() / f"stacks-{asked.id}.txt"
+        try:
+            self._stacks.append((asked, Outcome.DONE, stacks_into(path, self.task)[1]))
+        except OpsctlError as error:
+            self._stacks.append((asked, Outcome.FAILED, str(error)))

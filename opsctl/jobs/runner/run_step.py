@@ -1,0 +1,173 @@
+"""Running the step of a task: what is particular to the job among the trainer's arguments, the watch over its limit,
+and what its end says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.timestamps import iso, now
+from opsctl.jobs.runner.cron_watch import watched_cron
+from opsctl.jobs.runner.hang_watch import watch_over
+from opsctl.jobs.runner.lease_heartbeat import Keeper
+from opsctl.jobs.runner.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
+from opsctl.jobs.runner.node_python import launchers_python
+from opsctl.jobs.runner.output_folder import FollowedPaths
+from opsctl.jobs.runner.rendezvous import free_port, master_address
+from opsctl.jobs.runner.requests import RequestDesk
+from opsctl.jobs.runner.step import Launch, Step
+from opsctl.jobs.runner.stop import Signals
+from opsctl.jobs.runner.task import Task
+from opsctl.run.attempts.outcome import StepEnd
+from opsctl.run.state.attempt_folder import exit_report
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.states import State, end_of
+from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT, SAVE_REQUEST
+from trainer.formats.lease import Holder
+from trainer.formats.leave_lines import LEAVES_EARLY, Reason
+from trainer.recipe.options import Options, to_arguments
+
+#: How near to the end of the job a SIGTERM counts as the time limit's.
+_AT_LIMIT_S = 90
+
+
+def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: RequestDesk) -> tuple[StepEnd, str]:
+    """How the step ended, and what is to be said of the signals that the job got; empty without any."""
+    if isinstance(task.options, OpsctlError):
+        raise task.options
+    if problem := task.checkpoint_problem():
+        raise OpsctlError(problem)
+    limit = _limit_watch(task, task.options, folder)
+    launch = _launch(task, task.options, folder, limit.limit, keeper.lease.holder)
+    stop_request = task.paths.stop_request(task.allocation.job_id)
+    environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
+
+    def has_left() -> bool:
+        _follow(task, step)
+        return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
+
+    root = task.paths.output
+    step = Step(
+        *(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit, desk),
+        hangs=(hangs := watch_over(task)),
+    )
+    desk.begin_step()
+    with watched(limit), watched_cron(task.paths, task.cluster) as step.cron:
+        code = step.run()
+    _follow(task, step)
+    why = limit.why(signals) if signals.any else ""
+    told, ends_at = signals.told_to_end, limit.limit.ends_at
+    limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
+    said = exit_report(task.paths.output, task.paths.attempt_folder(task.allocation.job_id)).reason
+    state, preempted_at = _slurm_state(task) if code or said == Reason.STOP_REQUEST else ("", None)
+    lost_nodes = tuple(step.lost_nodes)
+    end = StepEnd(
+        exit_code=code,
+        was_told_to_end=told,
+        limit_reached=limit_reached,
+        slurm_state=state,
+        lost_nodes=lost_nodes,
+        first_exit=step.first_exit,
+        overtaken=keeper.lost,
+        limit_warned=limit.has_warned,
+        asked_for=desk.to_end.ending if desk.to_end else None,
+        ended_on_request=step.ended_on_request,
+        ended_hung=step.ended_hung,
+        stacks=hangs.stacks,
+        verdict=hangs.verdict,
+    )
+    notes = (
+        f"it hung: {hangs.sentence}" if step.ended_hung else "",
+        f"Slurm preempted the job at {iso(preempted_at)}" if preempted_at is not None else "",
+        why,
+        desk.to_end.told() if desk.to_end else "",
+    )
+    return end, "; ".join(filter(None, notes))
+
+
+def _follow(task: Task, step: Step) -> None:
+    """Write on where the output folder is now."""
+    if isinstance(task.paths, FollowedPaths):
+        task.paths.look()
+        step.root, step.stop_request = task.paths.output, task.paths.stop_request(task.allocation.job_id)
+        task.log.root, task.log.path = task.paths.output, task.paths.main_log
+
+
+def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holder) -> Launch:
+    slurm, nodes = task.revision.file.slurm, task.nodes
+    minutes = exit_minutes(limit.ends_at, now(), parse_duration_s(slurm.exit_margin))
+    stop_request = task.paths.stop_request(task.allocation.job_id)
+    of_this_job = {
+        "stop_request_path": str(stop_request),
+        "save_request_path": str(folder / SAVE_REQUEST),
+        "exit_report_path": str(folder / EXIT_REPORT),
+        "lease_path": str(task.paths.lease),
+        "lease_number": own.number,
+        "exit_margin_in_mins": f"{parse_duration_s(slurm.exit_margin) / 60:.3f}",
+    }
+    return Launch(
+        step_script=task.revision.step_script,
+        python=launchers_python(task.revision.file.run.environment),
+        nodes=len(nodes),
+        only_on=nodes if task.picked or task.spare else (),
+        ranks_per_node=slurm.gpus_per_node,
+        cpus_per_task=task.allocation.cpus_per_task,
+        master_address=master_address(nodes[0], task.client.node_address),
+        master_port=free_port(task.allocation.job_id),
+        attempt_folder=folder,
+        trainer_arguments=[
+            *task.revision.trainer_arguments,
+            *task.one_off,
+            *to_arguments(of_this_job),
+            *exit_duration_arguments(options, minutes),
+        ],
+        revision=task.revision.number,
+    )
+
+
+def _limit_watch(task: Task, options: Options, folder: Path) -> LimitWatch:
+    """The watch over this job's limit. One that ends the training sooner than the limit does is not put off."""
+    limit, margin_s = _limit(task), parse_duration_s(task.revision.file.slurm.exit_margin)
+    minutes, asked = exit_minutes(limit.ends_at, now(), margin_s), options.exit_duration_in_mins
+    sooner = minutes is not None and bool(asked) and asked < minutes
+    note = None if sooner else folder / LATER_EXIT
+
+    def ask() -> Limit | None:
+        return ask_limit(client_for(task.cluster), task.allocation.job_id)
+
+    return LimitWatch(limit, margin_s, ask, task.paths.output, note)
+
+
+def _limit(task: Task) -> Limit:
+    """When Slurm will end this job, as Slurm says now; by the revision's limit from now on when it does not say."""
+    try:
+        known = ask_limit(task.client, task.allocation.job_id)
+    except SlurmError as error:
+        task.log.say(f"opsctl: the time limit is taken from the run file: {error}")
+        known = None
+    length_s = parse_duration_s(task.revision.file.slurm.time)
+    return known or Limit(now() + timedelta(seconds=length_s), length_s)
+
+
+def _slurm_state(task: Task) -> tuple[str, datetime | None]:
+    """What Slurm has decided about this job, if it has (a lost node, a cancellation), and when it preempted it.
+
+    In the grace time of a preemption its state is still RUNNING.
+    """
+    job_id, client = task.allocation.job_id, client_for(task.cluster)
+    end, preempted_at = None, None
+    with contextlib.suppress(SlurmError):
+        end = client.ends([job_id]).get(job_id)
+        preempted_at = client.preempted([job_id]).get(job_id)
+    if preempted_at is not None and (end is None or end_of(end.state) is None):
+        return State.PREEMPTED, preempted_at
+    return (end.state if end else ""), preempted_at
+
+
+def _leaves_early(root: Path, folder: Path) -> bool:
+    return exit_report(root, folder).reason in LEAVES_EARLY

@@ -1,0 +1,128 @@
+"""One array task: the run, the allocation and the revision that it works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError
+from opsctl.diagnosis.probe.report import ProbeReport
+from opsctl.jobs.runner.allocation import Allocation, read_allocation
+from opsctl.jobs.runner.main_log import MainLog
+from opsctl.run.checkpoints.inventory import last_checkpoint, latest_problem
+from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.revision import Revision, no_revision
+from opsctl.run.state.revisions import newest_for_task
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from trainer.recipe.options import Options, OptionsError
+
+_ONLY_OWNERS = "[run] publish = \"owner\" takes only those of the run's owner and of the task's own account"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One array task at work: what does not change while it runs."""
+
+    paths: RunPaths
+    cluster: Cluster
+    client: SlurmClient
+    allocation: Allocation
+    revision: Revision
+    one_off: tuple[str, ...]  # the chain's own trainer arguments, after the revision's
+    options: Options | OpsctlError  # what both come to; the error when they cannot be understood here
+    submitted_at: datetime  # of the chain
+    log: MainLog
+    spare: int = 0  # nodes of the allocation beyond those that are trained on
+    picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
+    probed: ProbeReport | None = None  # the last test of this job's nodes; None: none was made
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that are trained on."""
+        nodes = self.allocation.nodes
+        return self.picked or nodes[: max(1, len(nodes) - self.spare)]
+
+    @property
+    def name(self) -> str:
+        """The run's; its output folder while the revision cannot be read, for which the brake must hold too."""
+        try:
+            return self.revision.file.run.name
+        except OpsctlError:
+            return str(self.paths.output)
+
+    @property
+    def kill_switch(self) -> Path:
+        """Where the trainer looks; where the run's switch is when nobody can say that."""
+        if isinstance(self.options, Options) and self.options.kill_switch_path:
+            return Path(self.options.kill_switch_path)
+        return self.paths.kill_switch
+
+    def is_finished(self) -> bool:
+        """Whether nothing is left to train. Where nobody can tell, there is: see `checkpoint_problem`."""
+        return isinstance(self.options, Options) and is_finished(self.options, last_checkpoint(self.paths.checkpoints))
+
+    def checkpoint_problem(self) -> str | None:
+        """Why nobody can tell where the trainer would go on, so that it must not start."""
+        if not isinstance(self.options, Options) or not self.options.load:
+            return None
+        return latest_problem(Path(self.options.load), self.options.load_fallback)
+
+
+def this_task(
+    paths: RunPaths,
+    cluster: Cluster,
+    submitted_at: datetime,
+    one_off: Sequence[str],
+    only_owners: bool = False,
+    spare: int = 0,
+) -> Task:
+    """The task that this process is, with the newest revision; only_owners: of those that `newest_for_task` says.
+
+    spare: see `Task.spare`.
+
+    One that cannot be used, or none, is kept for later like options that are not understood. Raises OpsctlError outside
+    of a job.
+    """
+    client = client_for(cluster, patient=True)
+    revision, passed_over = newest_for_task(paths, only_owners)
+    log = MainLog(paths.output, paths.main_log)
+    for other in passed_over:
+        log.say(f"opsctl: revision {other.name} of {other.created_by} is passed over: {_ONLY_OWNERS}")
+    if revision is None:
+        why = f"{_ONLY_OWNERS}, and there is none" if passed_over else "there is none"
+        revision = no_revision(paths.output, paths.revisions, f"no revision in {paths.revisions}: {why}; opsctl revise")
+    allocation = read_allocation(os.environ, client.nodes_of)
+    return Task(
+        paths=paths,
+        cluster=cluster,
+        client=client,
+        allocation=allocation,
+        revision=revision,
+        one_off=tuple(one_off),
+        options=understood(revision, one_off, max(1, len(allocation.nodes) - spare)),
+        submitted_at=submitted_at,
+        log=log,
+        spare=spare,
+    )
+
+
+def understood(revision: Revision, one_off: Sequence[str], nodes: int) -> Options | OpsctlError:
+    """The trainer's options on so many nodes.
+
+    An error is kept for later: the task looks at the kill switch first, and its failure goes on record.
+    """
+    try:
+        return revision.options(one_off, nodes)
+    except OptionsError as error:
+        return OpsctlError(
+            f"revision {revision.name} with this chain's arguments is not understood here: {error}; "
+            "opsctl revise, or submit the chain again, with the opsctl that the jobs use"
+        )
+    except OpsctlError as error:
+        return error

@@ -1,0 +1,183 @@
+"""`opsctl cron exec`: one run's program, at work inside its Slurm job, its end and output on record."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.program_text import names_of, read_program
+from opsctl.core.files.state_files import locked, make_folder, read_text, remove, write_atomically
+from opsctl.core.timestamps import now
+from opsctl.jobs.scheduler.context import Cron
+from opsctl.jobs.scheduler.directives import interpreter_of
+from opsctl.jobs.scheduler.printout import Printout
+from opsctl.jobs.scheduler.starting import LOCK_WAIT_S, digest_of
+from opsctl.run.render.job_environment import CRON_FOLDER_VARIABLE
+from opsctl.run.state.scheduler_runs import CronRun, RunEvent, RunState, append_run, read_runs
+
+#: Given to a program to go after SIGTERM, seconds.
+GRACE_S = 10.0
+#: Outputs that are kept of each job.
+KEPT_OUTPUTS = 48
+_MOST_NAMES = 20_000
+#: What a shell says of a program that it cannot run.
+_CANNOT_RUN = 126
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a program ended."""
+
+    state: RunState
+    exit_code: int
+    detail: str = ""
+
+
+def execute(cron: Cron, run_id: str, digest: str, job_id: int, host: str) -> int:
+    """Run it, unless somebody has closed the run; the exit code for Slurm, which is the program's own.
+
+    Raises OpsctlError where nothing was run, OSError.
+    """
+    paths = cron.paths
+    with locked(paths.folder, paths.lock, LOCK_WAIT_S, f"begin run {run_id}"):
+        run = next((one for one in read_runs(paths) if one.run == run_id), None)
+        if run is None or not run.is_open or run.began_at is not None:
+            how = "is not on record" if run is None else f"is {run.state} already"
+            raise OpsctlError(f"run {run_id} {how}: nothing was started")
+        output = paths.logs / f"{run.job.replace('/', '-')}.{run_id}.out"
+        place = str(output.relative_to(paths.folder))
+        append_run(paths, _event(run, "began", now(), job_id=job_id, host=host, output=place))
+    began = time.monotonic()
+    try:
+        text = read_program(paths.folder, paths.text(run_id), cron.table.group)
+        if digest_of(text) != digest:
+            raise OpsctlError("its program is not the one that was submitted: somebody has changed it meanwhile")
+        make_folder(paths.folder, output.parent)
+        with Printout(paths.folder, output) as printout:
+            done = _run(cron, run, text, printout)
+    except (OSError, OpsctlError) as error:
+        done = Exit("failed", _CANNOT_RUN, f"could not be run: {error}")
+    _put_on_record(cron, run, done, time.monotonic() - began)
+    _clear_away(cron, run)
+    return done.exit_code
+
+
+def _run(cron: Cron, run: CronRun, text: str, printout: Printout) -> Exit:
+    """Run the text by its first line, from a file that nobody else can touch, for as long as it may."""
+    signals: list[int] = []
+    before = {
+        number: signal.signal(number, lambda n, _: signals.append(n)) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        with tempfile.TemporaryDirectory(prefix="opsctl-cron-") as folder:
+            program = Path(folder) / f"{run.job.rpartition('/')[2]}.slurm"
+            write_atomically(Path(folder), program, text, 0o700)
+            child = subprocess.Popen(
+                [*interpreter_of(text), str(program)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_environment(cron, run),
+                start_new_session=True,
+            )
+            return _watched(child, run.limit_s - min(30.0, run.limit_s / 10), printout, lambda: bool(signals))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watched(child: subprocess.Popen[bytes], most_s: float, printout: Printout, is_told: Callable[[], bool]) -> Exit:
+    """Copy what it prints until it ends; end it when its time is over or this job is told to go."""
+    assert child.stdout is not None
+    began, asked_at, why = time.monotonic(), 0.0, Exit("done", 0)
+    fd = child.stdout.fileno()
+    os.set_blocking(fd, False)
+    while True:
+        is_open = printout.copy_what_comes(fd)
+        code = child.poll()
+        if code is not None:
+            # What it left behind may hold the pipe for ever: that is not waited for.
+            while is_open and printout.copy_what_comes(fd, 0.0) and printout.got_any:
+                pass
+            _signal(child, signal.SIGKILL)
+            break
+        at = time.monotonic()
+        if not asked_at and (is_told() or at - began > most_s):
+            asked_at = at
+            why = (
+                Exit("cancelled", 143, "the job was told to end")
+                if is_told()
+                else Exit("timeout", 124, f"ended after {most_s:.0f} s, near its time limit")
+            )
+            _signal(child, signal.SIGTERM)
+        elif asked_at and at - asked_at > GRACE_S:
+            _signal(child, signal.SIGKILL)
+        if not is_open:
+            time.sleep(0.05)
+    if asked_at:
+        return why
+    exit_code = code if code >= 0 else 128 - code
+    if code == 0:
+        return Exit("done", 0)
+    return Exit("failed", exit_code, f"killed by {signal.Signals(-code).name}" if code < 0 else "")
+
+
+def _signal(child: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+def _environment(cron: Cron, run: CronRun) -> dict[str, str]:
+    own = {
+        CRON_FOLDER_VARIABLE: str(cron.paths.folder),
+        "OPSCTL_CRON_JOB": run.job,
+        "OPSCTL_CRON_DUE": str(run.due) if run.due else "",
+    }
+    base = dict(os.environ)
+    folders = [str(Path(sys.executable).parent), *filter(None, [base.get("PATH")])]
+    return {**base, "PATH": os.pathsep.join(folders), **own}
+
+
+def _put_on_record(cron: Cron, run: CronRun, done: Exit, duration_s: float) -> None:
+    """A full disk must not cost the exit status, which Slurm keeps too."""
+    event = _event(
+        run,
+        "ended",
+        now(),
+        state=done.state,
+        exit_code=done.exit_code,
+        duration_s=round(duration_s, 3),
+        detail=done.detail,
+    )
+    with contextlib.suppress(OSError):
+        append_run(cron.paths, event)
+
+
+def _event(run: CronRun, event: str, at: datetime, **more: object) -> RunEvent:
+    return RunEvent(event=event, run=run.run, job=run.job, at=at, **more)  # type: ignore[arg-type]
+
+
+def _clear_away(cron: Cron, run: CronRun) -> None:
+    """The program's text, and the oldest outputs of this job."""
+    paths, begins = cron.paths, f"{run.job.replace('/', '-')}."
+    with contextlib.suppress(OSError):
+        remove(paths.folder, paths.text(run.run))
+    with contextlib.suppress(OSError):
+        outputs = [name for name in names_of(paths.folder, paths.logs, _MOST_NAMES) if name.startswith(begins)]
+        for name in outputs[:-KEPT_OUTPUTS]:
+            remove(paths.folder, paths.logs / name)
+
+
+def output_of(cron: Cron, run: CronRun) -> str | None:
+    """What a run has printed so far; None where nothing is kept of it. Raises OSError."""
+    return read_text(cron.paths.folder, cron.paths.folder / run.output) if run.output else None

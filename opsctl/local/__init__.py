@@ -1,0 +1,1 @@
+"""A real Slurm on this machine, and the demo that runs on it."""

@@ -1,0 +1,162 @@
+"""The text of slurm.conf, gres.conf, cgroup.conf and slurmdbd.conf. Pure: spec, places and ports in, text out."""
+
+from __future__ import annotations
+
+from opsctl.local.cluster.files import Places
+from opsctl.local.cluster.installation import Installation
+from opsctl.local.cluster.ports import Ports
+from opsctl.local.cluster.spec import NodeGroup, Spec
+
+
+def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, installation: Installation) -> str:
+    """slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
+    version = installation.version
+    lines = [
+        f"ClusterName={spec.slurm_name}",
+        f"SlurmctldHost={host}(127.0.0.1)",
+        f"SlurmUser={user}",
+        f"SlurmdUser={user}",
+        f"SlurmctldPort={ports.slurmctld}",
+        "",
+        "AuthType=auth/munge",
+        f"AuthInfo={authentication_info(places, version)}",
+        f"CredType={'auth/slurm' if has_own_signature(version) else 'cred/munge'}",
+        *_plugin_folder(installation),
+        "",
+        f"StateSaveLocation={places.state}",
+        f"SlurmdSpoolDir={places.spool}/%n",
+        f"SlurmctldPidFile={places.pids}/slurmctld.pid",
+        f"SlurmdPidFile={places.pids}/slurmd-%n.pid",
+        f"SlurmctldLogFile={places.logs}/slurmctld.log",
+        f"SlurmdLogFile={places.logs}/slurmd-%n.log",
+        "",
+        # No cgroups and no CPU binding: neither is to be had without root, and every node is the same two cores anyway.
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "MpiDefault=none",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=0",
+        "PropagateResourceLimits=NONE",
+        "",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_CPU",
+        "GresTypes=gpu",
+        "SlurmdParameters=config_overrides",
+        "ReturnToService=2",
+        "MailProg=/bin/true",
+        "EnforcePartLimits=ALL",
+        "",
+        # People and tests wait for every one of these.
+        "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0",
+        "KillWait=5",
+        "CompleteWait=0",
+        "UnkillableStepTimeout=60",
+        # Of nodes that one slurmd answers for it would take all but one for lost.
+        f"SlurmdTimeout={0 if spec.one_slurmd else spec.slurmd_timeout_s}",
+        *(["TreeWidth=50"] if spec.one_slurmd else []),
+        "SlurmctldTimeout=30",
+        "MinJobAge=3600",
+        f"FirstJobId={ports.first_job_id}",
+        "",
+    ]
+    if spec.accounting:
+        lines += [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=127.0.0.1",
+            f"AccountingStoragePort={ports.slurmdbd}",
+            # Without the socket's path here every call to slurmdbd fails with "Protocol authentication error".
+            f"AccountingStoragePass={places.munge_socket}",
+            "AccountingStorageEnforce=associations,limits,qos,safe",
+            "AccountingStorageTRES=gres/gpu",
+            "",
+        ]
+    lines += spec.extra_slurm_conf
+    node_ports = iter(ports.slurmds)
+    for group in spec.node_groups:
+        own = list(ports.slurmds) if spec.one_slurmd else [next(node_ports) for _ in group.names]
+        lines.append(_node_line(group, own))
+    for partition in spec.partitions:
+        words = [
+            f"PartitionName={partition.name}",
+            f"Nodes={','.join(partition.nodes)}",
+            f"MaxTime={partition.max_time}",
+        ]
+        if spec.accounting and partition.accounts:
+            words.append(f"AllowAccounts={','.join(partition.accounts)}")
+        words += [f"Default={'YES' if partition.is_default else 'NO'}", "State=UP"]
+        lines.append(" ".join(words))
+    return "\n".join(lines) + "\n"
+
+
+def _plugin_folder(installation: Installation) -> list[str]:
+    return [f"PluginDir={installation.plugin_folder}"] if installation.plugin_folder else []
+
+
+def has_own_signature(version: tuple[int, int]) -> bool:
+    """Whether slurmctld signs what slurmds may start with Slurm's own key instead of munge.
+
+    One munged for all nodes takes the second node's look at the same credential for a replay; Slurm knows better only
+    when configured with --enable-multiple-slurmd, as Debian's is. Its own signature, from 23.11 on, does not mind.
+    """
+    return version >= (23, 11)
+
+
+def authentication_info(places: Places, version: tuple[int, int]) -> str:
+    """Where munge listens; and no socket of Slurm's own under /run, which only root could make and one cluster have."""
+    return f"socket={places.munge_socket}{',disable_sack' if has_own_signature(version) else ''}"
+
+
+def _node_line(group: NodeGroup, ports: list[int]) -> str:
+    # With CPUs alone, and no sockets and cores, the nodes become INVAL.
+    words = [
+        f"NodeName={group.folded}",
+        "NodeAddr=127.0.0.1",
+        f"Port=[{ports[0]}-{ports[-1]}]" if len(ports) > 1 else f"Port={ports[0]}",
+        f"CPUs={group.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={group.cpus} ThreadsPerCore=1",
+        f"RealMemory={group.memory_mib}",
+    ]
+    if group.gpus:
+        words.append(f"Gres=gpu:{group.gpu_type}:{group.gpus}")
+    if group.features:
+        words.append(f"Feature={','.join(group.features)}")
+    return " ".join([*words, "State=UNKNOWN"])
+
+
+def gres_conf(spec: Spec, places: Places) -> str:
+    """GPUs are plain files: a count without files makes nodes INVAL."""
+    lines = []
+    for group in spec.node_groups:
+        if group.gpus:
+            files = f"{places.gpus}/[0-{group.gpus - 1}]" if group.gpus > 1 else f"{places.gpus}/0"
+            lines.append(f"NodeName={group.folded} Name=gpu Type={group.gpu_type} File={files}")
+    return "\n".join(lines) + "\n"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """Keep slurmd from looking for control groups, which need root and are not mounted in every container.
+
+    From 23.02 on it can be told that there are none; before, the plug-in of the first kind starts without any.
+    """
+    return f"CgroupPlugin={'disabled' if version >= (23, 2) else 'cgroup/v1'}\n"
+
+
+def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, installation: Installation) -> str:
+    """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, by the Unix user that owns it."""
+    return "\n".join(
+        [
+            f"DbdHost={host}",
+            "DbdAddr=127.0.0.1",
+            f"DbdPort={ports.slurmdbd}",
+            f"SlurmUser={user}",
+            "AuthType=auth/munge",
+            f"AuthInfo={authentication_info(places, installation.version)}",
+            *_plugin_folder(installation),
+            f"LogFile={places.logs}/slurmdbd.log",
+            f"PidFile={places.pids}/slurmdbd.pid",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=localhost",
+            f"StorageUser={user}",
+            "StorageLoc=slurm_acct_db",
+            "",
+        ]
+    )

@@ -1,0 +1,127 @@
+"""What the steps are made of: commands as a person types them, what they left behind, waiting for what must come."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opsctl.local.cluster.lifecycle import down
+from opsctl.local.demo.screen import progress, say
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.chosen_cluster import local_clusters_folder
+from trainer.formats.leave_lines import Reason
+
+CLUSTER = "demo"
+COMMAND_TIMEOUT_S = 120
+#: Ways an attempt may end here.
+STOPS = (Reason.KILL_SWITCH, Reason.FINISHED)
+OPSCTL = [sys.executable, "-m", "opsctl"]
+
+
+class DemoFailed(Exception):
+    """A step did not come out as the demo says it does."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One iteration of the training log."""
+
+    iteration: int
+    loss: float
+
+
+def cluster_folder() -> Path:
+    """Where the demo's own cluster is, beside the user's others."""
+    return local_clusters_folder() / CLUSTER
+
+
+def clear_the_stage() -> None:
+    """End what an earlier demo has left up, and forget its queue: its chains would run before this one's."""
+    if down(cluster_folder()):
+        say("(an earlier demo had left its cluster up: it is down now)")
+    shutil.rmtree(cluster_folder(), ignore_errors=True)
+
+
+class Stage:
+    """One run folder on the demo's cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_folder = folder / "demo"
+
+    def opsctl(self, *words: str, expect: int = 0, where: Path | None = None) -> str:
+        """Show and run one opsctl command; its messages go to the screen. Returns its stdout, which is shown too."""
+        say(f"$ {shlex.join(['opsctl', *words])}")
+        done = subprocess.run(
+            [*OPSCTL, *words],
+            cwd=where or self.run_folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+        sys.stdout.write(done.stdout)
+        sys.stdout.flush()
+        if done.returncode != expect:
+            raise DemoFailed(f"`{shlex.join(['opsctl', *words])}` left with exit code {done.returncode}, not {expect}")
+        return done.stdout
+
+    def slurm(self, *words: str) -> None:
+        """One of Slurm's own commands on the demo's cluster."""
+        self.opsctl("local-cluster", "exec", "--name", CLUSTER, "--", *words)
+
+    def json(self, *words: str) -> Any:
+        """What `opsctl WORDS --json` prints, decoded, not shown. Raises CalledProcessError when the command fails."""
+        done = subprocess.run(
+            [*OPSCTL, *words, "--json"],
+            cwd=self.run_folder,
+            stdout=subprocess.PIPE,
+            timeout=COMMAND_TIMEOUT_S,
+            check=True,
+            start_new_session=True,  # Ctrl-C is the demo's, not that of a look in passing
+        )
+        return json.loads(done.stdout)
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """This chain's attempts, oldest first."""
+        attempts: list[dict[str, Any]] = self.json("attempts")["attempts"]
+        return attempts
+
+    def ended(self, task: int) -> bool:
+        """True once the chain's array task `task` has an attempt that ended."""
+        return any(
+            attempt.get("array_task") in (task, str(task)) and attempt.get("reason") for attempt in self.attempts()
+        )
+
+    def log_lines(self) -> list[Line]:
+        """The iterations that the training log tells of, in its order."""
+        from opsctl.run.logs.lines import iteration_losses
+
+        try:
+            text = RunPaths(self.run_folder / "output").main_log.read_text(errors="replace")
+        except FileNotFoundError:
+            return []
+        return [Line(iteration, loss) for iteration, loss in iteration_losses(text)]
+
+    def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until `happened`, showing that time passes. Raises DemoFailed, with the log's end, after `timeout_s`."""
+        with progress(what) as tick:
+            deadline = time.monotonic() + timeout_s
+            while not happened():
+                if time.monotonic() > deadline:
+                    tick(done=True)
+                    subprocess.run([*OPSCTL, "logs", "-n", "15"], cwd=self.run_folder, timeout=COMMAND_TIMEOUT_S)
+                    raise DemoFailed(f"waited {timeout_s:.0f} s for {what}")
+                if lost := next((a for a in self.attempts() if a.get("reason") and a["reason"] not in STOPS), None):
+                    tick(done=True)
+                    subprocess.run([*OPSCTL, "logs", "-n", "15"], cwd=self.run_folder, timeout=COMMAND_TIMEOUT_S)
+                    raise DemoFailed(f"attempt {lost['number']} ended: {lost['reason']}")
+                tick()
+                time.sleep(1)

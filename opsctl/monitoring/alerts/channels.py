@@ -1,0 +1,108 @@
+"""Who is told: the channels that `[alerts]` names, each by a name without a secret, and the URL behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from opsctl.core.account import account_name
+from opsctl.monitoring.alerts.settings import AlertSettings
+from opsctl.run.config.alert_urls import HOOK, OPEN_SCHEMES, secret_in, written_problem
+from opsctl.run.config.secret_references import is_reference, kind_of
+from opsctl.run.config.secrets import SecretRefused, follow, is_readers_alone, path_of, why_not_the_readers
+from opsctl.run.state.alert_log import CHANNELS, ESCALATION
+
+#: Options of a URL that have the sender read files, which only the reader's own settings may.
+_READING = ("pgp", "wkd", "key", "cert", "attach", "file", "template")
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One channel of the settings."""
+
+    name: str
+    text: str = field(repr=False)  # as written
+    named_in: Path
+    to: tuple[str, ...]  # keys of [alerts] that name it
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a channel leads to."""
+
+    url: str = field(default="", repr=False)
+    hook: tuple[str, ...] = field(default=(), repr=False)
+    is_open: bool = False  # it was written where others read it, and must have no secret
+
+
+def channels_of(settings: AlertSettings) -> list[Channel]:
+    """Every channel once, in the order of the settings."""
+    found: dict[str, Channel] = {}
+    for key in (CHANNELS, ESCALATION):
+        named_in = settings.said_by.get(key)
+        if named_in is None:
+            continue
+        for text in getattr(settings.table, key):
+            name = channel_name(text, named_in)
+            known = found.get(name)
+            found[name] = Channel(name, text, named_in, (*known.to, key) if known else (key,))
+    return list(found.values())
+
+
+def channel_name(text: str, named_in: Path) -> str:
+    """A name without a secret, the same while the settings name the same place."""
+    kind = kind_of(text)
+    if kind == "file":
+        return f"file:{os.path.normpath(path_of(text.partition(':')[2].strip(), named_in))}"
+    if kind == "env":
+        return f"env:{text.partition(':')[2].strip()} of {account_name()}"
+    if kind in ("command", HOOK):
+        return f"{kind}:{Path(_words(text)[0]).name} {_digest(text)} of {account_name()}"
+    if secret_in(text) is None:
+        return f"{kind}://{urlsplit(text).hostname or ''} {_digest(text)}"
+    return f"{kind} {_digest(text)} of {account_name()}"
+
+
+def target_of(channel: Channel, environment: Mapping[str, str]) -> Target:
+    """What it leads to now. Raises SecretRefused, which names no secret."""
+    kind = kind_of(channel.text)
+    if kind == HOOK:
+        problem = why_not_the_readers(channel.named_in)
+        if problem:
+            raise SecretRefused(problem)
+        return Target(hook=tuple(_words(channel.text)))
+    if is_reference(channel.text):
+        return Target(url=follow(channel.text, channel.named_in, environment))
+    is_open = not is_readers_alone(channel.named_in)
+    problem = written_problem(channel.text, may_have_secret=not is_open)
+    if problem:
+        raise SecretRefused(f"{channel.named_in}: {problem}")
+    if why_not_the_readers(channel.named_in) and not _is_harmless(channel.text):
+        raise SecretRefused(f"{channel.named_in} can be changed by others, who could have this URL read files of yours")
+    return Target(url=channel.text, is_open=is_open)
+
+
+def _is_harmless(url: str) -> bool:
+    plain, before = url, ""
+    while plain != before:  # senders read options quoted, and behind a fragment's #, as well
+        plain, before = unquote(plain), plain
+    keys = [pair.partition("=")[0].lower() for pair in re.split("[?#&;]", plain)[1:]]
+    return kind_of(url) in OPEN_SCHEMES and not any(word in key for key in keys for word in _READING)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text.partition(":")[2]) or [""]
+    except ValueError:
+        return [text.partition(":")[2].split()[0]]
+
+
+def _digest(text: str) -> str:
+    """Slow, and short: nobody learns a password from it by trying."""
+    return hashlib.pbkdf2_hmac("sha256", text.encode(errors="replace"), b"opsctl alert channel", 50_000).hex()[:6]

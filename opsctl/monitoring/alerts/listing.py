@@ -1,0 +1,209 @@
+"""What `opsctl alerts` shows: what is open, what waits on which channel, what a test brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.timestamps import iso, to_the_second
+from opsctl.monitoring.alerts.delivery import Drained
+from opsctl.run.state import alert_log
+from opsctl.run.state.alert_log import ChannelSeen, Event, Message
+from opsctl.run.state.alerts import Memory, Remembered
+from opsctl.slurm.durations import format_duration
+from trainer.formats.json_text import Moment
+
+_WORDS = {
+    "sent": "sent",
+    "failed": "not sent",
+    "refused": "refused",
+    "unknown": "nobody knows whether it arrived",
+    "disk": "not tried",
+}
+
+
+class PrintedAlert(Struct, frozen=True, kw_only=True):
+    """A finding that is open."""
+
+    key: Annotated[str, Meta(description="The finding's key: check, or check:subject.")]
+    severity: Annotated[str, Meta(description="`warning`, `critical` or `unknown`: the check cannot see.")]
+    since: Annotated[Moment, Meta(description="Since when, as far as it is known.")]
+    last_seen: Annotated[Moment, Meta(description="When a check last found it.")]
+    text: Annotated[str, Meta(description="What was found, in words.")]
+    todo: Annotated[str | None, Meta(description="What to type or to do next.")]
+    told_at: Annotated[Moment | None, Meta(description="When it was last news; null: nobody was told yet.")]
+    reminders: Annotated[int, Meta(description="How often it was told again.")]
+    escalated_at: Annotated[Moment | None, Meta(description="When it was told to others too.")]
+    acknowledged_by: Annotated[str | None, Meta(description="Who looks after it.")]
+    acknowledged_at: Annotated[Moment | None, Meta(description="Since when they do.")]
+    acknowledged_why: Annotated[str | None, Meta(description="What they said.")]
+
+
+class PrintedChannel(Struct, frozen=True, kw_only=True):
+    """An alert channel, by its name without a secret."""
+
+    name: Annotated[str, Meta(description="The channel's name.")]
+    failing_since: Annotated[Moment | None, Meta(description="Since when it fails; null: it does not.")]
+    detail: Annotated[str | None, Meta(description="Why it failed last.")]
+    waiting: Annotated[int, Meta(description="Messages that it has not taken yet.")]
+    waiting_since: Annotated[Moment | None, Meta(description="When the oldest of them was made.")]
+
+
+class PrintedSilence(Struct, frozen=True, kw_only=True):
+    """Until when nothing is told."""
+
+    until: Annotated[Moment, Meta(description="Until then.")]
+    by: Annotated[str | None, Meta(description="Who asked for it.")]
+    why: Annotated[str | None, Meta(description="Why they did.")]
+
+
+class PrintedMessage(Struct, frozen=True, kw_only=True):
+    """A message that was made."""
+
+    id: Annotated[str, Meta(description="Its id, which stands in what was sent.")]
+    kind: Annotated[str, Meta(description="`new`, `reminder`, `recovery`, `escalation`, `silence`, `handed-over`.")]
+    at: Annotated[Moment, Meta(description="When it was made.")]
+    title: Annotated[str, Meta(description="What it says.")]
+    keys: Annotated[tuple[str, ...], Meta(description="Of which findings.")]
+    sent_to: Annotated[tuple[str, ...], Meta(description="Channels that have it.")]
+    dropped_by: Annotated[tuple[str, ...], Meta(description="Channels that refused it for good.")]
+
+
+class PrintedAlerts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run's alerts."""
+
+    open: Annotated[tuple[PrintedAlert, ...], Meta(description="What is open, worst first.")]
+    channels: Annotated[tuple[PrintedChannel, ...], Meta(description="Every channel of whoever watches.")]
+    silence: Annotated[PrintedSilence | None, Meta(description="Null: everything is told.")]
+    messages: Annotated[tuple[PrintedMessage, ...] | None, Meta(description="All messages, oldest first; `--all`.")] = (
+        None
+    )
+
+
+class PrintedSending(Struct, frozen=True, kw_only=True):
+    """What became of sending on one channel."""
+
+    channel: Annotated[str, Meta(description="The channel's name.")]
+    result: Annotated[str, Meta(description="`sent`, `failed`, `refused`, `unknown`, `busy`, `disk` or `nothing`.")]
+    why: Annotated[str | None, Meta(description="Why it was not sent.")]
+
+
+def printed_alerts(memory: Memory, lines: Sequence[Event], now: datetime, with_messages: bool) -> PrintedAlerts:
+    """Everything for programs."""
+    silence = memory.silence if memory.silence is not None and now < memory.silence.until else None
+    found = [(key, one) for key, one in memory.findings.items() if one.recovered_at is None]
+    found.sort(key=lambda item: (item[1].severity != "critical", item[1].since))
+    return PrintedAlerts(
+        open=tuple(_alert(key, one) for key, one in found),
+        channels=tuple(_channel(one) for one in alert_log.channels_seen(lines, now)),
+        silence=PrintedSilence(until=to_the_second(silence.until), by=silence.by or None, why=silence.why or None)
+        if silence
+        else None,
+        messages=tuple(_message(one, lines) for one in alert_log.messages(lines)) if with_messages else None,
+    )
+
+
+def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
+    """The same for people."""
+    lines = []
+    if alerts.silence:
+        by = f" by {alerts.silence.by}" if alerts.silence.by else ""
+        why = f": {alerts.silence.why}" if alerts.silence.why else ""
+        lines.append(f"silent until {iso(alerts.silence.until)}{by}{why}")
+    alike: dict[tuple[object, ...], list[PrintedAlert]] = {}
+    for alert in alerts.open:  # what blinds many checks is one thing to know
+        about = (alert.severity, alert.text, alert.since, alert.told_at, alert.acknowledged_by)
+        alike.setdefault(about, []).append(alert)
+    for one, *more in alike.values():
+        keys = ", ".join(each.key for each in (one, *more))
+        lines.append(f"{one.severity.upper():8} {keys}  {_age(one.since, now)}  {one.text}")
+        if one.acknowledged_by:
+            why = f": {one.acknowledged_why}" if one.acknowledged_why else ""
+            lines.append(f"         {one.acknowledged_by} looks after it since {iso(one.acknowledged_at)}{why}")
+        elif one.told_at is None:
+            lines.append("         not told yet")
+        if one.todo:
+            lines.append(f"         do: {one.todo}")
+    if not alerts.open:
+        lines.append("nothing is open")
+    for channel in alerts.channels:
+        state = f"failing for {_age(channel.failing_since, now)}: {channel.detail}" if channel.failing_since else "ok"
+        if channel.waiting and channel.waiting_since:
+            state += f"; {channel.waiting} waiting, the oldest for {_age(channel.waiting_since, now)}"
+        lines.append(f"channel  {channel.name}  {state}")
+    for message in alerts.messages or ():
+        to = ", ".join(message.sent_to) or "nobody yet"
+        dropped = f"; refused by {', '.join(message.dropped_by)}" if message.dropped_by else ""
+        lines.append(f"{iso(message.at)}  {message.id}  {message.kind}: {message.title}  -> {to}{dropped}")
+    return lines
+
+
+def printed_sending(drained: Drained) -> PrintedSending:
+    """What one channel did."""
+    if drained.problem:
+        return PrintedSending(channel=drained.channel, result="failed", why=drained.problem)
+    if not drained.reports:
+        return PrintedSending(channel=drained.channel, result="nothing", why=None)
+    last = drained.reports[-1]
+    return PrintedSending(channel=drained.channel, result=last.result, why=last.why or None)
+
+
+def sending_line(sending: PrintedSending) -> str:
+    """The same for people."""
+    why = f": {sending.why}" if sending.why else ""
+    return f"{sending.channel}: {_WORDS.get(sending.result, sending.result)}{why}"
+
+
+def trial_message(by: str, now: datetime) -> Message:
+    """What `opsctl alerts test` sends."""
+    from opsctl.run.state.alerts import made
+
+    body = f"{by} tries this alert channel. Nothing is wrong."
+    return made("test", now, f"test by {by}", body, "ok", ())
+
+
+def _alert(key: str, one: Remembered) -> PrintedAlert:
+    return PrintedAlert(
+        key=key,
+        severity=one.severity,
+        since=to_the_second(one.since),
+        last_seen=to_the_second(one.last_seen),
+        text=one.text,
+        todo=one.todo or None,
+        told_at=to_the_second(one.told_at),
+        reminders=one.reminders,
+        escalated_at=to_the_second(one.escalated_at),
+        acknowledged_by=one.acknowledged_by or None,
+        acknowledged_at=to_the_second(one.acknowledged_at),
+        acknowledged_why=one.acknowledged_why or None,
+    )
+
+
+def _channel(one: ChannelSeen) -> PrintedChannel:
+    return PrintedChannel(
+        name=one.name,
+        failing_since=to_the_second(one.failing_since),
+        detail=one.detail or None,
+        waiting=one.waiting,
+        waiting_since=to_the_second(one.waiting_since),
+    )
+
+
+def _message(one: Message, lines: Sequence[Event]) -> PrintedMessage:
+    own = [line for line in lines if line.id == one.id]
+    return PrintedMessage(
+        id=one.id,
+        kind=one.kind,
+        at=to_the_second(one.at),
+        title=one.title,
+        keys=one.keys,
+        sent_to=tuple(line.channel for line in own if line.event == "sent"),
+        dropped_by=tuple(line.channel for line in own if line.event == "dropped"),
+    )
+
+
+def _age(since: datetime, now: datetime) -> str:
+    return format_duration((now - since).total_seconds())

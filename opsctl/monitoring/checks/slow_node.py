@@ -1,0 +1,175 @@
+"""Does one node compute more slowly than the others, so that all wait for it?"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from opsctl.monitoring.check import Detector, Settings
+from opsctl.monitoring.finding import Finding, Severity
+from opsctl.monitoring.robust import middle, spread
+from opsctl.monitoring.snapshot import Part, Snapshot
+from trainer.formats.node_samples import RankTiming
+
+CHECK = "slow_node"
+HELP = """Does one node compute more slowly than the others?
+
+1: in each fifth of the newest 10 seconds, and 50 iterations, a node's ranks took `[watch] slower_node_percent` longer
+for their own forward and backward passes than the ranks of the same pipeline stage on other nodes, and longer than
+those differ among each other. Where a stage has 16 nodes or fewer it has to be 5 % at least; between two or three,
+where nobody knows which is as it should be, 25 %.
+"""
+#: The time that is looked at has so many parts, each of one stretch of iterations at least, and so many seconds.
+PARTS, SECONDS = 5, 10.0
+#: How much longer a node must take at least: of two or three, and where a stage's nodes are no more than MANY_OTHERS.
+FEW_NODES, OF_FEW, OF_SOME = 4, 0.25, 0.05
+#: A node has to be so many times farther off than the others are from each other; the first where many tell how far
+#: that is, which are those of its stage, or of all stages together. Three others agree by chance too often: of a
+#: pipeline of 12 stages of 4, whose nodes differ by 2 % for good and nothing else, four looks of five named one.
+MANY_OTHERS, NOISE_OF_MANY, NOISE = 16, 4.0, 5.0
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class SlowNode:
+    """A node that all wait for."""
+
+    node: str
+    stage: int
+    ratio: float  # of its own time to that of the others, the middle of the newest stretches
+    own_s: float  # of an iteration
+    others_s: float
+    others: int  # nodes that it is compared with
+    first: int  # iterations that this is taken from
+    last: int
+    at: datetime | None  # of the newest line
+
+    @property
+    def words(self) -> str:
+        """With its numbers."""
+        stage = f" of stage {self.stage}" if self.stage else ""
+        others = f"{self.others_s:.4g} s of the others ({self.others} node{'s' if self.others > 1 else ''})"
+        return (
+            f"its ranks{stage} compute {self.own_s:.4g} s an iteration, {self.ratio:.2f} times the {others}, "
+            f"iterations {self.first} to {self.last}"
+        )
+
+
+#: Of one pipeline stage: the last iteration of a stretch -> node -> its ranks' seconds of an iteration.
+_Stretches = dict[int, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The nodes of one pipeline stage, each beside the others; of each a number for each of the newest stretches."""
+
+    number: int
+    lasts: Sequence[int]  # the stretches' last iterations
+    own_s: dict[str, list[float]]
+    others_s: dict[str, list[float]]  # the middle of the other nodes
+    ratios: dict[str, list[float]]  # of the two
+
+
+def slow_nodes(timings: Iterable[RankTiming], slower_node_percent: float) -> list[SlowNode]:
+    """The nodes that have been slow all of the newest time, the slowest first. Pure.
+
+    Compared are nodes within a pipeline stage, for stages differ by design. A node stands for the middle of its ranks
+    there, and is held against the middle of the other nodes: one slow node of two would else be half of what is usual.
+    """
+    newest: dict[tuple[int, int, int], RankTiming] = {}
+    for one in timings:
+        if one.iterations > 0 and one.own_s > 0.0:
+            newest[one.stage, one.iteration, one.rank] = one  # of an iteration that was done twice the later counts
+    times: dict[int, _Stretches] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    lasted_s: dict[int, float] = {}
+    for (stage, last, _), one in newest.items():
+        times[stage][last][one.node].append(one.own_s / one.iterations)
+        lasted_s[last] = max(lasted_s.get(last, 0.0), one.step_s)
+    at = max((one.at for one in newest.values() if one.at is not None), default=None)
+    tried = [_stage(number, stretches, lasted_s) for number, stretches in times.items()]
+    stages = [there for there in tried if there is not None]
+    of_all = [middle(ratios) for there in stages for ratios in there.ratios.values()]
+    least = max(slower_node_percent / 100.0, NOISE_OF_MANY * spread(of_all) if len(of_all) > MANY_OTHERS else 0.0)
+    worst: dict[str, SlowNode] = {}
+    for there in stages:
+        for slow in _slow_in(there, least, at):
+            if slow.node not in worst or slow.ratio > worst[slow.node].ratio:
+                worst[slow.node] = slow
+    return sorted(worst.values(), key=lambda one: -one.ratio)
+
+
+def _stage(number: int, stretches: _Stretches, lasted_s: dict[int, float]) -> _Stage | None:
+    """None where there is nobody to compare with, or too little time yet."""
+    nodes = sorted(set().union(*stretches.values()))
+    lasts = _newest([last for last in sorted(stretches) if len(stretches[last]) == len(nodes)], lasted_s)
+    if len(nodes) < 2 or not lasts:
+        return None
+    own_s = {node: [middle(stretches[last][node]) for last in lasts] for node in nodes}
+    whole = [sorted(own_s[node][place] for node in nodes) for place in range(len(lasts))]
+    others_s = {node: [_middle_without(*pair) for pair in zip(whole, own_s[node], strict=True)] for node in nodes}
+    ratios = {node: [own / usual for own, usual in zip(own_s[node], others_s[node], strict=True)] for node in nodes}
+    return _Stage(number, lasts, own_s, others_s, ratios)
+
+
+def _slow_in(stage: _Stage, least: float, at: datetime | None) -> Iterator[SlowNode]:
+    """Those of one stage that are by more than `least` slower than the others, and than these differ."""
+    nodes, lasts = list(stage.own_s), stage.lasts
+    at_least, floor = (NOISE_OF_MANY, 0.0) if len(nodes) > MANY_OTHERS else (NOISE, OF_SOME)
+    least = max(least, OF_FEW if len(nodes) < FEW_NODES else floor)
+    for node, ratios in stage.ratios.items():
+        by = min(middle(part) for part in _parts(ratios)) - 1.0
+        # The others' spread is asked for only where it may matter: it costs a sort of all of them.
+        if by <= least:
+            continue
+        of_others = [[stage.own_s[other][place] for other in nodes if other != node] for place in range(len(lasts))]
+        if by > at_least * middle(spread(others) / middle(others) for others in of_others):
+            usual = middle(ratios), middle(stage.own_s[node]), middle(stage.others_s[node]), len(nodes) - 1
+            yield SlowNode(node, stage.number, *usual, lasts[0], lasts[-1], at)
+
+
+def _middle_without(ascending: Sequence[float], one: float) -> float:
+    """The median of all of them but `one`, which is among them, in the time that finding it takes."""
+    place, rest = bisect_left(ascending, one), len(ascending) - 1
+
+    def at(index: int) -> float:
+        return ascending[index if index < place else index + 1]
+
+    return at(rest // 2) if rest % 2 else at(rest // 2 - 1) + 0.5 * (at(rest // 2) - at(rest // 2 - 1))
+
+
+def _newest(lasts: Sequence[int], lasted_s: dict[int, float]) -> Sequence[int]:
+    """The newest stretches that are PARTS and SECONDS together; none where there are fewer."""
+    seconds = 0.0
+    for number, last in enumerate(reversed(lasts), start=1):
+        seconds += lasted_s[last]
+        if number >= PARTS and seconds >= SECONDS:
+            return lasts[-number:]
+    return ()
+
+
+def _parts(ratios: Sequence[float]) -> list[Sequence[float]]:
+    """PARTS runs of about as many."""
+    ends = [len(ratios) * part // PARTS for part in range(PARTS + 1)]
+    return [ratios[begin:end] for begin, end in pairwise(ends)]
+
+
+def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
+    """A warning for each slow node of the running attempt."""
+    return [
+        Finding(
+            CHECK,
+            Severity.WARNING,
+            f"node {slow.node} of the running job is slow: {slow.words}",
+            subject=slow.node,
+            evidence=(slow.words,),
+            todo=f"opsctl nodes {slow.node}; opsctl exclude add {slow.node} --why slow, and opsctl request requeue",
+        )
+        for slow in slow_nodes(snapshot.timings, settings.watch.slower_node_percent)[:_NAMED]
+    ]
+
+
+DETECTOR = Detector(CHECK, find, Part.TIMINGS, HELP)

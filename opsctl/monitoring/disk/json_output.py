@@ -1,0 +1,193 @@
+"""What `opsctl disk` tells of a folder, as values and as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.dirwalk.file_system import Filled
+from opsctl.core.dirwalk.state import Walked
+from opsctl.core.units import bytes_words, count_words
+from opsctl.monitoring.disk.purging import Purged, Sum
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, Row, rows
+from opsctl.monitoring.quantities import length_words
+from opsctl.run.state.space import SpaceLine
+from trainer.formats.json_text import Moment
+
+_DAY_S = 86400.0
+
+
+class PrintedUse(Struct, frozen=True, kw_only=True):
+    """What one account, or one folder of the folder, uses."""
+
+    name: Annotated[str, Meta(description="The account, or the folder; `.` is what lies in none.")]
+    used_bytes: Annotated[int, Meta(description="On the disk, in bytes.")]
+    used_inodes: Annotated[int, Meta(description="Files, folders and links.")]
+    bytes_a_day: Annotated[float | None, Meta(description="Its growth within a week; null where nobody had counted.")]
+    full_in_s: Annotated[float | None, Meta(description="Seconds until its growth alone fills the file system.")]
+
+
+class PrintedDisk(Struct, frozen=True, kw_only=True):
+    """Who uses what of one folder."""
+
+    folder: Annotated[str, Meta(description="The folder.")]
+    counted_at: Annotated[Moment, Meta(description="When the walk that the numbers are from began.")]
+    is_all: Annotated[bool, Meta(description="Whether that walk has seen everything.")]
+    entries: Annotated[int, Meta(description="Entries that it has seen.")]
+    begun_at: Annotated[Moment | None, Meta(description="When the walk that goes on next time began; null: none does.")]
+    begun_entries: Annotated[int, Meta(description="Entries that that one has seen.")]
+    pending: Annotated[int, Meta(description="Folders that that one knows of and has not looked into.")]
+    unread: Annotated[int, Meta(description="Folders that could not be looked into.")]
+    left_bytes: Annotated[int | None, Meta(description="What is left on its file system; null where that is not told.")]
+    users: Annotated[list[PrintedUse], Meta(description="By account, largest growth first.")]
+    folders: Annotated[list[PrintedUse], Meta(description="By folder, largest growth first.")]
+
+
+class PrintedDay(Struct, frozen=True, kw_only=True):
+    """Files that go on one day, or of one checkpoint."""
+
+    name: Annotated[str, Meta(description="The local date, or the checkpoint's place in the folder.")]
+    files: Annotated[int, Meta(description="How many.")]
+    size_bytes: Annotated[int, Meta(description="Their size.")]
+    first_at: Annotated[Moment | None, Meta(description="When the first of them goes.")]
+
+
+class PrintedPurge(Struct, frozen=True, kw_only=True):
+    """What the file system is about to remove of one folder."""
+
+    folder: Annotated[str, Meta(description="The folder.")]
+    files: Annotated[int, Meta(description="How many.")]
+    size_bytes: Annotated[int, Meta(description="Their size.")]
+    first_at: Annotated[Moment | None, Meta(description="When the first goes; null where none does.")]
+    days: Annotated[list[PrintedDay], Meta(description="What goes on which day, in order.")]
+    checkpoints: Annotated[list[PrintedDay], Meta(description="Which checkpoints would be damaged.")]
+    unread: Annotated[int, Meta(description="Folders that could not be looked into.")]
+    hanging: Annotated[list[str], Meta(description="Places that did not answer.")]
+
+
+class PrintedTouch(Struct, frozen=True, kw_only=True):
+    """What was touched in one folder."""
+
+    folder: Annotated[str, Meta(description="The folder.")]
+    files: Annotated[int, Meta(description="The caller's files that were touched, or would be.")]
+    size_bytes: Annotated[int, Meta(description="Their size.")]
+    others: Annotated[int, Meta(description="Files of others, who have to do so themselves.")]
+    problems: Annotated[list[str], Meta(description="What could not be touched or looked at, and why.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
+
+
+def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> PrintedDisk:
+    """What is known, from the last whole walk; where there is none, from the one that goes on."""
+    counted = known.whole or known.begun
+    assert counted is not None, "a walk has been begun"
+    left = None
+    if filled.limit_bytes is not None and filled.used_bytes is not None:
+        left = max(0, filled.limit_bytes - filled.used_bytes)
+    return PrintedDisk(
+        folder=known.folder,
+        counted_at=counted.began_at,
+        is_all=known.whole is not None,
+        entries=counted.entries,
+        begun_at=known.begun.began_at if known.begun else None,
+        begun_entries=known.begun.entries if known.begun else 0,
+        pending=len(known.pending),
+        unread=counted.unread,
+        left_bytes=left,
+        users=_uses(counted, USERS, history, left, known.whole is not None),
+        folders=_uses(counted, FOLDERS, history, left, known.whole is not None),
+    )
+
+
+def _uses(counted: Counted, by: str, history: Sequence[SpaceLine], left: int | None, is_all: bool) -> list[PrintedUse]:
+    """Growth is told of whole walks alone: a part of one is less, and not by what went."""
+    return [_use(row, left) for row in rows(counted, by, history if is_all else ())]
+
+
+def _use(row: Row, left: int | None) -> PrintedUse:
+    grows = row.bytes_a_day is not None and row.bytes_a_day > 0 and left is not None
+    return PrintedUse(
+        name=row.name,
+        used_bytes=row.used_bytes,
+        used_inodes=row.used_inodes,
+        bytes_a_day=row.bytes_a_day,
+        full_in_s=left / row.bytes_a_day * _DAY_S if grows and left is not None and row.bytes_a_day else None,
+    )
+
+
+def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[str]:
+    """What people read of it."""
+    age = length_words(max(0.0, (now - told.counted_at).total_seconds()))
+    left = "" if told.left_bytes is None else f"; {bytes_words(told.left_bytes)} left on its file system"
+    part = f"{count_words(told.entries)} entries" + ("" if told.is_all else " so far, not all")
+    yield f"{told.folder}: {part}, counted {age} ago{left}"
+    if told.begun_at is not None:
+        yield (
+            f"  a walk goes on at the next call: {count_words(told.begun_entries)} entries seen, "
+            f"{told.pending:,} folders known and not looked into"
+        )
+    for what, uses in ((USERS, told.users), (FOLDERS, told.folders)):
+        if what in by:
+            yield f"  {what:24} {'used':>10} {'entries':>8} {'a day':>12}  full in"
+            for use in uses:
+                grown = "-" if use.bytes_a_day is None else f"{bytes_words(use.bytes_a_day)}"
+                full = "-" if use.full_in_s is None else length_words(use.full_in_s)
+                yield (
+                    f"  {use.name:24} {bytes_words(use.used_bytes):>10} {count_words(use.used_inodes):>8} {grown:>12}"
+                    f"  {full}"
+                )
+    if told.unread:
+        yield f"  {told.unread:,} folders could not be looked into and are not counted"
+
+
+def printed_purge(folder: Path, found: Purged, walked: Walked) -> PrintedPurge:
+    """What goes, in the order of time."""
+    return PrintedPurge(
+        folder=str(folder),
+        files=found.everything.files,
+        size_bytes=found.everything.size_bytes,
+        first_at=_local(found.everything),
+        days=[_day(name, one) for name, one in sorted(found.days.items())],
+        checkpoints=[_day(name, one) for name, one in sorted(found.checkpoints.items())],
+        unread=walked.unread_count,
+        hanging=list(walked.hanging),
+    )
+
+
+def purge_lines(told: PrintedPurge) -> Iterator[str]:
+    """What people read of it."""
+    if not told.files and (told.unread or told.hanging):
+        yield f"{told.folder}: nothing that could be looked at is about to be removed"
+    elif not told.files:
+        yield f"{told.folder}: nothing is about to be removed"
+    else:
+        yield f"{told.folder}: {told.files:,} files, {bytes_words(told.size_bytes)}, are about to be removed"
+    for day in told.days:
+        yield f"  {day.name}: {day.files:,} files, {bytes_words(day.size_bytes)}"
+    for one in told.checkpoints:
+        when = f", the first on {one.first_at:%Y-%m-%d %H:%M}" if one.first_at else ""
+        yield f"  {one.name} would be damaged: {one.files:,} of its files{when}"
+    yield from (f"  {line}" for line in _unseen(told.unread, told.hanging))
+
+
+def unseen_lines(walked: Walked) -> list[str]:
+    """What a walk could not look at."""
+    return list(_unseen(walked.unread_count, walked.hanging))
+
+
+def _unseen(unread: int, hanging: Sequence[str]) -> Iterator[str]:
+    if unread:
+        yield f"{unread:,} could not be looked into"
+    for place in hanging:
+        yield f"{place or 'the folder itself'}: its file system does not answer"
+
+
+def _day(name: str, one: Sum) -> PrintedDay:
+    return PrintedDay(name=name, files=one.files, size_bytes=one.size_bytes, first_at=_local(one))
+
+
+def _local(one: Sum) -> datetime | None:
+    return one.first_at.astimezone() if one.first_at else None

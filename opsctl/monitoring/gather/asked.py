@@ -1,0 +1,36 @@
+"""What is asked of one look at one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opsctl.monitoring.snapshot import Part
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.own_jobs import Recorded
+from opsctl.run.state.run_view import RunView
+from opsctl.slurm.client import SlurmLooks
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One run, whom to ask about it, and for what."""
+
+    run: RunView
+    slurm: SlurmLooks
+    parts: Part
+    known: Recorded  # its submissions
+
+    @property
+    def paths(self) -> RunPaths:
+        """Where the run keeps its things."""
+        return self.run.paths
+
+
+def changed_at(path: Path) -> datetime | None:
+    """When a file changed last, by the file server; None where it cannot be seen."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+    except OSError:
+        return None

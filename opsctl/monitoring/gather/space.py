@@ -1,0 +1,136 @@
+"""How full the run's file systems are, what it uses itself, and what is about to be purged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from opsctl.core.dirwalk.file_system import FileSystems
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.trusted import listed_within, opened_folder
+from opsctl.monitoring.gather.asked import Asked
+from opsctl.monitoring.gather.quota import quotas
+from opsctl.monitoring.gather.walk import walked
+from opsctl.monitoring.observed import Purge, Space
+from opsctl.monitoring.snapshot import Part, Snapshot
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.profile import watch_table
+from opsctl.run.config.schema import WatchTable
+from opsctl.run.state.space import SpaceLine, WalkFound, append_space, read_space
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import latest_folder
+
+#: Files are told of so long before the file system removes them.
+NOTICE = timedelta(days=7)
+
+
+def look(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.SPACE and Part.PURGE."""
+    paths, file = asked.paths, asked.run.file
+    watch = watch_table(file) if file else WatchTable()
+    old_before = None
+    if watch.purge_days is not None:
+        old_before = seen.now - (timedelta(days=watch.purge_days) - min(NOTICE, timedelta(days=watch.purge_days) / 2))
+    systems = FileSystems()
+    hangs = systems.problem(paths.output)
+    found, is_all = (WalkFound(began_at=seen.now), False) if hangs else walked(paths, seen.now, old_before)
+    if Part.SPACE in asked.parts:
+        spaces = list(_filled(asked, watch, systems, hangs, seen.now))
+        if not hangs:
+            how = "walk" if is_all else "part of a walk"
+            own = f"{paths.output} (this run)"
+            spaces.append(Space(own, seen.now, used_bytes=found.used_bytes, used_inodes=found.used_inodes, how=how))
+        history = () if hangs else tuple(_space(line) for line in read_space(paths))
+        seen = replace(seen, spaces=tuple(spaces), space_history=history)
+    if Part.PURGE in asked.parts and old_before is not None and watch.purge_days is not None:
+        if hangs:
+            raise OpsctlError(hangs)
+        seen = replace(seen, purge=_purge(paths, found, is_all, old_before, timedelta(days=watch.purge_days)))
+    return seen
+
+
+def remember(paths: RunPaths, snapshot: Snapshot) -> None:
+    """Put a look on record, for growth to be seen. Raises OSError where it cannot be."""
+    looks = [_line(one) for one in snapshot.spaces if not one.problem and one.how != "part of a walk"]
+    if looks:
+        append_space(paths, looks, snapshot.now)
+
+
+def _filled(asked: Asked, watch: WatchTable, systems: FileSystems, hangs: str, now: datetime) -> Iterable[Space]:
+    base = asked.run.loaded.folder if asked.run.loaded else asked.paths.output
+    named = {asked.paths.output: str(asked.paths.output)}
+    for one in watch.filesystems:
+        folder = base / Path(os.path.expandvars(one)).expanduser()
+        # As written: what the reader's variables hold is nothing for those who read the run's records and alerts.
+        named.setdefault(folder, str(folder) if os.path.expandvars(one) == one else one)
+    folders = list(named)
+    try:
+        told = quotas(folders, now)
+    except OpsctlError as error:
+        told = [Space("quota", now, how="quota", problem=str(error))]
+    yield from told or ()
+    for folder in folders:
+        there = folder
+        while not hangs and folder == asked.paths.output and there != there.parent and not there.exists():
+            there = there.parent  # a run that was never submitted has no folder yet
+        filled = systems.filled(there)
+        yield Space(
+            name=named[folder],
+            at=now,
+            used_bytes=filled.used_bytes,
+            limit_bytes=filled.limit_bytes,
+            used_inodes=filled.used_inodes,
+            limit_inodes=filled.limit_inodes,
+            how="statvfs",
+            problem=filled.problem,
+        )
+
+
+def _purge(
+    paths: RunPaths, found: WalkFound, is_all: bool, old_before: datetime, purge_after: timedelta
+) -> Purge | None:
+    """What is about to be removed; of the latest checkpoint every file is looked at, however far the walk has come."""
+    oldest, example, hits_latest = found.oldest_at, found.oldest, False
+    first = _oldest_of_latest(paths, old_before)
+    if first is not None:
+        hits_latest, example = True, first[1]
+        oldest = first[0] if oldest is None else min(oldest, first[0])
+    if oldest is None:
+        return None
+    return Purge(
+        folder=str(paths.output),
+        files=max(found.old_files, int(hits_latest)),
+        size_bytes=found.old_bytes,
+        first_at=(oldest + purge_after).astimezone(),
+        example=example,
+        is_all=is_all,
+        hits_latest=hits_latest,
+    )
+
+
+def _oldest_of_latest(paths: RunPaths, old_before: datetime) -> tuple[datetime, str] | None:
+    """When the file of the latest checkpoint that nobody has touched for longest was touched, and which it is."""
+    try:
+        folder = latest_folder(paths.checkpoints)
+        if folder is None:
+            return None
+        with opened_folder(paths.output, folder) as (within, _):  # through no link: its files' names are told
+            stats = {name: os.stat(name, dir_fd=within, follow_symlinks=False) for name in listed_within(within)}
+        touched = [(max(seen.st_atime, seen.st_mtime), str(folder / name)) for name, seen in stats.items()]
+    except (CheckpointError, OSError):
+        return None
+    old = [(at, path) for at, path in touched if at < old_before.timestamp()]
+    return (datetime.fromtimestamp(min(old)[0], UTC), min(old)[1]) if old else None
+
+
+def _space(line: SpaceLine) -> Space:
+    return Space(**msgspec.structs.asdict(line))
+
+
+def _line(space: Space) -> SpaceLine:
+    return SpaceLine(**{name: getattr(space, name) for name in SpaceLine.__struct_fields__})

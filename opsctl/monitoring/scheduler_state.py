@@ -1,0 +1,61 @@
+"""The pseudo-cron as the checks see it, from what it has on record. Asks no Slurm."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.monitoring.observed import CronJob, CronSeen
+from opsctl.run.state.scheduler import CronPaths, heartbeat, read_chain
+from opsctl.run.state.scheduler_runs import JobHistory, histories, read_runs
+
+
+def cron_seen(folder: Path, now: datetime, option: str = "") -> CronSeen:
+    """Return what is recorded of the pseudo-cron of `folder`.
+
+    It is "not started" where there is none, and has a `problem` where it cannot be read.
+    """
+    return replace(_seen(folder, now), option=option)
+
+
+def _seen(folder: Path, now: datetime) -> CronSeen:
+    paths = CronPaths(folder)
+    try:
+        chain = read_chain(paths)
+        if chain is None or chain.is_stopped:
+            return CronSeen(str(folder), is_started=False)
+        beat, known = heartbeat(paths), histories(read_runs(paths))
+        # What somebody has taken out of the folder is on record, and nobody's to look after.
+        known = {name: job for name, job in known.items() if job.last.is_open or paths.job(name).exists()}
+    except FileNotFoundError:
+        return CronSeen(str(folder), is_started=False)
+    except OpsctlError as error:
+        return CronSeen(str(folder), is_started=True, problem=str(error))
+    except OSError as error:
+        return CronSeen(str(folder), is_started=True, problem=file_problem(error))
+    due = (int(now.timestamp() // chain.period_s) + 1) * chain.period_s
+    return CronSeen(
+        folder=str(folder),
+        is_started=True,
+        carried_by=chain.carrier(),
+        period_s=float(chain.period_s),
+        heartbeat_at=beat.at if beat else chain.started_at,
+        next_due_at=datetime.fromtimestamp(due, UTC).astimezone(),
+        jobs=tuple(_job(known[name], now) for name in sorted(known)),
+    )
+
+
+def _job(history: JobHistory, now: datetime) -> CronJob:
+    last = history.last
+    state = {"timeout": "failed", "refused": "failed", "asked": "running", "queued": "running", "cancelled": "lost"}
+    detail = f"{last.state}: {last.detail}" if last.state in state and last.detail else last.detail
+    return CronJob(
+        name=history.job,
+        state="hanging" if last.hangs(now) else state.get(last.state, last.state),
+        failures=history.failures,
+        since=history.failing_since,
+        detail=detail or (f"exit code {last.exit_code}" if last.exit_code else ""),
+    )

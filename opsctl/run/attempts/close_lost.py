@@ -1,0 +1,205 @@
+"""Closing attempts that could not close themselves (node lost, kill -9, cancelled), from what Slurm knows of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from opsctl.core.account import account_and_host, account_name
+from opsctl.core.errors import SlurmError
+from opsctl.core.timestamps import now
+from opsctl.run.attempts.ending import STARTED_NOTHING
+from opsctl.run.attempts.events import Attempt, append_closed, read
+from opsctl.run.attempts.evidence import read_evidence
+from opsctl.run.attempts.outcome import LOST, StepEnd, closed
+from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
+from opsctl.run.config.job_comment import parse_comment
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.own_jobs import Recorded, recorded
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.ends import exit_code_of
+from opsctl.slurm.job_match import Match, Sent, match
+from opsctl.slurm.states import Phase, State, end_of
+from opsctl.slurm.types import Job, JobEnd
+
+#: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
+CLOCK_TOLERANCE = timedelta(minutes=2)
+#: What puts a verdict on an attempt that is closed for its job, from it and from what Slurm says of its end.
+Judge = Callable[[Attempt, JobEnd | None], Attempt]
+#: Where a job is that still has its allocation, or may have it.
+_MAY_BE_ON_NODES = (Phase.ON_NODES, Phase.PAUSED, Phase.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """All attempts, as far as it can be known how they ended."""
+
+    attempts: list[Attempt]
+    unseen: frozenset[str] = frozenset()  # ids of the open ones whose jobs Slurm does not show to the caller
+
+
+def close_lost_attempts(
+    paths: RunPaths,
+    client: SlurmClient,
+    own_job_id: int | None = None,
+    cluster: str = "",
+    judge: Judge | None = None,
+) -> list[Attempt]:
+    """All attempts, those settled that can be; see `settle`."""
+    return settle(paths, client, own_job_id, cluster, judge).attempts
+
+
+def settle(
+    paths: RunPaths,
+    client: SlurmClient,
+    own_job_id: int | None = None,
+    cluster: str = "",
+    judge: Judge | None = None,
+) -> Settled:
+    """Write a closing for each open attempt whose job has ended.
+
+    An attempt of somebody else stays open where Slurm has no word of its job and shows nobody's but the caller's. Two
+    callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
+    not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
+    its id is from before a requeue. `cluster`: Slurm's name of the one that `client` asks; what is known to be another
+    one's stays open, for its ids mean nothing here. `judge`: says what each died of, before its closing is written.
+    Raises SlurmUnreachable when nothing can be known.
+    """
+    attempts = read(paths)
+    still_open = [attempt for attempt in attempts if attempt.is_open and may_be_of(attempt, cluster)]
+    if not still_open:
+        return Settled(attempts)
+    ids = {attempt.job_id for attempt in still_open}
+    known = recorded(paths)
+    queue = {job.job_id: job for job in client.jobs(job_ids=ids) if job.job_id in ids}
+    unsettled = [
+        attempt
+        for attempt in still_open
+        if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id), known)
+    ]
+    ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
+    hidden = _hidden([one for one in unsettled if one.job_id not in queue and one.job_id not in ends], client)
+    lost = [attempt for attempt in unsettled if attempt.id not in hidden]
+    ends = _with_preemptions(lost, ends, client)
+    settled = closings(lost, attempts, queue, ends, paths, account_and_host())
+    if judge is not None:
+        settled = [judge(attempt, own_end(attempt, ends.get(attempt.job_id), known)) for attempt in settled]
+    for attempt in settled:
+        with contextlib.suppress(OSError):
+            append_closed(paths, attempt)
+    by_id = {attempt.id: attempt for attempt in settled}
+    # What was appended meanwhile, the job's own closing above all, is in the file and wins.
+    now_known = [by_id.get(attempt.id, attempt) if attempt.is_open else attempt for attempt in read(paths)]
+    return Settled(now_known, hidden & {attempt.id for attempt in now_known if attempt.is_open})
+
+
+def _with_preemptions(lost: Sequence[Attempt], ends: Mapping[int, JobEnd], client: SlurmClient) -> dict[int, JobEnd]:
+    """`ends`, where a job that ended by itself in the grace time of a preemption was preempted.
+
+    Slurm is asked only about jobs whose state does not say what ended them.
+    """
+    unclear = {one.job_id for one in lost if one.job_id in ends and end_of(ends[one.job_id].state) is None}
+    try:
+        preempted = client.preempted(unclear) if unclear else {}
+    except SlurmError:  # how they ended is known without it
+        preempted = {}
+    return {
+        job_id: replace(end, state=str(State.PREEMPTED)) if job_id in preempted else end for job_id, end in ends.items()
+    }
+
+
+def _hidden(gone: Sequence[Attempt], client: SlurmClient) -> frozenset[str]:
+    """The ids of others' among attempts whose jobs Slurm does not have; none if the caller is shown everybody's.
+
+    Slurm is asked only when there are such.
+    """
+    others = frozenset(attempt.id for attempt in gone if attempt.user != account_name())
+    return others if others and client.hides_others_jobs() else frozenset()
+
+
+def may_be_of(attempt: Attempt, cluster: str) -> bool:
+    """Whether its job can be one of that cluster's: yes where either name is not known."""
+    return not cluster or not attempt.cluster or attempt.cluster == cluster
+
+
+def holds(attempt: Attempt, job: Job | None, known: Recorded) -> bool:
+    """Whether the queue's row for an open attempt's job is that very job, on its nodes.
+
+    Not one that Slurm has requeued since, and not another job that got the same id: those started later, or `known`,
+    the run's records, do not show them to be the run's.
+    """
+    if job is None or job.phase not in _MAY_BE_ON_NODES or _starts_after(job.started_at, attempt):
+        return False
+    found = match(job, _sent(attempt, known))
+    # Where nothing is recorded, or this is a copy, there is nothing to prove it by.
+    return found is Match.OURS or (found is Match.UNKNOWN and not known.run_id)
+
+
+def own_end(attempt: Attempt, end: JobEnd | None, known: Recorded) -> JobEnd | None:
+    """`end`, which Slurm tells of the attempt's job id; None where it is another job's that got the same id."""
+    if end is None or _is_other_job(end, attempt) or match(end, _sent(attempt, known)) is Match.NOT_OURS:
+        return None
+    return end
+
+
+def _sent(attempt: Attempt, known: Recorded) -> Sent:
+    """What is recorded of an attempt's job. It was submitted before the attempt began, by a requeue too."""
+    sent = known.sent(attempt.array_job_id or attempt.job_id, attempt.user)
+    return replace(sent, latest=attempt.opened_at + CLOCK_TOLERANCE if attempt.opened_at is not None else None)
+
+
+def closings(
+    lost: Sequence[Attempt],
+    attempts: Sequence[Attempt],
+    queue: Mapping[int, Job],
+    ends: Mapping[int, JobEnd],
+    paths: RunPaths,
+    closed_by: str,
+) -> list[Attempt]:
+    """`lost` attempts with what their folders and Slurm say about their end."""
+    known, found = recorded(paths), []
+    for attempt in lost:
+        end, job = own_end(attempt, ends.get(attempt.job_id), known), queue.get(attempt.job_id)
+        if job is not None and match(job, _sent(attempt, known)) is Match.NOT_OURS:
+            job = None
+        state, note = _slurm_word(attempt, job, end)
+        evidence = read_evidence(paths.output, paths.attempt_folder(attempt.job_id))
+        step = StepEnd(exit_code=None if end is None else exit_code_of(end), slurm_state=state)
+        ended_at = (end.ended_at if end else None) or now()
+        reached = checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))
+        found.append(closed(attempt, step, evidence, reached, ended_at, closed_by, note))
+    return found
+
+
+def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[str, str]:
+    """(Slurm's state, or our word where it has none, a note for people)."""
+    if end is not None:
+        nodes = f" ({end.failed_node})" if end.failed_node else ""
+        return end.state, f"Slurm says {end.state}{nodes}"
+    if job is not None and parse_comment(job.comment) is not None:
+        return State.REQUEUED, "Slurm has put the job back into the queue: a node failed, or it was preempted"
+    return LOST, f"Slurm no longer knows job {attempt.job_id}"
+
+
+def _is_other_job(end: JobEnd, attempt: Attempt) -> bool:
+    ended_before = (
+        end.ended_at is not None
+        and attempt.opened_at is not None
+        and end.ended_at + CLOCK_TOLERANCE < attempt.opened_at
+    )
+    return ended_before or _starts_after(end.started_at, attempt)
+
+
+def _starts_after(started_at: datetime | None, attempt: Attempt) -> bool:
+    return started_at is not None and attempt.opened_at is not None and started_at > attempt.opened_at + CLOCK_TOLERANCE
+
+
+def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpoint | None) -> Checkpoint | None:
+    """The last checkpoint that can be this attempt's: one that trained later may have made newer ones since."""
+    later = [one for one in attempts if one.number > attempt.number and one.reason not in STARTED_NOTHING]
+    if not later or newest is None:
+        return newest
+    started_from = later[0].iteration_at_start
+    return None if started_from is None else Checkpoint(newest.folder, started_from, 0)

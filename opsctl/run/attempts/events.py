@@ -1,0 +1,146 @@
+"""Attempts: what ran and how it ended. Events in `.opsctl/attempts.jsonl`, folded by a pure function into values.
+
+An event is one line, `{"event": "opened"|"closed", "id": ..., ...}`. Lines that are half written or of an unknown kind
+are passed over, and so are fields of the wrong type: reading never fails for what somebody else wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from opsctl.core.files.state_files import append_state, make_folder, read_lines
+from opsctl.run.attempts.verdict import StackGroup, Verdict
+from opsctl.run.config.paths import RunPaths
+from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.json_text import Moment
+
+OPENED, CLOSED = "opened", "closed"
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an attempt when it opens."""
+
+    id: Annotated[str, Meta(description="Unique also where job ids start over.")]
+    job_id: Annotated[int, Meta(description="Slurm's id of the job.")]
+    array_job_id: Annotated[int | None, Meta(description="The chain's id; null without an array.")] = None
+    array_task: Annotated[str, Meta(description="Its place in the array; empty without one.")] = ""
+    chain_submitted_at: Annotated[Moment | None, Meta(description="When its chain was submitted.")] = None
+    revision: Annotated[str, Meta(description="Name of the revision that it trained.")] = ""
+    user: Annotated[str, Meta(description="The job's owner.")] = ""
+    cluster: Annotated[str, Meta(description="Slurm's name of its cluster; empty where that is not known.")] = ""
+    nodes: Annotated[tuple[str, ...], Meta(description="Names of its nodes, in order.")] = ()
+    opened_at: Annotated[Moment | None, Meta(description="When it began.")] = None
+    kill_switch_path: Annotated[str, Meta(description="Where its trainer looks for the kill switch.")] = ""
+    kill_switch_inode: Annotated[
+        int | None,
+        Meta(description="Inode of the folder that path is in, the same after a move; null if not recorded."),
+    ] = None
+    iteration_at_start: Annotated[
+        int | None, Meta(description="Iteration of the last whole checkpoint then; null without one.")
+    ] = None
+
+
+class Attempt(Opening, frozen=True, kw_only=True):
+    """One array task's try at the training, from opening to closing. `reason` is None while it is open."""
+
+    number: Annotated[int, Meta(description="1 for the run's first.")]
+    closed_at: Annotated[Moment | None, Meta(description="When it ended.")] = None
+    closed_by: Annotated[str, Meta(description="`job`, or who closed it for the job; empty while it is open.")] = ""
+    #: An Ending, or a word that only another release knows.
+    reason: Annotated[str | None, Meta(description="Why it ended; null while it is open.")] = None
+    exit_code: Annotated[int | None, Meta(description="The job's exit code.")] = None
+    signal: Annotated[int | None, Meta(description="Number of the signal that ended it.")] = None
+    iteration_at_end: Annotated[
+        int | None, Meta(description="The last iteration done, as the trainer says it, else the last checkpoint's.")
+    ] = None
+    checkpoint_at_end: Annotated[
+        int | None, Meta(description="Iteration of the last whole checkpoint when it ended.")
+    ] = None
+    first_failure: Annotated[Failure | None, Meta(description="The rank that failed first.")] = None
+    other_failures: Annotated[tuple[Failure, ...], Meta(description="The ranks that failed after it.")] = ()
+    error_files: Annotated[tuple[str, ...], Meta(description="Paths of the elastic error files that were kept.")] = ()
+    lost_nodes: Annotated[tuple[str, ...], Meta(description="Names of nodes that Slurm lost.")] = ()
+    ranks: Annotated[tuple[RankPlace, ...], Meta(description="Which rank ran where.")] = ()
+    note: Annotated[str, Meta(description="What else is to be said of how it ended.")] = ""
+    environment: Annotated[
+        str, Meta(description="Digest of what it was started with; empty where that was not recorded.")
+    ] = ""
+    verdict: Annotated[Verdict | None, Meta(description="What it died of; null where it ended well.")] = None
+    stacks: Annotated[
+        tuple[StackGroup, ...], Meta(description="Where its ranks were when a step that hung was ended, in groups.")
+    ] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """True until a closing is recorded, also where the job has died without writing one."""
+        return self.reason is None
+
+    @property
+    def display_id(self) -> str:
+        """The job as squeue shows it."""
+        return f"{self.array_job_id}_{self.array_task}" if self.array_task else str(self.job_id)
+
+    @property
+    def made_checkpoint(self) -> bool:
+        """Whether another whole checkpoint than at its start was the latest when it ended.
+
+        An earlier one too: a trainer that was told to fall back from a damaged checkpoint saves on from before it.
+        """
+        return self.checkpoint_at_end is not None and self.checkpoint_at_end != self.iteration_at_start
+
+
+class Event(Attempt, frozen=True, kw_only=True):
+    """A line of the file: an opening has the fields of Opening, a closing its id and the other fields of Attempt."""
+
+    event: str
+    job_id: int = 0
+    number: int = 0
+
+
+_OPENING = Opening.__struct_fields__
+_CLOSING = tuple(name for name in Attempt.__struct_fields__ if name not in (*_OPENING, "number"))
+
+
+def fold(events: Iterable[Event]) -> list[Attempt]:
+    """Attempts in the order they were opened.
+
+    Of several closings the job's own counts, of those the last, else the first. A closing without its opening is passed
+    over.
+    """
+    attempts: dict[str, Attempt] = {}
+    for event in events:
+        known = attempts.get(event.id)
+        if event.event == OPENED and known is None and event.job_id:
+            attempts[event.id] = Attempt(number=len(attempts) + 1, **_fields(event, _OPENING))
+        elif event.event == CLOSED and known is not None and _counts(event, known):
+            attempts[event.id] = msgspec.structs.replace(known, **_fields(event, _CLOSING))
+    return list(attempts.values())
+
+
+def _counts(closing: Event, known: Attempt) -> bool:
+    return closing.reason is not None and (known.is_open or closing.closed_by == "job")
+
+
+def read(paths: RunPaths) -> list[Attempt]:
+    """The run's attempts so far; empty when there is no such file."""
+    return fold(read_lines(paths.output, paths.attempts, Event))
+
+
+def append_opened(paths: RunPaths, attempt: Attempt) -> None:
+    """Write the opening of `attempt`; its number is its place in the file."""
+    make_folder(paths.output, paths.state)
+    append_state(paths.output, paths.attempts, {"event": OPENED, **_fields(attempt, _OPENING)})
+
+
+def append_closed(paths: RunPaths, attempt: Attempt) -> None:
+    """Write the closing of `attempt`, which carries its reason."""
+    make_folder(paths.output, paths.state)
+    append_state(paths.output, paths.attempts, {"event": CLOSED, "id": attempt.id, **_fields(attempt, _CLOSING)})
+
+
+def _fields(attempt: Attempt, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(attempt, name) for name in names}

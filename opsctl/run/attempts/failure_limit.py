@@ -1,0 +1,100 @@
+"""Stopping what gets nowhere: when a chain stops, and which of the queued ones would stop for the same reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.failed_nodes import struck
+from opsctl.run.state.chains import Chain, counted_since
+from opsctl.slurm.types import Job
+
+#: Attempts in a row without a new checkpoint after which a chain stops.
+BRAKE_ATTEMPTS = 3
+#: Nodes that attempts in a row may each die of another one of, without a checkpoint, before those count too.
+OTHER_NODES = 9
+#: Ways to leave that say nothing about the training's health, unless a checkpoint was saved. A person ends what is
+#: cancelled, and Slurm what is preempted: for another job's sake.
+_NEUTRAL_REASONS = frozenset(
+    {
+        *(Ending.KILL_SWITCH, Ending.FINISHED, Ending.OVERTAKEN, Ending.HELD, Ending.BRAKE),
+        *(Ending.CANCELLED, Ending.PREEMPTED),
+    }
+)
+
+
+def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
+    """How many attempts in a row, up to the last, ended after `since` without a new checkpoint.
+
+    Attempts that left through the kill switch at their start, found the training finished, were overtaken by another
+    writer or left the lease to it, that a person cancelled or that Slurm preempted, neither count nor break the row.
+    Nor do those that died each of another node's hardware, as far as triage or Slurm is sure of it: the next try is not
+    bound to fail as they did. On thousands of nodes several in a row are usual, and a chain that stops waits for a
+    person. More than OTHER_NODES of them say nothing any more of nodes.
+    """
+    row = 0
+    died_of: set[str] = set()
+    for attempt in attempts:
+        if attempt.closed_at is None or attempt.closed_at <= since:
+            continue
+        if attempt.made_checkpoint:
+            row = 0
+            died_of.clear()
+        elif attempt.reason not in _NEUTRAL_REASONS:
+            nodes = struck(attempt, of_hardware=True)
+            if not nodes or nodes & died_of or len(died_of) >= OTHER_NODES:
+                row += 1
+            died_of |= nodes
+    return row
+
+
+def learned_nothing(attempts: Iterable[Attempt], since: datetime) -> bool:
+    """Whether the last attempt after `since` that says anything stopped itself, as its iterations were all in vain.
+
+    The next would begin at the same checkpoint with the same data.
+    """
+    told = [
+        one
+        for one in attempts
+        if one.closed_at is not None and one.closed_at > since and one.reason not in _NEUTRAL_REASONS
+    ]
+    return bool(told) and told[-1].reason == Ending.SKIPPED_ITERATIONS
+
+
+def brake_trips(attempts: Sequence[Attempt], since: datetime) -> bool:
+    """Whether a chain submitted at `since` must stop.
+
+    After three attempts in a row without a new checkpoint, and after one that stopped itself.
+    """
+    return without_progress(attempts, since) >= BRAKE_ATTEMPTS or learned_nothing(attempts, since)
+
+
+def waits_in_vain(attempts: Sequence[Attempt], chain: int) -> bool:
+    """Whether the last tasks of `chain`, as many as trip the brake, all left the lease to somebody who went on.
+
+    Each of them kept its nodes waiting for minutes, and the others would.
+    """
+    own = [one for one in attempts if (one.array_job_id or one.job_id) == chain][-BRAKE_ATTEMPTS:]
+    return len(own) == BRAKE_ATTEMPTS and all(one.reason == Ending.HELD for one in own)
+
+
+def chains_to_cancel(
+    own: Iterable[Job], attempts: Sequence[Attempt], user: str, recorded: Sequence[Chain] = ()
+) -> list[int]:
+    """The array job ids of `user`'s pending tasks, among the run's `own` jobs, that the brake holds for as well.
+
+    A chain that a person submitted after those attempts is not touched: for it they do not count. recorded: the run's
+    chains, which say which of them only kept it going.
+    """
+    kept = {one.chain: counted_since(recorded, one.submitted_at) for one in recorded if not one.is_somebodys_word}
+    chains = {
+        job.array_job_id
+        for job in own
+        if job.is_pending
+        and job.user == user
+        and job.submitted_at is not None
+        and brake_trips(attempts, kept.get(job.array_job_id, job.submitted_at))
+    }
+    return sorted(chains)

@@ -1,0 +1,116 @@
+"""Who looks at a run's kill switch: its live attempts, where each of them looks, and what it has said since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import printable
+from opsctl.run.attempts import events as attempts_file
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.attempt_folder import exit_report, leaving_note
+from opsctl.run.state.kill_switch import PrintedLooker
+from trainer.formats.leave_lines import Reason
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Looker:
+    """A live attempt, and whether its trainer sees this run's switch."""
+
+    attempt: Attempt
+    sees_it: bool
+
+    @property
+    def job(self) -> str:
+        """The job as squeue shows it."""
+        return self.attempt.display_id
+
+    def printed(self, said: str | None) -> PrintedLooker:
+        """For programs. said: its word so far."""
+        return PrintedLooker(self.job, self.attempt.kill_switch_path, self.sees_it, said)
+
+
+def lookers(paths: RunPaths) -> list[Looker]:
+    """The attempts that are open on record. Raises OpsctlError: not to know them is not the same as none."""
+    try:
+        attempts = attempts_file.read(paths)
+    except OSError as error:
+        raise OpsctlError(
+            f"which jobs look at it is not known: cannot read {error.filename or paths.attempts}: {error.strerror}"
+        ) from None
+    return [
+        Looker(one, sees(one.kill_switch_path, one.kill_switch_inode, paths.kill_switch, folder_inode))
+        for one in attempts
+        if one.is_open
+    ]
+
+
+def folder_inode(path: Path) -> int | None:
+    """Number of the inode of the folder that `path` is in: the same on every host and after a move, another in a copy.
+
+    None where there is no such folder, or it cannot be seen.
+    """
+    try:
+        return path.parent.stat().st_ino
+    except OSError:
+        return None
+
+
+def sees(looks_at: str, inode_then: int | None, switch: Path, inode_now: Callable[[Path], int | None]) -> bool:
+    """Whether a trainer that looks at the path `looks_at` sees what is at `switch`.
+
+    inode_then: of the folder of `looks_at` when the attempt began, None where that was not recorded: the trainer holds
+    that folder open, wherever it is moved to. inode_now: (path) -> that of its folder, by its name here and now.
+    """
+    if looks_at in ("", str(switch)):
+        return True
+    path = Path(looks_at)
+    known = inode_now(path) if inode_then is None else inode_then
+    return path.name == switch.name and known is not None and known == inode_now(switch)
+
+
+def word(paths: RunPaths, attempt: Attempt) -> str:
+    """What `attempt` has said of leaving; empty while it has not."""
+    folder = paths.attempt_folder(attempt.job_id)
+    left, leaving = exit_report(paths.output, folder), leaving_note(paths.output, folder)
+    if left.reason:
+        return f"has left{_at(left.iteration)} ({printable(left.reason)})"
+    if leaving.reason == Reason.KILL_SWITCH:
+        return f"seen{_at(leaving.iteration)}, saving"
+    return f"was leaving already{_at(leaving.iteration)} ({printable(leaving.reason)})" if leaving.reason else ""
+
+
+def _at(iteration: int | None) -> str:
+    return "" if iteration is None else f" at iteration {iteration}"
+
+
+def wait_for_words(
+    paths: RunPaths, live: Sequence[Looker], wait_s: float, tell: Callable[[Looker, str], None]
+) -> list[Looker]:
+    """Wait up to `wait_s` seconds until each has said something or ended, and `tell` it; those that have not."""
+    deadline, silent = time.monotonic() + wait_s, list(live)
+    while True:
+        ended = _ended(paths)
+        for looker in list(silent):
+            said = word(paths, looker.attempt) or ended.get(looker.attempt.id, "")
+            if said:
+                tell(looker, said)
+                silent.remove(looker)
+        if not silent or time.monotonic() >= deadline:
+            return silent
+        time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
+
+
+def _ended(paths: RunPaths) -> dict[str, str]:
+    """Attempt -> that it has ended, for those closed on record; those that cannot be read now are not."""
+    try:
+        attempts = attempts_file.read(paths)
+    except OSError:
+        return {}
+    return {one.id: f"has ended ({printable(str(one.reason))})" for one in attempts if not one.is_open}

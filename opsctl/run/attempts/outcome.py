@@ -1,0 +1,166 @@
+"""Why an attempt ended, decided from what is known when it does. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from opsctl.run.attempts.cause import elect, signal_of
+from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.evidence import Evidence
+from opsctl.run.attempts.verdict import StackGroup, Verdict
+from opsctl.run.checkpoints.inventory import Checkpoint
+from opsctl.slurm.states import End, State, end_of
+from trainer.formats.attempt_records import Failure
+
+#: Stands where Slurm's state does, of a job that Slurm no longer knows.
+LOST = "LOST"
+#: What Slurm's word says of an attempt, where the job itself has no end.
+_WITHOUT_END: dict[str, Ending] = {State.REQUEUED: Ending.REQUEUED, LOST: Ending.UNKNOWN}
+
+
+@dataclass(frozen=True)
+class LauncherExit:
+    """The first launcher to fail, as srun named it."""
+
+    nodes: str  # one, or several in Slurm's brackets
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """How the step ended, as the batch process saw it."""
+
+    exit_code: int | None  # srun's, 128 + signal when a signal ended it; None when nobody knows
+    was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
+    limit_reached: bool = False  # that was at the time limit
+    slurm_state: str = ""  # Slurm's word or `LOST`, "" when it has none
+    lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
+    first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
+    overtaken: str = ""  # why the lease was lost while it ran; empty when it was not
+    limit_warned: bool = False  # what became the stop request was Slurm's warning before the time limit
+    asked_for: Ending | None = None  # what a person asked the job for, as the reason that it would be
+    ended_on_request: bool = False  # the trainer did not leave when it was asked to, so that the step was ended
+    ended_hung: bool = False  # it hung, so that the step was ended
+    stacks: tuple[StackGroup, ...] = ()  # where the ranks were that logged nothing when it ended
+    verdict: Verdict | None = None  # what these say
+
+
+def reason_of(step: StepEnd, evidence: Evidence) -> str:
+    """Why an attempt ended: an Ending, or a word of the trainer's own that this release does not know.
+
+    That another writer has overtaken it comes before all that followed from it. Then what the trainer wrote as it left,
+    unless it left because a node was lost; then what Slurm did to the job; then what the ranks' launchers saw.
+    """
+    if step.overtaken and evidence.exit_reason != Ending.FINISHED:
+        return Ending.OVERTAKEN
+    node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
+    if node_lost and evidence.exit_reason in (None, Ending.STOP_REQUEST):
+        return Ending.NODE_FAILURE
+    if step.asked_for is not None and (evidence.exit_reason == Ending.STOP_REQUEST or _ended_for_it(step, evidence)):
+        return step.asked_for
+    if step.limit_warned and evidence.stop_requested and evidence.exit_reason == Ending.STOP_REQUEST:
+        return Ending.EXIT_DURATION  # in time for the limit, whoever's clock said so first
+    # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
+    told_by_signal = evidence.exit_reason == Ending.STOP_REQUEST and (
+        not evidence.stop_requested or _was_sent_away(step)
+    )
+    if evidence.exit_reason and not told_by_signal:
+        return evidence.exit_reason
+    if step.ended_hung:
+        return Ending.HANG
+    slurms = slurm_reason(step.slurm_state)
+    if slurms is not None:
+        return slurms
+    if step.was_told_to_end:
+        return Ending.TIME_LIMIT if step.limit_reached else Ending.CANCELLED
+    cause, _ = elect(evidence.failures)
+    if cause is not None:
+        return Ending.SIGNAL if signal_of(cause) is not None else Ending.FAILED
+    if step.first_exit is not None and step.first_exit.exit_code < 128:
+        return Ending.FAILED
+    if step.exit_code is not None and step.exit_code > 128:
+        return Ending.SIGNAL
+    if evidence.exit_reason:
+        return evidence.exit_reason
+    return Ending.FAILED if step.exit_code else Ending.COMPLETED
+
+
+def _ended_for_it(step: StepEnd, evidence: Evidence) -> bool:
+    return step.ended_on_request and evidence.exit_reason is None and slurm_reason(step.slurm_state) is None
+
+
+def slurm_reason(state: str) -> Ending | None:
+    """What an attempt ended with, for an end that Slurm's own state tells; None where it tells none."""
+    end = end_of(state)
+    return Ending(end) if end is not None else _WITHOUT_END.get(state)
+
+
+def _was_sent_away(step: StepEnd) -> bool:
+    """Whether the stop request is the job's own note of a SIGTERM that was not the limit's."""
+    if slurm_reason(step.slurm_state) is not None:
+        return end_of(step.slurm_state) in (End.CANCELLED, End.PREEMPTED)
+    return step.was_told_to_end and not step.limit_reached
+
+
+def closed(
+    attempt: Attempt,
+    step: StepEnd,
+    evidence: Evidence,
+    checkpoint: Checkpoint | None,
+    now: datetime,
+    closed_by: str = "job",
+    note: str = "",
+) -> Attempt:
+    """`attempt` with everything its closing says."""
+    cause, others = elect(evidence.failures)
+    at_checkpoint = checkpoint.iteration if checkpoint else None
+    return msgspec.structs.replace(
+        attempt,
+        closed_at=now,
+        closed_by=closed_by,
+        reason=reason_of(step, evidence),
+        exit_code=exit_code_of(step, cause),
+        signal=signal_of(cause) if cause else _signal_in(exit_code_of(step, None)),
+        iteration_at_end=_first_known(evidence.exit_iteration, evidence.logged_iteration, at_checkpoint),
+        checkpoint_at_end=at_checkpoint,
+        first_failure=cause,
+        other_failures=others,
+        error_files=evidence.error_files,
+        ranks=evidence.ranks,
+        lost_nodes=step.lost_nodes,
+        note=note or _launcher_note(step, cause),
+        environment=evidence.environment,
+        verdict=step.verdict,
+        stacks=step.stacks,
+    )
+
+
+def exit_code_of(step: StepEnd, cause: Failure | None) -> int | None:
+    """The cause's own exit code where srun only tells that it ended the others for it (143), else srun's."""
+    if cause is None and step.exit_code and step.first_exit is not None:
+        return step.first_exit.exit_code
+    if cause is None or not step.exit_code:
+        return step.exit_code
+    ended_by = signal_of(cause)
+    return 128 + ended_by if ended_by is not None else cause.exit_code or step.exit_code
+
+
+def _launcher_note(step: StepEnd, cause: Failure | None) -> str:
+    """Where to look when no rank is known to have failed: a launcher, the environment script or Python itself did."""
+    if cause is not None or not step.exit_code or step.first_exit is None:
+        return ""
+    found = step.first_exit
+    return f"no rank failed, the launcher on {found.nodes} exited with code {found.exit_code}: opsctl logs says why"
+
+
+def _first_known(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _signal_in(exit_code: int | None) -> int | None:
+    """The signal in a shell's way of telling it."""
+    return exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else None

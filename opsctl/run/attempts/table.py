@@ -1,0 +1,109 @@
+"""Attempts as people and programs read them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from opsctl.core.output import printable
+from opsctl.core.timestamps import iso
+from opsctl.run.attempts.cause import describe
+from opsctl.run.attempts.environments import in_a_clause
+from opsctl.run.attempts.events import Attempt
+from opsctl.slurm.durations import format_duration
+
+#: Attempt's id -> how what it was started with differs from what the one before was.
+Changes = Mapping[str, tuple[str, ...]]
+_HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
+
+
+def attempt_table(
+    attempts: Sequence[Attempt], unknown: Container[str] = (), changes: Changes | None = None
+) -> list[str]:
+    """Lines of a table, oldest first. `unknown`: ids of open ones of which Slurm did not say that they run."""
+    changes = changes or {}
+    rows = [
+        _HEAD,
+        *(
+            tuple(map(printable, _row(attempt, attempt.id not in unknown, changes.get(attempt.id, ()))))
+            for attempt in attempts
+        ),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()
+        for row in rows
+    ]
+
+
+def state_word(attempt: Attempt, is_known: bool) -> str:
+    """How it ended, or whether it runs."""
+    if attempt.reason is not None:
+        return attempt.reason
+    return "running" if is_known else "not known"
+
+
+class PrintedAttempt(Attempt, frozen=True, kw_only=True):
+    """One array task's try at the training, from opening to closing."""
+
+    job: Annotated[str, Meta(description="The job as squeue shows it.")]
+    state: Annotated[Literal["running", "ended", "not known"], Meta(description="Where it stands, as Slurm knows it.")]
+    made_checkpoint: Annotated[
+        bool, Meta(description="Whether another checkpoint than at its start was the latest when it ended.")
+    ]
+    environment_changes: Annotated[
+        tuple[str, ...],
+        Meta(description="How what it was started with differs from what the one before was; only `attempts` tells."),
+    ] = ()
+
+
+def printed_attempt(attempt: Attempt, is_known: bool, changes: Changes | None = None) -> PrintedAttempt:
+    """`attempt` for programs. `is_known`: whether Slurm said that it runs, if it is open."""
+    state: Literal["running", "ended", "not known"] = "running" if is_known else "not known"
+    return PrintedAttempt(
+        **msgspec.structs.asdict(attempt),
+        job=attempt.display_id,
+        state=state if attempt.is_open else "ended",
+        made_checkpoint=attempt.made_checkpoint,
+        environment_changes=(changes or {}).get(attempt.id, ()),
+    )
+
+
+def _row(attempt: Attempt, is_known: bool, changes: Sequence[str]) -> tuple[str, ...]:
+    return (
+        str(attempt.number),
+        attempt.display_id,
+        _moment(attempt.opened_at),
+        _duration(attempt),
+        f"{_number(attempt.iteration_at_start, '0')} -> {_number(attempt.iteration_at_end, '?')}",
+        _number(attempt.checkpoint_at_end, "-"),
+        state_word(attempt, is_known),
+        _number(attempt.exit_code, "-"),
+        _why(attempt, changes),
+    )
+
+
+def _why(attempt: Attempt, changes: Sequence[str]) -> str:
+    cause = attempt.verdict.words if attempt.verdict is not None and attempt.verdict.is_known else ""
+    lost = f"lost {', '.join(attempt.lost_nodes)}" if attempt.lost_nodes else ""
+    failed = describe(attempt.first_failure) if attempt.first_failure else ""
+    news = f"started with {in_a_clause(changes)}" if changes else ""
+    return "; ".join(filter(None, (cause, lost, failed, attempt.note, news)))
+
+
+def _moment(moment: datetime | None) -> str:
+    return iso(moment) or "?"
+
+
+def _duration(attempt: Attempt) -> str:
+    if attempt.opened_at is None or attempt.closed_at is None:
+        return "-"
+    return format_duration((attempt.closed_at - attempt.opened_at).total_seconds())
+
+
+def _number(value: int | None, otherwise: str) -> str:
+    return otherwise if value is None else str(value)

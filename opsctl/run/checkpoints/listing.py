@@ -1,0 +1,192 @@
+"""What checkpoints there are, each with what is wrong with it, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from opsctl.core.output import printable, shortened
+from opsctl.core.timestamps import iso, now
+from opsctl.run.checkpoints.backups import BackedUp, digest_here, shown_place
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import Moment
+from trainer.formats.manifest import (
+    MANIFEST,
+    checkpoint_folders,
+    fault_of,
+    iteration_of,
+    latest_folder,
+    read_manifest,
+)
+from trainer.formats.verification import read_verification
+
+_HEAD = ("ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE")
+#: So much of a destination is shown on however narrow a screen.
+_LEAST_OF_A_PLACE = 30
+
+
+class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup of a checkpoint."""
+
+    to: Annotated[str, Meta(description="The destination.")]
+    what: Annotated[str, Meta(description="`full`, or `weights`: without optimizer states.")]
+    verified_at: Annotated[Moment | None, Meta(description="When all of it was last proven there by checksum.")]
+    lost: Annotated[str | None, Meta(description="Why it no longer counts.")]
+    named: Annotated[
+        bool | None,
+        Meta(description="Whether [backup] to names the destination, else prune does not rely on it; null: not known."),
+    ]
+
+    @property
+    def state(self) -> str:
+        """In a word: `full` and `weights` count."""
+        return "lost" if self.lost else self.what if self.verified_at else "unproven"
+
+
+class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder that is called like a checkpoint."""
+
+    iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
+    folder: Annotated[str, Meta(description="Absolute path of its folder.")]
+    latest: Annotated[bool, Meta(description="Whether it is what the next task goes on from.")]
+    complete: Annotated[
+        bool,
+        Meta(description="Whether manifest and sizes are right, and the last check of its bytes found no damage."),
+    ]
+    problem: Annotated[str | None, Meta(description="What is wrong with it.")]
+    not_finite: Annotated[
+        str | None, Meta(description="Which of its numbers are NaN or infinite (`--save-non-finite`); null: none.")
+    ] = None
+    consumed_samples: Annotated[int | None, Meta(description="Samples consumed when it was saved.")]
+    bytes: Annotated[int | None, Meta(description="Size of its files together.")]
+    saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
+    pinned: Annotated[bool, Meta(description="Whether its iteration was named, so that no pruning takes it.")]
+    verified_at: Annotated[
+        Moment | None, Meta(description="When `verify` last compared all its bytes with its manifest; null: never.")
+    ] = None
+    backups: Annotated[
+        list[ListedBackup], Meta(description="Where this very save is backed up, as the ledger has it.")
+    ] = []
+
+
+def listed(
+    checkpoints: Path, ledger: Sequence[BackedUp] = (), named: Collection[str] | None = None
+) -> list[ListedCheckpoint]:
+    """All there are, oldest first, every file's size checked. Raises CheckpointError where nobody can see them.
+
+    named: destinations that [backup] to names; None where nobody can tell.
+    """
+    try:
+        latest = latest_folder(checkpoints)
+    except CheckpointError:
+        latest = None
+    return [
+        _listed(folder, latest, _backups(folder, ledger, named)) for folder in reversed(checkpoint_folders(checkpoints))
+    ]
+
+
+def checkpoint_table(found: Sequence[ListedCheckpoint], width: int | None = None) -> list[str]:
+    """Lines of a table, and one for each destination by its number there, cut to `width` characters; None: not cut."""
+    places = {one.to: one for checkpoint in found for one in checkpoint.backups}
+    numbers = {to: f"[{number}]" for number, to in enumerate(sorted(places), 1)}
+    rows = [_HEAD, *(_row(one, numbers) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    lines = [
+        "  ".join((*(cell.rjust(wide) for cell, wide in zip(row, widths, strict=False)), row[-1])).rstrip()
+        for row in rows
+    ]
+    return [*lines, *(_place_line(numbers[to], places[to], width) for to in sorted(places))]
+
+
+def _place_line(number: str, one: ListedBackup, width: int | None) -> str:
+    note = "" if one.named is not False else ", which [backup] to does not name: prune does not rely on it"
+    room = None if width is None else max(_LEAST_OF_A_PLACE, width - len(f"{number} {note}"))
+    return f"{number} {printable(one.to) if room is None else shortened(one.to, room)}{note}"
+
+
+def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> ListedCheckpoint:
+    iteration, fault = iteration_of(folder.name), fault_of(folder)
+    assert iteration is not None, "it is called like a checkpoint"
+    try:
+        manifest = read_manifest(folder)
+    except CheckpointError:
+        manifest = None
+    return ListedCheckpoint(
+        iteration=iteration,
+        folder=str(folder),
+        latest=folder == latest,
+        complete=fault is None,
+        problem=fault,
+        consumed_samples=manifest.consumed_train_samples if manifest else None,
+        bytes=sum(file.bytes for file in manifest.files.values()) if manifest else None,
+        saved_at=saved_at(folder) if manifest else None,
+        not_finite=manifest.not_finite if manifest else None,
+        pinned=manifest.pinned if manifest else False,
+        verified_at=_verified_at(folder),
+        backups=backups,
+    )
+
+
+def _verified_at(folder: Path) -> datetime | None:
+    try:
+        found = read_verification(folder)
+    except CheckpointError:  # which the fault says
+        return None
+    return found.at if found is not None and found.manifest_xxh64 == digest_here(folder) else None
+
+
+def _backups(folder: Path, ledger: Sequence[BackedUp], named: Collection[str] | None) -> list[ListedBackup]:
+    of = digest_here(folder) if ledger else None
+    return [
+        ListedBackup(
+            to=shown_place(line.to),
+            what=line.what,
+            verified_at=line.verified_at,
+            lost=line.lost or None,
+            named=None if named is None else line.to in named,
+        )
+        for line in ledger
+        if of is not None and (line.iteration, line.of) == (iteration_of(folder.name), of)
+    ]
+
+
+def saved_at(folder: Path) -> datetime | None:
+    """When its manifest was written; None where that cannot be seen."""
+    try:
+        return datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime, now().tzinfo).replace(microsecond=0)
+    except OSError:
+        return None
+
+
+def _backup(backups: Sequence[ListedBackup], numbers: Mapping[str, str]) -> str:
+    """What there is of it somewhere, the best first, each with the numbers of its destinations."""
+    there = {(one.state, one.to) for one in backups}
+    states = {
+        state: "".join(number for to, number in numbers.items() if (state, to) in there)
+        for state in ("full", "weights", "unproven", "lost")
+    }
+    return ", ".join(f"{state} {places}" for state, places in states.items() if places) or "-"
+
+
+def _row(one: ListedCheckpoint, numbers: Mapping[str, str]) -> tuple[str, ...]:
+    return (
+        str(one.iteration),
+        "?" if one.consumed_samples is None else str(one.consumed_samples),
+        iso(one.saved_at, "minutes") or "?",
+        "?" if one.bytes is None else f"{one.bytes / 1e9:.3g}",
+        _backup(one.backups, numbers),
+        ", ".join(
+            (
+                printable(one.problem or "complete"),
+                *([f"verified {iso(one.verified_at, 'minutes')}"] if one.verified_at and not one.problem else []),
+                *(["latest"] if one.latest else []),
+                *(["pinned"] if one.pinned else []),
+                *(["not finite"] if one.not_finite else []),
+            )
+        ),
+    )

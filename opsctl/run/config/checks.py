@@ -1,0 +1,253 @@
+"""Can this run be? Every reason why not, before anything is submitted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opsctl.core.errors import RunFileError
+from opsctl.core.output import printable
+from opsctl.run.config.data_files import data_problems, share_problems
+from opsctl.run.config.expanded import ExpandedRun
+from opsctl.run.config.expansion import unset_variables
+from opsctl.run.config.load import LoadedRun, expanded_file
+from opsctl.run.config.options import MOST_RAMP_STAGES, combination_problems
+from opsctl.run.config.schema import ExpectTable, Reckoning, RunFile, SlurmTable
+from opsctl.slurm.durations import parse_duration_s
+from trainer.formats.starting import consumed_at_start
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import Options, from_tables
+from trainer.recipe.schedule import BatchRamp
+
+#: The keys of [expect] that have to fit into the exit margin.
+_IN_THE_MARGIN = ("seconds_per_iteration", "evaluation_seconds", "save_seconds")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is wrong with a run, one line each, and what can be made of it all the same.
+
+    Problems forbid it; warnings do not.
+    """
+
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    options: Options  # of the three tables, complete or not
+    layout: Layout | None  # None: the ranks do not divide
+    run: ExpandedRun | None  # None: the trainer would refuse it, or a variable is not set here
+    unset: RunFileError | None = None  # names the variable
+
+
+def check_run(
+    loaded: LoadedRun, nodes: int | None = None, files: bool = True, expect: ExpectTable | None = None
+) -> tuple[ExpandedRun, tuple[str, ...]]:
+    """The run on `nodes` nodes, and warnings. Raises RunFileError with its first problem.
+
+    Arguments as for `find_problems`.
+    """
+    found = find_problems(loaded, nodes, files, expect)
+    if found.unset is not None:
+        raise found.unset
+    if found.problems or found.run is None:
+        more = len(found.problems) - 1
+        rest = f" (and {more} more: opsctl plan shows all)" if more else ""
+        raise RunFileError(f"{loaded.path}: {found.problems[0]}{rest}")
+    return found.run, found.warnings
+
+
+def find_problems(
+    loaded: LoadedRun, nodes: int | None = None, files: bool = True, expect: ExpectTable | None = None
+) -> Findings:
+    """Every problem and warning of a run on `nodes` nodes (default: the run file's).
+
+    files: False makes warnings of files that are missing or damaged, for who only wants to look at a script.
+    expect: the durations that the exit margin has to hold, where they are better known than in the run file.
+    Where `${VAR}` is not set here, no file is looked at, and a warning says so.
+    """
+    file, unset = _expanded(loaded)
+    tables = all_options(file or loaded.file)
+    layout, problems = _layout(loaded, nodes)
+    options = from_tables(tables, layout.world_size if layout else None)
+    starts = options.replace(load=str(loaded.paths.checkpoints), save=str(loaded.paths.checkpoints))
+    problems += combination_problems(tables, layout.world_size if layout else None, consumed_at_start(starts))
+    if layout is not None:
+        problems += _ramp_problems(options) + _length_problems(options)
+    run, refused = (None, None) if problems or file is None else _trained(loaded, file, nodes)
+    if refused:
+        problems.append(refused)
+    warnings = []
+    if not any(loaded.file.checkpoints.get(key) for key in ("save_interval", "save_schedule")):
+        problems.append(
+            "[checkpoints] save_interval is missing: iterations between checkpoints, or save_schedule: that by phases"
+        )
+    if file is None and (names := ", ".join(f"${{{name}}}" for name in _unset_names(loaded))):
+        warnings.append(f"not set here: {names}; no file was looked at, and a submit needs every variable set")
+    elif file is None:  # a name that no shell can set
+        problems.append(str(unset).removeprefix(f"{loaded.path}: "))
+    else:
+        in_files = _environment_problems(file, loaded.folder)
+        in_files += data_problems(file.data, options.seq_length) or share_problems(options)
+        if files:
+            problems += in_files
+        else:
+            warnings += in_files
+    margin_problems, margin_warnings = _margin(loaded.file.slurm, expect or loaded.file.expect, options)
+    return Findings(
+        tuple(printable(text) for text in problems + margin_problems),
+        tuple(printable(text) for text in warnings + margin_warnings),
+        options,
+        layout,
+        run,
+        unset,
+    )
+
+
+def all_options(file: RunFile) -> dict[str, Any]:
+    """The trainer's options of the three tables together."""
+    return {**file.trainer, **file.data, **file.checkpoints}
+
+
+def exit_margin_problem(margin_s: float, expect: Reckoning, async_save: bool = False) -> str | None:
+    """Why leaving `margin_s` seconds before the limit is too late, or None. A duration that is None counts nothing.
+
+    The trainer looks at the clock between iterations: at worst an iteration, an evaluation and a save follow; with
+    --async-save first what is left of the one that was just begun.
+    """
+    parts = (
+        ("an iteration", expect.seconds_per_iteration, ""),
+        ("an evaluation", expect.evaluation_seconds, _typical_of(expect.evaluations)),
+        ("the save under way", expect.save_seconds if async_save else None, ""),
+        ("a save", expect.save_seconds, _typical_of(expect.saves)),
+    )
+    needed = sum(seconds or 0.0 for _, seconds, _ in parts)
+    if margin_s >= needed:
+        return None
+    sum_text = " + ".join(f"{name} {_seconds(seconds)}{typical}" for name, seconds, typical in parts if seconds)
+    minutes, seconds = divmod(math.ceil(needed), 60)
+    return (
+        f"[slurm] exit_margin of {_seconds(margin_s)} is too short: {sum_text} = {_seconds(needed)}; "
+        f'set exit_margin = "{minutes}:{seconds:02d}" or more'
+    )
+
+
+def slow_warnings(margin_s: float, expect: Reckoning, async_save: bool = False) -> list[str]:
+    """What was once too slow for leaving `margin_s` seconds before the limit, though as a rule it is not."""
+    longest = (
+        ("evaluations", expect.evaluations, expect.longest_evaluation_seconds, "evaluation_seconds"),
+        ("saves", expect.saves, expect.longest_save_seconds, "save_seconds"),
+    )
+    return [
+        f"one of the last {number} {what} took {_seconds(seconds)}: at the end of a job "
+        f"[slurm] exit_margin of {_seconds(margin_s)} would be too short for it"
+        for what, number, seconds, key in longest
+        if seconds is not None
+        and exit_margin_problem(margin_s, msgspec.structs.replace(expect, **{key: seconds}), async_save)
+    ]
+
+
+def _typical_of(number: int) -> str:
+    return f" (median of the last {number})" if number else ""
+
+
+def _expanded(loaded: LoadedRun) -> tuple[RunFile | None, RunFileError | None]:
+    try:
+        return expanded_file(loaded), None
+    except RunFileError as error:
+        return None, error
+
+
+def _unset_names(loaded: LoadedRun) -> list[str]:
+    variables = loaded.variables()
+    return sorted({name for text in _texts(loaded.file) for name in unset_variables(text, variables)})
+
+
+def _layout(loaded: LoadedRun, nodes: int | None) -> tuple[Layout | None, list[str]]:
+    """The layout on `nodes` nodes, or why the ranks do not divide by it."""
+    slurm = loaded.file.slurm
+    used = slurm.nodes if nodes is None else nodes
+    try:
+        return Layout.of(from_tables(loaded.file.trainer), used * slurm.gpus_per_node), []
+    except ValueError as error:
+        return None, [
+            f"[slurm] {used} nodes x {slurm.gpus_per_node} GPUs: {error}; change [slurm] nodes, or [trainer] "
+            "tensor_model_parallel_size or pipeline_model_parallel_size"
+        ]
+
+
+def _trained(loaded: LoadedRun, file: RunFile, nodes: int | None) -> tuple[ExpandedRun | None, str | None]:
+    """The run, or what the trainer says against arguments in which nothing else was found wrong."""
+    try:
+        return ExpandedRun.of(loaded, file, nodes), None
+    except RunFileError as error:
+        return None, str(error).removeprefix(f"{loaded.path}: ")
+
+
+def _ramp(options: Options) -> BatchRamp | None:
+    """The batch's ramp-up; None without a batch size, and where the trainer's own rules say what is wrong with it."""
+    try:
+        return None if options.global_batch_size is None else BatchRamp.of(options)
+    except ValueError:
+        return None
+
+
+def _ramp_problems(options: Options) -> list[str]:
+    """A ramp that is too long to walk."""
+    ramp = _ramp(options)
+    if ramp is None or ramp.intervals <= MOST_RAMP_STAGES:
+        return []
+    return [
+        f"[trainer] rampup_batch_size has {ramp.intervals:,} stages, more than {MOST_RAMP_STAGES:,}; "
+        "give a larger increment"
+    ]
+
+
+def _length_problems(options: Options) -> list[str]:
+    """A training that is over before its first step."""
+    ramp, samples = _ramp(options), options.train_samples
+    if ramp is None or not samples or samples >= ramp.batch_at(0):
+        return []
+    return [f"[trainer] train_samples {samples} make no single step of {ramp.batch_at(0)} samples; train longer"]
+
+
+def _environment_problems(file: RunFile, folder: Path) -> list[str]:
+    script = file.run.environment
+    if script is None or (folder / script).is_file():
+        return []
+    return [
+        f"[run] environment: no file {script}; it is sourced on every node, leave it out if there is nothing to set"
+    ]
+
+
+def _texts(file: RunFile) -> list[str]:
+    """Every text of the run file in which a variable may stand."""
+    values: list[Any] = [file.run.output, file.run.environment, *file.env.values(), *all_options(file).values()]
+    flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    return [item for item in flat if isinstance(item, str)]
+
+
+def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
+    """The exit margin against what `[expect]` reckons with."""
+    margin_s = parse_duration_s(slurm.exit_margin)
+    reckoned = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
+    if options.eval_iters <= 0:
+        reckoned = msgspec.structs.replace(reckoned, evaluation_seconds=0.0, longest_evaluation_seconds=None)
+    problem = exit_margin_problem(margin_s, reckoned, options.async_save)
+    if problem:
+        return [problem], []
+    slow = slow_warnings(margin_s, reckoned, options.async_save)
+    unknown = [key for key in _IN_THE_MARGIN if getattr(reckoned, key) is None]
+    if not unknown:
+        return [], slow
+    return [], [
+        *slow,
+        f"exit_margin of {_seconds(margin_s)} is not checked in full: give {', '.join(unknown)} under [expect], "
+        "or let the log measure it",
+    ]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value >= 10 else f"{value:.3g} s"

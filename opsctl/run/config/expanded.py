@@ -1,0 +1,86 @@
+"""A run as its tasks train it: made once from what was read, checked and passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from opsctl.core.errors import RunFileError, UsageError
+from opsctl.run.config import values
+from opsctl.run.config.load import LoadedRun
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.schema import RunFile
+from opsctl.run.config.trainer_arguments import NOT_A_CHAINS, trainer_arguments
+from trainer.formats.starting import parse_to_start
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import BY_KEY, Options, OptionsError, given
+
+
+@dataclass(frozen=True)
+class ExpandedRun:
+    """A run on a number of nodes. Another number, or a chain's own arguments, make another of the same expansion."""
+
+    file: RunFile  # every `${VAR}` replaced, every path absolute; as it is published
+    path: Path  # where it was read, absolute
+    sha256: str  # of the bytes there
+    paths: RunPaths
+    nodes: int  # the run file's, or a chain's
+    arguments: tuple[str, ...]  # of `python -m trainer.pretrain_gpt`, a chain's own last
+    options: Options  # what the trainer makes of them
+    layout: Layout
+
+    @classmethod
+    def of(cls, loaded: LoadedRun, file: RunFile, nodes: int | None = None) -> ExpandedRun:
+        """`loaded`, whose expanded file is `file`, on `nodes` nodes (default: the run file's).
+
+        Raises RunFileError for what the trainer would refuse, and for an output folder that no script can name, which
+        may only show in the folder that a relative one starts from.
+        """
+        values.check_output(loaded.path, file.run.output)
+        paths, used = loaded.paths, file.slurm.nodes if nodes is None else nodes
+        arguments = trainer_arguments(file, paths)
+        try:
+            options, layout = _parsed(arguments, used * file.slurm.gpus_per_node)
+        except OptionsError as error:
+            raise RunFileError(f"{loaded.path}: {error}") from None
+        return cls(file, loaded.path, loaded.sha256, paths, used, tuple(arguments), options, layout)
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths of the run file start."""
+        return self.path.parent
+
+    def on(self, nodes: int | None) -> ExpandedRun:
+        """The same on `nodes` nodes (None: the run file's). Raises RunFileError for what the trainer would refuse."""
+        used = self.file.slurm.nodes if nodes is None else nodes
+        if used == self.nodes:
+            return self
+        try:
+            options, layout = _parsed(self.arguments, used * self.file.slurm.gpus_per_node)
+        except OptionsError as error:
+            raise RunFileError(f"{self.path}: on {used} nodes: {error}") from None
+        return replace(self, nodes=used, options=options, layout=layout)
+
+    def with_arguments(self, one_off: Sequence[str]) -> ExpandedRun:
+        """The same with a chain's one-off trainer arguments.
+
+        Raises UsageError for arguments that are unknown, wrong, or the run's or the job's own to set.
+        """
+        if not one_off:
+            return self
+        arguments = (*self.arguments, *one_off)
+        try:
+            for key in given(one_off):
+                if key in NOT_A_CHAINS:
+                    raise UsageError(f"{BY_KEY[key].name} belongs to the run, not to one chain: leave it out")
+            options, layout = _parsed(arguments, self.layout.world_size)
+        except OptionsError as error:
+            raise UsageError(f"after --: {error}") from None
+        return replace(self, arguments=arguments, options=options, layout=layout)
+
+
+def _parsed(arguments: Sequence[str], world_size: int) -> tuple[Options, Layout]:
+    """Raises OptionsError, also when the ranks do not divide."""
+    options = parse_to_start(arguments, world_size)
+    return options, Layout.of(options, world_size)

@@ -1,0 +1,143 @@
+"""Reading a TOML file that a person writes: a run file, a profile, a table of rules; and a value written into one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opsctl.core.errors import RunFileError
+from opsctl.core.output import printable, shortened
+
+#: More than any such file has.
+LARGEST_BYTES = 4 << 20
+_AT_LINE = re.compile(r"at line (\d+)")
+#: Of a line that is not shown: a person may have put a secret there.
+_SECRET = re.compile(r"\btoken\b|secret|passw|_key\b|credential|://", re.IGNORECASE)
+_LONGEST_LINE = 100
+#: Of a longer file no line is tried that the parser has not named.
+_MOST_LINES = 300
+#: Words of `tomllib` for a key that it has read already.
+_TWICE = "Cannot overwrite a value"
+#: What other languages write for a value that is not there.
+_NO_VALUE = ("none", "null", "nil")
+#: What word processors make of quotes.
+_CURLY = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
+
+
+def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
+    """The tables of the file. Raises RunFileError with line and column. what: it should be."""
+    return parse_toml(path, toml_bytes(path, what))
+
+
+def toml_bytes(path: Path, what: str = "run file") -> bytes:
+    """All of the file. Raises RunFileError where it cannot be read, or is larger than such a file can be."""
+    try:
+        # What takes a file's place while runs are looked at keeps nobody waiting.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise RunFileError(f"{path}: is no plain file, and no {what}")
+            raw = file.read(LARGEST_BYTES + 1)
+    except IsADirectoryError:
+        raise RunFileError(f"{path}: is a folder, not a {what}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunFileError(f"{path}: cannot read the {what}: {reason}") from None
+    if len(raw) > LARGEST_BYTES:
+        raise RunFileError(f"{path}: larger than any {what} ({LARGEST_BYTES} bytes)")
+    return raw
+
+
+def parse_toml(path: Path, raw: bytes) -> dict[str, Any]:
+    """The tables of a TOML file. Raises RunFileError with line and column."""
+    try:
+        return tomllib.loads(text := raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise RunFileError(f"{path}: line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RunFileError(f"{path}: not TOML: {printable(str(error) + _line_words(str(error), text))}") from None
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
+
+
+def _line_words(error: str, text: str) -> str:
+    """Return the line that the parser stopped at, and the same line as it may have been meant; empty without one."""
+    found, lines = _AT_LINE.search(error), text.splitlines()
+    number = int(found[1]) if found else _line_left_open(lines)
+    if not 0 < number <= len(lines):
+        return ""
+    line = lines[number - 1].strip()
+    table = next((one.strip() for one in reversed(lines[:number]) if one.lstrip().startswith("[")), "")
+    if table.startswith("[alerts") or _SECRET.search(line):
+        return ": a text goes in quotes, with both of them on its line"
+    where = "" if found else f"line {number}: "
+    return f": {where}{shortened(line, _LONGEST_LINE)}{_advice(error, line)}"
+
+
+def _advice(error: str, line: str) -> str:
+    """Return what to change in the line, empty where that is not known."""
+    key, _, value = line.partition("=")
+    if _is_toml(line):
+        return f"; {key.strip()} is in this table twice: remove one" if error.startswith(_TWICE) and value else ""
+    if value.partition("#")[0].strip().lower() in _NO_VALUE:
+        return f"; TOML has no such value: leave {key.strip()} out, or give a number or a text in quotes"
+    meant = next((one for one in _as_meant(line) if _is_toml(one)), None)
+    return f"; write {meant}" if meant else ""
+
+
+def _line_left_open(lines: list[str]) -> int:
+    """Return the number of the line without which, as it may have been meant, all of it is TOML; 0 without one."""
+    for number, line in enumerate(lines[:_MOST_LINES]):
+        if not _is_toml(line) and any(
+            _is_toml("\n".join([*lines[:number], one, *lines[number + 1 :]])) for one in _as_meant(line)
+        ):
+            return number + 1
+    return 0
+
+
+def _as_meant(line: str) -> Iterator[str]:
+    """The line with one usual slip undone, each by itself."""
+    yield line.translate(_CURLY)
+    key, sign, said = line.partition("=")
+    if not sign:
+        key, sign, said = line.partition(":")
+    key, value = key.strip(), said.partition(" #")[0].strip()
+    for end in ('"', "'", "]"):
+        yield f"{key} = {value}{end}"
+    if not sign or not value:
+        return
+    yield f"{key} = {value}"
+    yield f"{key} = {value.lower()}"
+    if value.isdecimal():
+        yield f"{key} = {int(value)}"
+    if "," in value:
+        yield f"{key} = [{value}]"
+    plain = value.strip("\"'")
+    yield f"{key} = '{plain}'" if "\\" in plain else f"{key} = {toml_value(plain)}"
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        tomllib.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def toml_value(value: Any) -> str:
+    """A text, number, true or false, or a list of such, as a run file has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:_}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(one) for one in value) + "]"
+    # JSON's texts and numbers are TOML's too, but for one character, and but for halves of pairs.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,195 @@
+"""The run file's tables, keys and types, checked one by one: whatever is wrong gets one line with the nearest name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opsctl.core.errors import RunFileError
+from opsctl.core.output import printable
+from opsctl.run.config.options import OPTION_TABLES, option_names, option_problem, why_refused
+from opsctl.run.config.schema import (
+    AlertsTable,
+    ArrayTable,
+    BackupTable,
+    CarbonTable,
+    ClusterTable,
+    CronTable,
+    EnvironmentTable,
+    EvaluationTable,
+    ExpectTable,
+    GpuTable,
+    HubTable,
+    JobsTable,
+    NodesTable,
+    RetentionTable,
+    RunFile,
+    RunTable,
+    SlurmTable,
+    TriageTable,
+    WatchTable,
+)
+from trainer.recipe.nearest_name import likeness, nearest_name
+
+#: Likeness from which on a key of another table is meant.
+_SURE = 0.85
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "run": RunTable,
+    "slurm": SlurmTable,
+    "array": ArrayTable,
+    "retention": RetentionTable,
+    "environment": EnvironmentTable,
+    "backup": BackupTable,
+    "evaluation": EvaluationTable,
+    "expect": ExpectTable,
+    "gpu": GpuTable,
+    "carbon": CarbonTable,
+    "watch": WatchTable,
+    "alerts": AlertsTable,
+    "hub": HubTable,
+    "cron": CronTable,
+    "jobs": JobsTable,
+    "cluster": ClusterTable,
+    "nodes": NodesTable,
+    "triage": TriageTable,
+}
+#: What a profile may have; [cron], [jobs], [cluster], [nodes] and [triage] are nowhere else.
+PROFILE_TABLES = ("slurm", "gpu", "carbon", "watch", "alerts", "hub", "cron", "jobs", "cluster", "nodes", "triage")
+TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
+_ALLOWED = {
+    "str": 'text in quotes, like "..."',
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": 'a list of texts, like ["...", "..."]',
+    "tuple[int": "a list of whole numbers",
+}
+
+
+def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
+    """Raise RunFileError for the first unknown table or key, wrong type, or missing key.
+
+    A profile has only PROFILE_TABLES, and nothing in it is required.
+    """
+    known = PROFILE_TABLES if profile else TABLES
+    for name, table in written.items():
+        if name not in known:
+            raise RunFileError(f"{path}: {_unknown_table(name, table, known)}")
+        if not isinstance(table, dict):
+            raise RunFileError(
+                f"{path}: {name} = {shown(table)} stands alone; {name} is a table: write [{name}] on a line of its own"
+            )
+    for name, struct in STRUCTS.items():
+        if name in written:
+            _check_struct(path, name, struct, written[name])
+    for name in OPTION_TABLES:
+        for key, value in written.get(name, {}).items():
+            problem = _option_problem(name, key, value)
+            if problem:
+                raise RunFileError(f"{path}: {problem}")
+    for key, value in written.get("env", {}).items():
+        if not isinstance(value, str):
+            text = shown(value)
+            raise RunFileError(f"{path}: [env] {shown_key(key)} = {text}: allowed is text in quotes")
+    if not profile:
+        _check_required(path, written)
+
+
+def shown(value: Any) -> str:
+    """A value as a run file would show it, short enough for one line."""
+    if isinstance(value, (str, bool, int, float, list)) or value is None:
+        try:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        except (ValueError, RecursionError):
+            text = "a value"
+    else:
+        text = "a table" if isinstance(value, dict) else str(value)
+    text = printable(text)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
+    """The line for a key that `[table]` does not have: where it belongs, or the nearest name."""
+    name = shown_key(key)
+    for other in (*STRUCTS, *OPTION_TABLES):
+        if other != table and key.replace("-", "_") in keys_of(other):
+            return f"[{table}] {name} is not known here: {key.replace('-', '_')} goes into [{other}]"
+    spelled = key.replace("-", "_")
+    if spelled in known:
+        return f"[{table}] {name} is not known: run files write _ for -: {spelled}"
+    here = nearest_name(spelled, known)
+    if here is None or likeness(spelled, here)[0] < _SURE:
+        for other in (*STRUCTS, *OPTION_TABLES):
+            if near := nearest_name(spelled, keys_of(other), _SURE):
+                return f"[{table}] {name} is not known; did you mean {near} in [{other}]?"
+    if here:
+        return f"[{table}] {name} is not known; did you mean {here}?"
+    nearest = nearest_name(spelled, known, 0.0) or ""
+    return f"[{table}] {name} is not known; the nearest name is {nearest}"
+
+
+def keys_of(table: str) -> tuple[str, ...]:
+    """Every key that `[table]` may have; for [env], none is special."""
+    if table in STRUCTS:
+        return tuple(field.name for field in msgspec.structs.fields(STRUCTS[table]))
+    return option_names(table) if table in OPTION_TABLES else ()
+
+
+def shown_key(key: str) -> str:
+    """A key as it may be written, cut to one line."""
+    return key if key.replace("-", "").replace("_", "").isalnum() and len(key) <= 60 else shown(key)
+
+
+def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
+    label = f"[{shown_key(name)}]" if isinstance(table, dict) else shown_key(name)
+    if name in PROFILE_TABLES and isinstance(table, dict):
+        return f"{label} is the cluster's, not a run's: it goes into a profile (~/.config/opsctl/profile.toml)"
+    near = nearest_name(name, known)
+    for other in (*STRUCTS, *OPTION_TABLES):
+        if not isinstance(table, dict) and name in keys_of(other):
+            return f"{label} stands outside any table: it goes into [{other}]"
+    hint = f"did you mean [{near}]?" if near else "tables are " + ", ".join(f"[{one}]" for one in known)
+    return f"{label} is not a known table; {hint}"
+
+
+def _option_problem(table: str, key: str, value: Any) -> str | None:
+    if key not in option_names(table):
+        reason = why_refused(key.replace("-", "_"))
+        return f"[{table}] {shown_key(key)}: {reason}" if reason else unknown_key(table, key, option_names(table))
+    wrong = option_problem(key, value)
+    return f"[{table}] {key} = {shown(value)}: {wrong}" if wrong else None
+
+
+def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written: Mapping[str, Any]) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    for key, value in written.items():
+        if key not in fields:
+            raise RunFileError(f"{path}: {unknown_key(table, key, tuple(fields))}")
+        try:
+            msgspec.convert(value, fields[key].type)
+        except msgspec.ValidationError:
+            # What stands in [alerts], or as a token, may be a secret.
+            is_secret = table == "alerts" or key == "token"
+            what = f"[{table}] {key}" if is_secret else f"[{table}] {key} = {shown(value)}"
+            raise RunFileError(f"{path}: {what}: allowed is {_allowed(fields[key].type)}") from None
+
+
+def _allowed(type_: Any) -> str:
+    text = str(type_)
+    for name in ("tuple[int", "tuple", "float", "bool", "int", "str"):
+        if name in text:
+            return _ALLOWED[name]
+    return text
+
+
+def _check_required(path: Path, written: Mapping[str, Any]) -> None:
+    for name in ("run", "slurm"):
+        if name not in written:
+            raise RunFileError(f"{path}: table [{name}] is missing")
+    for field in msgspec.structs.fields(RunTable):
+        if field.required and field.name not in written["run"]:
+            raise RunFileError(f"{path}: [run] {field.name} is missing")

@@ -1,0 +1,72 @@
+"""A run file in the making: each value with where it comes from, and what could not be taken over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from opsctl.core.output import printable
+from opsctl.run.config.toml_file import toml_value
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value of a run file, and why it is that: a remark behind it."""
+
+    value: Any
+    remark: str = ""
+
+
+@dataclass(frozen=True, order=True)
+class Note:
+    """Something of a script that a run file does not have; `line` 0: of no line in particular."""
+
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}" if self.line else self.text
+
+
+@dataclass
+class Begun:
+    """What a run file is made of. `tables`: table -> key -> value, in the order in which they are written."""
+
+    tables: dict[str, dict[str, Given]] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    environment_script: list[str] = field(default_factory=list)  # lines of a script beside it; none: it needs none
+
+    def set(self, table: str, key: str, value: Any, remark: str = "") -> None:
+        """Write `value` down, in place of an earlier one."""
+        self.tables.setdefault(table, {})[key] = Given(value, remark)
+
+    def value(self, table: str, key: str) -> Any:
+        """What `key` has so far; None without it."""
+        given = self.tables.get(table, {}).get(key)
+        return None if given is None else given.value
+
+    def note(self, line: int, text: str) -> None:
+        """Put down what was not taken, and why."""
+        self.notes.append(Note(line, text))
+
+
+_ORDER = ("run", "slurm", "array", "trainer", "data", "checkpoints", "retention", "expect", "gpu", "env")
+
+
+def run_text(begun: Begun, head: Iterable[str]) -> str:
+    """The run file's text. head: comment lines at its top. What was not taken stands at its end, as comments too."""
+    lines = [f"# {printable(line)}".rstrip() for line in head]
+    for table in _ORDER:
+        values = begun.tables.get(table)
+        if not values:
+            continue
+        lines += ["", f"[{table}]"]
+        rows = [(f"{key} = {toml_value(given.value)}", given.remark) for key, given in values.items()]
+        # Remarks stand in one column, unless a value is too long for that.
+        width = max((len(row) for row, remark in rows if remark and len(row) <= 40), default=0)
+        lines += [f"{row:<{width}}  # {remark}" if remark else row for row, remark in rows]
+    if begun.notes:
+        lines += ["", "# Not taken:"]
+        lines += [f"#   {printable(str(note))}" for note in sorted(set(begun.notes))]
+    return "\n".join(lines) + "\n"

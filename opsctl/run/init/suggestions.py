@@ -1,0 +1,259 @@
+"""A run file from a few answers: a model of about the size, the batch and rate that go with it, a layout. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opsctl.core.errors import UsageError
+from opsctl.run.config.schema import ExpectTable, GpuTable, SlurmTable
+from opsctl.run.init.draft import Begun
+from opsctl.run.planning.gpus import gpu_of
+from opsctl.run.planning.search_part import layout_search
+from opsctl.run.planning.search_values import FittingLayout
+from opsctl.run.planning.section import billions
+from opsctl.slurm.durations import format_duration, parse_duration_s
+from trainer.recipe.options import from_tables
+from trainer.recipe.recomputation import NONE
+
+#: Kinds of GPU whose memory and speed are known, as people call them.
+GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200", "GH200", "B200", "GB200", "MI300X", "L40S")
+#: Tokens for each parameter where nobody says otherwise: Hoffmann et al., arXiv 2203.15556.
+TOKENS_PER_PARAMETER = 20
+#: Share of the stated peak that a training usually reaches, and the days that the first suggestion aims at.
+_USUAL, _DAYS = 0.4, 14.0
+_LENGTH, _VOCABULARY = 2048, 32_000
+#: Tokens of a training after which the rate has its full height, and checkpoints in the whole of it.
+_WARM_UP_TOKENS, _CHECKPOINTS = 375_000_000, 200
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model's shape, its batch and its rate: table 2.1 of Brown et al., arXiv 2005.14165."""
+
+    layers: int
+    hidden: int
+    heads: int
+    batch: int  # samples of _LENGTH tokens
+    lr: float
+    own_ffn: int | None = None
+
+    @property
+    def ffn(self) -> int:
+        """Of three matrices that are together as large as two of 4 x hidden; a multiple of 256."""
+        return self.own_ffn or math.ceil(8 * self.hidden / 3 / 256) * 256
+
+    @property
+    def parameters(self) -> int:
+        """With both embeddings, which are not tied."""
+        block = 4 * self.hidden**2 + 3 * self.hidden * self.ffn + 2 * self.hidden
+        return self.layers * block + 2 * _VOCABULARY * self.hidden + self.hidden
+
+
+#: A shape is near a wanted number of parameters within this share; one that is further off than the next is refused.
+_NEAR, _FURTHEST = 0.015, 0.02
+_SIZES = (
+    Size(12, 768, 12, 256, 6e-4),
+    Size(24, 1024, 16, 256, 3e-4),
+    Size(24, 1536, 16, 256, 2.5e-4),
+    Size(24, 2048, 16, 512, 2e-4),
+    Size(32, 2560, 32, 512, 1.6e-4),
+    Size(32, 4096, 32, 1024, 1.2e-4),
+    Size(40, 5120, 40, 1024, 1e-4),
+    Size(60, 6656, 52, 2048, 8e-5),
+    Size(80, 8192, 64, 2048, 6e-5),
+    Size(96, 12288, 96, 2048, 6e-5),
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person says, or what is taken where he does not."""
+
+    parameters: float
+    tokens: float
+    gpus: int
+    gpus_per_node: int
+    gpu: str  # one of GPU_KINDS, or a name that Slurm has for it
+    time: str = "20:00:00"  # each job's limit
+    partition: str | None = None
+    account: str | None = None
+    gpu_type: str | None = None
+    cpus_per_node: int = 0  # 0: not known
+    data_path: str = "data/corpus_text_document"
+
+
+def size_near(parameters: float) -> Size:
+    """Return a shape with about so many parameters: within 2 % from 60M to 400B.
+
+    It has the batch and the rate of the nearest usual size, and is that size where that is near enough. Hidden sizes
+    are multiples of 128, from 4096 on of 1024, so that heads of 128 divide among 8 tensor-parallel ranks.
+    """
+    usual = min(_SIZES, key=lambda one: abs(math.log(one.parameters / parameters)))
+    near = [one for one in _shapes_about(usual) if abs(one.parameters / parameters - 1) <= _NEAR]
+    return usual if usual in near else min(near, key=lambda one: _oddness(one, usual), default=usual)
+
+
+def _shapes_about(usual: Size) -> Iterator[Size]:
+    """The usual size, then shapes with other layers, hidden sizes and feed-forward sizes."""
+    yield usual
+    for step in range(-3, 5):
+        each = 128 if usual.hidden < 2048 else 256 if usual.hidden < 4096 else 1024
+        hidden = usual.hidden // each * each + step * each
+        if hidden < each:
+            continue
+        per_head = 64 if hidden < 2048 else 128
+        for layers in range(max(4, usual.layers // 2), 2 * usual.layers + 1):
+            for ffn in range(math.ceil(2.5 * hidden / 256) * 256, int(3.5 * hidden) + 1, 256):
+                yield Size(layers, hidden, hidden // per_head, usual.batch, usual.lr, ffn)
+
+
+def _oddness(one: Size, usual: Size) -> float:
+    """How far a shape is from what is usual: width for its depth, feed-forward size, layers that stages divide."""
+    aspect = math.log(one.hidden / one.layers) - math.log(usual.hidden / usual.layers)
+    feed_forward = math.log(one.ffn * 3 / 8 / one.hidden)
+    undivided = 0.1 * (one.layers % 4 != 0) + 0.1 * (one.layers % 2 != 0)
+    return abs(aspect) + 2 * abs(feed_forward) + undivided
+
+
+def is_known_gpu(name: str | None) -> bool:
+    """Whether memory and speed of a GPU of that name are known."""
+    try:
+        return name is not None and bool(_gpu_table(name))
+    except UsageError:
+        return False
+
+
+def gpus_for(parameters: float, tokens: float, gpu: str, per_node: int, nodes: int | None) -> int:
+    """GPUs of 1, 2, 4, ... whole nodes that train so much in about two weeks; no more than there are."""
+    table = _gpu_table(gpu)
+    assert table.peak_tflops is not None
+    size = size_near(parameters)
+    wanted = 6 * size.parameters * tokens / (_USUAL * table.peak_tflops * 1e12 * 86400 * _DAYS) / per_node
+    most = size.batch // per_node or 1
+    whole = 1 << math.ceil(math.log2(max(wanted, 1)))
+    at_most = 1 << int(math.log2(max(1, min(nodes or most, most))))
+    return min(whole, at_most) * per_node
+
+
+def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
+    """Return the run, the chosen layout, and the days that it takes at the speeds of data sheets.
+
+    Raises UsageError where no layout fits the GPUs, these are not known, or no shape has about the wanted size.
+    """
+    if wanted.gpus % wanted.gpus_per_node:
+        raise UsageError(
+            f"{wanted.gpus} GPUs are no whole nodes of {wanted.gpus_per_node}: jobs get whole nodes; "
+            f"say {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
+        )
+    size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu, wanted.gpus_per_node)
+    if abs(size.parameters / wanted.parameters - 1) > _FURTHEST:
+        raise UsageError(
+            f"no shape with {billions(wanted.parameters)} parameters is known, the nearest has "
+            f"{billions(size.parameters)}: give --params {billions(size.parameters)}, then set num_layers and "
+            "hidden_size under [trainer] in run.toml"
+        )
+    samples = max(size.batch, int(wanted.tokens / _LENGTH))
+    begun = Begun()
+    _slurm(begun, name, wanted)
+    _model(begun, size)
+    _training(begun, size, samples, fp16=wanted.gpu.upper().startswith("V100"))
+    begun.set("data", "data_path", wanted.data_path, "files of opsctl data prepare: this name with .bin and .idx")
+    begun.set("data", "split", "998,2,0", "shares of its documents to train on, to validate, to test")
+    begun.set("data", "vocab_size", _VOCABULARY, "that of the tokenizer which the data was prepared with")
+    iterations = max(1, samples // size.batch)
+    every = max(1, iterations // _CHECKPOINTS)
+    begun.set("checkpoints", "save_interval", every, f"about {iterations // every} checkpoints in all")
+    begun.set("retention", "last", 5, "opsctl checkpoints prune leaves the newest five,")
+    begun.set("retention", "full_percent", 10, "and one every 10 % of the training")
+    begun.set("retention", "until_backed_up", 0)
+    remarks = {
+        "memory_gb": f"of {wanted.gpu}",
+        "between_nodes_gbs": "of a usual node: ask what your site's network has",
+    }
+    for key in ("memory_gb", "peak_tflops", "within_node_gbs", "between_nodes_gbs"):
+        begun.set("gpu", key, getattr(table, key), remarks.get(key, ""))
+    layout = _layout(begun, name, wanted, table)
+    return begun, layout, layout.seconds_per_iteration * iterations / 86400
+
+
+def _gpu_table(gpu: str, per_node: int = 1) -> GpuTable:
+    """What is known of it, written out. Raises UsageError for a GPU that is not known."""
+    asked = SlurmTable(nodes=1, gpus_per_node=per_node, time="1:00:00", gpu_type=gpu)
+    found = gpu_of(GpuTable(), asked, "fp16" if "V100" in gpu.upper() else "bf16")
+    return GpuTable(
+        memory_gb=found.memory_gb,
+        peak_tflops=found.peak_tflops,
+        within_node_gbs=found.within_node_gbs,
+        between_nodes_gbs=found.between_nodes_gbs,
+    )
+
+
+def _slurm(begun: Begun, name: str, wanted: Wanted) -> None:
+    begun.set("run", "name", name)
+    begun.set("run", "output", "output", "all that the run writes: checkpoints, logs, kill switch")
+    begun.set("slurm", "nodes", wanted.gpus // wanted.gpus_per_node)
+    begun.set("slurm", "gpus_per_node", wanted.gpus_per_node)
+    if wanted.cpus_per_node:
+        begun.set("slurm", "cpus_per_task", wanted.cpus_per_node, "all of a node's")
+    begun.set("slurm", "time", wanted.time, "limit of each job of the chain")
+    limit_s = parse_duration_s(wanted.time)
+    begun.set("slurm", "exit_margin", format_duration(min(600, limit_s // 4)), "saves and leaves so long before it")
+    for key in ("partition", "account", "gpu_type"):
+        if getattr(wanted, key):
+            begun.set("slurm", key, getattr(wanted, key))
+    begun.set("array", "tasks", "1-10%1", "a chain: ten jobs, one at a time")
+
+
+def _model(begun: Begun, size: Size) -> None:
+    """Of Llama's kind, so that `opsctl export hf` makes what other programs read."""
+    begun.set("trainer", "num_layers", size.layers, f"{size.parameters / 1e9:.3g}B parameters")
+    begun.set("trainer", "hidden_size", size.hidden)
+    begun.set("trainer", "ffn_hidden_size", size.ffn, "about 8/3 of the hidden size")
+    begun.set("trainer", "num_attention_heads", size.heads)
+    begun.set("trainer", "seq_length", _LENGTH)
+    begun.set("trainer", "position_embedding_type", "rope")
+    begun.set("trainer", "normalization", "RMSNorm")
+    begun.set("trainer", "glu_activation", "swiglu")
+    begun.set("trainer", "disable_bias_linear", True)
+    begun.set("trainer", "untie_embeddings_and_output_weights", True)
+    begun.set("trainer", "attention_dropout", 0.0)
+    begun.set("trainer", "hidden_dropout", 0.0)
+    begun.set("trainer", "init_method_std", round(math.sqrt(2 / (5 * size.hidden)), 4), "sqrt(2 / (5 x hidden size))")
+
+
+def _training(begun: Begun, size: Size, samples: int, fp16: bool) -> None:
+    warm_up = min(_WARM_UP_TOKENS // _LENGTH, samples // 20)
+    begun.set("trainer", "global_batch_size", size.batch, f"{size.batch * _LENGTH / 1e6:.3g}M tokens a step")
+    begun.set("trainer", "train_samples", samples, f"{samples * _LENGTH / 1e9:.4g}B tokens")
+    begun.set("trainer", "fp16" if fp16 else "bf16", True, "a V100 has no bf16" if fp16 else "")
+    begun.set("trainer", "seed", 42)
+    begun.set("trainer", "adam_beta2", 0.95)
+    begun.set("trainer", "lr", size.lr)
+    begun.set("trainer", "min_lr", size.lr / 10)
+    begun.set("trainer", "lr_decay_style", "cosine")
+    begun.set("trainer", "lr_warmup_samples", warm_up)
+    begun.set("trainer", "clip_grad", 1.0)
+    begun.set("trainer", "weight_decay", 0.1)
+    begun.set("trainer", "eval_interval", 1000)
+    begun.set("trainer", "eval_iters", 10)
+    begun.set("trainer", "log_interval", 10)
+
+
+def _layout(begun: Begun, name: str, wanted: Wanted, table: GpuTable) -> FittingLayout:
+    """The fastest that fits, set down in front of `[trainer]`."""
+    chosen = {key: given.value for part in ("trainer", "data") for key, given in begun.tables[part].items()}
+    slurm = SlurmTable(nodes=1, gpus_per_node=wanted.gpus_per_node, time=wanted.time, gpu_type=wanted.gpu)
+    found = layout_search(name, slurm, table, ExpectTable(), from_tables(chosen), wanted.gpus)
+    best = found.layouts[0]
+    parts = {"tensor_model_parallel_size": best.tensor, "pipeline_model_parallel_size": best.pipeline}
+    remark = f"the fastest that fits: opsctl plan --search; {best.data} replicas, {best.memory_gb:.0f} GB of each GPU"
+    rest = begun.tables.pop("trainer")
+    for key, value in parts.items():
+        begun.set("trainer", key, value, remark if key.startswith("tensor") else "")
+    begun.set("trainer", "micro_batch_size", best.micro_batch_size)
+    if best.recompute != NONE:
+        begun.set("trainer", "recompute", best.recompute, "computed again in the backward pass, to save memory")
+    begun.tables["trainer"] |= rest
+    return best

@@ -1,0 +1,137 @@
+"""The words of a trainer's command line as options of a run file, by the trainer's own table. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from opsctl.run.config.expansion import PATH_OPTIONS, WEIGHTED_OPTIONS
+from opsctl.run.config.options import option_names, option_problem, why_refused
+from opsctl.run.init.draft import Begun
+from opsctl.run.init.shell_state import is_argument, names_in
+from opsctl.run.init.shell_values import Values, is_known_but_for_variables, is_open, why_open
+from opsctl.run.init.traced_text import Traced
+from trainer.formats.data_sources import with_prefixes
+from trainer.recipe.data_options import is_number
+from trainer.recipe.only_evaluating import EVALUATE_ONLY
+from trainer.recipe.options import BY_KEY, OptionsError, given
+
+#: Of what opsctl sets itself, what is worth more than a word.
+SAID_APART = frozenset(("save", "load", "exit_duration_in_mins", "deepspeed_config", *EVALUATE_ONLY))
+
+
+def take_options(begun: Begun, words: Sequence[Traced], values: Values, folder: str) -> dict[str, tuple[str, int]]:
+    """Fill `[trainer]`, `[data]` and `[checkpoints]`. Returns what opsctl sets itself: key -> (text, line).
+
+    folder: where the script is when it starts the trainer, for relative paths.
+    """
+    own: dict[str, tuple[str, int]] = {}
+    without_effect: list[str] = []
+    for option in _options(words, begun, values):
+        line, shown = option[0].line, " ".join(one.text for one in option)
+        unknown = _unknown(option, values)
+        if unknown:
+            begun.note(line, f"{shown}: {unknown}")
+            continue
+        evaluates = _key(option[0]) in EVALUATE_ONLY
+        try:
+            found = given([one.text for one in (option[:1] if evaluates else option)])
+        except OptionsError as error:
+            begun.note(line, str(error))
+            continue
+        for key, value in found.items():
+            problem = option_problem(key, value)
+            if BY_KEY[key].table == "opsctl":
+                own[key] = ("" if value is True else str(value), line)
+            elif BY_KEY[key].notice:
+                without_effect.append(BY_KEY[key].name)
+            elif problem or (problem := why_refused(key)):
+                begun.note(line, f"{shown}: {problem}")
+            else:
+                placed = _placed(key, value, folder)
+                alone = placed[0] if isinstance(placed, list) and len(placed) == 1 else placed
+                begun.set(BY_KEY[key].table, key, alone, f"line {line}" if line else "as the script is called")
+    if without_effect:
+        begun.note(0, f"change nothing here, so they are left out: {', '.join(dict.fromkeys(without_effect))}")
+    _in_the_tables_order(begun)
+    return own
+
+
+def _options(words: Sequence[Traced], begun: Begun, values: Values) -> Iterator[list[Traced]]:
+    """Each option with its values; what stands after as many as it takes is noted."""
+    option: list[Traced] = []
+    for word in words:
+        if word.text.startswith("--") and len(word) > 2:
+            if option:
+                yield option
+            option = [word]
+        elif option and len(option) <= _most_values(option[0]) and not _adds_alone(option[0], word):
+            option.append(word)
+        elif names := names_in(word.text):
+            begun.note(word.line, f"{word.text}: {values.why_unknown(names[0])}, so what it adds is not known")
+        elif is_open(word.text):
+            begun.note(word.line, f"{word.text}: {why_open(word.text)}, so what it adds is not known")
+        else:
+            begun.note(word.line, f"{word.text}: belongs to no option")
+    if option:
+        yield option
+
+
+def _adds_alone(name: Traced, word: Traced) -> bool:
+    """Whether `word` is a variable that nobody knows behind an option that nobody knows: then they are two matters."""
+    return _key(name) not in BY_KEY and is_known_but_for_variables(word.text) and word.text.startswith("${")
+
+
+def _most_values(name: Traced) -> float:
+    option = BY_KEY.get(_key(name))
+    if option is None or option.nargs == "+":
+        return math.inf
+    if option.key in EVALUATE_ONLY:
+        return 1  # the fork has a value behind it, of which even False means yes
+    if option.type is bool or "=" in name.text:
+        return 0
+    return option.nargs if isinstance(option.nargs, int) else 1
+
+
+def _key(name: Traced) -> str:
+    return name.text.removeprefix("--").partition("=")[0].replace("-", "_")
+
+
+def _unknown(option: list[Traced], values: Values) -> str | None:
+    """Why nobody can tell this option's values from the script alone; None where all is told."""
+    known = BY_KEY.get(_key(option[0]))
+    for word in option if known else ():
+        if not is_known_but_for_variables(word.text):
+            return why_open(word.text)
+        names = names_in(word.text)
+        not_the_environments = next((name for name in names if is_argument(name) or values.is_set(name)), None)
+        if not_the_environments:
+            return values.why_unknown(not_the_environments)
+        if names and known is not None and known.type is not str:
+            return values.why_unknown(names[0])
+    return None
+
+
+def _placed(key: str, value: object, folder: str) -> object:
+    """`value` with its relative paths in `folder`, where the script would have found them."""
+
+    def place(path: str) -> str:
+        return path if path.startswith(("/", "~/", "${")) else f"{folder}/{path.removeprefix('./')}"
+
+    if isinstance(value, list):
+        return [_placed(key, one, folder) for one in value]
+    if not isinstance(value, str):
+        return value
+    if key in PATH_OPTIONS:
+        return float(value) if is_number(value) else place(value)
+    if key == "tokenizer_name_or_path" and value.startswith("."):
+        return place(value)
+    return with_prefixes(value, place) if key in WEIGHTED_OPTIONS else value
+
+
+def _in_the_tables_order(begun: Begun) -> None:
+    """As the help has them, not as the script strews them."""
+    for table in ("trainer", "data", "checkpoints"):
+        found = begun.tables.get(table)
+        if found:
+            begun.tables[table] = {key: found[key] for key in option_names(table) if key in found}

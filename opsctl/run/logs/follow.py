@@ -1,0 +1,117 @@
+"""Following a log as it grows, through rotation, truncation and its creation, by looking at it again and again.
+
+Looking, not inotify: what another node appends on a network file system raises no event here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from opsctl.core.files.trusted import open_file
+from opsctl.run.logs.line_text import Lines, blocks
+from opsctl.run.logs.tail import Filter, end_of_whole_lines, shown, start_of_last, whole
+
+#: Seconds that a pause should take.
+POLL_S = 0.25
+
+
+def follow(
+    root: Path,
+    path: Path,
+    lines: int,
+    say: Callable[[str], None],
+    pause: Callable[[], None],
+    wanted: Filter = whole,
+) -> Iterator[str]:
+    """The last `lines` wanted lines of `path` under the run's folder `root`, then every further one, for ever.
+
+    A half-written line is waited for; before a rotation or at a truncation it is given as it stands. `say` gets what a
+    person should know: there is no log yet, it was replaced, it was cut. `pause` is called between two looks. Raises
+    OSError for a log that cannot be read.
+    """
+    source = _Source(root, path)
+    if source.find():
+        source.skip_to_last(lines, wanted)
+    else:
+        say(f"no log yet at {path}; waiting for it")
+    while True:
+        yield from shown(source.new_lines(), wanted)
+        if not source.is_idle:
+            continue
+        event = source.moved()
+        if event:
+            yield from shown(source.rest(), wanted)
+            source.begin_anew()
+            say(f"{path} {event}")
+        else:
+            pause()
+
+
+class _Source:
+    """An open log and how far it has been read."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        self.root, self.path = root, path
+        self.fd: int | None = None
+        self.next_fd: int | None = None  # what has taken the place of `fd`
+        self.at = 0
+        self.lines = Lines()
+        self.is_idle = True
+
+    def find(self) -> bool:
+        """Whether there is a log."""
+        self.fd = self._opened()
+        return self.fd is not None
+
+    def skip_to_last(self, count: int, wanted: Filter) -> None:
+        """Begin with the last `count` whole lines; the half one after them comes when it is whole."""
+        if self.fd is not None:
+            self.at = start_of_last(self.fd, count, end_of_whole_lines(self.fd), wanted)
+
+    def new_lines(self) -> Iterator[str]:
+        """What has been written since the last look."""
+        self.is_idle = True
+        if self.fd is not None:
+            for at, data in blocks(self.fd, self.at, os.fstat(self.fd).st_size):
+                self.at, self.is_idle = at, False
+                yield from self.lines.feed(data)
+
+    def moved(self) -> str:
+        """Says what happened to the file when it is no longer what was being read; else ""."""
+        if self.fd is None:
+            self.next_fd = self._opened()
+            return "" if self.next_fd is None else "is there now"
+        here = os.fstat(self.fd)
+        if here.st_size < self.at:
+            return "was cut short; reading it from its beginning"
+        there = self._opened()
+        if there is None:
+            # Between the two steps of a rotation there is no file: keep reading the old one until a new one appears.
+            return ""
+        if os.path.samestat(os.fstat(there), here):
+            os.close(there)
+            return ""
+        self.next_fd = there
+        return "was replaced; reading the new one"
+
+    def rest(self) -> Iterator[str]:
+        """What is left of a file that will not be continued: written since the last look, and a half line."""
+        yield from self.new_lines()
+        yield from self.lines.rest()
+
+    def begin_anew(self) -> None:
+        """Read what is there now from its beginning."""
+        if self.next_fd is not None:
+            if self.fd is not None:
+                os.close(self.fd)
+            self.fd, self.next_fd = self.next_fd, None
+        self.at = 0
+
+    def _opened(self) -> int | None:
+        """Another descriptor each time: on a network file system an old one may know an old size."""
+        try:
+            return open_file(self.root, self.path)
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,153 @@
+"""What a whole training log shows, read once: every later look reads only what has come since.
+
+The summary lies in the account's own cache, so nobody else's word is taken, two lookers cannot hurt each other, and an
+emptied cache costs one more reading. Which log it is about is told by contents: its first bytes, and the last ones that
+were read. A log that was replaced, cut short or written anew from the beginning is another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from opsctl.core.files.own_cache import cache_folder
+from opsctl.core.files.state_files import read_state, write_atomically
+from opsctl.core.files.trusted import open_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs.curve import Curve
+from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
+from opsctl.run.logs.log_identity import digests, is_same
+from opsctl.run.logs.reader import Found, LogReader
+from trainer.formats.training_line import TrainingLine
+
+#: One of these is in every line about an iteration, whichever program writes it.
+_MARKS = (b"iteration", b" - INFO - ")
+#: Another one where what is kept, or how lines are understood, has changed.
+VERSION = 2
+#: Seconds that one look may read for: a log of terabytes is caught up with over several looks.
+USUAL_S = 0.1
+#: So much is read again rather than kept at every look.
+_WORTH_KEEPING_BYTES = 64 * 1024
+#: A kept summary is some 30 kB, and the beginning of a line.
+_LARGEST_BYTES = 1 << 20
+#: Of a log that nobody has looked at for so long, nothing is kept.
+_FORGOTTEN_AFTER_S = 90 * 86400.0
+
+
+class LogIndex(msgspec.Struct, kw_only=True):
+    """The summary of a log's first `read_bytes` bytes."""
+
+    version: int = VERSION
+    read_bytes: int = 0
+    begun: bytes = b""  # of the line that had not ended there, no more than is kept of any
+    size_bytes: int = 0  # of the log, when it was last looked at
+    first: str = ""  # digests of the log's first bytes, and of the last that were read
+    last: str = ""
+    reader: LogReader = msgspec.field(default_factory=LogReader)
+    curve: Curve = msgspec.field(default_factory=Curve)
+    last_line: TrainingLine | None = None  # about an iteration
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing but a line that is not ended yet is left to read."""
+        return self.size_bytes - self.read_bytes <= LONGEST_LINE_BYTES
+
+
+def look(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
+    """The summary of the run's log, up to `budget_s` seconds of reading further than the last look got.
+
+    An empty one where there is no log, or it is not to be believed: `opsctl logs` says why.
+    """
+    try:
+        fd = open_file(paths.output, paths.main_log)
+    except OSError:
+        return LogIndex()
+    try:
+        folder = cache_folder("logs")
+        file = folder / f"{hashlib.sha256(str(paths.main_log).encode()).hexdigest()[:24]}.json" if folder else None
+        kept = read_state(folder, file, LogIndex, _LARGEST_BYTES) if folder and file else None
+        index = kept if kept is not None and _is_of(fd, kept) else LogIndex()
+        before_bytes = index.read_bytes
+        read_on(fd, index, budget_s)
+        if folder and file and index.read_bytes - before_bytes >= _WORTH_KEEPING_BYTES:
+            _keep(folder, file, index)
+        take_newest(index)
+        return index
+    except OSError:  # the log's file system: what the index adds is not worth a failure
+        return LogIndex()
+    finally:
+        os.close(fd)
+
+
+def read_on(fd: int, index: LogIndex, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    """Take what has come since into `index`, at least one block of it. Raises OSError."""
+    until_s = clock() + budget_s
+    index.size_bytes = os.fstat(fd).st_size
+    for at, data in blocks(fd, index.read_bytes, index.size_bytes):
+        end = data.rfind(b"\n") + 1
+        if end:
+            _take(index, _records(index.reader, index.begun + data[:end]))
+            index.begun = b""
+        index.begun = (index.begun + data[end:])[:LONGEST_LINE_BYTES]
+        index.read_bytes = at
+        if clock() >= until_s:
+            break
+    index.first, index.last = digests(fd, index.read_bytes)
+
+
+def take_newest(index: LogIndex) -> None:
+    """Take the newest line as it stands, though it may go on in the next: for who shows it and reads no further."""
+    _take(index, index.reader.rest())
+
+
+def _take(index: LogIndex, records: Iterable[Found]) -> None:
+    for record in records:
+        if isinstance(record, TrainingLine):
+            index.curve.take(record)
+            index.last_line = record
+
+
+def _records(reader: LogReader, data: bytes) -> Iterator[Found]:
+    """What whole lines say of iterations. Lines with no mark are passed over, but for the rest of a broken one."""
+    at = 0
+    marks = {mark: data.find(mark) for mark in _MARKS}
+    while True:
+        if not reader.begun:
+            for mark, place in marks.items():
+                if 0 <= place < at:
+                    marks[mark] = data.find(mark, at)
+            places = [place for place in marks.values() if place >= 0]
+            at = data.rfind(b"\n", 0, min(places)) + 1 if places else len(data)
+        if at >= len(data):
+            return
+        end = data.find(b"\n", at) + 1
+        yield from reader.feed(data[at:end])
+        at = end
+
+
+def _is_of(fd: int, index: LogIndex) -> bool:
+    """Whether the log that is open is the one that was read."""
+    is_told = index.version == VERSION and index.read_bytes > 0
+    return is_told and is_same(fd, index.read_bytes, (index.first, index.last))
+
+
+def _keep(folder: Path, file: Path, index: LogIndex) -> None:
+    """Not being able to costs the next look a longer reading. Whoever looks beside us keeps what is as true."""
+    with contextlib.suppress(OSError):
+        is_new = not file.exists()
+        write_atomically(folder, file, msgspec.json.encode(index), mode=0o600)
+        if is_new:
+            _forget_old(folder)
+
+
+def _forget_old(folder: Path) -> None:
+    for one in folder.glob("*.json"):
+        with contextlib.suppress(OSError):
+            if time.time() - one.stat().st_mtime > _FORGOTTEN_AFTER_S:
+                one.unlink()

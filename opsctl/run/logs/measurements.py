@@ -1,0 +1,302 @@
+"""What a run's training log shows: how long things take, how far it is. Reads from its end, whatever its size."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from opsctl.core.files.trusted import open_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs import attempt_lines
+from opsctl.run.logs.lines import parse_line, parse_lines
+from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
+from opsctl.run.logs.similar_lines import example_of, read_alike
+from opsctl.run.logs.tail import last_lines, lines_backwards
+from trainer.formats import guard_lines, log_lines, training_line
+from trainer.formats.guard_lines import GuardLine
+from trainer.formats.leave_lines import Left
+from trainer.formats.log_lines import (
+    BACKGROUND_TIMER,
+    SAVE_TIMER,
+    CheckpointFailed,
+    CheckpointLoaded,
+    CheckpointSaved,
+    CheckpointSaving,
+    Evaluation,
+    FreshStart,
+    Stamp,
+    Timers,
+)
+from trainer.formats.training_line import TrainingLine
+
+#: What a search from the end looks for.
+_MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *attempt_lines.MARKS, b"] PULSE: ")
+#: How much of a log's end `measured` and `recent` look at.
+TAIL_BYTES = 4 * 1024 * 1024
+#: Iterations over which durations are taken.
+WINDOW = 50
+#: Saves, and evaluations, over which theirs is taken: one slow one among them is no rule.
+TYPICAL_OF = 10
+#: Iterations since the last start from which on those before it no longer count.
+_ENOUGH = 3
+
+
+def measured(paths: RunPaths) -> Measured:
+    """What the newest part of the run's training log shows; all None while there is no log."""
+    return _measured(paths, None)
+
+
+def recent(paths: RunPaths) -> Measured:
+    """`measured` from no more than the newest iterations, for who cannot wait."""
+    return _measured(paths, WINDOW + 1)
+
+
+def recent_in(fd: int) -> tuple[Measured, Pulse | Alert | None]:
+    """`recent` from a log that is open, and what a watchdog last said in that part of it."""
+    records = _records(fd, WINDOW + 1)
+    said = next((one for one in reversed(records) if isinstance(one, Pulse | Alert) and one.at is not None), None)
+    return _seen_in(fd, records), said
+
+
+class Series(NamedTuple):
+    """The newest lines of iterations, and of the spike guard beside them, as logged, oldest first."""
+
+    iterations: tuple[TrainingLine, ...] = ()
+    guarded: tuple[GuardLine, ...] = ()
+
+
+def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, Series]:
+    """`recent`, and the newest `iterations` lines of iterations with what is among them, from one reading."""
+    try:
+        fd = open_file(paths.output, paths.main_log)
+    except OSError:
+        return Measured(), Series()
+    try:
+        records = _records(fd, iterations)
+        series = series_of(records)
+        found = _seen_in(fd, _newest(records, WINDOW + 1))
+        # A failed save is told until the next one, which may be many iterations later.
+        return msgspec.structs.replace(found, failed_save=_failed_save(records)), series
+    finally:
+        os.close(fd)
+
+
+def series_of(records: Iterable[Record]) -> Series:
+    """Those of them."""
+    lines = [record for record in records if isinstance(record, TrainingLine | GuardLine)]
+    return Series(
+        tuple(one for one in lines if isinstance(one, TrainingLine)),
+        tuple(one for one in lines if not isinstance(one, TrainingLine)),
+    )
+
+
+def _measured(paths: RunPaths, iterations: int | None) -> Measured:
+    try:
+        fd = open_file(paths.output, paths.main_log)
+    except OSError:  # also of a log that is not to be believed, which `opsctl logs` says: the rest of a status counts
+        return Measured()
+    try:
+        return _seen_in(fd, _records(fd, iterations))
+    finally:
+        os.close(fd)
+
+
+def _seen_in(fd: int, records: Sequence[Record]) -> Measured:
+    found = measure(records)
+    return found if found.last_iteration is None else msgspec.structs.replace(found, is_followed=_is_followed(fd))
+
+
+def _newest(records: Sequence[Record], iterations: int) -> Sequence[Record]:
+    """The end of `records` from the one about the iteration on that is the `iterations`-th from behind."""
+    at = [number for number, record in enumerate(records) if isinstance(record, TrainingLine)]
+    return records[at[-iterations] :] if len(at) >= iterations else records
+
+
+def measure(records: Sequence[Record]) -> Measured:
+    """Durations and progress from records in the log's order.
+
+    An iteration's time is the median of the newest since the last start, or of those before it too while they are few;
+    the first after a start is left out when there are others. An evaluation's is what the trainer's own timer says,
+    else what the iteration after it took longer than the median. A save's is what it would take with nothing beside it,
+    also where it was written beside the training. Of evaluations and saves the newest TYPICAL_OF count.
+    """
+    iterations = [record for record in records if isinstance(record, TrainingLine)]
+    window = _window(records)
+    typical_s = _median([one.seconds_per_iteration for one in window])
+    last = iterations[-1] if iterations else None
+    evaluations = _evaluations_s(records, typical_s)[-TYPICAL_OF:]
+    saves = _saves_s(records)[-TYPICAL_OF:]
+    return Measured(
+        seconds_per_iteration=typical_s,
+        iterations_per_line=_iterations_per_line(window),
+        evaluation_seconds=_median(evaluations),
+        evaluations=len(evaluations),
+        longest_evaluation_seconds=max(evaluations, default=None),
+        save_seconds=_median(saves),
+        saves=len(saves),
+        longest_save_seconds=max(saves, default=None),
+        samples_per_second=_median([one.samples_per_second for one in window]),
+        tflops=_median([one.tflops for one in window]),
+        last_iteration=last,
+        stamped_after_it=_stamp_after_last_iteration(records),
+        is_saving=_is_saving(records),
+        failed_save=_failed_save(records),
+    )
+
+
+def _is_followed(fd: int) -> bool:
+    """Whether the log's last line is not an iteration's: most of what may follow one is no record."""
+    return not any(isinstance(one, TrainingLine) for one in parse_lines(last_lines(fd, 1)))
+
+
+def _records(fd: int, iterations: int | None = None) -> list[Record]:
+    """The records in the log's end, in its order; no more than so many `iterations` when given.
+
+    An iteration's line at the very end that nothing closes yet is still being written: it is left for the next look.
+    """
+    found: list[Record] = []
+    seen, example = 0, ""
+    for line in lines_backwards(fd, TAIL_BYTES, _MARKS):
+        record = read_alike(line, example) or parse_line(line)
+        if record is None or (not found and _is_being_written(record, line)):
+            continue
+        found.append(record)
+        if isinstance(record, TrainingLine):
+            seen += 1
+            example = example or example_of(line)
+        if seen == iterations:
+            break
+    return found[::-1]
+
+
+def _is_being_written(record: Record, line: str) -> bool:
+    # torchtitan's lines, which say no total, have nothing at their end.
+    is_megatrons = isinstance(record, TrainingLine) and record.total_iterations > 0
+    return is_megatrons and not line.rstrip().endswith("|")
+
+
+def _window(records: Sequence[Record]) -> list[TrainingLine]:
+    """The iterations that durations are taken from."""
+    settled: list[TrainingLine] = []  # all but those that carry a start's costs
+    since_start = 0
+    before: TrainingLine | None = None
+    started = False
+    for record in records:
+        if _is_start(record):
+            started = True
+        elif isinstance(record, TrainingLine) and not record.is_left_out:
+            # Where nothing else tells, an iteration number that falls back does.
+            if started or (before is not None and record.iteration <= before.iteration):
+                since_start = 0
+            else:
+                settled.append(record)
+                since_start += 1
+            before, started = record, False
+    if not settled:
+        return [before] if before else []
+    return settled[-min(WINDOW, since_start if since_start >= _ENOUGH else WINDOW) :]
+
+
+def _is_start(record: Record) -> bool:
+    return isinstance(record, CheckpointLoaded | FreshStart) or (
+        isinstance(record, Stamp) and "before the start" in record.what
+    )
+
+
+def _evaluations_s(records: Sequence[Record], typical_s: float | None) -> list[float]:
+    """Seconds of each evaluation that shows, oldest first."""
+    timed = _timers_s(records, ("evaluation", "evaluate", "eval-time"))
+    if timed or typical_s is None:
+        return timed
+    found: list[float] = []
+    before: TrainingLine | None = None
+    evaluated, saved_s = False, 0.0
+    for record in records:
+        if _is_start(record):
+            before = None
+        elif isinstance(record, Evaluation):
+            evaluated = True
+        elif isinstance(record, Timers):
+            saved_s += sum(_timers_s([record], (SAVE_TIMER,)))
+        elif isinstance(record, TrainingLine):
+            if (
+                evaluated
+                and before is not None
+                and record.seconds_per_iteration is not None
+                and record.iteration > before.iteration
+            ):
+                extra_s = (record.seconds_per_iteration - typical_s) * (record.iteration - before.iteration) - saved_s
+                # Less than a tenth of an iteration is noise: this trainer's clock does not run during evaluations.
+                if extra_s > 0.1 * typical_s:
+                    found.append(extra_s)
+            before, evaluated, saved_s = record, False, 0.0
+    return found
+
+
+def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
+    """Seconds of these timers, wherever they are printed."""
+    return [
+        record.milliseconds[name] / 1000
+        for record in records
+        if isinstance(record, Timers)
+        for name in names
+        if name in record.milliseconds
+    ]
+
+
+def _saves_s(records: Sequence[Record]) -> list[float]:
+    """Seconds of each save, oldest first: how long it held up the training, and how long it was written beside it."""
+    return [
+        sum(_timers_s([record], (SAVE_TIMER, BACKGROUND_TIMER)))
+        for record in records
+        if isinstance(record, Timers) and SAVE_TIMER in record.milliseconds
+    ]
+
+
+def _failed_save(records: Sequence[Record]) -> CheckpointFailed | None:
+    """The newest save of the newest start, where it failed."""
+    for record in reversed(records):
+        if isinstance(record, CheckpointFailed):
+            return record
+        if isinstance(record, CheckpointSaved) or _is_start(record):
+            return None
+    return None
+
+
+def _is_saving(records: Sequence[Record]) -> bool:
+    """Return whether the last thing in the log is a save that has begun."""
+    ends = (CheckpointSaved, CheckpointFailed, SaveEnded, TrainingLine)
+    last = next((one for one in reversed(records) if isinstance(one, (CheckpointSaving, *ends))), None)
+    return isinstance(last, CheckpointSaving)
+
+
+def _iterations_per_line(window: Sequence[TrainingLine]) -> int:
+    """Return of how many iterations each line tells."""
+    steps = [later.iteration - one.iteration for one, later in itertools.pairwise(window)]
+    return int(_median([step for step in steps if step > 0]) or 1)
+
+
+def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
+    """When the first line after the last iteration was written that says so; training lines carry no clock.
+
+    A time without a zone says nothing: nobody knows whose local time it is.
+    """
+    first: datetime | None = None
+    for record in reversed(records):
+        if isinstance(record, TrainingLine):
+            return first
+        if isinstance(record, Stamp | Left | Pulse | Alert) and record.at is not None and record.at.tzinfo is not None:
+            first = record.at
+    return None
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    """The middle one of the known values, between two the mean; `statistics` would take 2 ms to import."""
+    known = sorted(value for value in values if value is not None)
+    middle = len(known) // 2
+    return (known[middle] + known[~middle]) / 2 if known else None

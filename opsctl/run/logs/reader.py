@@ -1,0 +1,170 @@
+"""A whole log, any program's, from its beginning to its end: bytes to records, in one pass that can be interrupted.
+
+`LogReader` is all that the lines so far have to say to those after them. It is small, and JSON takes it: who keeps it
+with the place where he stopped goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from opsctl.run.logs import attempt_lines, other_lines
+from opsctl.run.logs.attempt_lines import AttemptStart, parse_attempt_start
+from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, text_of, without_nuls
+from opsctl.run.logs.lines import closed, parse_line, split_prefix
+from opsctl.run.logs.records import Record, SaveEnded, Setting
+from opsctl.run.logs.similar_lines import example_of, read_alike
+from trainer.formats import guard_lines, log_lines
+from trainer.formats.log_lines import CheckpointSaved
+from trainer.formats.training_line import TrainingLine
+
+_ITERATION = b"iteration"
+#: This, or one of these, is in every line that says something.
+_MARKS = (
+    *(*log_lines.MARKS, *guard_lines.MARKS, *attempt_lines.MARKS, *other_lines.MARKS),
+    *(b"PULSE: ", b"ALERT: ", b"xiting", b"etected"),
+)
+#: A page or a mail may have broken a line into so many.
+_MOST_PIECES = 8
+#: The last part that every Megatron prints: a line that has it, and ends as parts do, was not broken before it.
+_LAST_PART = "number of nan iterations"
+
+Found = Record | AttemptStart
+
+
+class LogReader(msgspec.Struct, kw_only=True):
+    """What is known of a log between two of its lines."""
+
+    setting: Setting = Setting()  # of the newest start
+    example: str = ""  # the newest iteration's line: most look like the one before
+    begun: str = ""  # an iteration's line that may go on in the next
+    pieces: int = 0  # lines that it is of, so far
+    rank: int | None = None  # the one whose lines count, where each rank prints them
+    step: int = 0  # the newest one of those that a line without a duration told
+    step_at: datetime | None = None
+    iteration: int = 0  # the newest
+
+    def feed(self, data: bytes) -> Iterator[Found]:
+        """The records that are complete with `data`: whole lines, to be taken all before more is fed.
+
+        What comes after the last line end is the caller's to keep, and to bring again with what follows it.
+        """
+        for line in data.removesuffix(b"\n").split(b"\n") if data else ():
+            if self.begun or _ITERATION in line or any(mark in line for mark in _MARKS):
+                text = text_of(without_nuls(line[:LONGEST_LINE_BYTES]))
+                alike = read_alike(text, self.example)
+                if alike is not None:
+                    yield from self._ended()
+                    yield self._with_what_is_known(alike)
+                else:
+                    yield from self._line(text)
+
+    def rest(self) -> Iterator[Found]:
+        """The record that `begun` is as it stands: for the end of a log, and for who shows the newest one now."""
+        record = parse_line(closed(self.begun) if self.pieces > 1 else self.begun) if self.begun else None
+        if record is not None:
+            yield self._with_what_is_known(record)
+
+    def _line(self, text: str) -> Iterator[Found]:
+        if self.begun:
+            joined = self._joined(text)
+            if joined:
+                self.begun, self.pieces = joined, self.pieces + 1
+                if self.pieces == _MOST_PIECES:
+                    yield from self._ended()
+                return
+            yield from self._ended()
+        rank, said = split_prefix(text)
+        start = parse_attempt_start(said)
+        record = start or parse_line(text)
+        if record is None or self._is_another_ranks(record, rank):
+            return
+        if isinstance(record, TrainingLine) and record.total_iterations:
+            # Whatever it ends in, it may have been broken right there.
+            self.begun, self.pieces = text, 1
+            return
+        yield self._with_what_is_known(record)
+
+    def _ended(self) -> Iterator[Found]:
+        yield from self.rest()
+        if self._is_whole(self.begun):
+            self.example = example_of(self.begun)
+        self.begun, self.pieces = "", 0
+
+    def _joined(self, text: str) -> str:
+        """`begun` with `text` behind it, where that makes more of a line of it; else nothing."""
+        if not text.strip() or len(self.begun) + len(text) > LONGEST_LINE_BYTES or parse_line(text) is not None:
+            return ""
+        # A break may have taken a blank with it, or have come between two letters.
+        best = max((f"{self.begun}{between}{text}" for between in ("", " ")), key=_parts_known)
+        if self._is_whole(self.begun):
+            # Only more parts are more of it: another program's line may have longer numbers for those it has.
+            return best if _parts_known(best)[0] > _parts_known(self.begun)[0] else ""
+        return best if _parts_known(best) > _parts_known(self.begun) else ""
+
+    @staticmethod
+    def _is_whole(text: str) -> bool:
+        return text.rstrip().endswith("|") and (_LAST_PART in text or "iteration=" in text)
+
+    def _is_another_ranks(self, record: Found, rank: int | None) -> bool:
+        """Whether it is the line of a program whose ranks all print theirs, and not the first one's."""
+        if rank is None or not (isinstance(record, TrainingLine) and record.total_iterations == 0):
+            return False
+        if self.rank is None:
+            self.rank = rank
+        return rank != self.rank
+
+    def _with_what_is_known(self, record: Found) -> Found:
+        """The record, completed by what the lines before it said; and what it says to those after it is kept."""
+        if isinstance(record, Setting):
+            known = {name: value for name in record.__struct_fields__ if (value := getattr(record, name)) is not None}
+            self.setting = msgspec.structs.replace(self.setting, **known)
+            if record.starts_at is not None:
+                self.step, self.step_at = record.starts_at - 1, None
+        elif isinstance(record, AttemptStart):
+            self.step_at = None
+        elif isinstance(record, SaveEnded):
+            return CheckpointSaved(self.iteration, "")
+        elif isinstance(record, TrainingLine):
+            self.iteration = record.iteration
+            return self._step(record) if record.total_iterations == 0 else self._tokens(record)
+        return record
+
+    def _tokens(self, line: TrainingLine) -> TrainingLine:
+        """Older lines count samples only."""
+        length = self.setting.sequence_length
+        if line.consumed_tokens is not None or line.consumed_samples is None or not length:
+            return line
+        return msgspec.structs.replace(line, consumed_tokens=line.consumed_samples * length)
+
+    def _step(self, line: TrainingLine) -> TrainingLine:
+        """A step of which only its number and its clock are told: samples and seconds follow from what was said."""
+        known = self.setting
+        batch = known.global_batch_size
+        samples = line.iteration * batch if batch else None
+        steps, before = line.iteration - self.step, self.step_at
+        took_s = (line.logged_at - before).total_seconds() if before and line.logged_at else None
+        each_s = took_s / steps if took_s is not None and took_s > 0 and steps > 0 else None
+        self.step, self.step_at = line.iteration, line.logged_at
+        return msgspec.structs.replace(
+            line,
+            total_iterations=known.total_iterations or 0,
+            global_batch_size=batch,
+            consumed_samples=samples,
+            consumed_tokens=samples * known.sequence_length if samples and known.sequence_length else None,
+            seconds_per_iteration=each_s,
+            samples_per_second=batch / each_s if batch and each_s else None,
+        )
+
+
+def _parts_known(text: str) -> tuple[int, int]:
+    """How many of a training line's own parts this one has, and how many digits they have."""
+    line = parse_line(text)
+    if not isinstance(line, TrainingLine):
+        return (0, 0)
+    values = [getattr(line, name) for name in line.__struct_fields__ if name != "others"]
+    known = [value for value in values if value is not None]
+    return len(known), sum(len(str(value)) for value in known)

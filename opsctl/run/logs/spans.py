@@ -1,0 +1,90 @@
+"""What a whole training log says of each attempt: how long it took to start, iterate, evaluate and save.
+
+One pass over the log from its beginning; what is kept of an iteration's line is two numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from opsctl.core.files.trusted import open_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs import attempt_lines
+from opsctl.run.logs.attempt_lines import parse_attempt_start
+from opsctl.run.logs.line_text import Lines, blocks
+from opsctl.run.logs.lines import parse_line, split_prefix
+from opsctl.run.logs.records import Record
+from trainer.formats import training_line
+from trainer.formats.log_lines import SAVE_TIMER, Stamp, Timers
+from trainer.formats.training_line import TrainingLine
+
+_MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *attempt_lines.MARKS)
+#: What evaluations' timers are called, ours and the originals'.
+EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
+_TRAINS = "before the start of training"
+
+
+@dataclass
+class Span:
+    """One attempt's part of the log. Durations are the trainer's own."""
+
+    attempt: int  # its number; 0 for lines before any attempt's
+    job_id: int
+    started_at: datetime | None  # as the job says
+    begins_at: int  # the iteration that it goes on from
+    trains_from: datetime | None = None  # when it was ready to iterate
+    iterations: array[int] = field(default_factory=lambda: array("q"))  # of each line
+    seconds: array[float] = field(default_factory=lambda: array("d"))  # that each line's iterations took in all
+    evaluations_s: list[float] = field(default_factory=list)
+    saves_s: list[float] = field(default_factory=list)  # how long each held up the training
+
+    def take(self, record: Record) -> None:
+        """Add what a line says."""
+        if isinstance(record, TrainingLine):
+            before = self.iterations[-1] if self.iterations else self.begins_at
+            if record.seconds_per_iteration is not None and record.iteration > before:
+                self.iterations.append(record.iteration)
+                self.seconds.append(record.seconds_per_iteration * (record.iteration - before))
+        elif isinstance(record, Timers):
+            known = record.milliseconds
+            self.saves_s += [known[SAVE_TIMER] / 1000] if SAVE_TIMER in known else []
+            self.evaluations_s += [known[name] / 1000 for name in EVALUATION_TIMERS if name in known]
+        elif isinstance(record, Stamp) and _TRAINS in record.what and record.at.tzinfo is not None:
+            self.trains_from = self.trains_from or record.at
+
+
+def read_spans(paths: RunPaths) -> list[Span]:
+    """The attempts in the run's training log, in its order; empty while there is none. Raises OSError."""
+    try:
+        fd = open_file(paths.output, paths.main_log)
+    except FileNotFoundError:
+        return []
+    try:
+        return spans_of(_lines(fd))
+    finally:
+        os.close(fd)
+
+
+def spans_of(lines: Iterable[str]) -> list[Span]:
+    """The same from lines. What stands before the first attempt's line is nobody's. Pure."""
+    found: list[Span] = []
+    for line in lines:
+        _, text = split_prefix(line)
+        start = parse_attempt_start(text)
+        if start is not None:
+            found.append(Span(start.attempt, start.job_id, start.at, start.iteration or 0))
+        elif found and (record := parse_line(line)) is not None:
+            found[-1].take(record)
+    return found
+
+
+def _lines(fd: int) -> Iterator[str]:
+    """The lines that may say something."""
+    lines = Lines(_MARKS)
+    for _, data in blocks(fd, 0, os.fstat(fd).st_size):
+        yield from lines.feed(data)
+    yield from lines.rest()

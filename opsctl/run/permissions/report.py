@@ -1,0 +1,183 @@
+"""What is wrong in a group's folder, by whose it is, with the line that they have to type."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.account import account_name
+from opsctl.core.dirwalk.parallel import walk
+from opsctl.core.dirwalk.state import Walked
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.run.permissions.apply import Opening, Seen, Trouble
+from opsctl.run.permissions.rule import RUNS_AS_OWNER, SECOND_NAME, STATE, place_in_run
+
+
+class PrintedTrouble(Struct, frozen=True):
+    """One kind of what is wrong with files, or with folders, of one account."""
+
+    what: Annotated[str, Meta(description="What is wrong with each of them, in words.")]
+    is_folder: Annotated[bool, Meta(description="Whether they are folders; else they are files.")]
+    count: Annotated[int, Meta(description="How many they are.")]
+    state: Annotated[str, Meta(description="`wrong`, `mended`, `replaced`; with `--dry-run` what would be.")]
+    why_not: Annotated[str, Meta(description="Why `perms fix` leaves them as they are, or has failed; else empty.")]
+    examples: Annotated[list[str], Meta(description="Places of a few of them; empty: the folder itself.")]
+
+
+class PrintedOwner(Struct, frozen=True):
+    """What is wrong with what belongs to one account."""
+
+    owner: Annotated[str, Meta(description="The account's name.")]
+    wrong: Annotated[int, Meta(description="How many of its files and folders are wrong still.")]
+    troubles: Annotated[list[PrintedTrouble], Meta(description="Each kind of what is wrong or was.")]
+    command: Annotated[str | None, Meta(description="What it has to type; null where nothing is wrong.")]
+
+
+class PrintedPerms(Struct, frozen=True):
+    """One folder, and whether its group can work with all that is in it."""
+
+    folder: Annotated[str, Meta(description="The folder, or the run file.")]
+    group: Annotated[str, Meta(description="The Unix group that is to work with it.")]
+    entries: Annotated[int, Meta(description="Files and folders that were looked at.")]
+    wrong: Annotated[int, Meta(description="How many of them are wrong still.")]
+    owners: Annotated[list[PrintedOwner], Meta(description="By whose they are; who has nothing wrong is not there.")]
+    other_runs: Annotated[list[str], Meta(description="Places of runs not shared with the group: left alone.")]
+    unread: Annotated[int, Meta(description="How many folders could not be looked into.")]
+    unread_examples: Annotated[list[str], Meta(description="A few of those, with why.")]
+    hanging: Annotated[list[str], Meta(description="Places that did not answer.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was changed, only told.")]
+
+
+def looked(folder: Path, group: str, opening: Opening, say: Callable[[int], None]) -> PrintedPerms:
+    """Walk through `folder`, once, and say what was found. Raises OpsctlError where it cannot be opened.
+
+    say: is told now and then how many entries have been looked at.
+    """
+    seen = Seen()
+    opening = replace(opening, above=place_in_run(folder.resolve()))
+
+    def take_in(found: Seen) -> None:
+        seen.add(found)
+        say(seen.entries)
+
+    try:
+        walked = walk(folder, opening, take_in)
+    except OSError as error:
+        raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
+    return _printed(folder, group, opening, seen, walked)
+
+
+def looked_at_run_file(path: Path, group: str, opening: Opening) -> PrintedPerms:
+    """The same of a run file, which the group only reads: whoever can write it decides whom alerts go to."""
+    try:
+        opening.see_to_read(path)
+    except OSError as error:
+        raise OpsctlError(f"cannot look at {file_problem(error, path)}") from None
+    return _printed(path, group, opening, opening.take(), Walked((), 1))
+
+
+def refuse_private_run(folder: Path) -> None:
+    """Raise OpsctlError where `folder` is, or is in, the output folder of a run that its owner shares with nobody."""
+    folder = folder.resolve()
+    for one in (folder, *folder.parents):
+        try:
+            is_run = (one / STATE).is_dir()
+            mode = one.stat().st_mode
+        except OSError:
+            continue  # closed to the caller, who can then change nothing in it
+        if is_run and not mode & stat.S_IRWXG:
+            raise OpsctlError(
+                f"{one} is the output folder of a run that is shared with nobody: "
+                "`group` in its run file's [run], then opsctl kill-switch arm shares it"
+            )
+
+
+def report_lines(found: PrintedPerms) -> Iterator[str]:
+    """What people read of it."""
+    total = f"{found.entries:,} files and folders"
+    if found.wrong:
+        yield f"{found.folder}: {found.wrong:,} of {total} are not as group {found.group} needs them"
+    elif found.unread or found.hanging:
+        yield f"{found.folder}: not all of it could be looked at; {total} are as group {found.group} needs them"
+    else:
+        yield f"{found.folder}: {total}, all as group {found.group} needs them"
+    for owner in found.owners:
+        for trouble in owner.troubles:
+            yield f"  {owner.owner}: {_words(trouble, found.dry_run)}"
+        if owner.command is not None:
+            yield f"  {owner.owner} has to type: {owner.command}"
+    for place in found.other_runs:
+        yield f"  {place}: the output folder of a run that is not shared with group {found.group}: left alone"
+    if found.unread:
+        yield f"  {found.unread:,} could not be looked into: {'; '.join(found.unread_examples)}"
+    for place in found.hanging:
+        yield f"  {place or 'the folder itself'}: its file system does not answer"
+
+
+def _words(trouble: PrintedTrouble, dry_run: bool) -> str:
+    kind = ("folder" if trouble.is_folder else "file") + ("" if trouble.count == 1 else "s")
+    done = f" {'would be ' if dry_run else ''}{trouble.state}" if trouble.state != "wrong" else ""
+    why = f" (perms fix leaves them: {trouble.why_not})" if trouble.why_not else ""
+    return f"{trouble.count:,} {kind}{done}: {trouble.what}{why}, as {trouble.examples[0] or 'the folder itself'}"
+
+
+def _printed(folder: Path, group: str, opening: Opening, seen: Seen, walked: Walked) -> PrintedPerms:
+    owners = [
+        _owner(folder, group, uid, [one for one in sorted(seen.troubles, key=repr) if one.uid == uid], seen)
+        for uid in sorted({trouble.uid for trouble in seen.troubles}, key=account_name)
+    ]
+    return PrintedPerms(
+        folder=str(folder),
+        group=group,
+        entries=seen.entries,
+        wrong=sum(owner.wrong for owner in owners),
+        owners=owners,
+        other_runs=sorted(seen.own_runs),
+        unread=walked.unread_count,
+        unread_examples=[f"{one.place}: {one.why}" for one in walked.unread[:5]],
+        hanging=list(walked.hanging),
+        dry_run=opening.only_counts,
+    )
+
+
+def _owner(folder: Path, group: str, uid: int, troubles: list[Trouble], seen: Seen) -> PrintedOwner:
+    printed = [
+        PrintedTrouble(
+            what="; ".join(trouble.lacks),
+            is_folder=trouble.is_folder,
+            count=seen.troubles[trouble].count,
+            state=trouble.state or "wrong",
+            why_not=trouble.why,
+            examples=seen.troubles[trouble].examples,
+        )
+        for trouble in troubles
+    ]
+    wrong = sum(one.count for one in printed if one.state == "wrong")
+    fix = shlex.join(["opsctl", "perms", "fix", "--group", group, "--", str(folder)])
+    left = {trouble.why for trouble in troubles}
+    by_name = [_by_name(folder, account_name(uid), why) for why in _BY_NAME if why in left]
+    command = "; ".join((*by_name, fix)) if wrong else None
+    return PrintedOwner(owner=account_name(uid), wrong=wrong, troubles=printed, command=command)
+
+
+#: Why a fix leaves a file alone -> what find takes for such files, and for what makes one a file like others. It asks
+#: for each by name: what is meant for the group is for its owner to say.
+_BY_NAME = {
+    SECOND_NAME: (
+        ("-links", "+1"),
+        ("sh", "-c", 'n=$(mktemp -p "${1%/*}") && cp -p -- "$1" "$n" && mv -- "$n" "$1"', "sh", "{}"),
+    ),
+    RUNS_AS_OWNER: (("-perm", "-4000"), ("chmod", "u-s", "{}")),
+}
+
+
+def _by_name(folder: Path, owner: str, why: str) -> str:
+    test, change = _BY_NAME[why]
+    where = ("find", str(folder.absolute()), "-xdev", "-type", "f", "-user", owner.removeprefix("uid "))
+    return shlex.join([*where, *test, "-ok", *change, ";"])

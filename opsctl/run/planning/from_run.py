@@ -1,0 +1,47 @@
+"""The plan of a run file: what it comes to, section by section. Pure: looks at no file and no clock."""
+
+from __future__ import annotations
+
+from opsctl.run.config.schema import ExpectTable, GpuTable, RetentionTable, SlurmTable
+from opsctl.run.planning.cost_part import checkpoint_section, job_section, time_sections
+from opsctl.run.planning.gpus import asks_for_v100, assumed_speed
+from opsctl.run.planning.layout_part import layout_sections
+from opsctl.run.planning.memory_part import memory_section
+from opsctl.run.planning.model_part import model_sections, model_shape
+from opsctl.run.planning.nodes_part import nodes_section
+from opsctl.run.planning.schedule_part import batch_section, ramp_of, schedule_section
+from opsctl.run.planning.section import Section
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import Options
+
+
+def plan_sections(
+    slurm: SlurmTable,
+    expect: ExpectTable,
+    options: Options,
+    layout: Layout | None,
+    retention: RetentionTable | None = None,
+    gpu: GpuTable | None = None,
+) -> list[Section]:
+    """Everything a valid run file comes to. What cannot be computed, since something is missing or wrong, is left out.
+
+    expect: what the log has measured in place of what the run file reckons with. options: of the three tables, complete
+    or not. layout: None when the ranks do not divide.
+    """
+    shape, ramp = model_shape(options), ramp_of(options)
+    sections: list[Section] = []
+    if layout is not None:
+        sections += layout_sections(slurm.gpus_per_node, options, layout)
+    if shape is not None:
+        sections += model_sections(options, shape)
+    if ramp is not None:
+        sections.append(batch_section(options, ramp, layout))
+        sections += filter(None, [nodes_section(slurm.gpus_per_node, options, ramp)])
+        sections.append(schedule_section(options))
+    if shape is not None:
+        sections.append(checkpoint_section(options, shape, expect, retention))
+        sections.append(memory_section(options, shape, layout, asks_for_v100(slurm)))
+        if ramp is not None and layout is not None:
+            assumed = assumed_speed(gpu or GpuTable(), slurm, shape.precision)
+            sections += time_sections(expect, options, shape, ramp, layout, assumed)
+    return [*sections, job_section(slurm, expect)]

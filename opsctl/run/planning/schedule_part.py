@@ -1,0 +1,152 @@
+"""How the batch grows, how many iterations that makes, and how the learning rate follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from opsctl.run.config.options import MOST_RAMP_STAGES
+from opsctl.run.planning.plan import PlannedBatch, PlannedSchedule, RampStage, RampUp
+from opsctl.run.planning.section import Section, billions, whole
+from trainer.recipe.layout import Layout
+from trainer.recipe.learning_rate import (
+    samples_to_cool_down,
+    samples_to_decay,
+    samples_to_decay_last,
+    samples_to_warm_up,
+)
+from trainer.recipe.lengths import Lengths
+from trainer.recipe.schedule import BatchRamp
+
+Fact = TypeVar("Fact")
+_STAGES_SHOWN = 4
+
+
+def ramp_of(options: Mapping[str, Any]) -> BatchRamp | None:
+    """The batch's ramp-up; None while the options do not say it, where it cannot be, or is too long to walk."""
+    ramp = known(BatchRamp.of, options)
+    return ramp if ramp is not None and ramp.intervals <= MOST_RAMP_STAGES else None
+
+
+def lengths_of(options: Mapping[str, Any]) -> Lengths | None:
+    """How long the training is; None while the options do not say it, or where they cannot be."""
+    return known(Lengths.of, options) if ramp_of(options) is not None else None
+
+
+def known(fact: Callable[[Mapping[str, Any]], Fact], options: Mapping[str, Any]) -> Fact | None:
+    """What follows from the options; None where one that it takes is not given (yet), or they contradict each other."""
+    try:
+        return fact(options)
+    except (TypeError, ValueError):
+        return None
+
+
+def batch_section(options: Mapping[str, Any], ramp: BatchRamp, layout: Layout | None) -> Section:
+    """The full batch, and the ramp-up to it, nominal beside actual."""
+    micro = options["micro_batch_size"]
+    values = PlannedBatch(
+        micro_batch_size=micro,
+        global_batch_size=ramp.global_batch_size,
+        tokens_per_step=ramp.global_batch_size * options["seq_length"] if options["seq_length"] else None,
+        micro_batches_per_step=_micro_batches(micro, ramp, layout),
+        rampup=_ramp_up(ramp) if ramp.is_ramp else None,
+    )
+    text = f"{ramp.global_batch_size:,} samples"
+    if values.tokens_per_step:
+        text += f" = {values.tokens_per_step:,} tokens a step"
+    rows = [("full batch", text)]
+    if layout is not None and values.micro_batches_per_step is not None:
+        rows.append(("micro-batches", f"{values.micro_batches_per_step} of {micro} on each of {layout.data} replicas"))
+    if values.rampup is None:
+        return Section("batch", "Batch", values, tuple(rows))
+    rows.append(
+        (
+            "ramp-up",
+            f"from {ramp.start} by {ramp.increment} over {ramp.ramp_samples:,} samples: "
+            f"{ramp.intervals} intervals of {ramp.samples_per_interval:,}",
+        )
+    )
+    return Section("batch", "Batch", values, tuple(rows), _ramp_table(values.rampup.stages, ramp), _RAMP_NOTE)
+
+
+_RAMP_NOTE = (
+    "Nominal: samples per interval / batch, rounded down. Actual: the batch follows the samples consumed, "
+    "as the trainer does it."
+)
+
+
+def _micro_batches(micro: int | None, ramp: BatchRamp, layout: Layout | None) -> int | None:
+    """Micro-batches of each replica in a step at the full batch; None where they do not divide."""
+    if layout is None or not micro or ramp.global_batch_size % (micro * layout.data):
+        return None
+    return ramp.global_batch_size // (micro * layout.data)
+
+
+def _ramp_up(ramp: BatchRamp) -> RampUp:
+    stages = [
+        RampStage(
+            batch_size=stage.batch_size,
+            first_sample=stage.first_sample,
+            nominal_steps=stage.nominal_steps or 0,
+            actual_steps=stage.actual_steps or 0,
+            nominal_steps_through=nominal,
+            actual_steps_through=stage.first_step - 1 + (stage.actual_steps or 0),
+        )
+        for stage, nominal in zip(ramp.stages()[:-1], ramp.nominal_steps_through(), strict=True)
+    ]
+    return RampUp(
+        start=ramp.start,
+        increment=ramp.increment,
+        samples=ramp.ramp_samples,
+        intervals=ramp.intervals,
+        samples_per_interval=ramp.samples_per_interval,
+        stages=stages,
+    )
+
+
+def _ramp_table(stages: list[RampStage], ramp: BatchRamp) -> tuple[tuple[str, ...], ...]:
+    heading = ("batch", "from sample", "nominal steps", "actual steps", "nominal in all", "actual in all")
+    shown = stages if len(stages) <= 2 * _STAGES_SHOWN else stages[:_STAGES_SHOWN] + stages[-2:]
+    rows = [tuple(f"{value:,}" for value in msgspec.structs.astuple(stage)) for stage in shown]
+    if len(shown) < len(stages):
+        rows.insert(_STAGES_SHOWN, ("...",) * len(heading))
+    last = ramp.stages()[-1]
+    rows.append((f"{last.batch_size:,}", f"{last.first_sample:,}", "", "to the end", "", ""))
+    return (heading, *rows)
+
+
+def schedule_section(options: Mapping[str, Any]) -> Section:
+    """Length and learning rate in samples, tokens and iterations; what is not known is None."""
+    lengths, sequence = lengths_of(options), options["seq_length"]
+    samples = lengths.train_samples if lengths is not None else None
+    iterations = lengths.train_iterations if lengths is not None else None
+    decay, warmup = known(samples_to_decay, options), known(samples_to_warm_up, options)
+    tokens = samples * sequence if samples and sequence else None
+    decay_tokens = decay * sequence if decay and sequence else None
+    rows = []
+    if samples and iterations is not None:
+        rows.append(("training", f"{samples:,} samples" + (f" = {billions(tokens)} tokens" if tokens else "")))
+        rows.append(("iterations", whole(iterations)))
+    if options["lr"] is not None:
+        rows.append(("learning rate", f"{options['lr']:g} to {options['min_lr']:g}, {options['lr_decay_style']}"))
+        if decay and options["lr_decay_style"] != "constant":
+            text = f"{decay:,} samples" + (f" = {billions(decay_tokens)} tokens" if decay_tokens else "")
+            rows.append(("decay over", text))
+            if last := known(samples_to_decay_last, options):
+                rows.append(("of which down", f"{last:,} samples, {options['lr_wsd_decay_style']}"))
+        if cooldown := known(samples_to_cool_down, options):
+            at, style = options["lr_cooldown_at_samples"], options["lr_cooldown_style"]
+            rows.append(("cooldown", f"{cooldown:,} samples from sample {at:,}, {style}"))
+        if warmup:
+            rows.append(("warm-up", f"{warmup:,} samples"))
+    values = PlannedSchedule(
+        train_samples=samples,
+        train_tokens=tokens,
+        train_iterations=iterations,
+        decay_samples=decay,
+        decay_tokens=decay_tokens,
+        warmup_samples=warmup,
+    )
+    return Section("schedule", "Schedule", values, tuple(rows))

@@ -1,0 +1,177 @@
+"""Layouts that fit the GPUs' memory, the fastest first, by a model of what a step does. Pure.
+
+A step of one replica takes (m + p - 1) turns of its slowest stage, m micro-batches through p stages, and then what
+replicas exchange. A turn is arithmetic, the sums that tensor-parallel ranks wait for, and what stages send each other.
+Nothing is taken to run beside anything else. Where the run's own speed is known all seconds are scaled to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opsctl.run.planning.gpus import Gpu
+from trainer.recipe.layout import Layout, blocks_per_stage
+from trainer.recipe.memory import RankMemory, fullest_rank, micro_batch, micro_batches
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import Options
+from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE, recomputed
+from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.sizes import PASSES, parameters_of_ranks, step_flops
+
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+#: Of a GPU's memory: the rest is for its libraries and for what its allocator leaves in pieces.
+USABLE = 0.9
+#: Of the stated peak that large products reach, and the tokens of a micro-batch at which they reach half of that.
+_KERNELS, _HALF_AT_TOKENS = 0.6, 256
+#: All-reduces of a block: two forward, two backward, and two where it is computed again.
+_SUMS, _SUMS_RECOMPUTED = 4, 6
+_FP32 = 4
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of one micro-batch on the slowest stage, by what they go to."""
+
+    compute_s: float
+    tensor_s: float
+    stages_s: float
+
+    @property
+    def all_s(self) -> float:
+        """Nothing runs beside anything else."""
+        return self.compute_s + self.tensor_s + self.stages_s
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One layout with its micro-batch, and what is recomputed; what it takes."""
+
+    layout: Layout
+    micro_batch: int
+    recompute: str
+    micro_batches: int
+    memory: RankMemory
+    turn: Turn
+    replicas_s: float
+
+    @property
+    def bubble(self) -> float:
+        """(p - 1) / m: turns in which a stage waits, for each in which it works."""
+        return (self.layout.pipeline - 1) / self.micro_batches
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step at the full batch, by the model alone."""
+        return self.turn.all_s * self.micro_batches * (1 + self.bubble) + self.replicas_s
+
+    @property
+    def waiting(self) -> float:
+        """The share of a step that is neither arithmetic nor bubble."""
+        return 1 - self.turn.compute_s * (self.micro_batches + self.layout.pipeline - 1) / self.step_s
+
+    @property
+    def memory_gb(self) -> float:
+        """The fullest GPU's peak, in GB (10^9 bytes)."""
+        return self.memory.peak_bytes / 1e9
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was found: all that fit, the fastest first, and of those that do not the one that needs least."""
+
+    fitting: tuple[Candidate, ...]
+    smallest: Candidate | None  # None: no layout divides at all
+
+
+def search(options: Options, shape: ModelShape, gpus: int, per_node: int, gpu: Gpu) -> Search:
+    """Every TP x PP x DP x micro-batch that divides, each with the least recomputation that fits.
+
+    TP stays within a node. The batch divides at every stage of its ramp-up.
+    """
+    fitting: list[Candidate] = []
+    smallest: Candidate | None = None
+    for layout, micro in _divisions(options, shape, gpus, per_node):
+        for recompute in (NONE, ATTENTION, BLOCK):
+            one = candidate(options, shape, layout, micro, recompute, per_node, gpu)
+            if one is None:
+                break
+            if smallest is None or one.memory_gb < smallest.memory_gb:
+                smallest = one
+            if one.memory_gb <= gpu.memory_gb * USABLE:
+                fitting.append(one)
+                break
+    fitting.sort(key=lambda one: (one.step_s, one.memory_gb, one.layout.tensor))
+    return Search(tuple(fitting), smallest)
+
+
+def _divisions(options: Options, shape: ModelShape, gpus: int, per_node: int) -> Iterator[tuple[Layout, int]]:
+    ramp = BatchRamp.of(options)
+    batches = math.gcd(ramp.start, ramp.increment, ramp.global_batch_size) if ramp.is_ramp else ramp.global_batch_size
+    for tensor in range(1, min(per_node, gpus) + 1):
+        if per_node % tensor or gpus % tensor or shape.heads % tensor or shape.groups % tensor:
+            continue
+        for pipeline in range(1, min(gpus // tensor, shape.layers) + 1):
+            if (gpus // tensor) % pipeline:
+                continue
+            layout = Layout(gpus, tensor, pipeline, gpus // tensor // pipeline)
+            yield from ((layout, micro) for micro in MICRO_BATCHES if batches % (micro * layout.data) == 0)
+
+
+def candidate(
+    options: Options, shape: ModelShape, layout: Layout, micro: int, recompute: str, per_node: int, gpu: Gpu
+) -> Candidate | None:
+    """What this choice takes; None where blocks or weights do not divide by it."""
+    chosen = options.replace(
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        micro_batch_size=micro,
+        recompute=recompute,
+        checkpoint_activations=False,
+        deepspeed_activation_checkpointing=False,
+    )
+    try:
+        _, memory = fullest_rank(chosen, shape, layout, gpu.is_before_ampere)
+    except ValueError:
+        return None
+    count = micro_batches(chosen, layout)
+    turn = turn_of(chosen, shape, layout, per_node, gpu)
+    return Candidate(layout, micro, recompute, count, memory, turn, replicas_s(chosen, shape, layout, per_node, gpu))
+
+
+def turn_of(options: Options, shape: ModelShape, layout: Layout, per_node: int, gpu: Gpu) -> Turn:
+    """One micro-batch, forward and backward, on the stage that takes longest."""
+    batch = micro_batch(options, shape, layout)
+    recompute = recomputed(options)
+    stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
+
+    def flops(blocks: int) -> float:
+        """Of so many blocks and the output layer."""
+        return step_flops(dataclasses.replace(shape, layers=blocks), batch.samples, batch.length, *PASSES[recompute])
+
+    output = 2 * flops(1) - flops(2)
+    slowest = max(flops(blocks) - (0 if stage == len(stages) - 1 else output) for stage, blocks in enumerate(stages))
+    reached = gpu.peak_tflops * 1e12 * _KERNELS * batch.tokens / (batch.tokens + _HALF_AT_TOKENS)
+    stream = batch.tokens * shape.hidden * batch.element_bytes
+    ring = 2 * (layout.tensor - 1) / layout.tensor
+    sums = (_SUMS_RECOMPUTED if recompute == BLOCK else _SUMS) * max(stages)
+    sent = 2 * stream if layout.pipeline > 1 else 0
+    between = gpu.gbs_of_each(layout.world_size <= per_node, per_node) * 1e9
+    return Turn(
+        compute_s=slowest / layout.tensor / reached,
+        tensor_s=sums * stream * ring / (gpu.within_node_gbs * 1e9),
+        stages_s=sent / between,
+    )
+
+
+def replicas_s(options: Options, shape: ModelShape, layout: Layout, per_node: int, gpu: Gpu) -> float:
+    """Seconds in which replicas add up gradients, in fp32 for bf16, and gather the weights that each has updated."""
+    stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
+    held = max(parameters_of_ranks(shape, stages, layout.tensor))
+    weights = 4 if shape.precision == "fp32" else 2
+    gradients = 2 if shape.precision == "fp16" else _FP32
+    share = (layout.data - 1) / layout.data
+    bandwidth = gpu.gbs_of_each(layout.tensor * layout.data <= per_node, per_node) * 1e9
+    return held * share * (2 * gradients + weights) / bandwidth

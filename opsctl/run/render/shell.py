@@ -1,0 +1,69 @@
+"""What an interactive shell of a run is: the script that it begins with, and the commands that open it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from opsctl.run.render.job_environment import cluster_lines
+from opsctl.run.render.templates import render_template
+from opsctl.slurm.cluster import Cluster
+
+#: What is started where nobody says what.
+INTERACTIVE = ("bash", "-i")
+
+
+@dataclass(frozen=True)
+class ShellRequest:
+    """What is to be around the shell."""
+
+    run_file: str  # absolute
+    folder: str  # absolute
+    environment: str | None  # the run's environment script
+    env: Mapping[str, str]  # [env], expanded
+    shared: bool  # whether a group shares the run
+    cluster: Cluster
+
+
+def shell_script(request: ShellRequest) -> str:
+    """The script; its arguments are what it becomes in the end. Raises RunFileError for what no line can hold."""
+    return render_template(
+        "shell.sh.j2",
+        umask="0007" if request.shared else "0022",
+        environment=request.environment,
+        env=sorted(request.env.items()),
+        run_file=request.run_file,
+        folder=request.folder,
+        cluster=cluster_lines(request.cluster),
+    )
+
+
+def new_job(script: str, command: Sequence[str], options: Mapping[str, str | None], terminal: bool) -> list[str]:
+    """The salloc that gets nodes and opens the shell on the first of them. None: an option that is not given.
+
+    Steps that are started in it have the whole allocation: the shell's own takes nothing of it.
+    """
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return ["salloc", *given, "srun", "--overlap", *_step(script, command, terminal)]
+
+
+def into_job(
+    script: str, command: Sequence[str], job_id: int, node: str | None, gpus: int | None, terminal: bool
+) -> list[str]:
+    """The srun that opens the shell beside what runs in a job already; without GPUs unless some are asked for."""
+    where = [f"--nodelist={node}"] if node else []
+    gres = f"gpu:{gpus}" if gpus else "none"
+    return ["srun", f"--jobid={job_id}", "--overlap", f"--gres={gres}", *where, *_step(script, command, terminal)]
+
+
+def _step(script: str, command: Sequence[str], terminal: bool) -> list[str]:
+    one_task = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mpi=none", "--export=ALL"]
+    return [
+        *one_task,
+        *(["--pty"] if terminal else []),
+        "bash",
+        "-c",
+        script,
+        "opsctl-shell",
+        *(command or INTERACTIVE),
+    ]

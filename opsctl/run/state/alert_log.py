@@ -1,0 +1,217 @@
+"""`.opsctl/alerts.jsonl`: each alert message made, and what became of it on each channel.
+
+What a channel still has to take follows from the lines alone, whoever wrote them, in the order of the file: no clocks
+are compared. A channel is known by a name that holds no secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from opsctl.core.files.state_files import FULL_DISK, make_folder, read_lines, room_kept
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state import alert_reserve
+from trainer.formats.tolerant import convert
+
+Kind = Literal["new", "reminder", "recovery", "escalation", "silence", "handed-over", "test"]
+#: Which channels a message is for, by the key of [alerts] that names them.
+CHANNELS, ESCALATION = "channels", "escalate_to"
+
+#: What ends a try to send: it arrived; nobody can know; it did not arrive; it never will.
+RESULTS = ("sent", "unknown", "failed", "refused")
+#: The wait after the first failed try in a row, doubled after each; where a message may have arrived, a longer one.
+BACK_OFF_S, BACK_OFF_MOST_S, BACK_OFF_UNKNOWN_MOST_S = 60.0, 3600.0, 86_400.0
+#: A channel that nobody has tried for so long is nobody's any more.
+ABANDONED = timedelta(days=3)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something to tell, in words."""
+
+    id: str
+    kind: str  # a Kind
+    at: datetime
+    title: str
+    body: str
+    severity: str = "warning"
+    keys: tuple[str, ...] = ()  # of the findings that it is about
+    to: tuple[str, ...] = (CHANNELS,)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line.
+
+    message: one was made. joined: somebody's settings name a channel, which is for messages after the one `id`.
+    sending: a try began; one of RESULTS ends it, and without one its sender died. part: one of several recipients has
+    it. dropped: it will never be sent there. ready: its URL can be had again. acknowledged, silenced, unsilenced: what
+    people said. full: from `at` to `until` the disk took no lines, and the reserve stored those before this one.
+    """
+
+    event: str
+    at: datetime
+    id: str = ""  # of the message
+    channel: str = ""
+    why: str = ""
+    by: str = ""
+    message: Message | None = None
+    keys: tuple[str, ...] = ()  # acknowledged
+    to: tuple[str, ...] = ()  # joined: of which messages it is one of the channels
+    until: datetime | None = None  # silenced, full
+    part: str = ""  # a digest of the recipient
+    retry_after_s: float | None = None  # failed: what the server asked for
+
+
+@dataclass(frozen=True)
+class ChannelSeen:
+    """How one channel has been doing."""
+
+    name: str
+    failing_since: datetime | None = None
+    detail: str = ""
+    waiting: int = 0  # messages that it has not taken yet
+    waiting_since: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What one channel has yet to take, and when it may be tried."""
+
+    channel: str
+    owed: tuple[Message, ...] = ()  # oldest first
+    unfinished: tuple[str, ...] = ()  # ids whose try has no end: their sender died
+    parts: frozenset[tuple[str, str]] = frozenset()  # (id, recipient's digest) that has it
+    failures: int = 0  # in a row, up to now
+    failing_since: datetime | None = None
+    last_at: datetime | None = None  # of the last of those
+    wait_s: float = 0.0  # after it
+    detail: str = ""
+    is_unresolved: bool = False  # the last failure was that there is no URL to send to
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it may be tried. A clock that was stepped back is no reason to wait longer."""
+        return self.last_at is None or not timedelta(0) <= now - self.last_at < timedelta(seconds=self.wait_s)
+
+
+def events(paths: RunPaths) -> list[Event]:
+    """All lines, oldest first; none where nothing was ever made. Raises OSError where they cannot be read."""
+    stored = (convert(line, Event) for line in alert_reserve.read(paths).lines)
+    lines = read_lines(paths.output, paths.alert_log, Event)
+    return [*lines, *(one for one in stored if one is not None and one not in lines)]
+
+
+def append_event(paths: RunPaths, event: Event) -> None:
+    """Append one line; on a full disk it goes into the reserve. Raises OSError."""
+    make_folder(paths.output, paths.state)
+    alert_reserve.append_line(paths, event)
+
+
+@contextlib.contextmanager
+def room_for_lines(paths: RunPaths, size_bytes: int) -> Iterator[None]:
+    """Keep room for lines that have to be written right afterwards. Raises OSError where there is none."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(room_kept(paths.output, paths.state, size_bytes))
+        except OSError as error:
+            if error.errno not in FULL_DISK or not alert_reserve.has_room(paths, size_bytes):
+                raise
+        yield
+
+
+def messages(lines: Iterable[Event]) -> list[Message]:
+    """All messages, each once, oldest first."""
+    found: dict[str, Message] = {}
+    for line in lines:
+        if line.event == "message" and line.message is not None:
+            found.setdefault(line.message.id, line.message)
+    return list(found.values())
+
+
+def joins(lines: Sequence[Event], channel: str, to: Collection[str], now: datetime) -> Event | None:
+    """The line by which a channel is one from now on; None where it is one already.
+
+    It gets what no channel has had yet: what everybody else was told before is no news to anybody.
+    """
+    joined = [line for line in lines if line.event == "joined" and line.channel == channel]
+    wanted = tuple(sorted(to))
+    if joined:
+        is_same = joined[-1].to == wanted
+        return None if is_same else Event(event="joined", at=now, id=joined[0].id, channel=channel, to=wanted)
+    settled = {line.id for line in lines if line.event in ("sent", "dropped")}
+    told = [message.id for message in messages(lines) if message.id in settled]
+    return Event(event="joined", at=now, id=told[-1] if told else "", channel=channel, to=wanted)
+
+
+def queue_of(lines: Sequence[Event], channel: str) -> Queue:
+    """What `channel` has yet to take; nothing for one that never joined."""
+    joined = [line for line in lines if line.event == "joined" and line.channel == channel]
+    if not joined:
+        return Queue(channel)
+    after, to = joined[0].id, set(joined[-1].to)
+    made = messages(lines)
+    ids = [message.id for message in made]
+    if not after:
+        first = 0
+    elif after in ids:
+        first = ids.index(after) + 1
+    else:  # its line is lost: what stands before the joining was told to somebody, as far as anybody can know
+        first = len(messages(lines[: lines.index(joined[0])]))
+    own = [line for line in lines if line.channel == channel]
+    done = {line.id for line in own if line.event in ("sent", "dropped")}
+    owed = tuple(one for one in made[first:] if one.id not in done and to & set(one.to) and one.kind != "test")
+    begun: set[str] = set()
+    for line in own:
+        if line.event == "sending":
+            begun.add(line.id)
+        elif line.event in RESULTS:
+            begun.discard(line.id)
+    parts = frozenset((line.id, line.part) for line in own if line.event == "part")
+    failing = _failures(own)
+    if not failing:
+        return Queue(channel, owed, tuple(sorted(begun)), parts)
+    last = failing[-1]
+    most_s = BACK_OFF_UNKNOWN_MOST_S if last.event == "unknown" else BACK_OFF_MOST_S
+    wait_s = min(most_s, BACK_OFF_S * 2 ** min(len(failing) - 1, 20))
+    return Queue(
+        channel,
+        owed,
+        tuple(sorted(begun)),
+        parts,
+        failures=len(failing),
+        failing_since=failing[0].at,
+        last_at=last.at,
+        wait_s=max(wait_s, min(last.retry_after_s or 0.0, BACK_OFF_UNKNOWN_MOST_S)),
+        detail=last.why,
+        is_unresolved=not last.id,
+    )
+
+
+def channels_seen(lines: Sequence[Event], now: datetime) -> list[ChannelSeen]:
+    """Every channel that somebody's settings name, sorted by name; a failing one that nobody tries any more is no
+    longer failing.
+    """
+    found = []
+    for name in sorted({line.channel for line in lines if line.event == "joined"}):
+        queue = queue_of(lines, name)
+        since, oldest = queue.failing_since, min((one.at for one in queue.owed), default=None)
+        if since is not None and queue.last_at is not None and now - queue.last_at > ABANDONED:
+            found.append(ChannelSeen(name, None, "nobody has tried it for days", len(queue.owed), oldest))
+        else:
+            found.append(ChannelSeen(name, since, queue.detail, len(queue.owed), oldest))
+    return found
+
+
+def _failures(own: Sequence[Event]) -> list[Event]:
+    """The last tries in a row that did not arrive, oldest first."""
+    row: list[Event] = []
+    for line in own:
+        if line.event in ("sent", "dropped", "ready"):
+            row = []
+        elif line.event in ("failed", "refused", "unknown"):
+            row.append(line)
+    return row

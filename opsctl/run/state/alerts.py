@@ -1,0 +1,347 @@
+"""`.opsctl/alerts.json`: what is remembered of findings. Since when, who was told, who has acknowledged.
+
+One truth for everybody who watches a run: whoever finds something makes the message, under one lock, and whoever has
+channels sends it. What is remembered and the messages that follow from it are written at once; the log gets them right
+after, or from whoever comes next. A damaged memory is made anew from the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import locked, make_folder, read_text
+from opsctl.core.files.trusted import open_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state import alert_log, alert_reserve
+from opsctl.run.state.alert_log import ChannelSeen, Event, Message
+from trainer.formats.json_text import json_line, plain
+from trainer.formats.tolerant import convert, decode
+
+SCHEMA_VERSION = 1
+#: How long others' short changes are waited for.
+LOCK_WAIT_S = 20.0
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One finding that is open, or has ended without everybody knowing yet."""
+
+    severity: Annotated[str, msgspec.Meta(pattern=r"\A(warning|critical|unknown)\Z")]  # as last seen
+    since: datetime
+    last_seen: datetime
+    text: str = ""
+    todo: str = ""
+    evidence: tuple[str, ...] = ()
+    told_at: datetime | None = None  # the last news of it; None: nobody was told
+    told_severity: Annotated[str, msgspec.Meta(pattern=r"\A(|warning|critical|unknown)\Z")] = (
+        ""  # the worst that was told
+    )
+    reminders: int = 0
+    reminded_at: datetime | None = None
+    escalated_at: datetime | None = None
+    acknowledged_by: str = ""
+    acknowledged_at: datetime | None = None
+    acknowledged_why: str = ""
+    held_since: datetime | None = None  # it would have been told then, but for the hour's limit or the quiet hours
+    recovered_at: datetime | None = None  # it has ended; who was told of it is told that when that may be
+
+
+class Silence(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing is told until then."""
+
+    until: datetime
+    by: str = ""
+    at: datetime | None = None
+    why: str = ""
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    schema_version: int = SCHEMA_VERSION
+    findings: dict[str, Remembered] = {}
+    silence: Silence | None = None
+    hour: tuple[datetime, ...] = ()  # when the last hour's messages were made
+    made: tuple[Message, ...] = ()  # those that the log may not have yet
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A finding of whoever has no checks to run: a job, a tick."""
+
+    key: str  # that of the check which finds the same, so that it also ends it
+    severity: str  # "warning" or "critical"
+    text: str
+    todo: str = ""
+
+
+@dataclass
+class Opened:
+    """The memory in the hands of this process, its lock held."""
+
+    paths: RunPaths
+    memory: Memory
+    problem: str = ""  # what was wrong with the file
+    _raw: dict[str, Any] = field(default_factory=dict)  # as it was, with what a newer release has added
+
+    def write(self, memory: Memory, new: Sequence[Message] = (), said: Sequence[Event] = ()) -> None:
+        """Keep `memory`, and put its new messages and what people said on record. Raises OSError: nothing was kept.
+
+        Where only the log cannot be written, the memory keeps the messages for it.
+        """
+        kept = msgspec.structs.replace(memory, made=(*self.memory.made, *new))
+        value = _with_unknown(plain(kept), self._raw)
+        alert_reserve.write_memory(self.paths, value)
+        self.memory, self._raw = kept, value
+        try:
+            for event in said:
+                alert_log.append_event(self.paths, event)
+        except OSError as error:
+            self.problem = f"not on record: cannot write {self.paths.alert_log}: {error.strerror}"
+        self.settle()
+
+    def settle(self) -> None:
+        """Bring the messages of the memory into the log; where that cannot be written, whoever comes next does."""
+        if not self.memory.made:
+            return
+        try:
+            known = {one.id for one in alert_log.messages(alert_log.events(self.paths))}
+            for one in self.memory.made:
+                if one.id not in known:
+                    alert_log.append_event(self.paths, Event(event="message", at=one.at, id=one.id, message=one))
+        except OSError as error:
+            self.problem = f"sent later: cannot write {self.paths.alert_log}: {error.strerror}"
+            return
+        self.memory = msgspec.structs.replace(self.memory, made=())
+
+
+@contextlib.contextmanager
+def opened(paths: RunPaths, what: str) -> Iterator[Opened]:
+    """The memory, nobody else's to change meanwhile. Raises OpsctlError where it is locked too long; OSError."""
+    with contextlib.suppress(OSError):  # what is missing of it the disk may have no room for now
+        keep_room(paths)
+    make_folder(paths.output, paths.state)
+    with locked(paths.output, paths.alerts_lock, LOCK_WAIT_S, what):
+        stored = alert_reserve.settle(paths)
+        memory, raw, problem = _read(paths)
+        found = Opened(paths, memory, problem or stored.describe(paths), raw)
+        found.settle()
+        yield found
+
+
+def keep_room(paths: RunPaths) -> None:
+    """Make what alerts need on a disk that will be full one day. Raises OSError."""
+    make_folder(paths.output, paths.alert_senders)
+    os.close(open_file(paths.output, paths.alerts_lock, os.O_RDWR | os.O_CREAT))
+    alert_reserve.keep(paths)
+
+
+def remembered(paths: RunPaths) -> Memory:
+    """The memory for those who only look. Raises OSError where it cannot be read."""
+    return _read(paths)[0]
+
+
+def open_alerts(paths: RunPaths) -> dict[str, Remembered]:
+    """Finding key -> what is remembered, of those that have not ended. Raises OSError where it cannot be read."""
+    return {key: one for key, one in remembered(paths).findings.items() if one.recovered_at is None}
+
+
+def silence_of(paths: RunPaths, now: datetime) -> Silence | None:
+    """What keeps everybody from being told now. Raises OSError."""
+    silence = remembered(paths).silence
+    return silence if silence is not None and now < silence.until else None
+
+
+def events(paths: RunPaths) -> list[Event]:
+    """What was made, sent and said, oldest first. Raises OSError."""
+    return alert_log.events(paths)
+
+
+def channels_seen(paths: RunPaths, now: datetime) -> list[ChannelSeen]:
+    """How the channels have been doing. Raises OSError."""
+    return alert_log.channels_seen(alert_log.events(paths), now)
+
+
+def note(paths: RunPaths, noted: Sequence[Noted], now: datetime) -> int:
+    """Make a message of what is not known yet, for whoever has channels and next comes by; how many were new.
+
+    It may be called at every look: what is open is told once, and again when it has become worse. Raises OpsctlError,
+    OSError.
+    """
+    if not noted:
+        return 0
+    with opened(paths, "note an alert") as memory:
+        findings, new = dict(memory.memory.findings), []
+        for one in noted:
+            known = findings.get(one.key)
+            is_open = known is not None and known.recovered_at is None
+            is_worse = known is not None and (known.told_severity, one.severity) == ("warning", "critical")
+            if known is not None and is_open and not is_worse and known.told_at is not None:
+                continue
+            findings[one.key] = Remembered(
+                severity=one.severity,
+                since=known.since if known is not None and is_open else now,
+                last_seen=now,
+                text=one.text,
+                todo=one.todo,
+                told_at=now,
+                told_severity=one.severity,
+            )
+            body = f"{one.text}\n" + (f"do: {one.todo}\n" if one.todo else "") + f"({one.key})"
+            title = f"{one.severity.upper()}: {one.text}"
+            new.append(made("handed-over", now, title, body, one.severity, (one.key,)))
+        if new:
+            memory.write(msgspec.structs.replace(memory.memory, findings=findings), new)
+        return len(new)
+
+
+def note_recovered(paths: RunPaths, keys: Sequence[str], now: datetime) -> int:
+    """Say that what was noted has ended; how many were open. Raises OpsctlError, OSError."""
+    if not set(keys) & set(open_alerts(paths)):
+        return 0
+    with opened(paths, "note the end of an alert") as memory:
+        findings, new = dict(memory.memory.findings), []
+        for key in keys:
+            known = findings.pop(key, None)
+            if known is not None and known.recovered_at is None and known.told_at is not None:
+                new.append(made("recovery", now, f"recovered: {known.text}", f"{known.text} ({key})", "ok", (key,)))
+        memory.write(msgspec.structs.replace(memory.memory, findings=findings), new)
+        return len(new)
+
+
+def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime) -> list[str]:
+    """Put on record that the caller looks after what `meant` says; returns that. Raises OpsctlError, OSError."""
+    with opened(paths, "acknowledge") as memory:
+        findings = dict(memory.memory.findings)
+        wanted = meant(keys, findings)
+        if wanted:
+            for key in wanted:
+                findings[key] = msgspec.structs.replace(
+                    findings[key], acknowledged_by=account_name(), acknowledged_at=now, acknowledged_why=why
+                )
+            said = Event(event="acknowledged", at=now, keys=tuple(wanted), by=account_name(), why=why)
+            memory.write(msgspec.structs.replace(memory.memory, findings=findings), said=[said])
+        return wanted
+
+
+def meant(keys: Sequence[str], findings: Mapping[str, Remembered]) -> list[str]:
+    """Keys of open findings: those named, also by the check or by the first word of what it is about; all for none.
+
+    A key that has a blank may come in two words. Raises OpsctlError for one that names nothing open.
+    """
+    is_open = sorted(key for key, one in findings.items() if one.recovered_at is None)
+    if not keys:
+        return is_open
+    wanted: dict[str, None] = {}
+    for key in [" ".join(keys)] if " ".join(keys) in is_open else keys:
+        named = [key] if key in is_open else [one for one in is_open if key in (_check_of(one), one.partition(" ")[0])]
+        if not named:
+            listed = ", ".join(map(shlex.quote, is_open)) or "nothing is open"
+            raise OpsctlError(f"not open: {key}; open: {listed}")
+        wanted.update(dict.fromkeys(named))
+    return list(wanted)
+
+
+def _check_of(key: str) -> str:
+    return key.partition(":")[0]
+
+
+def silence(paths: RunPaths, until: datetime | None, why: str, now: datetime) -> Silence | None:
+    """Let nothing be told until then; None: from now on everything. Returns what was so before. Raises as above."""
+    with opened(paths, "silence alerts") as memory:
+        before = memory.memory.silence
+        who = account_name()
+        # One that ends is not taken away: at its end the next look says what is still open.
+        after = Silence(until=until or now, by=who, at=now, why=why) if until or before else None
+        if after is not None:
+            event = Event(event="silenced" if until else "unsilenced", at=now, by=who, why=why, until=until)
+            memory.write(msgspec.structs.replace(memory.memory, silence=after), said=[event])
+        return before
+
+
+def made(kind: str, at: datetime, title: str, body: str, severity: str, keys: Sequence[str], **more: Any) -> Message:
+    """A message, its id from what it says and when."""
+    text = json_line([kind, at, title, body, *keys])
+    name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:10]
+    return Message(id=name, kind=kind, at=at, title=title, body=body, severity=severity, keys=tuple(keys), **more)
+
+
+def from_log(lines: Sequence[Event]) -> Memory:
+    """The memory as far as the log tells it."""
+    findings: dict[str, Remembered] = {}
+    quiet: Silence | None = None
+    for line in lines:
+        one = line.message
+        if line.event == "acknowledged":
+            for key in line.keys:
+                if key in findings:
+                    findings[key] = msgspec.structs.replace(
+                        findings[key],
+                        acknowledged_by=line.by,
+                        acknowledged_at=line.at,
+                        acknowledged_why=line.why,
+                    )
+        elif line.event in ("silenced", "unsilenced"):
+            quiet = Silence(until=line.until, by=line.by, at=line.at, why=line.why) if line.until else None
+        elif line.event == "message" and one is not None:
+            _take_message(findings, one)
+    return Memory(findings=findings, silence=quiet)
+
+
+def _take_message(findings: dict[str, Remembered], one: Message) -> None:
+    for key in one.keys:
+        known = findings.get(key)
+        if one.kind in ("new", "handed-over", "silence"):
+            since = known.since if known else one.at
+            worst = one.severity if one.severity in ("warning", "critical") else "warning"
+            findings[key] = Remembered(
+                severity=worst, since=since, last_seen=one.at, text=one.title, told_at=one.at, told_severity=worst
+            )
+        elif one.kind == "recovery":
+            findings.pop(key, None)
+        elif known is not None and one.kind == "reminder":
+            findings[key] = msgspec.structs.replace(known, reminders=known.reminders + 1, reminded_at=one.at)
+        elif known is not None and one.kind == "escalation":
+            findings[key] = msgspec.structs.replace(known, escalated_at=one.at)
+
+
+def _read(paths: RunPaths) -> tuple[Memory, dict[str, Any], str]:
+    """The memory, the file as it is, and what is wrong with it. Raises OSError."""
+    stored, text = alert_reserve.read(paths), read_text(paths.output, paths.alerts)
+    newest = stored.newest_memory(text)
+    if newest is not None:
+        text = json_line(newest)
+    if text is None:
+        lines = alert_log.events(paths)
+        return from_log(lines), {}, f"{paths.alerts} is gone: made anew from {paths.alert_log.name}" if lines else ""
+    raw = decode(text, dict[str, Any])
+    memory = None if raw is None else convert(raw, Memory)
+    if raw is None or memory is None:
+        memory = from_log(alert_log.events(paths))
+        return memory, {}, f"{paths.alerts} is damaged: made anew from {paths.alert_log.name}"
+    newer = memory.schema_version > SCHEMA_VERSION
+    problem = f"{paths.alerts} is a newer release's: what that has added is kept as it is" if newer else ""
+    return memory, raw, problem
+
+
+def _with_unknown(value: Any, before: Any) -> Any:
+    """`value` with the keys of `before`, and of what is in it under the same names, that this release does not know."""
+    unknown = {key: one for key, one in before.items() if key not in msgspec.structs.asdict(Memory())}
+    merged = {**unknown, **value, "schema_version": max(SCHEMA_VERSION, value["schema_version"])}
+    fields = {one.encode_name for one in msgspec.structs.fields(Remembered)}
+    old = before.get("findings")
+    for key, one in merged["findings"].items():
+        was = old.get(key) if isinstance(old, dict) else None
+        if isinstance(was, dict):
+            merged["findings"][key] = {**{name: said for name, said in was.items() if name not in fields}, **one}
+    return merged

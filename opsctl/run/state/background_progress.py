@@ -1,0 +1,45 @@
+"""What a long command tells of its progress while it is a Slurm job's, so that it is not gone on with in vain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+#: Set for a command that is carried out by an errand's job: the file that it may tell its progress in.
+PROGRESS_VARIABLE = "OPSCTL_ERRAND_PROGRESS"
+#: Between two words of one command, seconds.
+_PAUSE_S = 5.0
+_told_at: dict[str, float] = {}
+
+
+class ErrandProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """`progress.json` of an errand."""
+
+    done: int  # whatever the command counts, of this start: what no later start has to do again
+
+
+def tell_progress(done: int) -> None:
+    """Tell that `done` of whatever is counted is done for good in this start; at most every some seconds.
+
+    Costs nothing where nobody listens. What cannot be told stops nobody.
+    """
+    place = os.environ.get(PROGRESS_VARIABLE)
+    if not place or done <= 0 or time.monotonic() - _told_at.get(place, -_PAUSE_S) < _PAUSE_S:
+        return
+    # Where nobody listens nothing of a trainer is loaded: a folder named so may lie where somebody stands.
+    from opsctl.core.files.state_files import write_state
+
+    _told_at[place] = time.monotonic()
+    path = Path(place)
+    with contextlib.suppress(OSError):
+        write_state(path.parent, path, ErrandProgress(done=done))
+
+
+def errand_at_work() -> str:
+    """The errand that this process carries out; empty where it was typed."""
+    place = os.environ.get(PROGRESS_VARIABLE)
+    return Path(place).parent.name if place else ""

@@ -1,0 +1,290 @@
+"""The kill switch: a file whose presence makes a training save and leave, whoever owns the job.
+
+It lies in the run's output folder, and no record can put it elsewhere. Its content says who, when and why; that
+something is there is what counts, so `touch` triggers and `rm` deactivates. Nothing here needs Slurm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.reserve import take_reserve, write_reserve
+from opsctl.core.files.state_files import FULL_DISK, create_state, read_state, remove, touch_new
+from opsctl.core.files.trusted import Untrusted, kind_of
+from opsctl.core.output import printable
+from opsctl.core.timestamps import iso, now, to_the_second
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.group_folder import is_open_to_group, open_output, owner_of, way_in
+from trainer.formats.json_text import Moment
+
+#: Longest content read: whatever else somebody writes there, it only has to exist.
+_LARGEST_BYTES = 64 * 1024
+#: Longest reason that is kept, and longest word of the file that is shown, in characters.
+LONGEST_WORDS = 500
+#: Room for a note with the longest reason, escaped as JSON.
+RESERVE_BYTES = 8192
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What the switch itself says."""
+
+    by: str = ""
+    host: str = ""
+    at: datetime | None = None  # somebody who writes it by hand may leave the zone away
+    why: str = ""
+
+
+#: What the reserve says until somebody triggers with it, and on a disk so full that not even that can be changed.
+_OF_NOBODY = Note(by="somebody", why="on a full disk, where it could not be written who and why")
+
+
+class _RecordedPath(msgspec.Struct, frozen=True):
+    """`.opsctl/kill-switch.json` of older releases, which could put the switch elsewhere."""
+
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class KillSwitchState:
+    """What the file system says about a run's kill switch."""
+
+    path: Path
+    is_armed: bool  # a group can create the file
+    is_triggered: bool
+    by: str = ""  # who triggered it; the owner of what is there when that does not say
+    host: str = ""
+    at: datetime | None = None
+    why: str = ""
+    kind: str = ""  # what is there, in words; empty for a file
+    owner: str = ""  # whose folder it is in; empty where there is none
+
+    def describe(self) -> str:
+        """Who, when and why in a few words; empty when it is not triggered."""
+        if not self.is_triggered:
+            return ""
+        when = f" at {iso(self.at)}" if self.at else ""
+        kind = f" ({self.kind} is in its place, which counts)" if self.kind else ""
+        return f"by {self.by or 'somebody'}{when}{kind}" + (f": {self.why}" if self.why else "")
+
+    def readiness(self) -> str:
+        """Who could trigger it, in a few words."""
+        if self.is_armed:
+            return "armed"
+        return f"only {self.owner} can trigger it" if self.owner else "no output folder yet"
+
+
+class PrintedLooker(msgspec.Struct, frozen=True):
+    """A live job, which looks at a kill switch."""
+
+    job: Annotated[str, Meta(description="The job as squeue shows it.")]
+    looks_at: Annotated[str, Meta(description="Path where it looks, as it was when it began.")]
+    sees_it: Annotated[bool, Meta(description="Whether that is this run's switch, also where the folder was moved.")]
+    said: Annotated[str | None, Meta(description="Its word; null when there was none in time.")]
+
+
+class PrintedKillSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run's kill switch; who, when and why are null while it is not triggered and where its file does not say."""
+
+    path: Annotated[str, Meta(description="Absolute path of the file.")]
+    armed: Annotated[bool, Meta(description="Whether a group can create the file.")]
+    triggered: Annotated[bool, Meta(description="Whether the file, or anything else, is there.")]
+    by: Annotated[str | None, Meta(description="Who triggered it; the file's owner when the file does not say.")]
+    host: Annotated[str | None, Meta(description="Where they did.")]
+    at: Annotated[Moment | None, Meta(description="When they did.")]
+    why: Annotated[str | None, Meta(description="Why they did.")]
+    story: Annotated[str | None, Meta(description="Who, when and why in a few words.")]
+    changed: Annotated[bool | None, Meta(description="Whether this command changed it; not where it only looks.")] = (
+        None
+    )
+    live: Annotated[
+        tuple[PrintedLooker, ...] | None, Meta(description="The live jobs, and what each said; only when triggering.")
+    ] = None
+
+
+def printed_switch(
+    state: KillSwitchState, changed: bool | None = None, live: tuple[PrintedLooker, ...] | None = None
+) -> PrintedKillSwitch:
+    """`state` for programs. `changed`: whether that is news; None where nobody tried. `live`: only of `trigger`."""
+    return PrintedKillSwitch(
+        path=str(state.path),
+        armed=state.is_armed,
+        triggered=state.is_triggered,
+        by=state.by or None,
+        host=state.host or None,
+        at=to_the_second(state.at),
+        why=state.why or None,
+        story=state.describe() or None,
+        changed=changed,
+        live=live,
+    )
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a command did: the state it left, and whether that is news."""
+
+    state: KillSwitchState
+    changed: bool
+
+
+def is_triggered(path: Path) -> bool:
+    """Whether anything is at `path`. Raises OpsctlError when that cannot be seen: blind must not pass for "no"."""
+    return _found(path) is not None
+
+
+def state(paths: RunPaths) -> KillSwitchState:
+    """Whether the switch is armed and triggered, and by whom. An empty or foreign file counts, as its owner's.
+
+    Raises OpsctlError when it cannot be seen.
+    """
+    path = paths.kill_switch
+    found = _found(path)
+    is_armed = is_open_to_group(paths.output)
+    owner = owner_of(paths.output) if paths.output.exists() else ""
+    if found is None:
+        return KillSwitchState(path, is_armed, False, owner=owner)
+    note = read_state(paths.output, path, Note, _LARGEST_BYTES) or Note()
+    at = note.at or datetime.fromtimestamp(found.st_mtime, UTC)
+    return KillSwitchState(
+        path,
+        is_armed,
+        True,
+        by=_words(note.by) or account_name(found.st_uid),
+        host=_words(note.host),
+        at=at.replace(tzinfo=UTC) if at.tzinfo is None else at,
+        why=_words(note.why),
+        kind="" if stat.S_ISREG(found.st_mode) else kind_of(found.st_mode),
+        owner=owner,
+    )
+
+
+def path_passed_over(paths: RunPaths) -> str:
+    """Where a record of an older release, or somebody's hand, says that the switch is, and it is not; else empty."""
+    said = (read_state(paths.output, paths.state / "kill-switch.json", _RecordedPath) or _RecordedPath()).path
+    return "" if said == str(paths.kill_switch) else _words(said)
+
+
+def arm(paths: RunPaths, group: str | None = None) -> Change:
+    """Make the output folder, the group's if one is named, and keep ready what triggering needs on a full disk.
+
+    Raises RunFileError for a group that is not there, OpsctlError when the folder cannot be opened to it.
+    """
+    before = group is not None and is_open_to_group(paths.output, group)
+    open_output(paths, group)
+    write_reserve(paths.output, paths.kill_switch_reserve, _OF_NOBODY, RESERVE_BYTES)
+    return Change(state(paths), group is not None and not before)
+
+
+def trigger(paths: RunPaths, why: str = "") -> Change:
+    """Create the switch with who, when and why. What is there already stays as it is, whatever it is: it counts.
+
+    Raises OpsctlError when it cannot be created.
+    """
+    note = Note(account_name(), socket.gethostname(), now().replace(microsecond=0), _words(why))
+    changed = _create(paths, note)
+    return Change(state(paths), changed)
+
+
+def _create(paths: RunPaths, note: Note) -> bool:
+    path = paths.kill_switch
+    try:
+        changed = create_state(paths.output, path, note)
+    except FileNotFoundError:
+        raise OpsctlError(f"no folder {path.parent}: the run has no output yet, nothing can be killed there") from None
+    except Untrusted:
+        return _create_where_everybody_may(path)
+    except PermissionError:
+        raise OpsctlError(f"may not create {path}: permission denied; {way_in(path.parent)}") from None
+    except OSError as error:
+        return _create_on_a_full_disk(paths, note, error)
+    found = _found(path)
+    if changed and found is not None and not found.st_size:
+        # It counts already; the reserve can also say who and why.
+        _use_reserve(paths, note)
+    return changed
+
+
+def _create_where_everybody_may(path: Path) -> bool:
+    """An empty file in the folder that was named is no risk, and what stops a training must not wait for a chmod."""
+    try:
+        return touch_new(path)
+    except OSError as found:
+        raise OpsctlError(f"cannot create {path}: {found.strerror}; {way_in(path.parent)}") from None
+
+
+def _create_on_a_full_disk(paths: RunPaths, note: Note, error: OSError) -> bool:
+    """With no room for a file, the reserve becomes the switch. Raises OpsctlError naming what failed."""
+    path, failed = paths.kill_switch, _use_reserve(paths, note)
+    if failed is None:
+        return True
+    if is_triggered(path):  # by somebody else, who was quicker to take it
+        return False
+    reason = FULL_DISK.get(error.errno or 0) or error.strerror
+    reserve = FULL_DISK.get(failed.errno or 0) or failed.strerror
+    raise OpsctlError(
+        f"cannot create {path}: {reason}, nor rename {paths.kill_switch_reserve} to it: {reserve}; "
+        "remove any file there and trigger again, or let somebody with room in their quota do it"
+    )
+
+
+def _use_reserve(paths: RunPaths, note: Note) -> OSError | None:
+    try:
+        take_reserve(paths.output, paths.kill_switch_reserve, paths.kill_switch, note)
+    except OSError as error:
+        return error
+    return None
+
+
+def deactivate(paths: RunPaths) -> Change:
+    """Remove the switch. Returns what it was; `changed` is False when there was nothing to remove.
+
+    A link goes, not what it points to; a folder is refused by name.
+    """
+    before = state(paths)
+    try:
+        changed = remove(paths.output, before.path)
+    except IsADirectoryError:
+        raise OpsctlError(
+            f"{before.path} is a folder, which counts as triggered, and not a kill switch: remove it by hand"
+        ) from None
+    except Untrusted as error:
+        raise OpsctlError(f"may not remove {before.path}: {error.filename} {error.strerror}") from None
+    except PermissionError:
+        raise OpsctlError(f"may not remove {before.path}: permission denied; {way_in(paths.output)}") from None
+    if changed:
+        _keep_reserve(paths)
+    return Change(before, changed)
+
+
+def _keep_reserve(paths: RunPaths) -> None:
+    """The one that was used is replaced while there is room again; next time is soon enough where it cannot be."""
+    with contextlib.suppress(OSError):
+        write_reserve(paths.output, paths.kill_switch_reserve, _OF_NOBODY, RESERVE_BYTES)
+
+
+def _found(path: Path) -> os.stat_result | None:
+    """What is at `path` itself, be it a link to nowhere; None for nothing. Raises OpsctlError as `is_triggered`."""
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise OpsctlError(f"cannot look at the kill switch {path}: {error.strerror}; {way_in(path.parent)}") from None
+
+
+def _words(text: str) -> str:
+    """One printable line that fits a screen: the file may hold anything, and so may what is typed."""
+    cut = text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 3] + "..."
+    return printable(cut, " ").strip()

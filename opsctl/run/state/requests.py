@@ -1,0 +1,275 @@
+"""Requests: what somebody who shares a run asks the owner's jobs to do, and the record of what came of it.
+
+A request is a file `.opsctl/requests/ID.json`, made whole under a random name. Who asks is whose file it is, as the
+opened file shows it; what it says is an action's name and numbers, never a command or a path. Whoever carries it out
+first takes it, by a rename into `taken/`, which one of several wins, and judges what it took. Then it is a line of
+`.opsctl/audit.jsonl`, and the file goes. A process that takes requests holds a lock on a file of its own as long as it
+lives, so that what a dead one had begun can be told from what is being done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from opsctl.core.account import account_name
+from opsctl.core.files.state_files import make_folder, parsed, read_lines, write_state
+from opsctl.core.files.trusted import Keepers, Untrusted, listed_within, open_within, opened_folder
+from opsctl.core.output import printable
+from opsctl.run.config.paths import RunPaths
+from trainer.formats.json_text import Moment
+
+SCHEMA_VERSION = 1
+#: A request is some hundred bytes.
+_LARGEST_BYTES = 64 * 1024
+#: Longest word of a request that is kept, in characters.
+LONGEST_WORDS = 500
+#: More than anybody asks for in good faith.
+MOST_TASKS = 1000
+_JOB = re.compile(r"\d+(_\d+)?", re.ASCII)
+_NAME = re.compile(r"(?P<id>[\w-]{1,64})\.json", re.ASCII)
+_TAKEN = re.compile(r"(?P<id>[\w-]{1,64})\.(?P<mark>[0-9a-f]{16})\.json", re.ASCII)
+
+
+class Action(StrEnum):
+    """What can be asked for."""
+
+    SAVE = "save"
+    STOP = "stop"
+    REQUEUE = "requeue"
+    STACKS = "stacks"
+    CANCEL_QUEUED = "cancel-queued"
+    HOLD_QUEUED = "hold-queued"
+    RELEASE_QUEUED = "release-queued"
+    EXTEND_CHAIN = "extend-chain"
+
+
+#: What one job is asked for; the others are about what its owner has in the queue.
+OF_A_JOB = frozenset({Action.SAVE, Action.STOP, Action.REQUEUE, Action.STACKS})
+
+
+class Outcome(StrEnum):
+    """What came of a request."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+    TOO_LATE = "too-late"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says. Whom it is meant for the asker has found out; whether that is still so is looked at anew."""
+
+    schema_version: int = SCHEMA_VERSION
+    action: str
+    why: str = ""
+    host: str = ""  # where it was asked, as the asker says
+    owner: str = ""  # the account whose jobs are meant
+    job: str = ""  # the job that is meant, as squeue shows it; empty: what the owner has queued
+    attempt: str = ""  # its attempt; empty where it had none yet: ids of jobs start over
+    chains: tuple[int, ...] = ()  # the arrays that were in the queue
+    tasks: int | None = None  # to extend by
+    within_s: int | None = None  # until a trainer that does not leave is ended
+    queued_too: bool = False
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `.opsctl/audit.jsonl`: a request and what came of it."""
+
+    id: Annotated[str, Meta(description="The request's own.")]
+    action: Annotated[str, Meta(description="What was asked for; empty where that could not be read.")] = ""
+    asked_by: Annotated[str, Meta(description="The account whose file the request was.")] = ""
+    uid: Annotated[int | None, Meta(description="That account's number.")] = None
+    host: Annotated[str, Meta(description="Where it was asked, as the asker said.")] = ""
+    asked_at: Annotated[Moment | None, Meta(description="When the file last changed, by the file server's clock.")] = (
+        None
+    )
+    why: Annotated[str, Meta(description="Why, in the asker's words.")] = ""
+    owner: Annotated[str, Meta(description="The account whose jobs were meant.")] = ""
+    job: Annotated[str, Meta(description="The job that was meant, as squeue shows it; empty for what is queued.")] = ""
+    tasks: Annotated[int | None, Meta(description="Tasks to extend the chain by.")] = None
+    by: Annotated[str, Meta(description="Who took it: an account, its host, and the job if it was one.")] = ""
+    at: Annotated[Moment | None, Meta(description="When it was answered, by that host's clock.")] = None
+    outcome: Annotated[str, Meta(description="`done`, `refused`, `failed` or `too-late`.")] = ""
+    words: Annotated[str, Meta(description="What came of it, in a sentence.")] = ""
+
+
+class PrintedRequest(Audited, frozen=True, kw_only=True):
+    """A request, answered or not."""
+
+    state: Annotated[
+        Literal["waiting", "begun", "answered"], Meta(description="Whether somebody has taken it, or answered it.")
+    ]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it lies there."""
+
+    id: str
+    uid: int
+    at: datetime  # when it last changed: nobody but the file server sets that
+    request: Request | None  # None where it cannot be read
+    problem: str = ""  # why it counts for nothing; empty when it counts
+    taken_by: str = ""  # the mark of the process that has it; empty while nobody has
+
+    @property
+    def asker(self) -> str:
+        """The account whose file it is."""
+        return account_name(self.uid)
+
+
+def ask(paths: RunPaths, request: Request) -> str:
+    """Leave `request` for whoever carries it out; its id. Raises OSError.
+
+    Nobody else in the group may change what the file says: it speaks for whose it is.
+    """
+    make_folder(paths.output, paths.requests)
+    request_id = secrets.token_hex(8)
+    write_state(paths.output, paths.requests / f"{request_id}.json", request, mode=0o640)
+    return request_id
+
+
+def waiting(paths: RunPaths) -> list[str]:
+    """The ids of requests that nobody has taken. One listing of one folder; raises OSError."""
+    try:
+        with opened_folder(paths.output, paths.requests) as (folder, _):
+            return _names(folder, _NAME)
+    except FileNotFoundError:
+        return []
+
+
+def look(paths: RunPaths, request_id: str) -> Asked | None:
+    """A request that nobody has taken; None where it is gone. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError), opened_folder(paths.output, paths.requests) as (folder, keepers):
+        return judged(folder, keepers, paths.requests / f"{request_id}.json", request_id, "")
+    return None
+
+
+def taken(paths: RunPaths) -> list[Asked]:
+    """The requests that somebody has taken and not answered. Raises OSError."""
+    found = []
+    place = taken_folder(paths)
+    with contextlib.suppress(FileNotFoundError), opened_folder(paths.output, place) as (folder, keepers):
+        for name in listed_within(folder):
+            match = _TAKEN.fullmatch(name)
+            asked = match and judged(folder, keepers, place / name, match["id"], match["mark"])
+            if asked:
+                found.append(asked)
+    return found
+
+
+def audited(paths: RunPaths) -> list[Audited]:
+    """What came of requests so far, oldest first. Raises OSError where that cannot be read."""
+    return read_lines(paths.output, paths.audit, Audited)
+
+
+def answer_to(paths: RunPaths, request_id: str) -> Audited | None:
+    """What came of one request; None while nothing has. Raises OSError."""
+    return next((line for line in audited(paths) if line.id == request_id), None)
+
+
+def printed(paths: RunPaths) -> list[PrintedRequest]:
+    """All requests, those that were answered first. Raises OSError."""
+    answered = [PrintedRequest(**msgspec.structs.asdict(line), state="answered") for line in audited(paths)]
+    known = {line.id for line in answered}
+    begun = [one for one in taken(paths) if one.id not in known]
+    waits = [one for name in waiting(paths) if (one := look(paths, name)) is not None]
+    return [*answered, *map(_unanswered, sorted((*begun, *waits), key=lambda one: one.at))]
+
+
+def told_of(asked: Asked) -> Audited:
+    """What the record says of a request before anything has come of it."""
+    said = asked.request or Request(action="")
+    return Audited(
+        id=asked.id,
+        action=in_a_line(said.action),
+        asked_by=asked.asker,
+        uid=asked.uid,
+        host=in_a_line(said.host),
+        asked_at=asked.at,
+        why=in_a_line(said.why),
+        owner=in_a_line(said.owner),
+        job=in_a_line(said.job),
+        tasks=said.tasks,
+    )
+
+
+def _unanswered(asked: Asked) -> PrintedRequest:
+    fields = msgspec.structs.asdict(told_of(asked))
+    return PrintedRequest(**{**fields, "words": asked.problem}, state="begun" if asked.taken_by else "waiting")
+
+
+def problem_of(request: Request) -> str:
+    """Why this cannot be carried out, whoever asks; empty when it can. Pure."""
+    if request.schema_version > SCHEMA_VERSION:
+        return f"a newer opsctl wrote it (version {request.schema_version}): the job's is older"
+    if request.action not in set(Action):
+        return f"no such request: {printable(request.action[:40])}; there are {', '.join(Action)}"
+    if request.action in OF_A_JOB and not _JOB.fullmatch(request.job):
+        return "it does not say which job is meant"
+    if request.tasks is not None and not 1 <= request.tasks <= MOST_TASKS:
+        return f"a chain is extended by 1 to {MOST_TASKS} tasks"
+    if request.within_s is not None and request.within_s < 0:
+        return "there is no time to leave within"
+    return ""
+
+
+def taken_folder(paths: RunPaths) -> Path:
+    """Where requests are that somebody has taken."""
+    return paths.requests / "taken"
+
+
+def _names(folder: int, pattern: re.Pattern[str]) -> list[str]:
+    return [match["id"] for match in map(pattern.fullmatch, listed_within(folder)) if match]
+
+
+def changed_at(found: os.stat_result) -> datetime:
+    """When a file last changed, as its file server says: nobody can set that, as one can set its mtime."""
+    return datetime.fromtimestamp(found.st_ctime, UTC).astimezone().replace(microsecond=0)
+
+
+def judged(folder: int, keepers: Keepers, path: Path, request_id: str, mark: str) -> Asked | None:
+    """What lies there, believed only as far as its owner may be; None where nothing does. Raises OSError."""
+    try:
+        there = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        fd = open_within(folder, keepers, path)
+    except FileNotFoundError:
+        return None
+    except (Untrusted, PermissionError) as error:
+        why = error.strerror if isinstance(error, Untrusted) else "cannot be read by who is to carry it out"
+        return Asked(request_id, there.st_uid, changed_at(there), None, f"the request {why}", mark)
+    try:
+        found = os.fstat(fd)
+        data = os.read(fd, _LARGEST_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""
+    finally:
+        os.close(fd)
+    request, problem = _read(data)
+    return Asked(request_id, found.st_uid, changed_at(found), request, problem, mark)
+
+
+def _read(data: bytes) -> tuple[Request | None, str]:
+    if len(data) > _LARGEST_BYTES:
+        return None, "the request is longer than any"
+    try:
+        request = parsed(data, Request)
+    except ValueError:
+        return None, "the request cannot be read: it is cut off, or not one"
+    return request, problem_of(request)
+
+
+def in_a_line(text: str) -> str:
+    """Somebody's words as one printable line that fits a screen."""
+    cut = text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 3] + "..."
+    return printable(cut, " ").strip()

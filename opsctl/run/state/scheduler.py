@@ -1,0 +1,236 @@
+"""The pseudo-cron on disk: where its files are, who carries it, which due times its ticks have covered, its heartbeat.
+
+All of it lies under the cron folder. The heartbeat is a file's mtime, stamped by the file server when a tick has done
+its part; its age is measured with that clock too. What its jobs did is in `cron_runs`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from opsctl.core.account import account_and_host, account_name
+from opsctl.core.files.heartbeats import beat, beaten_at, file_servers_now_ns
+from opsctl.core.files.state_files import append_state, read_last_lines, read_whole, write_state
+from opsctl.core.files.trusted import opened_folder
+from opsctl.core.timestamps import now
+from trainer.formats.json_text import Moment
+
+#: What carries the ticks.
+Via = Literal["slurm", "scrontab", "crontab"]
+HOUR_S = 3600
+SHORTEST_S = 2  # of a trial
+TICKS_A_DAY = 24
+#: A heartbeat as old as this many periods is a dead chain's: it is said, and mended, before the second tick is missed.
+DEAD_PERIODS = 1.75
+#: What is read of the files that grow: months of hourly ticks.
+NEWEST_BYTES = 512 << 10
+#: Of a record that is damaged, or closed to the reader.
+_REMEDY = "if damaged, opsctl cron start --take-over writes it anew; if closed, its group can"
+_COMMENT = re.compile(r"opsctl cron=(?P<token>[0-9a-f]+) (?P<kind>tick|run)=(?P<value>\S+)")
+
+
+@dataclass(frozen=True)
+class CronPaths:
+    """The places in a cron folder."""
+
+    folder: Path
+
+    @property
+    def hourly(self) -> Path:
+        """Jobs of every tick."""
+        return self.folder / "cron.hourly"
+
+    @property
+    def daily(self) -> Path:
+        """Jobs of every day's first tick."""
+        return self.folder / "cron.daily"
+
+    @property
+    def logs(self) -> Path:
+        """What jobs printed."""
+        return self.folder / "logs"
+
+    @property
+    def state(self) -> Path:
+        """What is below."""
+        return self.folder / ".opsctl"
+
+    @property
+    def chain(self) -> Path:
+        """A CronChain."""
+        return self.state / "chain.json"
+
+    @property
+    def chain_lock(self) -> Path:
+        """Held while ticks are queued or the chain changes hands: Slurm is asked meanwhile."""
+        return self.state / "chain.lock"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a due time or a job is claimed: for a moment."""
+        return self.state / "lock"
+
+    @property
+    def ticks(self) -> Path:
+        """Lines of TickEvent."""
+        return self.state / "ticks.jsonl"
+
+    @property
+    def job_runs(self) -> Path:
+        """Lines of `cron_runs.RunEvent`."""
+        return self.state / "job-runs.jsonl"
+
+    @property
+    def reserve(self) -> Path:
+        """Disk that is given up for the records of ticks and jobs when none is left."""
+        return self.state / "reserve"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Its mtime counts."""
+        return self.state / "heartbeat"
+
+    def job(self, name: str) -> Path:
+        """The file of the job that is called `hourly/NAME` or `daily/NAME`."""
+        kind, _, base = name.partition("/")
+        return (self.daily if kind == "daily" else self.hourly) / f"{base}.slurm"
+
+    def text(self, run: str) -> Path:
+        """The program of one run, as it was read when the run was asked for."""
+        return self.state / "texts" / f"{run}.slurm"
+
+
+class CronChain(msgspec.Struct, frozen=True, kw_only=True):
+    """`chain.json`: the one chain of ticks that counts."""
+
+    token: str  # in every tick; one with another token leaves
+    via: Via
+    period_s: Annotated[int, msgspec.Meta(ge=SHORTEST_S, le=HOUR_S)]
+    carried_by: str  # the account as whom ticks and jobs run
+    host: str
+    started_at: Moment
+    stopped_by: str = ""
+    stopped_at: Moment | None = None
+    schema_version: int = 1
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped it; its ticks leave."""
+        return self.stopped_at is not None
+
+    def carrier(self) -> str:
+        """Who carries it, via what, in words."""
+        return f"{self.carried_by} via {self.via}"
+
+
+#: Seconds since the epoch, such as calendars know: a line with another was written by no tick.
+DueTime = Annotated[int, msgspec.Meta(ge=0, le=253_000_000_000)]
+
+
+class TickEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `ticks.jsonl`. Due times are seconds since the epoch, whole multiples of the period.
+
+    "started": what came before is nobody's to make up for. "claimed": this tick does the work of all due times from
+    `first` to `due`, which nobody else does then. "done": it has.
+    """
+
+    event: str
+    due: DueTime
+    first: DueTime = 0  # "claimed": the earlier ones are merged into `due`
+    period_s: Annotated[int, msgspec.Meta(ge=SHORTEST_S, le=HOUR_S)] = HOUR_S
+    at: Moment
+    token: str = ""
+    by: str = ""  # user@host
+    job_id: int = 0  # Slurm's; 0 without one
+    late_s: float | None = None  # "claimed": after `due`
+    duration_s: float | None = None  # "done"
+    started: int | None = None  # "done": jobs
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CronComment:
+    """What the Slurm comment of a job of the pseudo-cron says."""
+
+    token: str
+    kind: str  # "tick" or "run"
+    value: str  # a tick's due time, or the run's id
+
+    def __str__(self) -> str:
+        return f"opsctl cron={self.token} {self.kind}={self.value}"
+
+    @property
+    def due(self) -> int | None:
+        """A tick's due time."""
+        return int(self.value) if self.kind == "tick" and self.value.isdigit() else None
+
+
+def parse_cron_comment(text: str) -> CronComment | None:
+    """What a job's comment says; None for one that is none of the pseudo-cron's."""
+    match = _COMMENT.fullmatch(text)
+    return CronComment(match["token"], match["kind"], match["value"]) if match else None
+
+
+def read_chain(paths: CronPaths) -> CronChain | None:
+    """The chain that counts; None before the first start. Raises OpsctlError for a record that is damaged or closed."""
+    return read_whole(paths.folder, paths.chain, CronChain, _REMEDY)
+
+
+def write_chain(paths: CronPaths, chain: CronChain) -> None:
+    """Let `chain` be the one that counts. Raises OSError."""
+    write_state(paths.folder, paths.chain, chain)
+
+
+def stopped(chain: CronChain) -> CronChain:
+    """`chain`, stopped by the caller now."""
+    return msgspec.structs.replace(chain, stopped_by=account_name(), stopped_at=now().replace(microsecond=0))
+
+
+def append_tick(paths: CronPaths, event: TickEvent) -> None:
+    """Put a line on record. Raises OSError."""
+    append_state(paths.folder, paths.ticks, event)
+
+
+def read_ticks(paths: CronPaths) -> list[TickEvent]:
+    """The newest lines, oldest first. Raises OSError where they cannot be read."""
+    return read_last_lines(paths.folder, paths.ticks, TickEvent, NEWEST_BYTES)
+
+
+def this_tick(event: str, due: int, chain: CronChain, job_id: int, **more: object) -> TickEvent:
+    """A line by this process, now."""
+    said = {"token": chain.token, "by": account_and_host(), "job_id": job_id, "period_s": chain.period_s, **more}
+    return TickEvent(event=event, due=due, at=now(), **said)  # type: ignore[arg-type]
+
+
+def beat_heart(paths: CronPaths) -> None:
+    """A tick has done its part. Raises OSError."""
+    beat(paths.folder, paths.heartbeat)
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The last sign of life."""
+
+    at: datetime  # by the file server
+    age_s: float  # by the same clock, where a file may be made there; else by this host's
+
+    def is_dead(self, period_s: float) -> bool:
+        """Whether a chain of that period has died."""
+        return self.age_s > DEAD_PERIODS * period_s
+
+
+def heartbeat(paths: CronPaths) -> Heartbeat | None:
+    """The last one; None before the first. Raises OSError."""
+    at = beaten_at(paths.folder, paths.heartbeat)
+    if at is None:
+        return None
+    with opened_folder(paths.folder, paths.state) as (folder, _):
+        now_ns = file_servers_now_ns(folder, paths.heartbeat)
+    now_s = now().timestamp() if now_ns is None else now_ns / 1e9
+    return Heartbeat(at, max(0.0, now_s - at.timestamp()))

@@ -1,0 +1,1 @@
+"""Copies to other places: object stores, backups and hubs."""

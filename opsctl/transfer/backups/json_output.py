@@ -1,0 +1,123 @@
+"""What the commands about backups print with `--json`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.run.checkpoints.backups import BackedUp
+from trainer.formats.json_text import Moment
+
+
+class PrintedBackup(Struct, frozen=True, kw_only=True):
+    """One thing that is backed up somewhere."""
+
+    to: Annotated[str, Meta(description="The destination.")]
+    what: Annotated[
+        str,
+        Meta(description="`full`; `weights`: without optimizer states; `rest`: logs and records; `data`: data sets."),
+    ]
+    iteration: Annotated[int | None, Meta(description="The checkpoint's; null for what is none.")]
+    form: Annotated[str, Meta(description="`files`, each by itself there, or `tar`: one for all of them.")]
+    files: Annotated[int, Meta(description="How many files it has there.")]
+    bytes: Annotated[int, Meta(description="Their size together.")]
+    sent_at: Annotated[Moment | None, Meta(description="When it was sent.")]
+    by: Annotated[str, Meta(description="Who sent it, user@host.")]
+    verified_at: Annotated[Moment | None, Meta(description="When all of it was last proven there by checksum.")]
+    lost: Annotated[str | None, Meta(description="Why it no longer counts.")]
+
+
+class DueBackup(Struct, frozen=True, kw_only=True):
+    """A checkpoint that a destination should have and has not."""
+
+    iteration: Annotated[int, Meta(description="Which checkpoint.")]
+    what: Annotated[str, Meta(description="`full`, or `weights`: without optimizer states.")]
+    reason: Annotated[str, Meta(description="Why it is wanted there.")]
+    news: Annotated[str, Meta(description="Why it has to be sent now.")]
+
+
+class BackedUpRun(Struct, frozen=True, kw_only=True):
+    """What a backup of one run did at one destination, or would do."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    to: Annotated[str, Meta(description="The destination.")]
+    due: Annotated[list[DueBackup], Meta(description="Checkpoints that were to be sent, oldest first.")]
+    sent: Annotated[list[PrintedBackup], Meta(description="What is there now and was not before.")]
+    there: Annotated[list[int], Meta(description="Iterations that it wants and had already.")]
+    left: Annotated[dict[str, str], Meta(description="Why a checkpoint that it wants was not sent, by iteration.")]
+    problems: Annotated[list[str], Meta(description="What went wrong, a sentence each.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was sent.")]
+
+
+class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
+    """What `checkpoints restore` brought."""
+
+    folder: Annotated[str, Meta(description="Where it is, absolute.")]
+    iteration: Annotated[int, Meta(description="Which checkpoint.")]
+    files: Annotated[int, Meta(description="How many files.")]
+    bytes: Annotated[int, Meta(description="Their size together.")]
+    whole: Annotated[bool, Meta(description="Whether it has its manifest: single files have none.")]
+    latest: Annotated[bool, Meta(description="Whether the next task goes on from it.")]
+    without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")]
+    was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
+
+
+class RestoredRun(Struct, frozen=True, kw_only=True):
+    """What `restore` brought."""
+
+    folder: Annotated[str, Meta(description="The run's folder, absolute.")]
+    run: Annotated[str, Meta(description="The run's name.")]
+    files: Annotated[int, Meta(description="How many files of logs and records.")]
+    bytes: Annotated[int, Meta(description="Size of all that was brought.")]
+    checkpoint: Annotated[int | None, Meta(description="Iteration of the checkpoint that came along.")]
+    standing: Annotated[str, Meta(description="Whether it is the same run or another one, in words.")]
+    warnings: Annotated[list[str], Meta(description="What is to be looked at.")]
+    was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
+
+
+class RestoredDataSet(Struct, frozen=True, kw_only=True):
+    """One data set that is there again."""
+
+    options: Annotated[list[str], Meta(description="The run file's keys that named it.")]
+    was: Annotated[str, Meta(description="Where the run had it: a prefix, a folder or a file.")]
+    path: Annotated[str, Meta(description="Where it is now.")]
+    files: Annotated[int, Meta(description="Files fetched.")]
+    bytes: Annotated[int, Meta(description="Their size together.")]
+    there: Annotated[int, Meta(description="Files that were there already, the same.")]
+
+
+class RestoredData(Struct, frozen=True, kw_only=True):
+    """What `restore --data` brought."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    run_id: Annotated[str, Meta(description="Its id; empty where it had none.")]
+    sets: Annotated[list[RestoredDataSet], Meta(description="Each data set.")]
+    changes: Annotated[list[str], Meta(description="What has to be changed, as they are not where they were.")]
+
+
+class VerifiedBackups(Struct, frozen=True, kw_only=True):
+    """What `backup verify` found at one destination."""
+
+    to: Annotated[str, Meta(description="The destination.")]
+    backups: Annotated[int, Meta(description="How many whole ones lie there.")]
+    files: Annotated[int, Meta(description="How many files were read.")]
+    bytes: Annotated[int, Meta(description="Their size together.")]
+    lost: Annotated[list[PrintedBackup], Meta(description="What no longer counts.")]
+    problems: Annotated[list[str], Meta(description="What else is wrong, a sentence each.")]
+
+
+def printed(line: BackedUp) -> PrintedBackup:
+    """A line of the ledger for people's programs."""
+    return PrintedBackup(
+        to=line.to,
+        what=line.what.value,
+        iteration=line.iteration or None,
+        form=line.form,
+        files=line.files,
+        bytes=line.bytes,
+        sent_at=line.sent_at,
+        by=line.by,
+        verified_at=line.verified_at,
+        lost=line.lost or None,
+    )

@@ -1,0 +1,239 @@
+"""Bringing a checkpoint back: fetched beside its place, proven file by file, and renamed when all of it is there.
+
+A restore that was cut off goes on: what it fetched stays beside, under a name that nobody loads. A finished one that is
+typed again finds the checkpoint complete and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import fnmatch
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.files.state_files import fsync_folder, locked, make_folder, remove, write_atomically
+from opsctl.core.files.trusted import opened_folder
+from opsctl.core.units import bytes_words
+from opsctl.run.checkpoints.backups import What, digest_here
+from opsctl.run.checkpoints.inventory import latest_iteration
+from opsctl.run.checkpoints.set_latest import refuse_beside_a_training, sole_writer
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.group_folder import LOCK_WAIT_S
+from opsctl.run.state.identity import read_run_id
+from opsctl.transfer.backups import checkpoint_forms
+from opsctl.transfer.backups.remote_layout import Found, find, read_run, refuse_another_runs, size_of
+from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.store import Store
+from opsctl.transfer.object_store.types import StoreError
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import (
+    LATEST,
+    MANIFEST,
+    WAY_OUT,
+    Manifest,
+    check_checksums,
+    check_files,
+    checkpoint_folders,
+    tag_of,
+)
+from trainer.formats.verification import digest_of
+from trainer.formats.without_optimizer import manifest_text, without_optimizer
+
+#: What is being fetched is called so; a save clears away only what begins with `.tmp-`.
+COMING = ".restoring-"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is to be brought back: the backup, and its manifest as it is to be here."""
+
+    found: Found
+    manifest: Manifest
+    text: bytes  # of the manifest
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return size_of(self.manifest.files)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore brought."""
+
+    folder: Path
+    files: int
+    bytes: int
+    is_whole: bool  # False: single files, without a manifest
+    is_latest: bool = False  # whether the next task goes on from it
+    without_optimizer: bool = False
+    was_there: bool = False  # complete already: nothing was fetched
+
+
+def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
+    """The backup of that checkpoint. Raises OpsctlError where there is none that will do, StoreError."""
+    full, why = _found(store, iteration, What.FULL)
+    if full is not None and not weights_only:
+        return Chosen(full, full.manifest, full.manifest_bytes)
+    weights, why_not = _found(store, iteration, What.WEIGHTS)
+    if weights_only:
+        if weights is not None:
+            return Chosen(weights, weights.manifest, weights.manifest_bytes)
+        if full is not None:
+            manifest = without_optimizer(full.manifest)
+            return Chosen(full, manifest, manifest_text(manifest))
+    elif weights is not None:
+        raise OpsctlError(
+            f"{tag_of(iteration)} is in {store.where} without optimizer states only: --weights-only brings that"
+        )
+    raise OpsctlError(f"{store.where} has no {tag_of(iteration)}: {why}; without optimizer states: {why_not}")
+
+
+def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flow: Flow) -> Restored:
+    """Bring the checkpoint back into a run's checkpoints; where there are none it is the latest.
+
+    Raises OpsctlError where it is another run's, while somebody trains there, where something of that name is there,
+    where the disk has no room, and for a file that is not as it was.
+    """
+    tag = tag_of(chosen.manifest.iteration)
+    remedy = f"--into FOLDER brings {tag} somewhere else"
+    refuse_another_runs(read_run(store), name, read_run_id(paths) or "", store.where, remedy)
+    if _is_there(chosen, paths.checkpoints / tag):
+        is_latest = latest_iteration(paths.checkpoints) == chosen.manifest.iteration
+        return _restored(chosen, paths.checkpoints / tag, is_latest, was_there=True)
+    make_folder(paths.output, paths.state)
+    with locked(paths.output, paths.lock, LOCK_WAIT_S, f"restore {tag}"):
+        refuse_beside_a_training(paths, name, is_locked=True, what=f"restore {tag}")
+    make_folder(paths.output, paths.checkpoints)
+    with _coming(paths.output, paths.checkpoints, tag) as beside:
+        _fetch(store, chosen, paths.output, beside, flow)
+        with locked(paths.output, paths.lock, LOCK_WAIT_S, f"restore {tag}"), sole_writer(paths, name, "restore"):
+            is_first = not checkpoint_folders(paths.checkpoints) and not os.path.lexists(paths.checkpoints / LATEST)
+            _put_in_place(paths.output, paths.checkpoints, tag)
+            if is_first:
+                write_atomically(paths.output, paths.checkpoints / LATEST, tag)
+    return _restored(chosen, paths.checkpoints / tag, is_first)
+
+
+def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) -> Restored:
+    """Bring it to `folder`/global_stepN, whoever's that is. Raises as `restore_to_run`."""
+    tag = tag_of(chosen.manifest.iteration)
+    if _is_there(chosen, folder / tag):
+        return _restored(chosen, folder / tag, False, was_there=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _coming(folder, folder, tag) as beside:
+        _fetch(store, chosen, folder, beside, flow)
+        _put_in_place(folder, folder, tag)
+    return _restored(chosen, folder / tag, False)
+
+
+def restore_files(store: Store, chosen: Chosen, patterns: Sequence[str], folder: Path, flow: Flow) -> Restored:
+    """Bring single files to `folder`/global_stepN, by patterns of their names; without a manifest, so it is no whole
+    checkpoint.
+
+    Raises UsageError for a pattern that means none, OpsctlError where a whole one is there.
+    """
+    names = {name for pattern in patterns for name in fnmatch.filter(chosen.manifest.files, pattern)}
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            some = ", ".join(sorted(chosen.manifest.files)[:3])
+            raise UsageError(f"{pattern!a} means none of its {len(chosen.manifest.files)} files ({some} ...)")
+    target = folder / tag_of(chosen.manifest.iteration)
+    if os.path.lexists(target / MANIFEST):
+        raise OpsctlError(f"{target} is a whole checkpoint already: give another folder")
+    target.mkdir(parents=True, exist_ok=True)
+    files = {name: file for name, file in chosen.manifest.files.items() if name in names}
+    checkpoint_forms.get(store, chosen.found.prefix, chosen.found.form, files, target, flow)
+    return Restored(target, len(files), size_of(files), is_whole=False)
+
+
+def _found(store: Store, iteration: int, what: What) -> tuple[Found | None, str]:
+    try:
+        return find(store, iteration, what), ""
+    except StoreError:
+        raise
+    except OpsctlError as error:
+        return None, str(error)
+
+
+@contextlib.contextmanager
+def _coming(root: Path, folder: Path, tag: str) -> Iterator[Path]:
+    """The folder beside, for one restore at a time. Raises OpsctlError where something is in the place."""
+    _refuse_what_is_there(folder / tag)
+    beside = folder / f"{COMING}{tag}"
+    make_folder(root, beside)
+    with alone_in(beside, f"another restore of {tag} is under way in {folder}"):
+        yield beside
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, refusal: str) -> Iterator[None]:
+    """Have a folder alone, as far as its file system has locks of folders. Raises OpsctlError with `refusal`."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OpsctlError(refusal) from None
+        except OSError:
+            pass  # this file system has no such locks
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_there(chosen: Chosen, place: Path) -> bool:
+    """Return whether this very save is in its place, every byte as it was sent, as after a finished restore.
+
+    Raises OpsctlError where its files are damaged.
+    """
+    if digest_here(place) != digest_of(chosen.text):
+        return False
+    try:
+        check_files(place, chosen.manifest)
+        check_checksums(place, chosen.manifest)
+    except (CheckpointError, OSError) as error:
+        _refuse_what_is_there(place, str(error).partition(WAY_OUT)[0])
+    return True
+
+
+def _refuse_what_is_there(place: Path, why: str = "") -> None:
+    if os.path.lexists(place):
+        damage = f" ({why})" if why else ""
+        raise OpsctlError(f"{place} is there{damage}, and nothing is overwritten: move it away first")
+
+
+def _fetch(store: Store, chosen: Chosen, root: Path, beside: Path, flow: Flow) -> None:
+    there = {path.name: path.stat().st_size for path in beside.iterdir()}
+    for name in there.keys() - chosen.manifest.files.keys():
+        remove(root, beside / name)  # of a restore of another save, or of a name that has one now
+    room = os.statvfs(beside)
+    missing = chosen.bytes - sum(there.get(name, 0) for name in chosen.manifest.files)
+    if missing > room.f_bavail * room.f_frsize:
+        free = room.f_bavail * room.f_frsize
+        raise OpsctlError(f"{beside.parent} has {bytes_words(free)} free, and {bytes_words(missing)} are to come")
+    checkpoint_forms.get(store, chosen.found.prefix, chosen.found.form, chosen.manifest.files, beside, flow)
+    write_atomically(root, beside / MANIFEST, chosen.text)
+
+
+def _put_in_place(root: Path, folder: Path, tag: str) -> None:
+    _refuse_what_is_there(folder / tag)
+    with opened_folder(root, folder) as (fd, _):
+        os.rename(f"{COMING}{tag}", tag, src_dir_fd=fd, dst_dir_fd=fd)
+    fsync_folder(root, folder)
+
+
+def _restored(chosen: Chosen, folder: Path, is_latest: bool, was_there: bool = False) -> Restored:
+    return Restored(
+        folder,
+        len(chosen.manifest.files),
+        chosen.bytes,
+        is_whole=True,
+        is_latest=is_latest,
+        without_optimizer=chosen.text != chosen.found.manifest_bytes or chosen.found.note.what is What.WEIGHTS,
+        was_there=was_there,
+    )

@@ -1,0 +1,282 @@
+"""A whole run from a destination to a folder that is not there yet: records, logs, run file, its newest checkpoint.
+
+All of it is put together beside, under a name that a later try goes on with, and renamed when it is whole. Whether it
+is then the same run, moved, or another one is decided by the rules of `records.identity`, or by who restores it where
+nobody can tell from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from opsctl.core.account import account_and_host
+from opsctl.core.errors import OpsctlError, RunFileError, UsageError
+from opsctl.core.files.state_files import make_folder, read_state, read_text, write_atomically, write_state
+from opsctl.core.timestamps import now
+from opsctl.core.units import bytes_words
+from opsctl.run.checkpoints.backups import What, digest_here
+from opsctl.run.checkpoints.rollbacks import append_rollback
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.locate import RUN_FILE_NAME
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state import identity
+from opsctl.run.state.identity import Standing
+from opsctl.transfer.backups import run_files
+from opsctl.transfer.backups.remote_layout import Found, find_all, read_run
+from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose, restore_to_folder
+from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.store import Store
+from opsctl.transfer.object_store.types import Expected
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import Moment
+from trainer.formats.manifest import LATEST, fault_of, latest_folder, tag_of
+from trainer.formats.rollbacks import Rollback
+from trainer.formats.verification import digest_of
+
+SAME, COPY = "same", "copy"
+_OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of a run is to be brought back."""
+
+    step: int | None = None  # None: the newest whole checkpoint
+    weights_only: bool = False
+    with_checkpoint: bool = True
+    stands_as: str | None = None  # SAME, COPY; None: as the rules tell
+
+
+@dataclass(frozen=True)
+class BroughtBack:
+    """A run that is there again."""
+
+    folder: Path
+    name: str
+    look: int | None  # number of the look at its records
+    files: int
+    bytes: int
+    checkpoint: int | None
+    standing: str  # a clause for people
+    is_copy: bool  # of a run that may go on where it is
+    warnings: tuple[str, ...] = ()
+    was_there: bool = False  # complete already: nothing was fetched
+
+
+class RestoredNote(msgspec.Struct, frozen=True, kw_only=True):
+    """`.opsctl/restored.json`: the restore that made a run's folder. It is there before the folder has its name."""
+
+    schema_version: int = 1
+    source: str = msgspec.field(name="from")
+    asked: Asked
+    name: str
+    look: int | None
+    files: int
+    bytes: int
+    checkpoint: int | None
+    standing: str
+    is_copy: bool
+    at: Moment
+    by: str
+
+
+def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callable[[str], None]) -> BroughtBack:
+    """Make the run `folder` from what is at the destination. say: told of each part that is there.
+
+    Raises OpsctlError where something is in the place, nothing is at the destination, a file is not as it was, or
+    nobody can tell whether the original is still there (`asked.stands_as` says it then); StoreError.
+    """
+    far_run, look = read_run(store), run_files.newest_look(store, run_files.numbers_there(store))
+    if far_run is None:
+        raise OpsctlError(f"{store.where} has no {run_files.FOLDER} and no backup.json: no run is backed up there")
+    if (note := _finished(store, folder, asked)) is not None:
+        return _told(folder, note, was_there=True)
+    chosen = _checkpoint(store, asked) if asked.with_checkpoint else None
+    with _beside(folder, digest_of(f"{store.where}\0{far_run.run_id}".encode())) as made:
+        paths = RunPaths(made / _OUTPUT)
+        make_folder(made, paths.output)
+        if look is not None:
+            _fetch_rest(store, look, made, flow)
+            say(f"records and logs are there: {len(look.files)} files of {look.at}")
+        standing, is_copy = _settled(paths, folder / _OUTPUT, asked.stands_as)
+        if chosen is not None:
+            _fetch_checkpoint(store, chosen, paths, flow)
+            say(f"{tag_of(chosen.manifest.iteration)} is there, {bytes_words(chosen.bytes)}")
+        warnings = _mend_run_file(made, folder)
+        note = RestoredNote(
+            source=store.where,
+            asked=asked,
+            name=far_run.run,
+            look=look.number if look else None,
+            files=len(look.files) if look else 0,
+            bytes=(sum(file.bytes for file in look.files.values()) if look else 0) + (chosen.bytes if chosen else 0),
+            checkpoint=chosen.manifest.iteration if chosen else None,
+            standing=standing,
+            is_copy=is_copy,
+            at=now().replace(microsecond=0),
+            by=account_and_host(),
+        )
+        make_folder(paths.output, paths.state)
+        write_state(paths.output, paths.restored, note)
+        if os.path.lexists(folder):
+            raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")
+        made.rename(folder)
+    return _told(folder, note, warnings)
+
+
+def _told(folder: Path, note: RestoredNote, warnings: tuple[str, ...] = (), was_there: bool = False) -> BroughtBack:
+    return BroughtBack(
+        folder,
+        note.name,
+        note.look,
+        note.files,
+        note.bytes,
+        note.checkpoint,
+        note.standing,
+        note.is_copy,
+        warnings,
+        was_there,
+    )
+
+
+def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
+    """Return the note of a finished restore of the same to `folder`; None without.
+
+    Raises OpsctlError where the run has lost its latest checkpoint since.
+    """
+    if not folder.is_dir():
+        return None
+    paths = RunPaths(folder / _OUTPUT)
+    note = read_state(paths.output, paths.restored, RestoredNote)
+    if note is None or (note.source, note.asked) != (store.where, asked):
+        return None
+    if note.checkpoint is not None and (fault := _latest_fault(paths.checkpoints)):
+        raise OpsctlError(
+            f"{folder} was restored, but {fault}; in {folder}, opsctl checkpoints restore --from {store.where} "
+            f"--step {note.checkpoint} brings it back"
+        )
+    return note
+
+
+def _latest_fault(checkpoints: Path) -> str | None:
+    try:
+        latest = latest_folder(checkpoints)
+    except CheckpointError as error:
+        return str(error)
+    return fault_of(latest) if latest else f"{checkpoints} has no checkpoint now"
+
+
+def _checkpoint(store: Store, asked: Asked) -> Chosen | None:
+    if asked.step is not None:
+        return choose(store, asked.step, asked.weights_only)
+    found, _ = find_all(store)
+    fitting = [one for one in found if asked.weights_only or one.note.what is What.FULL]
+    # One with NaN or infinity only where there is no other: a training does not recover from it.
+    newest: Found | None = max(
+        fitting, key=lambda one: (one.manifest.not_finite is None, one.note.iteration), default=None
+    )
+    return None if newest is None else choose(store, newest.note.iteration, asked.weights_only)
+
+
+@contextlib.contextmanager
+def _beside(folder: Path, source: str) -> Iterator[Path]:
+    """Where it is put together, one restore of a source at a time; what came from another one is elsewhere.
+
+    Raises OpsctlError where something is in the place.
+    """
+    if os.path.lexists(folder):
+        raise OpsctlError(f"{folder} is there, and nothing is overwritten: give a folder that is not there yet")
+    if not folder.parent.is_dir():
+        raise UsageError(f"no folder {str(folder.parent)!r} to make the run in: make it first")
+    made = folder.with_name(f".{folder.name}.restoring-{source}")
+    made.mkdir(mode=0o755, exist_ok=True)
+    with alone_in(made, f"another restore to {folder} is under way"):
+        yield made
+
+
+def _fetch_rest(store: Store, look: run_files.Look, made: Path, flow: Flow) -> None:
+    """Every file from where it lies, folder by folder of looks."""
+    by_number: dict[str, dict[str, Expected]] = {}
+    for name, file in look.files.items():
+        number, _, there = file.at.partition("/")
+        if there != name or not number.isdigit():
+            raise OpsctlError(f"look {look.number} in {store.where} names {name!a} as {file.at!a}, which cannot be")
+        if name.startswith(f"{_OUTPUT}/"):
+            by_number.setdefault(number, {})[name] = Expected(file.bytes, file.xxh64)
+    for number, files in by_number.items():
+        store.get(files, made, f"{run_files.FOLDER}/{number}", flow).raise_faults()
+    run_file = look.files.get(f"run/{Path(look.run_file).name}")
+    if run_file is not None:
+        data = store.read(f"{run_files.FOLDER}/{run_file.at}")
+        if digest_of(data) != run_file.xxh64:
+            raise OpsctlError(f"{run_file.at!a} in {store.where} is not what was sent")
+        write_atomically(made, made / RUN_FILE_NAME, data)
+
+
+def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str, bool]:
+    """Whose run this is now, in a clause, and whether it is a copy. Raises OpsctlError where nobody can tell."""
+    place = identity.stands_for(paths, output)
+    if place.standing is Standing.UNBOUND:
+        return "a run that was never submitted", False
+    standing = place.standing
+    if stands_as is None and standing is Standing.UNCLEAR:
+        raise OpsctlError(
+            f"whether {place.was} is still that run cannot be seen from here: give --as same where it is gone and this "
+            "goes on in its place, --as copy where this is to be another run; what was fetched stays for the next try"
+        )
+    if stands_as == SAME and standing is Standing.COPY:
+        raise OpsctlError(f"{place.was} is still that run: only --as copy can be beside it")
+    if stands_as == COPY or standing is Standing.COPY:
+        identity.set_the_originals_aside(paths)
+        return f"a run of its own, a copy of {place.was}", True
+    identity.take_over(paths, output)
+    if standing is Standing.SAME:
+        return "the same run in its place", False
+    return f"the same run, which was {place.was}", False
+
+
+def _fetch_checkpoint(store: Store, chosen: Chosen, paths: RunPaths, flow: Flow) -> None:
+    make_folder(paths.output, paths.checkpoints)
+    tag = tag_of(chosen.manifest.iteration)
+    there = paths.checkpoints / tag
+    if there.is_dir() and digest_here(there) != digest_of(chosen.text):
+        shutil.rmtree(there)  # of an earlier try that was asked for another one
+    if not there.is_dir():
+        restore_to_folder(store, chosen, paths.checkpoints, flow)
+    why = f"restored from {store.where}"
+    append_rollback(paths, Rollback(chosen.manifest.iteration, None, account_and_host(), now(), why))
+    write_atomically(paths.output, paths.checkpoints / LATEST, tag)
+
+
+def _mend_run_file(made: Path, folder: Path) -> tuple[str, ...]:
+    """Let its [run] output be the folder beside it, where it was another."""
+    path = made / RUN_FILE_NAME
+    if not path.is_file():
+        return ('no run file was backed up: write one, with [run] output = "output"',)
+    try:
+        if load_run_file(path).paths.output == made / _OUTPUT:
+            return ()
+        mended = with_output(read_text(made, path) or "", _OUTPUT)
+        write_atomically(made, path, mended)
+        if load_run_file(path).paths.output == made / _OUTPUT:
+            return (f'[run] output in {folder / RUN_FILE_NAME} is "{_OUTPUT}" now: opsctl revise publishes that',)
+    except (RunFileError, OSError) as error:
+        return (f"{folder / RUN_FILE_NAME}: {error}",)
+    return (f"correct [run] output in {folder / RUN_FILE_NAME}: it has to be {folder / _OUTPUT}",)
+
+
+def with_output(text: str, output: str) -> str:
+    """The run file's text with another [run] output; everything else, comments too, stays."""
+    head, name, rest_of_it = text.partition("[run]")
+    table, bracket, more = re.match(r"(.*?)(^\[|\Z)(.*)", rest_of_it, re.DOTALL | re.MULTILINE).groups()  # type: ignore[union-attr]
+    line = f'output = "{output}"'
+    changed, count = re.subn(r"^[ \t]*output[ \t]*=.*$", line, table, count=1, flags=re.MULTILINE)
+    return head + name + (changed if count else f"\n{line}{table}") + bracket + more

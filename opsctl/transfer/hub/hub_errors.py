@@ -1,0 +1,117 @@
+"""What a request to the hub that came to nothing means: ask again later, there is no such file, or a person must act.
+
+No text of the server's is repeated: what it says may have in it what was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from opsctl.core.errors import OpsctlError, UsageError
+
+#: The longest that a server's word makes us wait before we ask again.
+LONGEST_WAIT_S = 3600.0
+#: Waits of who asks once and then gives up, where the server says none.
+_WAITS_S = (1.0, 2.0, 4.0, 8.0)
+_LONGEST_FOR_ONE_LOOK_S = 120.0
+LOG_IN = "opsctl hub login, or export HF_TOKEN"
+#: As `"api";r=0;t=55`: nothing left, and for how long.
+_RATE_LIMIT = re.compile(r";\s*r\s*=\s*(?P<remaining>\d+)\s*;\s*t\s*=\s*(?P<reset_s>\d+)")
+Value = TypeVar("Value")
+
+
+class NotNow(Exception):
+    """The hub cannot answer at the moment; the text says why in a few words."""
+
+    def __init__(self, why: str, wait_s: float | None = None) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s  # what the server asks for; None: it says nothing
+
+
+class Absent(Exception):
+    """The repository is there and this file, or this commit, is not."""
+
+
+class Refused(OpsctlError):
+    """The hub says no, and will say so until a person does what the text says."""
+
+
+@contextlib.contextmanager
+def understood(repo: str) -> Iterator[None]:
+    """Errors of huggingface_hub as `NotNow`, `Absent`, or an OpsctlError of one line that says what to type."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise Refused(f"{repo} is gated: ask for access on its page, then {LOG_IN}") from None
+    except errors.RepositoryNotFoundError:
+        raise Refused(f"this account sees no repository {repo} on the hub: if it is private, {LOG_IN}") from None
+    except errors.RevisionNotFoundError:
+        raise Absent(f"{repo} has no such revision") from None
+    except errors.EntryNotFoundError:
+        raise Absent(f"{repo} has no such file") from None
+    except errors.HFValidationError:
+        raise UsageError(f"{repo!r} is no repository's name: OWNER/NAME, or datasets/OWNER/NAME") from None
+    except errors.OfflineModeIsEnabled:
+        raise Refused("HF_HUB_OFFLINE is set here, so the hub is not asked: unset it") from None
+    except errors.HfHubHTTPError as error:
+        raise _of_status(repo, error.response.status_code, error.response.headers) from None
+    except _transport_errors() as error:
+        raise NotNow(f"no answer ({type(error).__name__})") from None
+    except UnicodeEncodeError:  # headers are ASCII, and ours all are but for the token
+        raise Refused(f"the token that counts here is none, by its characters: {LOG_IN}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        said = f"{repo}: what answered is not the hub ({type(error).__name__}): see HF_ENDPOINT and the proxy"
+        raise Refused(said) from None
+
+
+def patiently(ask: Callable[[], Value], sleep: Callable[[float], None] = time.sleep) -> Value:
+    """What `ask` returns, asked again for a while where the hub cannot answer. Raises OpsctlError, `Absent`."""
+    for wait_s in _WAITS_S:
+        try:
+            return ask()
+        except NotNow as later:
+            if later.wait_s is not None and later.wait_s > _LONGEST_FOR_ONE_LOOK_S:
+                raise Refused(f"the hub: {later}; it asks for {later.wait_s:.0f} s of patience") from None
+            sleep(max(wait_s, later.wait_s or 0.0))
+    try:
+        return ask()
+    except NotNow as later:
+        raise Refused(f"the hub: {later}, also after {len(_WAITS_S) + 1} tries") from None
+
+
+def _of_status(repo: str, status: int, headers: Mapping[str, str]) -> Exception:
+    if status == 401:
+        return Refused(f"the hub does not take the token for {repo} (401): {LOG_IN}")
+    if status == 403:
+        return Refused(f"this account's token may not do that with {repo} (403): {LOG_IN}")
+    if status in (408, 425, 429) or status >= 500:
+        return NotNow(f"it answers {status}", asked_wait_s(headers))
+    return Refused(f"the hub answers {status} for {repo}")
+
+
+def asked_wait_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks for: by its rate limit, or `Retry-After` in either form, by its own clock."""
+    limit = _RATE_LIMIT.search(headers.get("ratelimit") or "")
+    if limit is not None and int(limit["remaining"]) == 0:
+        return min(float(limit["reset_s"]) + 1.0, LONGEST_WAIT_S)
+    after = (headers.get("retry-after") or "").strip()
+    if after.isdigit():
+        return min(float(after), LONGEST_WAIT_S)
+    try:
+        wait_s = (parsedate_to_datetime(after) - parsedate_to_datetime(headers.get("date") or "")).total_seconds()
+    except (TypeError, ValueError):
+        return None
+    return min(max(wait_s, 0.0), LONGEST_WAIT_S)
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """What the client's HTTP library raises where no answer came: which one it is depends on its version."""
+    return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)

@@ -1,0 +1,67 @@
+"""`[hub]` as it counts for a run: what of it goes to which repository."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS
+from opsctl.run.config.profile import profile, profile_files
+from opsctl.run.config.schema import HubTable
+from opsctl.run.config.toml_file import read_toml
+from opsctl.run.state.run_view import RunView
+from opsctl.slurm.durations import parse_duration_s
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """The table; `token_from` is the file that names the token, `said_by` has the file of each key."""
+
+    table: HubTable = field(default_factory=HubTable)
+    token_from: Path | None = None
+    said_by: Mapping[str, Path] = field(default_factory=dict)
+
+    def repo(self, kind: str) -> str | None:
+        """Where a kind goes; None where nowhere."""
+        if kind == CHECKPOINTS and self.table.checkpoints is None:
+            return None
+        own: str | None = getattr(self.table, f"{kind}_repo")
+        return own or self.table.repo
+
+    @property
+    def repos(self) -> dict[str, str]:
+        """Kind -> where it goes, of those that go anywhere."""
+        found = {kind: self.repo(kind) for kind in KINDS}
+        return {kind: repo for kind, repo in found.items() if repo is not None}
+
+    def named_by(self, repo: str) -> list[Path]:
+        """The files that name a repository."""
+        return [path for key, path in self.said_by.items() if getattr(self.table, key) == repo]
+
+    def patterns(self, kind: str) -> tuple[str, ...]:
+        """Of the names under the kind's folder."""
+        found: tuple[str, ...] = getattr(self.table, kind)
+        return found
+
+    @property
+    def give_up_after_s(self) -> float:
+        """How long one sync may take."""
+        return float(parse_duration_s(self.table.give_up_after))
+
+
+def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> HubSettings | None:
+    """The run file's over the profiles'. None for a run that has no `[hub]`, or whose run file cannot be read.
+
+    Raises RunFileError for a wrong profile.
+    """
+    if run.loaded is None or not run.loaded.file.hub:
+        return None
+    own = run.loaded.file.hub
+    said = {key: path for path in profile_files(environment) for key in read_toml(path).get("hub", {})}
+    said.update(dict.fromkeys(own, run.loaded.path))
+    table = msgspec.convert({**profile(environment).get("hub", {}), **own}, HubTable)
+    return HubSettings(table, said.get("token"), said)

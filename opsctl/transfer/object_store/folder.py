@@ -1,0 +1,215 @@
+"""A folder, on whatever file system: written beside, made durable, read back from the disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Collection, Iterator
+
+from opsctl.transfer.object_store.below import create_below, folder_of, open_below, open_plain
+from opsctl.transfer.object_store.direct import make_buffer, pieces, write_piece
+from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.sources import Source, check_digest, digest_of, new_digest
+from opsctl.transfer.object_store.types import PART, FarFile, FileFault, StoreError
+
+#: What concerns one name only; everything else is the file system's, and the next file would meet it too.
+_OF_ONE_FILE = (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EILSEQ, errno.ENOENT, 0)
+
+
+class FolderStore:
+    """A folder that is there, held open. Raises StoreError where it is not, or cannot be looked into."""
+
+    workers = 4
+
+    def __init__(self, path: str) -> None:
+        self.where = path
+        try:
+            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            remedy = ": mount it, or make it with mkdir -p" if error.errno == errno.ENOENT else ""
+            raise StoreError(f"{path!a} cannot be used as a destination: {error.strerror}{remedy}") from None
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self._root)
+
+    def stat(self, name: str) -> FarFile | None:
+        """The file, None where there is none."""
+        with self._saying(name):
+            try:
+                with folder_of(self._root, name) as (folder, last):
+                    found = os.stat(last, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+        return _far(found) if stat.S_ISREG(found.st_mode) else None
+
+    def list(self, prefix: str) -> dict[str, FarFile]:
+        """Every whole file below the folder `prefix`, by its name there."""
+        found = {}
+        for name, one in self._walk(prefix):
+            if not name.rpartition("/")[2].startswith(PART):
+                found[name] = _far(one)
+        return found
+
+    def look(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Those of `names` that are there."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileFault):
+                far = self.stat(name)
+                if far is not None:
+                    found[name] = far
+        return found
+
+    def holds(self, name: str, source: Source) -> str | None:
+        """The checksum, where a file of that size is there with the same contents, which are read."""
+        expected = source.xxh64 or digest_of(source)
+        return expected if self._digest(name) == expected else None
+
+    def vouches(self, name: str, source: Source) -> str | None:
+        """Return None: only reading proves a file of a folder."""
+        return None
+
+    def send(self, source: Source, name: str, flow: Flow) -> str:
+        """Write the file beside its place, prove that the disk has it, and put it there. Returns its xxh64."""
+        part = f"{PART}{secrets.token_hex(8)}"
+        with self._saying(name), folder_of(self._root, name, make=True) as (folder, last):
+            fd = create_below(folder, part)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH)  # dies with this process, and tells that it is at work
+                _fill(fd, source, flow)
+                written = source.finish()
+                if source.changed_ns is not None:
+                    os.utime(fd, ns=(source.changed_ns, source.changed_ns))
+                os.fsync(fd)
+                read = _digest_from_disk(fd, flow)
+                check_digest(name, read, written, f"read back from {self.where}")
+                os.rename(part, last, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(part, dir_fd=folder)
+                raise
+            finally:
+                os.close(fd)
+        return written
+
+    def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
+        """The bytes of a file from `begin` to before `end`, as the disk has them, in pieces that are soon overwritten.
+
+        Raises FileFault where there is no such file, or it ends before `end`.
+        """
+        with self._saying(name):
+            fd = open_below(self._root, name)
+            try:
+                yield from pieces(fd, begin, os.fstat(fd).st_size if end is None else end, name)
+            finally:
+                os.close(fd)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and folders above it that are empty then; nothing happens where there is none."""
+        with self._saying(name), contextlib.suppress(FileNotFoundError), folder_of(self._root, name) as (folder, last):
+            os.unlink(last, dir_fd=folder)
+        with contextlib.suppress(OSError):
+            while "/" in name:
+                name = name.rpartition("/")[0]
+                with folder_of(self._root, name) as (folder, last):
+                    os.rmdir(last, dir_fd=folder)
+
+    def settle(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Make the names themselves durable, and look once more: those that are there."""
+        folders = {""}
+        for name in names:
+            steps = name.split("/")[:-1]
+            folders |= {"/".join(steps[:count]) for count in range(1, len(steps) + 1)}
+        for one in sorted(folders):
+            with self._saying(one), folder_of(self._root, f"{one}/." if one else ".") as (folder, _):
+                os.fsync(folder)
+        return self.look(names)
+
+    def tidy(self, names: Collection[str]) -> None:
+        """`clean` in the folders that `names` are in."""
+        for folder in sorted({name.rpartition("/")[0] for name in names}):
+            with contextlib.suppress(FileFault):  # what cannot be a folder is told of by its files' names
+                self.clean(folder, deep=False)
+
+    def clean(self, prefix: str, deep: bool = True) -> int:
+        """Remove what killed transfers left, but nothing that somebody writes now. Returns how many."""
+        count = 0
+        for name, _ in self._walk(prefix, deep):
+            if name.rpartition("/")[2].startswith(PART):
+                with self._saying(name), contextlib.suppress(FileNotFoundError):
+                    count += self._clean_one(f"{prefix}/{name}" if prefix else name)
+        return count
+
+    def _clean_one(self, name: str) -> bool:
+        with folder_of(self._root, name) as (folder, last):
+            fd = open_plain(folder, last)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(last, dir_fd=folder)
+            except BlockingIOError:
+                return False
+            finally:
+                os.close(fd)
+        return True
+
+    def _walk(self, prefix: str, deep: bool = True) -> Iterator[tuple[str, os.stat_result]]:
+        """Every plain file below the folder `prefix`, or only in it: its name there, and what it is."""
+        with self._saying(prefix):
+            try:
+                with folder_of(self._root, f"{prefix}/." if prefix else ".") as (top, _):
+                    for above, below, files, folder in os.fwalk(".", dir_fd=top, onerror=_raise):
+                        if not deep:
+                            below.clear()
+                        for file in files:
+                            with contextlib.suppress(FileNotFoundError):
+                                found = os.stat(file, dir_fd=folder, follow_symlinks=False)
+                                if stat.S_ISREG(found.st_mode):
+                                    yield os.path.normpath(f"{above}/{file}"), found
+            except FileNotFoundError:
+                return
+
+    def _digest(self, name: str) -> str:
+        digest = new_digest()
+        for piece in self.read(name, 0, None):
+            digest.update(piece)
+        return str(digest.hexdigest())
+
+    @contextlib.contextmanager
+    def _saying(self, name: str) -> Iterator[None]:
+        """Turn the system's errors into ours."""
+        try:
+            yield
+        except OSError as error:
+            kind = FileFault if error.errno in _OF_ONE_FILE else StoreError
+            raise kind(f"{name!a} in {self.where}: {error.strerror or error}") from None
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _far(found: os.stat_result) -> FarFile:
+    # No program can set the time of the last change of the inode, so who keeps the mtime is noticed too.
+    return FarFile(found.st_size, found.st_mtime, f"{found.st_ino}.{found.st_mtime_ns}.{found.st_ctime_ns}")
+
+
+def _fill(fd: int, source: Source, flow: Flow) -> None:
+    view = make_buffer(source.bytes)
+    while count := source.read_into(view):
+        flow.take(count)
+        write_piece(fd, view[:count])
+        flow.done(count)
+
+
+def _digest_from_disk(fd: int, flow: Flow) -> str:
+    """xxh64 of a file that was made durable, without what the page cache still has of it."""
+    digest = new_digest()
+    for piece in pieces(fd, 0, os.fstat(fd).st_size, ""):
+        flow.pause(0)
+        digest.update(piece)
+    return str(digest.hexdigest())

@@ -1,0 +1,140 @@
+"""Python, its packages, programs, compilers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opsctl.ui.doctor.check import Check, Result, missing, ok, optional
+from opsctl.ui.doctor.observed import Seen
+from trainer.formats.distribution import FORMER_NAME, NAME, install_command, pip_command, version
+
+_OLDEST = (3, 11)
+_OF_TRAINER = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash")
+
+
+def _python(seen: Seen) -> Result | None:
+    if (found := seen.software) is None:
+        return None
+    said = f"{'.'.join(map(str, found.python))} ({found.executable})"
+    return (
+        ok(said)
+        if found.python[:2] >= _OLDEST
+        else missing(f"{said} is older than 3.11", "load a newer Python's module")
+    )
+
+
+def _distribution(seen: Seen) -> Result | None:
+    """The packages of both distributions have the same names: one install overwrites the files of the other."""
+    if seen.software is None:
+        return None
+    if (former := seen.software.former_version) is None:
+        return ok(f"{NAME} {version()}")
+    todo = f"{pip_command('uninstall')} {NAME} {FORMER_NAME}, then install this project again"
+    said = f"a distribution {FORMER_NAME} {former} is installed too: another project, or this one of an early version"
+    return missing(f"{said}; both have the package opsctl", todo)
+
+
+def _trainer(seen: Seen) -> Result | None:
+    """With an environment script it is that one's Python that trains."""
+    if (found := seen.software) is None:
+        return None
+    lacking = [name for name in _OF_TRAINER if not found.packages[name]]
+    if not lacking:
+        return ok("torch, DeepSpeed and the rest are here")
+    said, todo = f"{', '.join(lacking)} not installed in this Python", install_command("trainer")
+    if seen.run is None or seen.run.run.environment is not None:
+        return optional(f"{said}: converting and preparing data need them here", todo)
+    return missing(f"{said}, and the run has no environment script", todo)
+
+
+def _git(seen: Seen) -> Result | None:
+    return _program(seen, "git", wanted=_goes_by_git(seen), todo="install git, or load its module")
+
+
+def _git_lfs(seen: Seen) -> Result | None:
+    return _program(seen, "git-lfs", wanted=_goes_by_git(seen), todo="install git-lfs, or load its module")
+
+
+def _goes_by_git(seen: Seen) -> bool:
+    """A repository that is a URL is reached by git."""
+    table = seen.tables.get("hub", {})
+    return any("://" in str(value) for key, value in table.items() if key == "repo" or key.endswith("_repo"))
+
+
+def _uv(seen: Seen) -> Result | None:
+    table = None if seen.run is None else seen.run.environment
+    return _program(seen, "uv", wanted=table is not None and table.tool == "uv", todo=f"{pip_command('install')} uv")
+
+
+def _compiler(seen: Seen) -> Result | None:
+    return _program(seen, "g++", wanted=_compiles(seen), todo="load a compiler's module, or install g++")
+
+
+def _nvcc(seen: Seen) -> Result | None:
+    table = None if seen.run is None else seen.run.environment
+    wanted = bool(table and table.architectures and table.extensions and not table.modules)
+    return _program(seen, "nvcc", wanted=wanted, todo='load CUDA: modules = ["cuda"] under [environment]')
+
+
+def _compiles(seen: Seen) -> bool:
+    table = None if seen.run is None else seen.run.environment
+    return bool(table and table.extensions and not table.modules)
+
+
+def _program(seen: Seen, name: str, wanted: bool, todo: str) -> Result | None:
+    if seen.software is None:
+        return None
+    path = seen.software.programs.get(name)
+    if path is not None:
+        return ok(path)
+    return missing(f"{name} is not in PATH", todo) if wanted else optional(f"{name} is not in PATH", todo)
+
+
+def _hub_client(seen: Seen) -> Result | None:
+    """Whatever reaches a repository: the client's own token is asked for where git is used too."""
+    if seen.software is None:
+        return None
+    if seen.software.packages["huggingface_hub"]:
+        return ok("huggingface_hub is here")
+    said, todo = "huggingface_hub is not installed", install_command("hub")
+    return missing(f"{said}, and [hub] names a repository", todo) if seen.tables.get("hub") else optional(said, todo)
+
+
+def _backup_extras(seen: Seen) -> Result | None:
+    if seen.software is None:
+        return None
+    wanted = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
+    schemes = {str(one).partition("://")[0] for one in _destinations(seen)}
+    lacking = sorted({wanted[one] for one in schemes if one in wanted and not seen.software.packages[wanted[one]]})
+    if not schemes:
+        return optional("nothing is backed up: the only copy is on one disk", 'to = ["..."] under [backup]')
+    if lacking:
+        todo = install_command(*({"s3fs": "s3", "gcsfs": "gcs"}[one] for one in lacking))
+        return missing(f"{', '.join(lacking)} not installed, to which backups go", todo)
+    return ok("what backups go to can be reached with what is installed")
+
+
+def _destinations(seen: Seen) -> Iterable[object]:
+    to = seen.tables.get("backup", {}).get("to", ())
+    return to if isinstance(to, list | tuple) else (to,)
+
+
+CHECKS = (
+    Check("distribution", "Is no other distribution installed that has the package opsctl?", _distribution, "software"),
+    Check("python", "Is the Python that runs opsctl new enough?", _python, "software"),
+    Check("trainer's packages", "Are torch, DeepSpeed and the others in the Python that trains?", _trainer, "software"),
+    Check("hub's client", "Is huggingface_hub here? Needed where there is a [hub].", _hub_client, "software"),
+    Check("git", "Is git here? Needed where the hub is reached by git.", _git, "software"),
+    Check("git-lfs", "Is git-lfs here? Needed where the hub is reached by git.", _git_lfs, "software"),
+    Check("uv", "Is uv here? Needed where it builds the environment.", _uv, "software"),
+    Check(
+        "compiler", "Is g++ here? Needed where extensions are compiled and no module brings one.", _compiler, "software"
+    ),
+    Check(
+        "nvcc",
+        "Is nvcc here? Needed where extensions are compiled for GPUs and no module brings it.",
+        _nvcc,
+        "software",
+    ),
+    Check("backups", "Is the run backed up, and what that needs installed?", _backup_extras, "software"),
+)

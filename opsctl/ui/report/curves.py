@@ -1,0 +1,305 @@
+"""A training's course as its log tells it: columns of numbers along the iterations, starts, evaluations, marks.
+
+An iteration that was done again counts as it was done last: a line whose number falls back takes those from it on away.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, tzinfo
+
+from opsctl.run.logs.attempt_lines import AttemptStart
+from opsctl.run.logs.reader import Found
+from opsctl.run.logs.records import Alert, Pulse, Setting, SkippedRange
+from opsctl.ui.report.rows import Rows, Superseded
+from trainer.formats.guard_lines import NotRolledBack, RolledBack, RunAgain, Unusual
+from trainer.formats.leave_lines import Left, Reason
+from trainer.formats.log_lines import (
+    CheckpointFailed,
+    CheckpointLoaded,
+    CheckpointSaved,
+    Evaluation,
+    FreshStart,
+    Stamp,
+)
+from trainer.formats.training_line import TrainingLine
+
+#: Kinds of marks.
+START, SPIKE, SKIP, KILL, SAVE, REVISION, ALERT = "start", "spike", "skip", "kill", "checkpoint", "revision", "alert"
+_NAN = math.nan
+_BEGINS = "before the start of training"
+#: No clock goes beyond the last year of the calendar, whatever a line says an iteration took.
+LATEST_S = 253_402_214_400.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened."""
+
+    kind: str
+    iteration: int  # the last one before it, or the one that it is about
+    text: str
+    at_s: float | None = None  # since the epoch, by the course's clock
+
+
+@dataclass
+class Start:
+    """A program that trained for a while."""
+
+    name: str  # as "attempt 3, job 77_2"; empty where the log does not say
+    at_s: float | None
+    nodes: tuple[str, ...] = ()
+    first: int | None = None  # iterations that its lines tell
+    last: int | None = None
+    redone: int = 0  # iterations of those before it that it did again
+    ended: str = ""  # how, in the log's words
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether it logged an iteration."""
+        return self.first is not None
+
+
+@dataclass
+class Course:
+    """What the records so far say. A number that no line says is NaN."""
+
+    rows: Rows = field(default_factory=Rows)
+    superseded: list[Superseded] = field(default_factory=list)  # what was done again, in the log's order
+    evaluations: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # by group, with the iteration
+    starts: list[Start] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    total_iterations: int = 0
+    world_size: int | None = None  # this and `nodes` of the newest start, as far as it says
+    nodes: int | None = None
+    clock_s: float | None = None  # of the newest record, as far as anything tells
+    has_zone: bool = False  # whether the clock is the world's, not just the log's own
+    revision: str = ""
+    is_local: bool = False  # moments without a zone are this machine's
+    is_told: bool = False  # whether any moment was
+    zone: tzinfo | None = None  # of the newest moment that has one
+    left_out_to: int = 0  # the newest iteration that was left out on request since a start or a rollback
+    goes_on_from: int | None = None  # the iteration that was loaded or gone back to since the newest line
+    is_rolled_back: bool = False  # within a start, which goes on
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> array[float]:
+        """One of `rows.COLUMNS`, along the iterations."""
+        return self.rows.column(name)
+
+    def newest(self, name: str) -> float:
+        """The last value of a column. Needs one line."""
+        return self.rows.newest(name)
+
+    @property
+    def last_iteration(self) -> int:
+        """0 before the first."""
+        return int(self.rows.newest("iteration")) if len(self.rows) else 0
+
+    def take(self, record: Found) -> None:
+        """Add what a line says."""
+        if isinstance(record, TrainingLine):
+            self._iteration(record)
+        elif isinstance(record, Evaluation):
+            group = record.group if record.data == "val" else f"{record.group} ({record.data})"
+            self.evaluations.setdefault(group, []).append((record.iteration or self.last_iteration, record.loss))
+        elif isinstance(record, AttemptStart):
+            self._attempt(record)
+        elif isinstance(record, Setting):
+            self.world_size = record.world_size or self.world_size
+        else:
+            self._happening(record)
+
+    def _iteration(self, line: TrainingLine) -> None:
+        self.total_iterations = line.total_iterations or self.total_iterations
+        if line.skipped_on_request:
+            self._mark(SKIP, line.iteration, f"{line.skipped_on_request} iterations left out on request")
+        if line.is_left_out:
+            self.left_out_to = line.iteration
+            return
+        if self._is_said_again(line):
+            return
+        before = self.last_iteration
+        start = self._start_of(line)
+        if line.iteration <= before:
+            start.redone += self._cut(self._first_again(line.iteration))
+            before = self.last_iteration
+        self.goes_on_from, self.is_rolled_back = None, False
+        start.first = line.iteration if start.first is None else start.first
+        start.last = line.iteration
+        trained = self._trained(line, before)
+        self._tick(line, trained if before else 1)
+        tflops = line.tflops if line.tflops is not None else line.model_tflops
+        values = (
+            *(line.iteration, line.consumed_samples, line.consumed_tokens, self.clock_s),
+            *(line.loss, line.learning_rate, line.global_batch_size, line.grad_norm),
+            *(tflops, line.mfu_percent, self._tokens_per_second(line), line.seconds_per_iteration),
+            *(line.model_tflops, trained, self.world_size, self.nodes),
+        )
+        self.rows.add(values)
+
+    def _trained(self, line: TrainingLine, before: int) -> int:
+        """How many iterations since the line before it is of, without those that were left out on request."""
+        since = max(before, self.left_out_to) if self.left_out_to < line.iteration else before
+        return max(1, line.iteration - since - (line.skipped_on_request or 0))
+
+    def _is_said_again(self, line: TrainingLine) -> bool:
+        """Whether it is the newest line once more: of another rank, or of a second writer."""
+        if not self.starts or self.starts[-1].last != line.iteration or self.is_rolled_back:
+            return False
+        samples = self.newest("samples")
+        return line.consumed_samples == (None if math.isnan(samples) else int(samples))
+
+    def _first_again(self, iteration: int) -> int:
+        """The first iteration that was done again, of which the log's line may be only one in ten."""
+        return iteration if self.goes_on_from is None else min(iteration, self.goes_on_from + 1)
+
+    def _start_of(self, line: TrainingLine) -> Start:
+        """The start that an iteration is of: the newest, or one that only the number tells."""
+        newest = self.starts[-1] if self.starts else None
+        is_behind = newest is not None and newest.last is not None and line.iteration < newest.last
+        if newest is None or (is_behind and not self.is_rolled_back):
+            newest = Start("", self.clock_s)
+            self.starts.append(newest)
+            if len(self.rows):
+                self._mark(START, line.iteration, f"started again at iteration {line.iteration:,}")
+        return newest
+
+    def _cut(self, iteration: int) -> int:
+        """Set `iteration` and all after it aside; how many iterations that were."""
+        last = self.last_iteration
+        gone = Superseded(iteration, last, self.rows.cut(iteration))
+        self.superseded.append(gone)
+        for group, points in self.evaluations.items():
+            self.evaluations[group] = [point for point in points if point[0] < iteration]
+        return gone.iterations
+
+    def _tick(self, line: TrainingLine, iterations: int) -> None:
+        if line.logged_at is not None:
+            self._clock(line.logged_at)
+        elif line.seconds_per_iteration is not None and math.isfinite(line.seconds_per_iteration):
+            # With no moment told anywhere it is the time that was trained.
+            took_s = max(0.0, line.seconds_per_iteration) * iterations
+            self.clock_s = min(LATEST_S, (self.clock_s or 0.0) + took_s)
+
+    def _tokens_per_second(self, line: TrainingLine) -> float:
+        if line.consumed_tokens and line.consumed_samples:
+            batch, seconds = line.global_batch_size, line.seconds_per_iteration
+            samples = line.samples_per_second or (batch / seconds if batch and seconds else None)
+            if samples is not None:
+                return samples * self._tokens_per_sample(line.consumed_tokens, line.consumed_samples)
+        if line.tokens_per_second_per_gpu is not None and self.world_size:
+            return line.tokens_per_second_per_gpu * self.world_size
+        return _NAN
+
+    def _tokens_per_sample(self, tokens: int, samples: int) -> float:
+        """Of the samples since the line before: sequences may have grown longer."""
+        if len(self.rows) and samples > self.newest("samples") and tokens >= self.newest("tokens"):
+            return (tokens - self.newest("tokens")) / (samples - self.newest("samples"))
+        return tokens / samples
+
+    def _attempt(self, record: AttemptStart) -> None:
+        self._clock(record.at)
+        self.goes_on_from, self.is_rolled_back, self.left_out_to = record.iteration, False, 0
+        self.world_size, self.nodes = None, len(record.nodes) or None
+        name = f"attempt {record.attempt}, job {record.job}"
+        self.starts.append(Start(name, self.clock_s, record.nodes))
+        where = f" on {len(record.nodes)} node{'s' * (len(record.nodes) > 1)}" if record.nodes else ""
+        self._mark(START, record.iteration or 0, f"{name}{where}")
+        if record.revision and self.revision and record.revision != self.revision:
+            self._mark(REVISION, record.iteration or 0, f"revision {record.revision}")
+        self.revision = record.revision or self.revision
+
+    def _happening(self, record: Found) -> None:
+        at = self.last_iteration
+        if isinstance(record, CheckpointLoaded | FreshStart):
+            self.goes_on_from = record.iteration if isinstance(record, CheckpointLoaded) else 0
+            self.left_out_to = 0
+            self._other_start(self.goes_on_from)
+        elif isinstance(record, Stamp):
+            self._clock(record.at)
+            if _BEGINS in record.what:
+                self._other_start(at)
+        elif isinstance(record, Left):
+            self._left(record)
+        elif isinstance(record, CheckpointSaved):
+            self._mark(SAVE, record.iteration, f"checkpoint {record.iteration:,}")
+        elif isinstance(record, CheckpointFailed):
+            self._mark(ALERT, record.iteration, f"save failed: {record.why}")
+        elif isinstance(record, Unusual):
+            words = f"unusual: loss {record.loss:.4g}, gradient norm {record.grad_norm:.4g}: {record.done}"
+            self._mark(SPIKE, record.iteration, words)
+        elif isinstance(record, RunAgain):
+            self._mark(SPIKE, record.iteration, f"run again: {record.found}: {record.why}")
+        elif isinstance(record, RolledBack):
+            words = (
+                f"rolled back from {record.iteration:,} to {record.to:,}, {record.first:,} to {record.last:,} left out"
+            )
+            self._mark(SKIP, record.to, f"{words}: {record.why}")
+            self.goes_on_from, self.is_rolled_back, self.left_out_to = record.to, True, 0
+        elif isinstance(record, NotRolledBack):
+            self._mark(SPIKE, record.iteration, f"no rollback: {record.why}")
+        elif isinstance(record, SkippedRange):
+            self._mark(SKIP, record.first, f"iterations {record.first:,} to {record.last:,} left out")
+        elif isinstance(record, Alert):
+            self._clock(record.at)
+            self._mark(ALERT, at, record.text)
+        elif isinstance(record, Pulse):
+            self._clock(record.at)
+
+    def _other_start(self, iteration: int) -> None:
+        """A start of a program that says no more of itself: the lines of one start say so several times."""
+        newest = self.starts[-1] if self.starts else None
+        if newest is not None and not newest.has_trained:
+            return
+        self.starts.append(Start("", self.clock_s))
+        self._mark(START, iteration, f"started from iteration {iteration:,}" if iteration else "started")
+
+    def _left(self, record: Left) -> None:
+        if record.at is not None:
+            self._clock(record.at)
+        words = str(record.reason)
+        if self.starts and not self.starts[-1].ended:
+            self.starts[-1].ended = words
+        if record.reason is Reason.KILL_SWITCH:
+            self._mark(KILL, self.last_iteration, "left at the kill switch")
+
+    def _clock(self, moment: datetime | None) -> None:
+        """A moment that is told; where no zone is known anywhere it is taken for UTC's: differences are right."""
+        if moment is None:
+            return
+        if moment.tzinfo is None:
+            moment = moment.astimezone() if self.is_local else moment.replace(tzinfo=self.zone or UTC)
+            is_zoned = self.is_local
+        else:
+            self.zone, is_zoned = moment.tzinfo, True
+        told_s = moment.timestamp()
+        if self.clock_s is not None and not self.is_told:
+            # So far it was the time that was trained: that ends now.
+            self._shift(told_s - self.clock_s)
+        elif is_zoned and self.is_told and not self.has_zone:
+            # The moments before it were of the same clock on the wall.
+            offset = moment.utcoffset()
+            self._shift(-offset.total_seconds() if offset is not None else 0.0)
+        self.is_told, self.has_zone = True, self.has_zone or is_zoned
+        # Logs of several writers are not in order to the second; time goes on.
+        self.clock_s = told_s if self.clock_s is None else max(self.clock_s, told_s)
+
+    def _shift(self, by_s: float) -> None:
+        """Move all times that were taken so far."""
+        for rows in (self.rows, *(one.rows for one in self.superseded)):
+            rows.shift(by_s)
+        for start in self.starts:
+            start.at_s = None if start.at_s is None else start.at_s + by_s
+        self.marks = [one if one.at_s is None else replace(one, at_s=one.at_s + by_s) for one in self.marks]
+        self.clock_s = None if self.clock_s is None else self.clock_s + by_s
+
+    def _mark(self, kind: str, iteration: int, text: str) -> None:
+        newest = self.marks[-1] if self.marks else None
+        if newest is not None and (newest.kind, newest.iteration, newest.text) == (kind, iteration, text):
+            return  # several ranks say it
+        self.marks.append(Mark(kind, iteration, text, self.clock_s))

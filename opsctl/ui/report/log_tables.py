@@ -1,0 +1,204 @@
+"""What a log alone tells in words: how far, how fast, until when, and its starts. Pure."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+from opsctl.core.units import count_words
+from opsctl.monitoring.robust import middle, quantile
+from opsctl.slurm.durations import format_duration
+from opsctl.ui.report.curves import LATEST_S, Course
+from opsctl.ui.report.eta import Arrival, arrival
+from opsctl.ui.report.page_data import Table
+from opsctl.ui.report.utilisation import Utilisation
+from trainer.formats.log_lines import write_zone
+
+#: Iterations that say what is typical now.
+_NEWEST = 200
+#: An end that is nearer than this is told with its hour.
+_CLOCK_S = 3 * 86400
+
+
+def headline(course: Course, state: str = "") -> str:
+    """Where it stands, in a sentence."""
+    if not len(course):
+        return f"{state}: nothing trained yet" if state else "no iteration in this log"
+    last, in_all = course.last_iteration, course.total_iterations
+    of_all = f" of {in_all:,}, {100 * last / in_all:.1f} %" if in_all else ""
+    loss = course.newest("loss")
+    words = f"iteration {last:,}{of_all}; loss {loss:.4g}" if math.isfinite(loss) else f"iteration {last:,}{of_all}"
+    return f"{state}: {words}" if state else words
+
+
+def arrival_of(course: Course, now_s: float | None = None) -> Arrival | None:
+    """When the iterations of the log will be done, from its end or from `now_s`; None where it does not say."""
+    times, done = _known_pairs(course)
+    if not course.total_iterations or not times:
+        return None
+    left, samples_left = float(course.total_iterations - course.last_iteration), _samples_left(course)
+    if samples_left is not None:
+        done, left = _samples(course, len(times)), samples_left
+    return arrival(times, done, left, max(now_s or 0.0, times[-1]))
+
+
+def progress(
+    course: Course,
+    now_s: float | None = None,
+    more: Sequence[tuple[str, str]] = (),
+    utilised: Utilisation | None = None,
+) -> Table:
+    """How far it is, how fast, and when it will be done; `more` rows first. utilised: where the log has no MFU."""
+    rows = [list(one) for one in more]
+
+    def row(name: str, value: str | None) -> None:
+        if value:
+            rows.append([name, value])
+
+    if len(course):
+        row(
+            "Iteration",
+            f"{course.last_iteration:,}" + (f" of {course.total_iterations:,}" if course.total_iterations else ""),
+        )
+        row("Samples", _count(course.newest("samples")))
+        row("Tokens", _count(course.newest("tokens")))
+        row("Loss", _lowest(course.column("loss"), course.column("iteration")))
+        for group, points in course.evaluations.items():
+            row(f"Loss of {group}", _lowest_evaluated(points))
+        row("An iteration", _typical(course.column("seconds"), " s"))
+        row("Tokens per second", _typical(course.column("tokens_per_second"), ""))
+        row("TFLOP/s per GPU", _typical(course.column("tflops"), ""))
+        row("MFU", _typical(utilised.percent if utilised else course.column("mfu"), " %"))
+        row("MFU is", utilised.source if utilised else None)
+        row("Starts", str(len(course.starts)))
+        row("Iterations done again", _done_again(course))
+        for name, value in _left(course, now_s):
+            row(name, value)
+    return Table(title="Progress", headings=["What", "Now"], rows=rows)
+
+
+def starts(course: Course) -> Table:
+    """Every start that trained, newest first."""
+    rows = []
+    for number, start in reversed([*enumerate(course.starts, 1)]):
+        if start.has_trained:
+            when = _moment(start.at_s, course)
+            rows.append(
+                [
+                    start.name or f"start {number}",
+                    when,
+                    f"{start.first:,} to {start.last:,}",
+                    f"{start.redone:,}" if start.redone else "",
+                    start.ended,
+                ]
+            )
+    headings = ["Start", "When", "Iterations", "Done again", "Ended"]
+    return Table(title="Starts", headings=headings, rows=rows)
+
+
+def _left(course: Course, now_s: float | None) -> list[tuple[str, str]]:
+    in_all, seconds = (
+        course.total_iterations,
+        [one for one in course.column("seconds")[-_NEWEST:] if math.isfinite(one)],
+    )
+    left = in_all - course.last_iteration
+    if not in_all:
+        return []
+    if left <= 0:
+        return [("Left", "nothing: all iterations are done")]
+    rows = []
+    if seconds and left * middle(seconds) < LATEST_S:
+        rows.append(("Left at this speed", f"{format_duration(left * middle(seconds))} of training"))
+    found = arrival_of(course, now_s)
+    if found is not None and course.clock_s is not None:
+        from_s = max(now_s or 0.0, course.clock_s)
+        # A clock, and not just seconds of training; until when the calendar has days.
+        if from_s > 631_152_000 and from_s + found.late_s < LATEST_S:
+            named = _day if found.late_s > _CLOCK_S else partial(_moment, course=course)
+            days = [named(from_s + one) for one in (found.likely_s, found.early_s, found.late_s)]
+            rows.append(("Done", f"about {days[0]}; nine times of ten between {days[1]} and {days[2]}"))
+    return rows
+
+
+def _done_again(course: Course) -> str | None:
+    """What was trained in vain: how much, and what it took."""
+    iterations = sum(one.iterations for one in course.superseded)
+    took_s = sum(one.trained_s for one in course.superseded)
+    if not iterations:
+        return None
+    return f"{iterations:,}, {format_duration(took_s)} of training" if took_s < LATEST_S else f"{iterations:,}"
+
+
+def _samples_left(course: Course) -> float | None:
+    """By the newest batch for every iteration that is left: a ramp-up's share is already behind its iterations."""
+    batch, samples = course.column("batch"), course.column("samples")
+    if not batch or math.isnan(batch[-1]) or any(math.isnan(one) for one in samples):
+        return None
+    return (course.total_iterations - course.last_iteration) * batch[-1]
+
+
+def _known_pairs(course: Course) -> tuple[list[float], list[float]]:
+    """Times and iterations, from where on the time is known."""
+    pairs = [
+        (at, iteration)
+        for at, iteration in zip(course.column("at_s"), course.column("iteration"), strict=True)
+        if not math.isnan(at)
+    ]
+    return [at for at, _ in pairs], [iteration for _, iteration in pairs]
+
+
+def _samples(course: Course, count: int) -> list[float]:
+    return list(course.column("samples")[-count:])
+
+
+def _lowest(losses: array[float], iterations: array[float]) -> str | None:
+    known = [(loss, at) for loss, at in zip(losses, iterations, strict=True) if math.isfinite(loss)]
+    if not known:
+        return None
+    best, at = min(known)
+    return f"{known[-1][0]:.4f}, lowest {best:.4f} at {int(at):,}"
+
+
+def _lowest_evaluated(points: Sequence[tuple[int, float]]) -> str | None:
+    """Of an evaluation's losses, which are told also where they are no numbers."""
+    if not points:
+        return None
+    known = [(loss, at) for at, loss in points if math.isfinite(loss)]
+    newest = f"{points[-1][1]:.4f}"
+    return f"{newest}, lowest {min(known)[0]:.4f} at {min(known)[1]:,}" if known else newest
+
+
+def _typical(column: array[float], unit: str) -> str | None:
+    known = [one for one in column[-_NEWEST:] if math.isfinite(one)]
+    if not known:
+        return None
+    low, high = quantile(known, 0.1), quantile(known, 0.9)
+    return f"{_number(middle(known))}{unit}, mostly {_number(low)} to {_number(high)}"
+
+
+def _number(value: float) -> str:
+    """Four digits, and no power of ten where all of them stand before the point."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _count(value: float) -> str | None:
+    return None if math.isnan(value) else f"{count_words(value)} ({value:,.0f})"
+
+
+def when(moment: datetime) -> str:
+    """`2022-03-11 14:03 +01:00`, in local time."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M} {write_zone(moment.astimezone())}"
+
+
+def _moment(at_s: float | None, course: Course) -> str:
+    if at_s is None or at_s < 631_152_000:
+        return ""
+    moment = datetime.fromtimestamp(at_s, UTC)
+    return when(moment) if course.has_zone else moment.strftime("%Y-%m-%d %H:%M")
+
+
+def _day(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")

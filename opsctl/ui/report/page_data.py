@@ -1,0 +1,236 @@
+"""What the page is given: its JSON, made of courses and of what is known of a run. Pure."""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from opsctl.monitoring.excursions import excursions
+from opsctl.ui.report.curves import SAVE, SPIKE, Course, Mark
+from opsctl.ui.report.downsample import kept
+from opsctl.ui.report.rows import AXES, CURVES, Rows, Superseded
+from opsctl.ui.report.utilisation import Utilisation
+from trainer.formats.training_line import TrainingLine
+
+#: Points of all runs together: with them the page stays below 5 MB.
+MOST_POINTS = 32_000
+#: Marks of a run that are told, the newest, and as many of its saves.
+MOST_MARKS = 1_500
+#: What was trained again later: the newest stretches of it, with an eighth of the points among them.
+MOST_SUPERSEDED = 200
+#: What thinning keeps the extremes of.
+_SHAPES = ("loss", "grad_norm", "seconds")
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table with a heading; the first column names its rows."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a run's wall time, in seconds since the epoch."""
+
+    kind: str  # "attempt", "waited", "idle", "not known"
+    begins_s: float
+    ends_s: float
+    text: str
+    is_bad: bool = False  # an attempt that ended badly
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What some of the wall time went into."""
+
+    part: str
+    percent: float
+    hours: float
+
+
+class PageMark(msgspec.Struct, frozen=True, kw_only=True):
+    """A mark; see `course.Mark`."""
+
+    kind: str
+    iteration: int
+    text: str
+    at_s: float | None = None
+
+
+class PageSuperseded(msgspec.Struct, frozen=True, kw_only=True):
+    """Iterations from `first` to `last` as they were before they were trained again; columns as a run's."""
+
+    first: int
+    last: int
+    columns: dict[str, str]
+
+
+class PageRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. Columns are base64 of little-endian numbers: axes of 8 bytes, curves of 4; NaN is not known."""
+
+    name: str
+    source: str
+    clock: str  # "world": at_s is UTC's; "log": the log's own; "trained": seconds of training; "": nothing is known
+    lines: int  # of iterations, before thinning
+    columns: dict[str, str]
+    evaluations: dict[str, list[list[float | None]]]  # by group: iterations, losses; None is no number
+    superseded: list[PageSuperseded]
+    superseded_iterations: int  # in all
+    sources: dict[str, str]  # of curves that the log does not tell: what they were reckoned from
+    marks: list[PageMark]
+    saves: int  # checkpoints in all
+    marks_left_out: int  # older than those told, saves aside
+    headline: str
+    tables: list[Table] = []
+    timeline: list[Stretch] = []
+    shares: list[Share] = []
+
+
+class PageData(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    version: int = 1
+    title: str
+    made_at: str
+    follow_s: int  # the page is written again so often; 0: it is not
+    runs: list[PageRun]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a run beside its log."""
+
+    headline: str = ""
+    tables: tuple[Table, ...] = ()
+    timeline: tuple[Stretch, ...] = ()
+    shares: tuple[Share, ...] = ()
+    utilisation: Utilisation | None = None  # where the log says none
+    marks: tuple[Mark, ...] = field(default=())  # with a moment each, and without an iteration: -1
+
+
+def page_run(name: str, source: str, course: Course, known: Known, most_points: int = MOST_POINTS) -> PageRun:
+    """One run's part of the page, of no more than about so many points."""
+    iterations, times = course.column("iteration"), course.column("at_s")
+    marks = [*course.marks, *spikes(course), *(_placed(mark, iterations, times) for mark in known.marks)]
+    saves = [mark for mark in marks if mark.kind == SAVE]
+    others = [mark for mark in marks if mark.kind != SAVE]
+    places = kept(
+        [course.column(name) for name in _SHAPES],
+        most_points,
+        tail=most_points // 8,
+        always=[bisect_left(iterations, mark.iteration) for mark in others],
+    )
+    reckoned = {"mfu": known.utilisation} if known.utilisation is not None else {}
+    columns = {name: course.column(name) for name in (*AXES, *CURVES)}
+    columns |= {name: one.percent for name, one in reckoned.items()}
+    return PageRun(
+        name=name,
+        source=source,
+        clock=_clock(course),
+        lines=len(course),
+        columns=_columns(columns, places),
+        superseded=_superseded(course.superseded[-MOST_SUPERSEDED:], most_points // 8),
+        superseded_iterations=sum(one.iterations for one in course.superseded),
+        sources={name: one.source for name, one in reckoned.items()},
+        evaluations={
+            group: [[float(at) for at, _ in points], [_finite(loss) for _, loss in points]]
+            for group, points in course.evaluations.items()
+            if points
+        },
+        marks=_told([*_newest(others), *_newest(saves)]),
+        saves=len(saves),
+        marks_left_out=max(0, len(others) - MOST_MARKS),
+        headline=known.headline,
+        tables=list(known.tables),
+        timeline=list(known.timeline),
+        shares=list(known.shares),
+    )
+
+
+def _superseded(found: Sequence[Superseded], most_points: int) -> list[PageSuperseded]:
+    each = max(8, most_points // max(1, len(found)))
+    return [PageSuperseded(first=one.first, last=one.last, columns=_few(one.rows, each)) for one in found]
+
+
+def _few(rows: Rows, most_points: int) -> dict[str, str]:
+    places = kept([rows.column(name) for name in _SHAPES], most_points, tail=0, always=[len(rows) - 1])
+    return _columns({name: rows.column(name) for name in (*AXES, *CURVES)}, places)
+
+
+def _columns(columns: Mapping[str, array[float]], places: Sequence[int]) -> dict[str, str]:
+    return {name: _encoded(column, places, "d" if name in AXES else "f") for name, column in columns.items()}
+
+
+def spikes(course: Course) -> list[Mark]:
+    """Where the loss left what it was, by the numbers alone, where the log has no guard's word for it."""
+    if any(mark.kind == SPIKE for mark in course.marks):
+        return []
+    lines = [
+        TrainingLine(iteration=int(at), total_iterations=0, loss=loss)
+        for at, loss in zip(course.column("iteration"), course.column("loss"), strict=True)
+    ]
+    found, times = [], course.column("at_s")
+    for one in excursions(lines):
+        at, moment = lines[one.first].iteration, times[one.first]
+        words = f"loss {one.peak:.3g} from {one.usual:.3g}, over {one.last - one.first + 1} lines"
+        found.append(Mark(SPIKE, at, words, None if math.isnan(moment) else moment))
+    return found
+
+
+def _clock(course: Course) -> str:
+    times = course.column("at_s")
+    if not times or math.isnan(times[-1]):
+        return ""
+    if course.has_zone:
+        return "world"
+    # Before 1990 nobody trained: it is the time since the beginning.
+    return "log" if times[-1] > 631_152_000 else "trained"
+
+
+def _placed(mark: Mark, iterations: array[float], times: array[float]) -> Mark:
+    """A mark of which only the moment is known, at the iteration of then."""
+    if mark.iteration >= 0 or mark.at_s is None:
+        return mark
+    place = bisect_right(times, mark.at_s)
+    iteration = int(iterations[place - 1]) if place else 0
+    return Mark(mark.kind, iteration, mark.text, mark.at_s)
+
+
+def _newest(marks: Sequence[Mark]) -> list[Mark]:
+    return sorted(marks, key=_iteration_of)[-MOST_MARKS:]
+
+
+def _told(marks: Sequence[Mark]) -> list[PageMark]:
+    return [
+        PageMark(kind=one.kind, iteration=one.iteration, text=one.text[:300], at_s=one.at_s)
+        for one in sorted(marks, key=_iteration_of)
+    ]
+
+
+def _iteration_of(mark: Mark) -> int:
+    return mark.iteration
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no other numbers."""
+    return value if math.isfinite(value) else None
+
+
+def _encoded(column: array[float], places: Sequence[int], form: str) -> str:
+    few = array(form, (_float(column[place]) for place in places))
+    if sys.byteorder == "big":
+        few.byteswap()
+    return base64.b64encode(few.tobytes()).decode()
+
+
+def _float(value: float) -> float:
+    """What 4 bytes can hold."""
+    return value if -3e38 < value < 3e38 else math.nan

@@ -1,0 +1,194 @@
+"""What a run's records tell in words: attempts, nodes, where the time went, the plan beside what came. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from opsctl.diagnosis.carbon.brief import EnergySeen
+from opsctl.diagnosis.goodput.account import Stay, Stretch
+from opsctl.diagnosis.goodput.parts import Part
+from opsctl.diagnosis.goodput.report import GoodputReport, interval_line, words
+from opsctl.diagnosis.nodes.exclusion_list import Exclusion
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.planning.plan import PlannedCarbon, PlannedSchedule, PlannedThroughput, PlannedTime
+from opsctl.run.planning.section import Section, amount
+from opsctl.run.state.revision import Revision
+from opsctl.slurm.durations import format_duration
+from opsctl.ui.report import page_data
+from opsctl.ui.report.log_tables import when
+from opsctl.ui.report.page_data import Share, Table
+
+_KINDS = {Part.WAITED: "waited", Part.IDLE: "idle"}
+
+
+def timeline(found: Sequence[Stretch]) -> list[page_data.Stretch]:
+    """Attempts and what lay between them; a gap that was partly waited for is two."""
+    told: list[page_data.Stretch] = []
+    for one in found:
+        if one.stay is not None:
+            told.append(_bar("attempt", one.begins_ms, one.ends_ms, _attempt_words(one.stay), one.stay.ended_badly))
+            continue
+        at_ms = one.begins_ms
+        for (part, _), ms in one.amounts.items():  # as they come: nothing queued, then waiting
+            if ms:
+                kind = _KINDS.get(part, "not known")
+                told.append(_bar(kind, at_ms, at_ms + ms, f"{kind} for {format_duration(ms / 1000)}"))
+                at_ms += ms
+    return told
+
+
+def shares(report: GoodputReport) -> list[Share]:
+    """Where the wall time went."""
+    return [
+        Share(part=words((Part(one.part), one.cause)), percent=one.wall_percent, hours=one.wall_s / 3600)
+        for one in report.parts
+    ]
+
+
+def goodput_rows(report: GoodputReport) -> Table:
+    """What follows from it."""
+    rows = [
+        ["Trained", f"{report.trained_percent:.1f} % of the wall time"],
+        ["GPU hours", amount(report.gpu_hours, 1)],
+        ["Iterations in vain", f"{report.iterations_lost:,} of {report.attempts} attempts"],
+        ["Saving", interval_line(report.save_interval)],
+    ]
+    if report.next:
+        rows.append(["What to do", report.next])
+    return Table(title="Goodput", headings=["What", "How much"], rows=rows)
+
+
+def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Table:
+    """Every attempt, newest first."""
+    placed = {one.stay.attempt.id: one for one in found if one.stay is not None}
+    waited = _waited(found)
+    rows = []
+    for attempt in reversed(attempts):
+        stretch = placed.get(attempt.id)
+        stay = stretch.stay if stretch is not None else None
+        ran_s = (stretch.ends_ms - stretch.begins_ms) / 1000 if stretch is not None else 0.0
+        lost = stay.lost_iterations() if stay is not None else 0
+        last = stay.last_iteration if stay is not None else attempt.iteration_at_end
+        rows.append(
+            [
+                f"{attempt.number} ({attempt.display_id})",
+                when(attempt.opened_at) if attempt.opened_at is not None else "",
+                format_duration(waited.get(attempt.id, 0) / 1000) if waited.get(attempt.id) else "",
+                format_duration(ran_s),
+                f"{attempt.iteration_at_start or 0:,} to {last:,}" if last is not None else "",
+                f"{lost:,}" if lost else "",
+                str(len(attempt.nodes)),
+                attempt.revision,
+                _end_words(attempt),
+            ]
+        )
+    headings = ["Attempt", "Began", "Waited", "Ran", "Iterations", "In vain", "Nodes", "Revision", "Ended"]
+    return Table(title="Attempts", headings=headings, rows=rows)
+
+
+def lost_table(report: GoodputReport) -> Table:
+    """What was lost, by what it was lost to."""
+    rows = [
+        [one.cause or "an unknown end", format_duration(one.wall_s), amount(one.gpu_hours, 1)]
+        for one in report.parts
+        if one.part == Part.LOST
+    ]
+    return Table(title="Lost work", headings=["Cause", "Wall time", "GPU hours"], rows=rows)
+
+
+def nodes_table(
+    attempts: Sequence[Attempt], evidence: Sequence[NodeEvidence], excluded: Sequence[Exclusion], now: datetime
+) -> Table:
+    """Nodes that were worked on or that something speaks against, those with incidents first."""
+    used = Counter(node for attempt in attempts for node in attempt.nodes)
+    blamed = Counter(one.node for one in evidence)
+    newest = {one.node: one for one in sorted(evidence, key=lambda one: one.at)}
+    out = {one.node: one for one in excluded if one.stands(now)}
+    names = sorted({*used, *blamed, *out}, key=lambda name: (-blamed[name], name not in out, name))
+    rows = []
+    for name in names:
+        last, exclusion = newest.get(name), out.get(name)
+        incident = f"{when(last.at)} {last.kind}: {last.words}" if last is not None else ""
+        until = f"until {when(exclusion.until)}: {exclusion.why}" if exclusion is not None else ""
+        rows.append([name, str(used[name]), str(blamed[name] or ""), incident, until])
+    headings = ["Node", "Attempts", "Incidents", "Newest incident", "Excluded"]
+    return Table(title="Nodes", headings=headings, rows=rows)
+
+
+def revisions_table(revisions: Sequence[Revision]) -> Table:
+    """What was published, newest first."""
+    rows = [[one.name, when(one.created_at), one.created_by, one.note] for one in reversed(revisions)]
+    return Table(title="Revisions", headings=["Revision", "Published", "By", "Note"], rows=rows)
+
+
+def plan_table(sections: Sequence[Section], came: Mapping[str, str]) -> Table:
+    """What the run file reckons with, beside what came; `came` by the first column's words."""
+    planned: list[tuple[str, str]] = []
+    for section in sections:
+        values = section.values
+        if isinstance(values, PlannedSchedule):
+            planned += _numbers({"Iterations": values.train_iterations, "Samples": values.train_samples})
+            planned += _numbers({"Tokens": values.train_tokens})
+        elif isinstance(values, PlannedTime):
+            days = values.days_at_expected_seconds or values.days_at_expected_tflops or values.training_days
+            hours = values.gpu_hours_at_expected_seconds or values.gpu_hours_at_expected_tflops or values.gpu_hours
+            planned += [("Days of training", amount(days, 1))] if days else []
+            planned += [("GPU hours", amount(hours, 0))] if hours else []
+        elif isinstance(values, PlannedThroughput):
+            planned.append(("Seconds per iteration", f"{values.seconds_per_iteration:,.4g}"))
+            planned.append(("TFLOP/s per GPU", f"{values.hardware_tflops:,.4g}"))
+        elif isinstance(values, PlannedCarbon):
+            kwh, low, high = (amount(one, 0) for one in (values.kwh, values.low_kwh, values.high_kwh))
+            planned.append(("Electricity", f"{kwh} kWh ({low} to {high})"))
+    rows = [[name, value, came.get(name, "")] for name, value in planned]
+    note = "Planned for the whole training, by what the run file expects; what came is as of now."
+    return Table(title="The plan beside what came", headings=["What", "Planned", "Came"], rows=rows, note=note)
+
+
+def carbon_table(energy: EnergySeen) -> Table:
+    """What the trackers saw."""
+    rows = []
+    if energy.kwh is not None:
+        rows.append(["Electricity", f"{amount(energy.kwh)} kWh"])
+    if energy.kg is not None:
+        rows.append(["CO2e", f"{amount(energy.kg)} kg"])
+    if energy.node_hours is not None:
+        rows.append(["Node hours measured", amount(energy.node_hours, 1)])
+    return Table(title="Carbon", headings=["What", "So far"], rows=rows, note=energy.told)
+
+
+def _bar(kind: str, begins_ms: int, ends_ms: int, text: str, is_bad: bool = False) -> page_data.Stretch:
+    return page_data.Stretch(kind=kind, begins_s=begins_ms / 1000, ends_s=ends_ms / 1000, text=text, is_bad=is_bad)
+
+
+def _attempt_words(stay: Stay) -> str:
+    ran = format_duration((stay.ends_ms - stay.begins_ms) / 1000)
+    lost = stay.lost_iterations()
+    in_vain = f"; {lost:,} iterations in vain" if lost else ""
+    return f"attempt {stay.attempt.number} ({stay.attempt.display_id}), {ran}: {_end_words(stay.attempt)}{in_vain}"
+
+
+def _end_words(attempt: Attempt) -> str:
+    if attempt.reason is None:
+        return "runs"
+    verdict = attempt.verdict
+    return f"{attempt.reason}: {verdict.words}" if verdict is not None and verdict.is_known else attempt.reason
+
+
+def _waited(found: Sequence[Stretch]) -> dict[str, int]:
+    """Milliseconds in the queue right before each attempt, by its id."""
+    waits: dict[str, int] = {}
+    before = 0
+    for one in found:
+        if one.stay is None:
+            before = one.amounts.get((Part.WAITED, ""), 0)
+        else:
+            waits[one.stay.attempt.id], before = before, 0
+    return waits
+
+
+def _numbers(values: Mapping[str, int | None]) -> list[tuple[str, str]]:
+    return [(name, f"{value:,}") for name, value in values.items() if value]

@@ -1,0 +1,276 @@
+"""`status` for programs: stable snake_case keys, units in the names, null for what is not known. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.core.timestamps import to_the_second
+from opsctl.diagnosis.carbon.brief import EnergySeen
+from opsctl.diagnosis.goodput.brief import GoodputSeen
+from opsctl.jobs.evaluation.brief import EvaluationSeen
+from opsctl.monitoring.snapshot import Snapshot
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.table import PrintedAttempt, printed_attempt
+from opsctl.run.logs.records import Measured
+from opsctl.run.state.cancels import Cancel, resting
+from opsctl.run.state.kill_switch import PrintedKillSwitch, printed_switch
+from opsctl.ui.status.health import AlertsHealth, CronHealth, Desk, printed_alerts, printed_cron
+from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
+from opsctl.ui.status.overview import Overview
+from opsctl.ui.status.queue import PrintedJob, printed_job
+from trainer.formats.json_text import Moment
+
+#: So many of the last attempts are told; `opsctl attempts` tells all.
+ATTEMPTS_TOLD = 3
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far the training is."""
+
+    iteration: Annotated[int | None, Meta(description="The last one known to be done.")]
+    total_iterations: Annotated[int | None, Meta(description="Iterations of the whole training.")]
+    consumed_samples: Annotated[int | None, Meta(description="Samples consumed so far.")]
+    total_samples: Annotated[int | None, Meta(description="Samples of the whole training; null when not counted so.")]
+    percent: Annotated[float | None, Meta(description="How much is done, 0 to 100.")]
+
+
+class Speed(Struct, frozen=True, kw_only=True):
+    """How fast it trains, as the last lines of the log say."""
+
+    seconds_per_iteration: Annotated[float | None, Meta(description="Seconds of an iteration.")]
+    samples_per_second: Annotated[float | None, Meta(description="Samples a second, of the whole training.")]
+    tflops_per_gpu: Annotated[float | None, Meta(description="TFLOP/s of each GPU, as the trainer logs it.")]
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    """The last iteration in the log."""
+
+    iteration: Annotated[int, Meta(description="Which iteration.")]
+    lm_loss: Annotated[float | None, Meta(description="Its loss in nats a token; null when it is no finite number.")]
+    logged_by: Annotated[Moment | None, Meta(description="When it was logged, at the latest.")]
+    age_s: Annotated[float | None, Meta(description="Seconds since `logged_by`.")]
+    age_is_a_minimum: Annotated[bool, Meta(description="Whether it may be older: other lines came after it.")]
+
+
+class PrintedCheckpoint(Struct, frozen=True, kw_only=True):
+    """The last whole checkpoint."""
+
+    iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
+    consumed_samples: Annotated[int, Meta(description="Samples consumed then.")]
+    folder: Annotated[str, Meta(description="Absolute path of its folder.")]
+    saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
+    age_s: Annotated[float | None, Meta(description="Seconds since then.")]
+
+
+class PrintedRevision(Struct, frozen=True, kw_only=True):
+    """The newest revision, and how the run file differs from it."""
+
+    name: Annotated[str, Meta(description="Its name, by which attempts and chains call it.")]
+    published_at: Annotated[Moment, Meta(description="When it was published.")]
+    published_by: Annotated[str, Meta(description="By whom, as user@host.")]
+    differs: Annotated[list[str], Meta(description="Keys, as `table.key`, whose value in the run file is another.")]
+    problem: Annotated[str | None, Meta(description="Why the run file could not be compared.")]
+
+
+class PrintedUnseen(Struct, frozen=True, kw_only=True):
+    """Somebody else's chain that is not known to have ended, and whose jobs are not shown here."""
+
+    array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
+    user: Annotated[str, Meta(description="Who submitted it.")]
+
+
+class PrintedLease(Struct, frozen=True, kw_only=True):
+    """Who may write the run, by the lease in its folder."""
+
+    number: Annotated[int, Meta(description="Grows with every taking.")]
+    attempt: Annotated[str, Meta(description="Id of the attempt that it was taken for.")]
+    job_id: Annotated[int | None, Meta(description="Slurm's id of its job.")]
+    user: Annotated[str, Meta(description="Whose job that is.")]
+    host: Annotated[str, Meta(description="The job's first node, which keeps the lease.")]
+    heartbeat_age_s: Annotated[
+        float | None, Meta(description="Seconds since it was shown; null where the reader may not measure it.")
+    ]
+    is_in_queue: Annotated[bool | None, Meta(description="Whether the queue shows that job as the run's.")]
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """What a run is doing. What only Slurm can say is null while it does not answer."""
+
+    name: Annotated[str, Meta(description="The run's name.")]
+    output: Annotated[str, Meta(description="Absolute path of its output folder.")]
+    at: Annotated[Moment, Meta(description="When this was so.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="One of `unknown` (Slurm does not answer, or hides the jobs of others), `finished`, `absent`, "
+            "`unsubmitted`, `waiting`, `held`, or Slurm's state of the task that has its nodes, in lower case."
+        ),
+    ]
+    slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
+    submitted: Annotated[bool, Meta(description="Whether the run was ever submitted.")]
+    finished: Annotated[bool, Meta(description="Whether its last checkpoint is its end.")]
+    job: Annotated[PrintedJob | None, Meta(description="The task that has its nodes.")]
+    queue: Annotated[list[PrintedJob] | None, Meta(description="The run's other jobs, in the order they may come.")]
+    unseen: Annotated[
+        list[PrintedUnseen] | None,
+        Meta(description="Others' chains that may be queued or running, where Slurm hides the jobs of others."),
+    ]
+    progress: Annotated[Progress, Meta(description="How far it is.")]
+    speed: Annotated[Speed, Meta(description="How fast it goes on.")]
+    left_s: Annotated[
+        float | None, Meta(description="Seconds of training left at this speed; null while it stands still.")
+    ]
+    finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
+    loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
+    checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
+    checkpoint_problem: Annotated[
+        str | None, Meta(description="Why it cannot be told which checkpoint the next task goes on from.")
+    ]
+    attempts: Annotated[list[PrintedAttempt], Meta(description="The last three attempts, oldest first.")]
+    attempts_without_progress: Annotated[
+        int,
+        Meta(description="How many of this chain's last attempts, in a row, made no checkpoint, as the brake counts."),
+    ]
+    lease: Annotated[PrintedLease | None, Meta(description="Who may write the run; null while nobody may.")]
+    evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null where there are none.")]
+    goodput: Annotated[GoodputSeen | None, Meta(description="Where its time went; null where too little is known.")]
+    carbon: Annotated[EnergySeen | None, Meta(description="Its energy so far; null where nothing is measured.")]
+    kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
+    revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
+    findings: Annotated[list[PrintedOpenFinding], Meta(description="What somebody should know or do, worst first.")]
+    cancelled: Annotated[
+        Cancel | None,
+        Meta(description="The last cancelling, while nobody has submitted since: nothing is refilled then."),
+    ]
+    cron: Annotated[CronHealth | None, Meta(description="The cron that looks after the run; null without one.")]
+    alerts: Annotated[AlertsHealth, Meta(description="How the run's alerts do.")]
+
+
+def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: Desk | None = None) -> Status:
+    """The whole overview, and what the desk remembers."""
+    desk = desk or Desk()
+    seen, running = overview.seen, overview.seen.running
+    return Status(
+        name=overview.name,
+        output=str(overview.output),
+        at=to_the_second(seen.now),
+        state=overview.state,
+        slurm_problem=seen.blind,
+        submitted=seen.was_submitted,
+        finished=seen.is_finished,
+        job=printed_job(running, True) if running else None,
+        queue=None if seen.blind is not None else [printed_job(job, True) for job in seen.behind],
+        unseen=None
+        if seen.blind is not None
+        else [PrintedUnseen(array_job_id=one.array_job_id, user=one.user) for one in seen.unseen],
+        progress=printed_progress(overview),
+        speed=printed_speed(seen.measured),
+        left_s=overview.left_s,
+        finishes_at=to_the_second(overview.finishes_at),
+        loss=printed_loss(seen),
+        checkpoint=printed_checkpoint(seen),
+        checkpoint_problem=seen.checkpoint_problem,
+        attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
+        attempts_without_progress=seen.attempts_without_progress,
+        lease=_lease(seen),
+        evaluation=desk.evaluation,
+        goodput=desk.goodput,
+        carbon=desk.energy,
+        kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),
+        revision=_revision(seen),
+        findings=[printed_open(finding) for finding in findings],
+        cancelled=resting(seen.chains, desk.cancels),
+        cron=printed_cron(seen.cron, seen.now),
+        alerts=printed_alerts(seen.channels, desk),
+    )
+
+
+def _lease(seen: Snapshot) -> PrintedLease | None:
+    holder = seen.lease.holder
+    if holder is None:
+        return None
+    is_in_queue = None if seen.blind is not None else any(job.job_id == holder.job_id for job in seen.jobs)
+    return PrintedLease(
+        number=holder.number,
+        attempt=holder.attempt,
+        job_id=holder.job_id,
+        user=holder.user,
+        host=holder.host,
+        heartbeat_age_s=seen.lease.age_s,
+        is_in_queue=is_in_queue,
+    )
+
+
+def _is_seen(seen: Snapshot, attempt: Attempt) -> bool:
+    """Whether Slurm has the attempt's job."""
+    return seen.blind is None and any(job.job_id == attempt.job_id for job in seen.jobs)
+
+
+def printed_progress(overview: Overview) -> Progress:
+    """How far it is, for programs."""
+    return Progress(
+        iteration=overview.iteration,
+        total_iterations=overview.iterations_in_all,
+        consumed_samples=overview.samples,
+        total_samples=overview.seen.total_samples,
+        percent=None if overview.share is None else round(100 * overview.share, 3),
+    )
+
+
+def printed_speed(measured: Measured) -> Speed:
+    """How fast it goes on, for programs."""
+    return Speed(
+        seconds_per_iteration=finite(measured.seconds_per_iteration),
+        samples_per_second=finite(measured.samples_per_second),
+        tflops_per_gpu=finite(measured.tflops),
+    )
+
+
+def printed_loss(seen: Snapshot) -> Loss | None:
+    """The last iteration in the log, for programs."""
+    last, at = seen.measured.last_iteration, seen.last_logged_at
+    if last is None:
+        return None
+    return Loss(
+        iteration=last.iteration,
+        lm_loss=finite(last.loss),
+        logged_by=to_the_second(at),
+        age_s=None if at is None else (seen.now - at).total_seconds(),
+        age_is_a_minimum=seen.is_loss_age_a_minimum,
+    )
+
+
+def finite(number: float | None) -> float | None:
+    """`number`; None for what JSON cannot say."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def printed_checkpoint(seen: Snapshot) -> PrintedCheckpoint | None:
+    """The last whole checkpoint, for programs."""
+    checkpoint, at = seen.checkpoint, seen.checkpoint_at
+    if checkpoint is None:
+        return None
+    return PrintedCheckpoint(
+        iteration=checkpoint.iteration,
+        consumed_samples=checkpoint.consumed_train_samples,
+        folder=str(checkpoint.folder),
+        saved_at=to_the_second(at),
+        age_s=None if at is None else (seen.now - at).total_seconds(),
+    )
+
+
+def _revision(seen: Snapshot) -> PrintedRevision | None:
+    published = seen.published
+    if published is None:
+        return None
+    return PrintedRevision(
+        name=published.name,
+        published_at=to_the_second(published.at),
+        published_by=published.by,
+        differs=list(published.differs),
+        problem=published.problem or None,
+    )

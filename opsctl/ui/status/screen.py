@@ -1,0 +1,322 @@
+"""`status` as text: one screen that is read at a glance. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from datetime import datetime
+
+from opsctl.core.output import printable, shortened
+from opsctl.core.timestamps import iso
+from opsctl.monitoring.finding import Severity
+from opsctl.monitoring.snapshot import Snapshot
+from opsctl.run.attempts.cause import describe
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
+from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
+from opsctl.slurm.durations import format_duration
+from opsctl.slurm.states import State
+from opsctl.slurm.types import Job
+from opsctl.ui.status.colours import RED, STATE_COLOURS, YELLOW, paint
+from opsctl.ui.status.durations import answer_age
+from opsctl.ui.status.health import Desk, alerts_line, cron_line, refill_line
+from opsctl.ui.status.open_findings import OpenFinding
+from opsctl.ui.status.overview import Overview
+from opsctl.ui.status.queue import why
+from trainer.formats.training_line import TrainingLine
+
+LABEL_WIDTH = 13
+_BAR = 24
+#: Rows that are shown of longer lists.
+_QUEUE_ROWS = 4
+_ATTEMPT_ROWS = 3
+_NAME = 40
+_HEADLINES = {
+    "unknown": f"UNKNOWN: {CANNOT_SEE}",
+    "held": "HELD: nothing starts until it is released",
+    "finished": "FINISHED",
+    "absent": "NOT IN THE QUEUE: nothing runs and nothing waits",
+    "unsubmitted": "NOT SUBMITTED YET",
+}
+
+
+def status_lines(
+    overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, desk: Desk | None = None
+) -> list[str]:
+    """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
+    name, said = shortened(overview.name, _NAME), printable(headline(overview))
+    clock = iso(overview.seen.now, "minutes")
+    gap = width - len(name) - len(said) - len(clock) - 2
+    first = f"{paint(name, '1', colour)}  {paint(said, '1;' + colour_of(overview), colour)}"
+    lines = [first + (" " * gap + clock if gap >= 2 else "")]
+    for finding in findings:
+        code = YELLOW if finding.severity is Severity.WARNING else RED
+        word = paint(f"{finding.severity.name.lower():<{LABEL_WIDTH}}", "1;" + code, colour)
+        first_line, *more = wrapped(finding.finding.text, width)
+        more += wrapped(finding.story(overview.seen.now), width, empty=())
+        lines += [f"{word}{first_line}", *(" " * LABEL_WIDTH + line for line in more)]
+    return lines + labelled(_rows(overview, desk or Desk()), width)
+
+
+def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Each text behind its label, wrapped at `width` characters."""
+    lines: list[str] = []
+    for label, text in rows:
+        first_line, *more = wrapped(text, width)
+        lines += [f"{label:<{LABEL_WIDTH}}{first_line}", *(" " * LABEL_WIDTH + line for line in more)]
+    return lines
+
+
+def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
+    started = bool(overview.seen.attempts) or overview.iteration is not None
+    rows = [*job_rows(overview), *writer_row(overview.seen)]
+    if started:
+        rows += [
+            ("progress", progress_text(overview)),
+            ("speed", speed_text(overview)),
+            ("left", left_text(overview)),
+            ("loss", loss_text(overview.seen)),
+            ("checkpoint", checkpoint_text(overview.seen)),
+            *attempt_rows(overview.seen),
+        ]
+    elif overview.state == "running":
+        rows.append(("progress", "starting: the log has no iteration yet"))
+    seen = overview.seen
+    health = [
+        ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
+        ("cron", cron_line(seen.cron, seen.now)),
+        ("alerts", alerts_line(seen.channels, desk, seen.now)),
+        ("evaluation", desk.evaluation.told if desk.evaluation else ""),
+        ("goodput", desk.goodput.told if desk.goodput else ""),
+        ("carbon", desk.energy.told if desk.energy else ""),
+    ]
+    return [
+        *rows,
+        *((label, text) for label, text in health if text),
+        ("kill switch", kill_switch_text(overview.seen)),
+        ("revision", _revision(overview.seen)),
+        ("output", str(overview.output)),
+    ]
+
+
+def colour_of(overview: Overview) -> str:
+    """Return the colour of its headline."""
+    if overview.state == "absent" and overview.seen.stopped_by:
+        return YELLOW
+    return STATE_COLOURS.get(overview.state, RED)
+
+
+def headline(overview: Overview) -> str:
+    """Its state in a few words."""
+    job = overview.seen.running
+    if job is not None and overview.state == job.state.lower():
+        at, left_s = overview.seen.now, job.left_at_s(overview.seen.now)
+        said = f"{job.state} for {format_duration(job.elapsed_at_s(at))}"
+        if left_s is not None and job.state == State.RUNNING:
+            said += f", {format_duration(left_s)} left of its time"
+        return said
+    if overview.state == "waiting":
+        said = _waits(overview.seen.behind[0], overview.seen.now)
+        return f"WAITING{said.removeprefix('waits')}" if said.startswith("waits") else f"WAITING: {said}"
+    if overview.seen.blind is not None and overview.state == "unknown":
+        return "UNKNOWN: Slurm does not answer"
+    if overview.state == "unknown" and not overview.seen.unseen:
+        return "UNKNOWN: somebody trains it whom the queue does not show"
+    if overview.state == "absent" and overview.seen.stopped_by:
+        return f"STOPPED: {overview.seen.stopped_by}"
+    return _HEADLINES.get(overview.state, overview.state.upper())
+
+
+def job_rows(overview: Overview) -> list[tuple[str, str]]:
+    """The job that runs, and what waits behind it."""
+    if overview.seen.blind is not None:
+        return [("jobs", "unknown")]
+    age = answer_age(overview.seen.queue_age_s)
+    rows: list[tuple[str, str]] = [("asked", age)] if age else []
+    job = overview.seen.running
+    if job is not None:
+        until = f", until {iso(job.ends_at, 'minutes')}" if job.ends_at else ""
+        nodes = f"{job.node_count} node{'s' if job.node_count != 1 else ''} {job.nodes}"
+        rows.append(("job", f"{job.display_id} of {job.user} on {job.partition}: {nodes}{until}"))
+    behind = overview.seen.behind
+    for number, one in enumerate(behind[:_QUEUE_ROWS]):
+        rows.append(("" if number else "queue", f"{one.display_id} of {one.user} {_waits(one, overview.seen.now)}"))
+    if len(behind) > _QUEUE_ROWS:
+        rows.append(("", f"and {len(behind) - _QUEUE_ROWS} more: opsctl queue"))
+    if overview.seen.unseen:
+        said = f"{CANNOT_SEE}; {describe_unseen(overview.seen.unseen)} may be queued or running"
+        rows.append(("others", said))
+    elif not behind and overview.state not in ("finished", "unsubmitted"):
+        what = "nothing behind it: opsctl submit --after auto" if job is not None else "empty: opsctl submit"
+        rows.append(("queue", what))
+    if overview.state == "unsubmitted":
+        rows.append(("queue", "empty: opsctl plan, then opsctl submit"))
+    return rows
+
+
+def writer_row(seen: Snapshot) -> list[tuple[str, str]]:
+    """Who has the lease, where the queue does not say who trains."""
+    told = seen.lease.told() if seen.blind is not None or seen.writer_elsewhere is not None else ""
+    return [("writer", told)] if told else []
+
+
+def _waits(job: Job, now: datetime) -> str:
+    """What a job that does not run waits for."""
+    if not job.is_pending and not job.is_held:
+        return f"is {job.state.lower()}"
+    said = why(job)
+    if job.started_at is None or job.is_held:
+        return said
+    return f"expected in {ago(job.started_at, now, -1)}, {said}"
+
+
+def progress_text(overview: Overview) -> str:
+    """How far it is, with a bar."""
+    if overview.iteration is None:
+        return "no iteration yet"
+    said = f"iteration {overview.iteration}"
+    if overview.iterations_in_all:
+        said += f" of {overview.iterations_in_all}"
+    if overview.samples is not None:
+        said += f", {_count(overview.samples)}"
+        said += f" of {_count(overview.seen.total_samples)} samples" if overview.seen.total_samples else " samples"
+    if overview.share is None:
+        return said
+    full = int(overview.share * _BAR)
+    return f"[{'#' * full}{'-' * (_BAR - full)}] {100 * overview.share:.1f} %  {said}"
+
+
+def speed_text(overview: Overview) -> str:
+    """How fast it trains, or since when it stands still."""
+    measured, still = overview.seen.measured, overview.standstill
+    if still is not None:
+        return f"stands still: {still.describe()}"
+    parts = []
+    if measured.seconds_per_iteration is not None:
+        parts.append(f"{_figures(measured.seconds_per_iteration)} s/iteration")
+    if measured.samples_per_second is not None:
+        parts.append(f"{_figures(measured.samples_per_second)} samples/s")
+    if measured.tflops:  # a CPU's are 0.00 in the log: nothing to tell
+        parts.append(f"{_figures(measured.tflops)} TFLOPs per GPU")
+    return ", ".join(parts) or "not known yet"
+
+
+def left_text(overview: Overview) -> str:
+    """How much of it is left."""
+    if overview.seen.is_finished:
+        return "nothing"
+    if overview.left_s is None:
+        return "not known yet"
+    length = format_duration(overview.left_s)
+    at = overview.finishes_at
+    if at is None:
+        return f"{length} of training at that speed"
+    return f"{length}, done at {iso(at, 'minutes')} if it goes on like this"
+
+
+def loss_text(seen: Snapshot) -> str:
+    """The last loss, and how old it is."""
+    last, at = seen.measured.last_iteration, seen.last_logged_at
+    if last is None or at is None:
+        return "none logged yet"
+    least = "at least " if seen.is_loss_age_a_minimum and seen.running is not None else ""
+    return f"{_loss(last)} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
+
+
+def _loss(line: TrainingLine) -> str:
+    if line.is_left_out:
+        return "skipped on request"
+    if line.loss is not None:
+        return f"{line.loss:.6g}"
+    # Every program prints the count behind the loss: a line without it was cut short.
+    return "not a number" if line.nan_iterations is not None else "not told"
+
+
+def checkpoint_text(seen: Snapshot) -> str:
+    """The last whole checkpoint."""
+    checkpoint, at = seen.checkpoint, seen.checkpoint_at
+    if seen.checkpoint_problem:
+        return "not known"  # what is wrong stands above, among the findings
+    if checkpoint is None:
+        return "none yet"
+    said = f"iteration {checkpoint.iteration}"
+    return said if at is None else f"{said}, saved {ago(at, seen.now)} ago at {iso(at, 'minutes')}"
+
+
+def attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
+    """The newest attempts, newest first."""
+    newest = seen.attempts[: -_ATTEMPT_ROWS - 1 : -1]
+    rows = [("" if number else "attempts", _attempt(one, seen)) for number, one in enumerate(newest)]
+    return rows or [("attempts", "none yet")]
+
+
+def _attempt(attempt: Attempt, seen: Snapshot) -> str:
+    said = f"{attempt.number}: {attempt.display_id} "
+    if attempt.is_open:
+        said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
+        if any(one.runs_since_attempt == attempt.number for one in seen.unseen):
+            said += "; whether it runs cannot be seen here"
+        elif seen.writer_elsewhere is not None and seen.writer_elsewhere.attempt == attempt.id:
+            said += "; the queue does not show it here, and it goes on"
+        elif seen.blind is None and _is_gone(attempt, seen):
+            said += "; its job is gone: opsctl attempts says how it ended"
+        return said
+    said += f"{attempt.reason}"
+    if attempt.iteration_at_end is not None:
+        said += f" at iteration {attempt.iteration_at_end}"
+    if attempt.closed_at is not None:
+        said += f", {ago(attempt.closed_at, seen.now)} ago"
+    if attempt.verdict is not None and attempt.verdict.is_known:
+        said += f"; {attempt.verdict.words}: opsctl triage {attempt.display_id}"
+    return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
+
+
+def _is_gone(attempt: Attempt, seen: Snapshot) -> bool:
+    """Whether Slurm was asked since the attempt began and does not have its job."""
+    if attempt.opened_at is not None and seen.queue_asked_at is not None and attempt.opened_at > seen.queue_asked_at:
+        return False
+    return all(job.job_id != attempt.job_id for job in seen.jobs)
+
+
+def kill_switch_text(seen: Snapshot) -> str:
+    """Whether it is triggered, and whether it could be."""
+    switch = seen.kill_switch
+    if switch is None:
+        return "not known"
+    if switch.is_triggered:
+        return f"TRIGGERED {switch.describe()}"
+    return f"not triggered; {switch.readiness()}"
+
+
+def _revision(seen: Snapshot) -> str:
+    published = seen.published
+    if published is None:
+        return "none published yet: submit publishes the run file"
+    said = f"{published.name}, published {iso(published.at, 'minutes')} by {published.by}"
+    if published.differs:
+        return f"{said}; the run file differs in {', '.join(published.differs)}"
+    return said
+
+
+def wrapped(text: str, width: int, empty: Sequence[str] = ("",)) -> list[str]:
+    """The lines of `text` beside a label; `empty` where there are none."""
+    clean = printable(text.replace("\n", " "))
+    room = max(20, width - LABEL_WIDTH)
+    return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [*empty]
+
+
+def ago(moment: datetime, now: datetime, sign: int = 1) -> str:
+    """How long `moment` is past; with sign -1 how far ahead."""
+    return format_duration(sign * (now - moment).total_seconds())
+
+
+def _count(number: int) -> str:
+    """87600 as it stands, 220000000 as 220M."""
+    if number < 1_000_000:
+        return str(number)
+    return f"{number / 1e6:.4g}M" if number < 1e9 else f"{number / 1e9:.4g}B"
+
+
+def _figures(value: float) -> str:
+    """Three figures, four from 1000 on."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"

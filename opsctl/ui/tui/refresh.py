@@ -1,0 +1,196 @@
+"""Looking at one run, or at all, again and again: what the screen that stays shows, and a thread that looks for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Protocol
+
+from opsctl.core.timestamps import now
+from opsctl.monitoring.all_runs import look_at_all
+from opsctl.monitoring.runner import in_words, settings_of
+from opsctl.run.config.locate import locate_run_file
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs import index
+from opsctl.run.logs.sources import main_source
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.register import all_runs
+from opsctl.run.state.run_view import glance, view
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.rate_limited import RarelyAsked
+from opsctl.slurm.shared_answers import looking_at
+from opsctl.ui.status.all_runs import Row, all_lines
+from opsctl.ui.status.one_run import look_at_run
+from opsctl.ui.status.rows import OF_MANY, rows_of
+from opsctl.ui.tui.actions import Act, kill_switch_act, request_acts
+from opsctl.ui.tui.panel import Shown, cut, panel_lines
+
+#: Seconds between two looks at files; Slurm is asked far less often.
+LOOK_EVERY_S = 5.0
+#: Seconds of a look that catching up with a log may take.
+_READING_S = 2.0
+#: The log's newest lines that are kept for a tall screen.
+_LOG_LINES = 200
+
+
+class Watched(Protocol):
+    """What a screen that stays is about. `look` is called in a thread of its own, the others beside it."""
+
+    def look(self) -> None:
+        """Look; whatever goes wrong is shown and ends nothing."""
+
+    def lines(self, width: int, height: int, colour: bool) -> list[str]:
+        """What the last look found, in at most `height` lines of at most `width` characters."""
+
+    def kill_switch(self) -> Act | None:
+        """What `k` does; None: nothing."""
+
+    def requests(self) -> tuple[Act, ...]:
+        """What may be asked for."""
+
+    def has_acted(self) -> None:
+        """Something may have changed what is in the queue."""
+
+
+class _Slurms:
+    """One client for each cluster, asked rarely."""
+
+    def __init__(self, is_fresh: bool) -> None:
+        self._is_fresh = is_fresh
+        self._known: dict[str, RarelyAsked] = {}
+
+    def of(self, cluster: Cluster) -> RarelyAsked:
+        """That of `cluster`."""
+        make = partial(looking_at, cluster, self._is_fresh, stays=True)
+        return self._known.setdefault(repr(cluster), RarelyAsked(make))
+
+    def has_acted(self) -> None:
+        """See Watched."""
+        for one in self._known.values():
+            one.expect_change()
+
+
+class OneRun:
+    """See Watched. Raises OpsctlError at once for a run that is not there."""
+
+    def __init__(self, chosen: str | None, cluster: str | None, is_fresh: bool = False) -> None:
+        self._run_file = str(locate_run_file(chosen))  # once: what is shown and what is acted on must be one run
+        found = glance(self._run_file)
+        self._cluster, self._slurms = cluster, _Slurms(is_fresh)
+        self._shown = Shown(found.table.name)
+
+    def look(self) -> None:
+        """See Watched."""
+        try:
+            self._shown = self._looked()
+        except Exception as error:  # whatever it is, who watches must be told and go on seeing the rest
+            self._shown = replace(self._shown, problem=in_words(error))
+
+    def lines(self, width: int, height: int, colour: bool) -> list[str]:
+        """See Watched."""
+        return panel_lines(self._shown, now(), width, height, colour)
+
+    def kill_switch(self) -> Act | None:
+        """See Watched."""
+        switch = self._shown.status.overview.seen.kill_switch if self._shown.status is not None else None
+        return kill_switch_act(self._run_file, switch is not None and switch.is_triggered)
+
+    def requests(self) -> tuple[Act, ...]:
+        """See Watched."""
+        return request_acts(self._run_file, self._cluster)
+
+    def has_acted(self) -> None:
+        """See Watched."""
+        self._slurms.has_acted()
+
+    def _looked(self) -> Shown:
+        run = view(self._run_file)
+        index.look(run.paths, _READING_S)  # what it has read by then the look itself need not
+        status = look_at_run(run, self._slurms.of(choose_cluster(self._cluster, run.paths)))
+        return Shown(
+            run.table.name, status, settings_of(run).saves, _last_lines(run.paths), "", status.overview.seen.now
+        )
+
+
+class AllRuns:
+    """See Watched."""
+
+    def __init__(self, cluster: str | None, is_fresh: bool = False) -> None:
+        self._cluster, self._slurms = cluster, _Slurms(is_fresh)
+        self._rows: list[Row] | None = None
+        self._looked_at: datetime | None = None
+        self._problem = ""
+
+    def look(self) -> None:
+        """See Watched."""
+        try:
+            found = look_at_all(
+                all_runs(), lambda paths: choose_cluster(self._cluster, paths), self._slurms.of, OF_MANY
+            )
+            self._rows, self._looked_at, self._problem = rows_of(found), now(), ""
+        except Exception as error:  # as of one run
+            self._problem = in_words(error)
+
+    def lines(self, width: int, height: int, colour: bool) -> list[str]:
+        """See Watched."""
+        found = [f"cannot look: {self._problem}"] if self._problem else []
+        if self._rows is None:
+            found += [] if found else ["looking ..."]
+        else:
+            found += all_lines(self._rows, self._looked_at or now(), width, colour)
+        if len(found) > height > 0:
+            left_out = len(found) - height + 1
+            found = [*found[: height - 1], f"{left_out} more lines: a taller window shows them"]
+        return [cut(line, width) for line in found[:height]]
+
+    def kill_switch(self) -> Act | None:
+        """Nobody stops all of them."""
+        return None
+
+    def requests(self) -> tuple[Act, ...]:
+        """None."""
+        return ()
+
+    def has_acted(self) -> None:
+        """See Watched."""
+        self._slurms.has_acted()
+
+
+def _last_lines(paths: RunPaths) -> tuple[str, ...]:
+    try:
+        return tuple(main_source(paths).last(_LOG_LINES))
+    except Exception as error:  # there is none yet, or it is not to be believed
+        return (in_words(error),)
+
+
+class Looker:
+    """Looks every so often in a thread that dies with the process: a file system that hangs holds up nobody's `q`."""
+
+    def __init__(self, look: Callable[[], None], tell: Callable[[], None], every_s: float = LOOK_EVERY_S) -> None:
+        self._look, self._tell, self._every_s = look, tell, every_s
+        self._wanted, self._is_over = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="looker")
+
+    def start(self) -> None:
+        """Begin with a look now."""
+        self._thread.start()
+
+    def again(self) -> None:
+        """Look as soon as may be."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Begin no further look."""
+        self._is_over = True
+        self._wanted.set()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            self._look()
+            if not self._is_over:
+                self._tell()
+            self._wanted.wait(self._every_s)
+            self._wanted.clear()

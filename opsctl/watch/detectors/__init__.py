@@ -1,1 +1,0 @@
-"""One check a module, each with its `DETECTOR`; `opsctl.watch.registry` lists them."""

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.diagnosis.carbon.overlap import WHOLE, Span, counted_once, covered_s
+from opsctl.diagnosis.carbon.placement import Placing, placed
+from tests.unit.diagnosis.carbon.trackers import ours, theirs
+from trainer.formats.carbon import Reading
+
+
+def kwh(readings: list[Reading], placing: Placing | None = None) -> float:
+    return sum(counted_once(span for one in placed(readings, placing or Placing()) for span in one.spans).values())
+
+
+def span(began_s: float, ended_s: float, kwh: float, key: str = WHOLE, node: str = "n1", part: str = "cpu") -> Span:
+    return Span(node, part, key, began_s, ended_s, kwh)
+
+
+@pytest.mark.parametrize(
+    ("spans", "kwh"),
+    [
+        ([], 0.0),
+        ([span(0, 10, 5)], 5),
+        ([span(0, 10, 5), span(0, 10, 5)], 5),  # two trackers of one node
+        ([span(0, 10, 5), span(0, 10, 7)], 6),  # their mean
+        ([span(0, 10, 5), span(5, 15, 5)], 7.5),
+        ([span(0, 10, 5), span(10, 20, 5)], 10),
+        ([span(0, 10, 5), span(0, 10, 5, node="n2")], 10),
+        ([span(0, 10, 5), span(0, 10, 2, part="gpu")], 7),
+        ([span(0, 10, 2, "job 1"), span(0, 10, 3, "job 2")], 5),  # shares of two jobs
+        ([span(0, 10, 2, "job 1"), span(0, 10, 2, "job 1")], 2),
+        ([span(0, 10, 2, "job 1"), span(0, 10, 8)], 8),  # a whole node's tracker saw the job's share too
+        ([span(0, 10, 9, "a"), span(0, 10, 3, "b"), span(0, 10, 8)], 12),
+        ([span(0, 10, 5), span(2, 8, 6)], 5 * 0.4 + (5 * 0.6 + 6) / 2),
+        ([span(3, 3, 1)], 1),
+        ([span(3, 3, 1), span(3, 3, 1)], 1),
+    ],
+)
+def test_what_several_saw_is_counted_once(spans: list[Span], kwh: float) -> None:
+    assert sum(counted_once(spans).values()) == pytest.approx(kwh)
+    assert sum(counted_once(reversed(spans)).values()) == pytest.approx(kwh)
+
+
+@given(ranks=st.integers(1, 16), nodes=st.integers(1, 4), late_s=st.floats(0, 1e-3))
+def test_the_sum_does_not_depend_on_how_many_ranks_of_a_node_had_a_tracker(
+    ranks: int, nodes: int, late_s: float
+) -> None:
+    readings = [
+        theirs(f"x/emissions-{rank:03}.csv", f"{rank}", began_h=rank % ranks * late_s, gpus=ranks)
+        for rank in range(ranks * nodes)
+    ]
+    assert kwh(readings) == pytest.approx(2.0 * nodes, rel=0.02)
+
+
+@given(order=st.permutations(range(8)))
+def test_the_sum_does_not_depend_on_the_order_of_files(order: list[int]) -> None:
+    readings = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}", rank % 3 / 10, 1 + rank / 10) for rank in range(8)]
+    assert kwh([readings[one] for one in order]) == pytest.approx(kwh(readings), rel=1e-12)
+
+
+@given(cuts=st.lists(st.floats(0.01, 0.99), max_size=6, unique=True))
+def test_the_sum_does_not_depend_on_how_a_training_was_cut_into_attempts(cuts: list[float]) -> None:
+    edges = [0.0, *sorted(cuts), 1.0]
+    pieces = [
+        ours("n1", f"{number}", began_h=began, hours=ended - began)
+        for number, (began, ended) in enumerate(itertools.pairwise(edges))
+    ]
+    assert kwh(pieces) == pytest.approx(kwh([ours("n1", "0")]))
+
+
+@given(shares=st.lists(st.floats(0.05, 0.3), min_size=1, max_size=3), seed=st.integers())
+def test_jobs_that_share_a_node_add_up_to_their_shares_and_never_to_more_than_the_node(
+    shares: list[float], seed: int
+) -> None:
+    jobs = [ours("n1", f"{job}", share, devices=(f"GPU-{job}",)) for job, share in enumerate(shares)]
+    random.Random(seed).shuffle(jobs)
+    assert kwh(jobs) == pytest.approx(0.6 * sum(shares) + 1.4 * len(shares))
+
+
+def test_two_jobs_on_one_node_each_with_a_tracker_of_the_whole_node_are_the_node_once() -> None:
+    """Codecarbon's own files say neither host nor job; both in one folder, told to be of one node."""
+    readings = [theirs("x/emissions-000.csv", "job 1"), theirs("x/emissions-001.csv", "job 2", began_h=0.5)]
+    assert kwh(readings, Placing(ranks_per_node=2)) == pytest.approx(3.0)  # 1.5 hours of 2 kW
+
+
+def test_gpus_with_the_same_number_in_two_jobs_are_two() -> None:
+    readings = [ours("n1", "7", 0.5, ("0", "1")), ours("n1", "8", 0.5, ("0", "1"))]
+    assert kwh(readings) == pytest.approx(0.6 + 2 * 1.4)
+    same = [ours("n1", "7", 0.5, ("GPU-a",)), ours("n1", "7", 0.5, ("GPU-a",), run_id="again")]
+    assert kwh(same) == pytest.approx(0.3 + 1.4)
+
+
+@pytest.mark.parametrize(
+    ("stretches", "seconds"),
+    [([], 0), ([(0, 2)], 2), ([(0, 2), (1, 3)], 3), ([(4, 5), (0, 2)], 3), ([(0, 9), (1, 2)], 9), ([(3, 3)], 0)],
+)
+def test_time_that_two_cover_is_covered_once(stretches: list[tuple[float, float]], seconds: float) -> None:
+    assert covered_s(stretches) == seconds

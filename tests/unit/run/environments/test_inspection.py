@@ -1,0 +1,245 @@
+"""`env check` and `env freeze` on real environments: what was done to one is what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.run.config.load import LoadedRun, load_run_file
+from opsctl.run.environments.recipe import recipe_of
+from tests.printed_json import printed
+from tests.tiny_wheel import install, make_venv, make_wheel
+from tests.unit.cli.called import opsctl
+from tests.unit.run.environments.built_runs import built, find_uv, write_built_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run whose environment was built there. A copy beside it stays as it was."""
+    folder = tmp_path_factory.mktemp("looking") / "run"
+    (folder / "home").mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as there:
+        there.setenv("HOME", str(folder / "home"))
+        find_uv(there)
+        more = 'extensions = ["tiny:compile"]\narchitectures = ["8.0"]\nimports = ["tiny"]'
+        built(write_built_run(folder, more=more))
+    shutil.copytree(folder, folder.with_name("as-built"), symlinks=True)
+    return folder
+
+
+@pytest.fixture
+def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedRun:
+    """The run with its environment as it was built, whatever an earlier test did to it."""
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("as-built"), folder, symlinks=True)
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.delenv("OPSCTL_RUN", raising=False)
+    monkeypatch.chdir(folder)
+    find_uv(monkeypatch)
+    return load_run_file(folder / "run.toml")
+
+
+def venv(loaded: LoadedRun) -> Path:
+    newest = recipe_of(loaded).places.newest()
+    assert newest is not None
+    return newest / "venv"
+
+
+def another_version(loaded: LoadedRun) -> None:
+    install(venv(loaded) / "bin" / "python", make_wheel(loaded.folder, "tiny", "1.1"))
+
+
+def one_more(loaded: LoadedRun) -> None:
+    install(venv(loaded) / "bin" / "python", make_wheel(loaded.folder, "more", "3"))
+
+
+def other_files(loaded: LoadedRun) -> None:
+    install(venv(loaded) / "bin" / "python", make_wheel(loaded.folder, "dep", "1.5", text="edited = 1\n"))
+
+
+def one_less(loaded: LoadedRun) -> None:
+    python = str(venv(loaded) / "bin" / "python")
+    subprocess.run(["uv", "pip", "uninstall", "--quiet", "--python", python, "dep"], check=True)
+
+
+def broken_import(loaded: LoadedRun) -> None:
+    next(venv(loaded).glob("lib/python*/site-packages/tiny.py")).write_text("import gone\n")
+
+
+def edited(loaded: LoadedRun) -> None:
+    with next(venv(loaded).glob("lib/python*/site-packages/dep.py")).open("a") as file:
+        file.write("fixed = True\n")
+
+
+def one_file_less(loaded: LoadedRun) -> None:
+    next(venv(loaded).glob("lib/python*/site-packages/dep.py")).unlink()
+
+
+def recompiled(loaded: LoadedRun) -> None:
+    (venv(loaded).parent / "extensions" / "adam" / "adam.so").write_bytes(b"other code")
+
+
+def locked(loaded: LoadedRun) -> None:
+    lock = venv(loaded).parent / "extensions" / "adam" / "lock"
+    lock.touch()
+    for one in lock.parent.iterdir():
+        os.utime(one, (time.time() - 7200,) * 2)
+
+
+def no_script(loaded: LoadedRun) -> None:
+    recipe_of(loaded).places.activate.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (another_version, "differs: tiny 1.0 -> 1.1"),
+        (one_more, "more: more 3 is new"),
+        (other_files, "differs: dep 1.5 has other files"),
+        (one_less, "missing: dep 1.5 is gone"),
+        (edited, "differs: dep 1.5: dep.py "),
+        (one_file_less, "differs: dep 1.5: dep.py is gone"),
+        (
+            broken_import,
+            "differs: tiny 1.0: tiny.py \ncannot be imported: tiny: ModuleNotFoundError: No module named 'gone'",
+        ),
+        (recompiled, "differs: kernel adam/adam.so"),
+        (locked, "stale lock: "),
+        (no_script, "cannot be seen: "),
+    ],
+)
+def test_what_was_done_to_an_environment_is_what_its_check_says(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str], change: Callable[[LoadedRun], None], told: str
+) -> None:
+    change(loaded)
+    assert opsctl("env", "check") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(told.splitlines())
+    assert all(line.startswith(begin) for line, begin in zip(lines, told.splitlines(), strict=True))
+
+
+def test_a_change_that_was_frozen_is_as_it_should_be_until_it_is_another(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(loaded)
+    for name, words in (("frozen.txt", ()), ("frozen.json", ("--json",))):
+        capsys.readouterr()
+        assert opsctl("env", "freeze", *words) == 0
+        (loaded.folder / name).write_text(capsys.readouterr().out)
+    assert "# dep 1.5: dep.py " in (loaded.folder / "frozen.txt").read_text()
+    assert opsctl("env", "check", "--against", "frozen.txt") == 1
+    assert opsctl("env", "check", "--against", "frozen.json") == 0
+    edited(loaded)
+    assert opsctl("env", "check", "--against", "frozen.json") == 1
+
+
+def rewrite(loaded: LoadedRun, old: str, new: str) -> None:
+    loaded.path.write_text(loaded.path.read_text().replace(old, new))
+
+
+@pytest.fixture
+def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small Python that stands for the one that runs opsctl, with whose packages these tests would take a minute."""
+    python = make_venv(tmp_path / "another-python")
+    monkeypatch.setattr(sys, "executable", str(python))
+    return python
+
+
+@pytest.mark.parametrize("says", ["", 'environment = "own.sh"\n'])
+def test_where_the_next_step_starts_with_another_environment_that_one_reason_is_all_that_is_said(
+    loaded: LoadedRun, another: Path, capsys: pytest.CaptureFixture[str], says: str
+) -> None:
+    (loaded.folder / "own.sh").write_text(f'export PATH="{another.parent}:$PATH"\n')
+    rewrite(loaded, 'environment = "environment/activate.sh"\n', says)
+    assert opsctl("env", "check") == 1
+    said = capsys.readouterr()
+    activate = recipe_of(loaded).places.activate
+    (line,) = said.out.splitlines()
+    assert line.startswith("not in use: ") and (f"{loaded.folder / 'own.sh'} " in line) == bool(says)
+    assert line.endswith(f'[under [run] write environment = "{activate}"]')
+    assert "-v " in said.err
+    assert opsctl("env", "check", "-v") == 1
+    verbose = capsys.readouterr().out.splitlines()
+    assert verbose[0] == line and "missing: tiny 1.0 is gone" in verbose
+    assert opsctl("env", "check", "--json") == 1
+    assert len(printed("env check", capsys.readouterr().out)["problems"]) == len(verbose)
+    # A file that was named is what it is held against, whatever was built.
+    (loaded.folder / "pins.txt").write_text("tiny==1.0\n")
+    assert opsctl("env", "check", "--against", "pins.txt") == 1
+    assert "missing: tiny 1.0 is not installed" in capsys.readouterr().out.splitlines()
+
+    (reason,) = [one for one in doctors(capsys) if one["name"] == "environment's lock"]
+    assert f"not in use: {reason['text']} [{reason['todo']}]" == line
+
+    rewrite(loaded, "[run]\n" + says, f'[run]\nenvironment = "{activate}"\n')  # as it was said
+    assert opsctl("env", "check") == 0
+
+
+def doctors(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    opsctl("doctor", "--json")
+    return printed("doctor", capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("another")
+def test_before_anything_is_built_the_one_reason_says_so(loaded: LoadedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(loaded.folder / "environment")
+    rewrite(loaded, 'environment = "environment/activate.sh"\n', "")
+    assert opsctl("env", "check") == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "[run] environment" in line and "[opsctl env build; " in line
+
+
+def test_a_dead_lock_is_removed_on_request_and_the_next_check_is_clean(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked(loaded)
+    assert opsctl("env", "check") == 1
+    assert "[opsctl env check --remove-stale-locks]" in capsys.readouterr().out
+    assert opsctl("env", "check", "--remove-stale-locks") == 0
+    assert "removed " in capsys.readouterr().err
+    assert opsctl("env", "check", "--json") == 0
+    checked = printed("env check", capsys.readouterr().out)
+    assert checked["problems"] == [] and checked["python"] == str(venv(loaded) / "bin" / "python")
+
+
+def test_freezing_twice_gives_one_text_which_installs_and_checks_as_the_same(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for words in (("env", "freeze"), ("env", "freeze", "--json")):
+        for _ in range(2):
+            assert opsctl(*words) == 0
+            texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and texts[2] == texts[3]
+    (loaded.folder / "frozen.txt").write_text(texts[0])
+    (loaded.folder / "frozen.json").write_text(texts[2])
+    another = loaded.folder / "another"
+    subprocess.run(["uv", "venv", "--quiet", another], check=True)
+    python = str(another / "bin" / "python")
+    command = ["uv", "pip", "install", "--quiet", "--no-index", "--find-links", "links", "--python", python]
+    subprocess.run([*command, "-r", "frozen.txt"], check=True, cwd=loaded.folder)
+    listed = subprocess.run(["uv", "pip", "list", "--format=json", "--python", python], check=True, capture_output=True)
+    assert {one["name"]: one["version"] for one in json.loads(listed.stdout)} == {"tiny": "1.0", "dep": "1.5"}
+    for name in ("frozen.txt", "frozen.json"):
+        assert opsctl("env", "check", "--against", name) == 0, capsys.readouterr().out
+    another_version(loaded)
+    capsys.readouterr()
+    for name, told in (("frozen.txt", "differs: tiny is 1.1, not 1.0"), ("frozen.json", "differs: tiny 1.0 -> 1.1")):
+        assert opsctl("env", "check", "--against", name) == 1
+        assert capsys.readouterr().out.splitlines() == [told]
+
+
+def test_what_is_no_lock_is_refused_in_a_line(loaded: LoadedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content in (("half.json", b"{half"), ("binary", b"\xff\xfe"), ("gone", None)):
+        if content is not None:
+            (loaded.folder / name).write_bytes(content)
+        assert opsctl("env", "check", "--against", name) == 1
+        assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from opsctl.run.logs.silence import longest_silence_s
+
+
+@pytest.mark.parametrize(
+    ("iteration_s", "told_s", "pauses_s", "is_starting", "log_interval", "limit_s"),
+    [
+        (1.0, None, 0.0, False, 1, 600.0),  # ten minutes at least
+        (100.0, None, 0.0, False, 1, 1000.0),  # ten iterations
+        (100.0, None, 50.0, False, 1, 1050.0),  # an evaluation and a save beside them
+        (100.0, None, 0.0, False, 100, 30_000.0),  # three lines of a hundred iterations each
+        (100.0, 20.0, 50.0, False, 100, 20.0),  # the run file's word
+        (1.0, 20.0, 0.0, True, 1, 2400.0),  # which is not meant for a start
+        (1.0, 9000.0, 0.0, True, 1, 10_800.0),
+    ],
+)
+def test_how_long_a_training_may_log_nothing(
+    iteration_s: float, told_s: float | None, pauses_s: float, is_starting: bool, log_interval: int, limit_s: float
+) -> None:
+    assert longest_silence_s(iteration_s, told_s, pauses_s, is_starting, log_interval) == limit_s

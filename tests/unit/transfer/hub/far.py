@@ -1,0 +1,75 @@
+"""A repository on a hub of our own, and this process as somebody who reads it from a laptop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.transfer.hub.far_files import FarFiles, repo_of
+from opsctl.transfer.hub.far_log import FarFollower
+from tests.hub_server import TOKEN, Hub, hub_server
+
+REPO = "lab/run"
+LOG = "logs/main_log.txt"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub with one public, empty repository; nobody is logged in here."""
+    from huggingface_hub import close_session, constants
+
+    with hub_server(tmp_path / "hub") as served:
+        served.make_repo(REPO)
+        for name, value in served.environment(tmp_path / "home", token=None).items():
+            monkeypatch.setenv(name, value)
+        for name, of_old in (("ENDPOINT", constants.ENDPOINT), ("HUGGINGFACE_CO_URL_TEMPLATE", constants.ENDPOINT)):
+            now = getattr(constants, name).replace(of_old, served.endpoint)  # read at the import, long ago
+            monkeypatch.setattr(constants, name, now)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield served
+        close_session()
+
+
+def log_in(monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> None:
+    """Have this process read with a token."""
+    monkeypatch.setenv("HF_TOKEN", token)
+
+
+class StopFollowing(Exception):
+    """The script is over."""
+
+
+class Script:
+    """What happens at the hub between two looks; the following ends after the last step. No time passes."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self.steps = list(steps)
+        self.heard: list[str] = []
+        self.paused = 0
+        self.now_s = 0.0
+
+    def pause(self) -> None:
+        self.paused += 1
+        self.now_s += 60.0
+        if not self.steps:
+            raise StopFollowing
+        self.steps.pop(0)()
+
+    def followed(self, lines: int = 10, path: str | None = None) -> list[str]:
+        """Every line that came out until the script's end."""
+        out: list[str] = []
+        follower = FarFollower(FarFiles(repo_of(REPO)), path, self.heard.append, self.pause, lambda: self.now_s)
+        with contextlib.suppress(StopFollowing):
+            out.extend(follower.follow(lines))
+        return out
+
+
+def pushes(hub: Hub, content: bytes | None, path: str = LOG) -> Callable[[], object]:
+    """Somebody commits the log as it is now."""
+    return lambda: hub.commit(REPO, {path: content})
