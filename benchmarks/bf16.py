@@ -24,7 +24,7 @@ _ALIBI = {"position_embedding_type": "alibi", "embed_layernorm": True}
 def main(rounds: int = 16) -> dict[str, Any]:
     """Measure, print, and return the numbers by name for a JSON file."""
     os.environ.setdefault("OMP_NUM_THREADS", str(throughput.THREADS))
-    from trainer.preload import import_engine
+    from trainer.core.preload import import_engine
 
     import_engine()
     import torch
@@ -57,7 +57,7 @@ def _update() -> dict[str, float]:
 
     from trainer.kernels.adam import AdamBuffers, AdamSettings
     from trainer.kernels.cpp.adam import CppAdam
-    from trainer.native.libraries import NotBuilt, operations
+    from trainer.kernels.native.libraries import NotBuilt, operations
 
     library = operations()
     if isinstance(library, NotBuilt):

@@ -112,11 +112,11 @@ def saved(folder: str, precision: str) -> None:
     from tests.distributed.tiny_training import step_items, tiny_engine
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.save import save_checkpoint
-    from trainer.engine import Vocabulary, train_step
-    from trainer.formats.manifest import Manifest
-    from trainer.formats.saved_parameters import saved_parameters
-    from trainer.formats.training_identity import Identity
-    from trainer.held_folder import HeldFolder
+    from trainer.core.held_folder import HeldFolder
+    from trainer.engine.build import Vocabulary, train_step
+    from trainer.formats.checkpoint.manifest import Manifest
+    from trainer.formats.checkpoint.saved_parameters import saved_parameters
+    from trainer.formats.checkpoint.training_identity import Identity
     from trainer.recipe.model_shape import ModelShape
 
     options, parallel, engine = tiny_engine(**_options(precision))
@@ -145,7 +145,7 @@ def loaded(folder: str, layout: tuple[int, int], precision: str) -> dict[str, fl
 
     from tests.distributed.tiny_training import tiny_engine
     from trainer.checkpoint.load import load_checkpoint
-    from trainer.formats.manifest import Found, read_manifest
+    from trainer.formats.checkpoint.manifest import Found, read_manifest
 
     _, _, engine = tiny_engine(**_options(precision, layout))
     found = Found(Path(folder), read_manifest(Path(folder)))

@@ -38,11 +38,11 @@ POLL_S = 0.004
 _OURS = """
 import sys, time
 from pathlib import Path
-from trainer.preload import set_process_defaults
+from trainer.core.preload import set_process_defaults
 set_process_defaults(2)
-from trainer.interchange.conversion import to_universal
-from trainer.interchange.sources import open_source
-from trainer.interchange.workers import default_workers
+from trainer.convert.conversion import to_universal
+from trainer.convert.sources import open_source
+from trainer.convert.workers import default_workers
 begun = time.monotonic()
 to_universal(open_source(Path(sys.argv[1])), Path(sys.argv[2]), default_workers())
 print(time.monotonic() - begun)
@@ -77,7 +77,7 @@ def main() -> dict[str, Any]:
 
 def _measure(folder: Path) -> dict[str, Any]:
     from tests.made_checkpoint import bytes_of_largest_state, make_checkpoint
-    from trainer.formats.manifest import read_manifest
+    from trainer.formats.checkpoint.manifest import read_manifest
 
     native = make_checkpoint(folder / "native", data=DATA_RANKS, **MODEL)
     state_bytes = sum(path.stat().st_size for path in native.glob("*optim_states.pt"))

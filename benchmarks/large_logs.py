@@ -19,8 +19,8 @@ _STRETCH, _NOISE_BYTES = 1000, 64 << 20
 
 _READ = """
 import pathlib, sys
-from opsctl.logs.index import look
-from opsctl.runs.paths import RunPaths
+from opsctl.run.logs.index import look
+from opsctl.run.config.paths import RunPaths
 look(RunPaths(pathlib.Path(sys.argv[1])), 600)
 """
 

@@ -66,14 +66,14 @@ def _in_turns(turns: dict[str, Turn]) -> dict[str, float]:
 
 def _turns(tokens: int, hidden: int) -> tuple[dict[str, Turn], str]:
     """What to measure, and what computes ours."""
-    from trainer.preload import import_engine
+    from trainer.core.preload import import_engine
 
     import_engine()
     import torch
 
     from trainer.kernels.cpp.cross_entropy import CppCrossEntropy
+    from trainer.kernels.native.libraries import NotBuilt, operations
     from trainer.kernels.operations import BY_TORCH, Operations
-    from trainer.native.libraries import NotBuilt, operations
     from trainer.parallel.cross_entropy import masked_mean_cross_entropy
     from trainer.parallel.process_groups import Parallel
     from trainer.recipe.layout import Layout

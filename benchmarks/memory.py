@@ -125,7 +125,7 @@ def trained(changes: dict[str, Any], gives_back: bool) -> dict[str, Any]:
     import torch
 
     from tests.distributed.tiny_training import step_items, tiny_engine
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
     from trainer.parallel.products import cpu_multiplies_bf16
     from trainer.recipe.memory import rank_memory
 

@@ -56,10 +56,10 @@ def main(rounds: int = 12) -> dict[str, Any]:
     """Measure, print a table and return the ratios of tokens/s by candidate."""
     os.environ["OMP_NUM_THREADS"] = "1"  # each candidate sets its own
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    from trainer.preload import import_engine, set_process_defaults
+    from trainer.core.preload import import_engine, set_process_defaults
 
     set_process_defaults(2)
-    import_engine(("trainer.engine",))
+    import_engine(("trainer.engine.build",))
     teams = {one.name: _Team(one) for one in CANDIDATES}
     seconds: dict[str, list[float]] = {name: [] for name in teams}
     try:
@@ -138,7 +138,7 @@ def _rank(candidate: Candidate, rank: int, port: int, orders: Connection) -> Non
     )
     import torch
 
-    from trainer.engine import Vocabulary, build_engine, initialize, train_step
+    from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
 
     torch.set_num_threads(bench_shape.THREADS // candidate.ranks)
     options = bench_shape.options(

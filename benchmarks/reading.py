@@ -24,12 +24,12 @@ DOCUMENTS, TOKENS_PER_DOCUMENT = 2000, 1000
 def main(rounds: int = 12) -> dict[str, Any]:
     """Measure, print the share of a step for each number of threads, and return them."""
     os.environ.setdefault("OMP_NUM_THREADS", str(bench_shape.THREADS))
-    from trainer.preload import import_engine
+    from trainer.core.preload import import_engine
 
-    import_engine(("trainer.engine",))
+    import_engine(("trainer.engine.build",))
     import torch
 
-    from trainer.engine import Vocabulary, build_engine, initialize, train_step
+    from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
 
     torch.set_num_threads(bench_shape.THREADS)
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ TARGET_STALL = 0.20
 def main() -> dict[str, Any]:
     """Measure, print a table, and return the numbers by name for a JSON file."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    from trainer.preload import import_engine
+    from trainer.core.preload import import_engine
 
     import_engine()
     import torch
@@ -40,7 +40,7 @@ def _turns(folder: Path) -> tuple[list[float], list[float], list[float], list[fl
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.host_copies import HostCopies
     from trainer.checkpoint.save import begin_save, save_checkpoint
-    from trainer.held_folder import HeldFolder
+    from trainer.core.held_folder import HeldFolder
 
     engine, step = _training()
     destination, copies = Destination(HeldFolder(folder)), HostCopies()
@@ -99,8 +99,8 @@ def _seconds(step: Callable[[], None]) -> float:
 
 
 def _manifest(iteration: int) -> Any:
-    from trainer.formats.manifest import Manifest
-    from trainer.formats.progress import Progress
+    from trainer.formats.checkpoint.manifest import Manifest
+    from trainer.formats.checkpoint.progress import Progress
 
     counters = {**Progress.none().counters(), "iteration": iteration}
     return Manifest(**counters, precision="fp32", layout={}, model={}, learning_rate={}, files={})
@@ -110,7 +110,7 @@ def _training() -> tuple[Any, Callable[[], None]]:
     """An engine, and what takes a step of it on random samples."""
     import torch
 
-    from trainer.engine import Vocabulary, build_engine, initialize, train_step
+    from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
     from trainer.model.batch import engine_item
     from trainer.recipe.options import parse, to_arguments
 

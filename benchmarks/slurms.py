@@ -29,7 +29,7 @@ ROUNDS = 7
 #: One poll in a process of its own: seconds, MiB at most of it and of squeue, jobs.
 _POLL = """
 import json, resource, sys, time
-from opsctl.records.cluster import find_cluster
+from opsctl.run.state.chosen_cluster import find_cluster
 from opsctl.slurm.backends import client_for
 client, began = client_for(find_cluster(sys.argv[1]), 60), time.perf_counter()
 jobs = len(client.jobs())

@@ -27,8 +27,8 @@ _OURS = """
 import sys, time
 from pathlib import Path
 import botocore.httpsession, botocore.session
-from opsctl.stores.opening import open_store
-from opsctl.stores.types import ANYTHING
+from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.types import ANYTHING
 folder = Path(sys.argv[1])
 begun = time.monotonic()
 with open_store(sys.argv[2]) as store:

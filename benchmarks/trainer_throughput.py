@@ -43,7 +43,7 @@ def main(rounds: int = 16) -> dict[str, Any]:
     On a machine busy with other work even medians wander; the fastest steps then say more.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
-    from trainer.preload import import_engine
+    from trainer.core.preload import import_engine
 
     import_engine()
     import torch
@@ -98,7 +98,7 @@ def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any
 
 def _report_peaks() -> dict[str, float]:
     """The most that a process with each candidate has resident, in MiB."""
-    from trainer.preload import ALLOCATOR, ALLOCATOR_ON_CPU
+    from trainer.core.preload import ALLOCATOR, ALLOCATOR_ON_CPU
 
     peaks = {}
     for name in CANDIDATES:
@@ -185,7 +185,7 @@ def options(world_size: int, **others: Any) -> Any:
 def _engine_step(model: dict[str, Any]) -> Step:
     import torch
 
-    from trainer.engine import Vocabulary, build_engine, initialize, train_step
+    from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
     from trainer.model.batch import engine_item
 
     own = options(1, **model)

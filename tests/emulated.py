@@ -25,8 +25,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from trainer.native.launching import DeviceFacts, KernelError, Launch, argument_pointers
-from trainer.native.sources import csrc_folder, kernel_sources, with_included
+from trainer.kernels.native.launching import DeviceFacts, KernelError, Launch, argument_pointers
+from trainer.kernels.native.sources import csrc_folder, kernel_sources, with_included
 
 #: In which the threads of a block take turns. A bug may show in one of them only, so what matters runs in all.
 ORDERS = ("forward", "reverse", "random", "warps_ahead", "warps_ahead_reverse")

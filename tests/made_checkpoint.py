@@ -16,14 +16,14 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import MOMENTS, Part
-from trainer.dtypes import DTYPES
-from trainer.formats.manifest import Manifest, SavedParameter, tag_of
-from trainer.formats.partitions import Cut
-from trainer.formats.saved_parameters import saved_parameters
-from trainer.formats.training_identity import Identity
-from trainer.formats.universal import INFO, universal_checkpoint_info
-from trainer.interchange.native import NativeFiles
-from trainer.interchange.to_native import write_native
+from trainer.convert.native import NativeFiles
+from trainer.convert.to_native import write_native
+from trainer.core.dtypes import DTYPES
+from trainer.formats.checkpoint.manifest import Manifest, SavedParameter, tag_of
+from trainer.formats.checkpoint.partitions import Cut
+from trainer.formats.checkpoint.saved_parameters import saved_parameters
+from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.checkpoint.universal import INFO, universal_checkpoint_info
 from trainer.recipe.engine_config import engine_config
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape

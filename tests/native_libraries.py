@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.native.artifacts import library_artifact, own_levels
-from trainer.native.building import build
-from trainer.native.cache import CACHE_VARIABLE, cache_folders
-from trainer.native.libraries import NotBuilt, load_library
-from trainer.native.toolchains import CompilerError
+from trainer.kernels.native.artifacts import library_artifact, own_levels
+from trainer.kernels.native.building import build
+from trainer.kernels.native.cache import CACHE_VARIABLE, cache_folders
+from trainer.kernels.native.libraries import NotBuilt, load_library
+from trainer.kernels.native.toolchains import CompilerError
 
 
 def build_into_own_folder() -> None:

@@ -5,7 +5,7 @@ r"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's 
 
 Global rank = R x G + local rank, so node ranks given in Slurm's order make rank 0 live on the first node. Under D:
 `ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), `samples-R.jsonl` and
-`timings-R.jsonl` (how the node and its ranks fare, by `trainer.node_sampler`), `environment.json` (by node 0: packages,
+`timings-R.jsonl` (samples of node and ranks, by `launcher.node_sampler`), `environment.json` (by node 0: packages,
 commits, modules, kernels), and `NODE/` with each rank's output and, where a rank raised, torch elastic's error file.
 Lines of rank N on the node come out with `[defaultN]:` before them.
 The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
@@ -31,18 +31,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer.attempt_records import Node, RankRecord, record_clock, record_failure
-from trainer.environment_record import start_recording
-from trainer.files import be_as_open_as_its_folder, make_folder
-from trainer.first_failure import DeathWatch
-from trainer.flight_dumps import record_in
+from trainer.core.console import complain
+from trainer.core.files import be_as_open_as_its_folder, make_folder
+from trainer.core.preload import begin_anew_with_allocator, import_engine, set_process_defaults
+from trainer.formats.attempt.node_samples import PIPE_VARIABLE
 from trainer.formats.distribution import install_command
-from trainer.formats.node_samples import PIPE_VARIABLE
-from trainer.node_sampler import start_sampler
-from trainer.preload import begin_anew_with_allocator, import_engine, set_process_defaults
+from trainer.launcher.attempt_records import Node, RankRecord, record_clock, record_failure
+from trainer.launcher.environment_record import start_recording
+from trainer.launcher.first_failure import DeathWatch
+from trainer.launcher.flight_dumps import record_in
+from trainer.launcher.node_sampler import start_sampler
+from trainer.launcher.stack_signal import listen
 from trainer.recipe.recomputation import asks_to_recompute
-from trainer.say import complain
-from trainer.stack_signal import listen
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
 _PR_SET_PDEATHSIG = 1

@@ -21,28 +21,28 @@ if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is impor
     print(help_text())
     sys.exit(0)
 
-from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.destination import Overtaken, OwnLease, refuse_if_overtaken
-from trainer.energy.orders import Order
-from trainer.energy.tracked import missing, tracker_of_node
-from trainer.engine import configuration_notices, initialize, masks_notices
-from trainer.files import make_folder, write_atomically
+from trainer.core.console import say, say_if
+from trainer.core.files import make_folder, write_atomically
+from trainer.core.preload import STARTED_AT
+from trainer.engine.build import configuration_notices, initialize, masks_notices
 from trainer.formats.errors import CheckpointError, DataError
-from trainer.formats.leave_lines import Reason, leave_line
-from trainer.formats.log_lines import argument_lines, stamp
+from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.log_lines import argument_lines, stamp
 from trainer.kernels.choice import kernel_lines
+from trainer.launcher.energy.orders import Order
+from trainer.launcher.energy.tracked import missing, tracker_of_node
 from trainer.loop.assembly import Process, assemble
 from trainer.loop.hard_end import HardEnd
 from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
 from trainer.loop.refusing import leave_error_file, refuse
 from trainer.loop.resuming import progress_on_disk
 from trainer.loop.train import evaluate_only, train
+from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.parallel.process_groups import Parallel
-from trainer.preload import STARTED_AT
 from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.options import Options, OptionsError, parse
 from trainer.recipe.schedule_rules import schedule_notices
-from trainer.say import say, say_if
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
 

@@ -10,8 +10,8 @@ import msgspec
 from opsctl.run.logs.lines import parse_lines
 from opsctl.run.logs.measurements import WINDOW, Series, measure, series_of
 from opsctl.run.logs.records import Measured, Record
-from trainer.formats.guard_lines import GuardLine
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.guard_lines import GuardLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: When every simulated world begins.
 BEGINNING = datetime(2022, 3, 1, tzinfo=UTC)

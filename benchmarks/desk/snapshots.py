@@ -20,7 +20,7 @@ from opsctl.run.config.schema import ExpectTable, WatchTable
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.lease import Seen as Lease
 from opsctl.slurm.states import State
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 _CRON_JOBS = ("hourly/slurm-status", "hourly/progress", "hourly/refill", "daily/fs-watchdog")

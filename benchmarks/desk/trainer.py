@@ -21,9 +21,9 @@ from opsctl.run.attempts.failure_limit import brake_trips
 from opsctl.run.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
 from opsctl.run.state.chains import counted_since
 from opsctl.slurm.states import State
-from trainer.formats.attempt_records import Failure
-from trainer.formats.leave_lines import Reason, leave_line
-from trainer.formats.log_lines import (
+from trainer.formats.attempt.attempt_records import Failure
+from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.log_lines import (
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointSaving,
@@ -35,7 +35,7 @@ from trainer.formats.log_lines import (
     write_evaluation,
     write_timers,
 )
-from trainer.formats.training_line import TrainingLine, write_training_line
+from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 CHECKPOINTS = Path("/lustre/tr-desk/checkpoints")
 KILL_SWITCH = Path("/lustre/tr-desk/kill-switch")

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.preload import import_engine
+from trainer.core.preload import import_engine
 
 import_engine()
 
@@ -25,7 +25,7 @@ import torch  # noqa: E402
 
 from benchmarks.gpu import loss, training  # noqa: E402
 from benchmarks.gpu.cases import Case, Sizes, cases  # noqa: E402
-from trainer.engine import initialize  # noqa: E402
+from trainer.engine.build import initialize  # noqa: E402
 from trainer.kernels.__main__ import times_lines  # noqa: E402
 from trainer.kernels.choice import every_kernel, source_of  # noqa: E402
 from trainer.kernels.measuring import measured  # noqa: E402

@@ -45,7 +45,7 @@ REHEARSED |= {"seq_length": 16, "micro_batch_size": 1}
 
 def gpt(rehearsed: bool) -> dict[str, Any]:
     """Tokens a second, and the share of the chip's peak that the model's operations come to."""
-    from trainer.engine import initialize
+    from trainer.engine.build import initialize
     from trainer.loop.speed import throughput_of
     from trainer.recipe.model_shape import ModelShape
 
@@ -65,7 +65,7 @@ def gpt(rehearsed: bool) -> dict[str, Any]:
 
 def bloom(rehearsed: bool) -> dict[str, Any]:
     """Tokens a second of ours and of transformers' in eager mode, each with what memory it takes at most."""
-    from trainer.engine import initialize
+    from trainer.engine.build import initialize
 
     options = _options(BLOOM_1B1, rehearsed)
     parallel = initialize(options, alone=True)
@@ -95,7 +95,7 @@ def _options(model: dict[str, Any], rehearsed: bool) -> Any:
 
 
 def _ours(options: Any, parallel: Any, rehearsed: bool) -> tuple[float, int]:
-    from trainer.engine import build_engine, train_step
+    from trainer.engine.build import build_engine, train_step
     from trainer.model.batch import engine_item
 
     engine = build_engine(options, parallel, Vocabulary.unpadded(options.vocab_size))

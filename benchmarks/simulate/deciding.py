@@ -27,8 +27,8 @@ from opsctl.monitoring.checks.slow_node import PARTS, SlowNode, slow_nodes
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.slurm.nodes import Node
-from trainer.formats.node_samples import TIMED_ITERATIONS, RankTiming
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.attempt.node_samples import TIMED_ITERATIONS, RankTiming
+from trainer.formats.attempt.rank_stacks import RankStack
 
 #: How much measurements of equal nodes differ.
 _NOISE = 0.01

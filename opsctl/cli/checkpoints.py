@@ -124,7 +124,7 @@ def convert(
     """
     from opsctl.cli.trainer_program import run_trainer_program
     from opsctl.run.state.run_view import glance
-    from trainer.formats.manifest import tag_of
+    from trainer.formats.checkpoint.manifest import tag_of
 
     layout = {
         "--tensor-parallel": tensor_parallel,
@@ -143,7 +143,7 @@ def convert(
     arguments = [f"--to={to}", f"--output={output}"]
     arguments += [f"{name}={value}" for name, value in {**layout, "--workers": workers}.items() if value is not None]
     arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", folder]
-    return run_trainer_program("trainer.interchange.convert_program", arguments, _NEEDED_TO_CONVERT)
+    return run_trainer_program("trainer.convert.convert_program", arguments, _NEEDED_TO_CONVERT)
 
 
 class _InOrder(click.Group):

@@ -120,7 +120,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
     from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
     from opsctl.transfer.backups.policy import policy_of
     from opsctl.transfer.backups.schedule import why_none
-    from trainer.formats.manifest import tag_of
+    from trainer.formats.checkpoint.manifest import tag_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in (*policy.warnings, *warnings_of(run, policy.table)):

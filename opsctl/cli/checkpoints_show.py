@@ -75,7 +75,7 @@ def verify(
     output = glance(chosen).paths.output
     folders = [str(folder) for folder in _folders(chosen, step, all_of_them)]
     arguments = [*([f"--workers={workers}"] if workers else []), "--", *folders]
-    told = output_of_trainer_program("trainer.interchange.verification", arguments, needed=("xxhash", "rich"))
+    told = output_of_trainer_program("trainer.convert.verification", arguments, needed=("xxhash", "rich"))
     found = [parsed(line, VerifiedCheckpoint) for line in told.splitlines()]
     for one in found:
         for problem in one.problems:
@@ -95,8 +95,8 @@ def _folders(chosen: str | None, step: int | None, all_of_them: bool) -> list[Pa
     """The folders that are meant, oldest first. Raises OpsctlError where there are none."""
     from opsctl.core.errors import OpsctlError
     from opsctl.run.state.run_view import glance
+    from trainer.formats.checkpoint.manifest import checkpoint_folders, latest_folder, tag_of
     from trainer.formats.errors import CheckpointError
-    from trainer.formats.manifest import checkpoint_folders, latest_folder, tag_of
 
     root = glance(chosen).paths.checkpoints
     try:

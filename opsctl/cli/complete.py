@@ -151,7 +151,7 @@ def _nodes(params: Params) -> Iterable[tuple[str, str]]:
 
 
 def _iterations(params: Params) -> Iterable[tuple[str, str]]:
-    from trainer.formats.manifest import checkpoint_folders, iteration_of
+    from trainer.formats.checkpoint.manifest import checkpoint_folders, iteration_of
 
     found = checkpoint_folders(_paths(params).checkpoints)
     return [(str(iteration_of(one.name)), one.name) for one in found]

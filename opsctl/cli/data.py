@@ -199,7 +199,7 @@ def inspect(
 
 def _training_prefixes(run: str | None) -> tuple[str, ...]:
     """Each once, in the order of the options."""
-    from trainer.formats.data_sources import groups
+    from trainer.formats.data.data_sources import groups
 
     options = _expanded(run).options
     return tuple(dict.fromkeys(source.prefix for group in groups(options, "train") for source in group.sources))

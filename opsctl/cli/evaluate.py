@@ -104,7 +104,7 @@ def _chosen(seen: RunView, settings: Settings, step: int | None, again: bool) ->
     """What is to be done of one run; what is not is said."""
     from opsctl.core.output import message
     from opsctl.jobs.evaluation.schedule import choose
-    from trainer.formats.manifest import tag_of
+    from trainer.formats.checkpoint.manifest import tag_of
 
     chosen = choose(seen.paths, settings.table, step, again)
     for iteration, why in chosen.left:
@@ -128,7 +128,7 @@ def _evaluate_run(
     from opsctl.jobs.evaluation.harness import Harness
     from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
     from opsctl.jobs.evaluation.settings import refuse_strangers_program
-    from trainer.formats.manifest import tag_of
+    from trainer.formats.checkpoint.manifest import tag_of
 
     name = seen.table.name
     evaluation = Evaluation(

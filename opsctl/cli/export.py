@@ -79,4 +79,4 @@ def hf(
     arguments = [f"{option}={value}" for option, value in values.items() if value is not None]
     arguments += ["--no-tokenizer"] * no_tokenizer + ["--metadata-only"] * metadata_only
     arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", checkpoints]
-    return run_trainer_program("trainer.interchange.hf.export_program", arguments, NEEDED)
+    return run_trainer_program("trainer.convert.hf.export_program", arguments, NEEDED)

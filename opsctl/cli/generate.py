@@ -71,7 +71,7 @@ def command(
 def _place(what: str | None, run: str | None) -> tuple[Path, int | None]:
     """The folder of checkpoints, and the iteration where a single checkpoint was named."""
     from opsctl.run.state.run_view import glance
-    from trainer.formats.manifest import iteration_of
+    from trainer.formats.checkpoint.manifest import iteration_of
 
     if what is not None and run is None:
         named = Path(what).absolute()

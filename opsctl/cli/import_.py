@@ -48,4 +48,4 @@ def hf(
     ):
         arguments += [f"{option}={value}"] if value is not None else []
     arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", folder]
-    return run_trainer_program("trainer.interchange.hf.import_program", arguments, NEEDED)
+    return run_trainer_program("trainer.convert.hf.import_program", arguments, NEEDED)

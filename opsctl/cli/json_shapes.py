@@ -62,14 +62,14 @@ from opsctl.ui.status.hub_status import FarStatus
 from opsctl.ui.status.json_output import Status
 from opsctl.ui.status.on_call import HandOver
 from opsctl.ui.status.queue import PrintedJob
-from trainer.formats.data_indices import IndexedData
-from trainer.formats.data_inspected import InspectedSet, ReadSamples, RealisedMixture
-from trainer.formats.data_mix import MixedData
-from trainer.formats.data_notes import PreparedData
-from trainer.formats.environment import Environment
-from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, GeneratedText, ImportedModel
-from trainer.formats.kernel_times import KernelTimes
-from trainer.formats.kernels import KernelCache
+from trainer.formats.attempt.environment import Environment
+from trainer.formats.attempt.kernel_times import KernelTimes
+from trainer.formats.attempt.kernels import KernelCache
+from trainer.formats.checkpoint.exchanged import ConvertedCheckpoint, ExportedModel, GeneratedText, ImportedModel
+from trainer.formats.data.data_indices import IndexedData
+from trainer.formats.data.data_inspected import InspectedSet, ReadSamples, RealisedMixture
+from trainer.formats.data.data_mix import MixedData
+from trainer.formats.data.data_notes import PreparedData
 
 
 class Printed(NamedTuple):

@@ -99,4 +99,4 @@ def _run(verb: str, arch: tuple[str, ...], here: bool, as_json: bool, *more: str
     from opsctl.cli.trainer_program import run_trainer_program
 
     arguments = [verb, *(f"--arch={one}" for one in arch), *["--here"] * here, *["--json"] * as_json, *more]
-    return run_trainer_program("trainer.native", arguments, needed=())
+    return run_trainer_program("trainer.kernels.native", arguments, needed=())

@@ -115,7 +115,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
     from opsctl.jobs.runner.allocation import read_allocation
     from opsctl.jobs.runner.probe_setting import setting_for
     from opsctl.slurm.backends import client_for
-    from trainer.formats.probe import EFFORTS
+    from trainer.formats.attempt.probe import EFFORTS
 
     client = client_for(where, patient=True)  # between two questions lie the nodes' own tests
     if "SLURM_JOB_ID" not in os.environ:

@@ -138,7 +138,7 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
 
 def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
     from opsctl.run.checkpoints.listing import saved_at
-    from trainer.formats.manifest import tag_of
+    from trainer.formats.checkpoint.manifest import tag_of
 
     iteration = attempt.checkpoint_at_end
     return None if iteration is None else saved_at(paths.checkpoints / tag_of(iteration))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from opsctl.monitoring.robust import middle, spread
 from opsctl.monitoring.series import finite, steps
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: Usual lines that say what is usual, how many that needs, and after how many the word is renewed.
 USUAL, USUAL_LEAST, RENEWED = 100, 20, 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: What came to pass and is over is told for so many seconds of training more, so that whoever looks hourly meets it.
 TOLD_FOR_S = 6 * 3600.0

@@ -33,10 +33,10 @@ from opsctl.run.state.lease import Seen as Lease
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
-from trainer.formats.guard_lines import GuardLine
-from trainer.formats.lease import HEARTBEAT_S, Holder
-from trainer.formats.node_samples import RankTiming
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.attempt.lease import HEARTBEAT_S, Holder
+from trainer.formats.attempt.node_samples import RankTiming
+from trainer.formats.logs.guard_lines import GuardLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 class Part(Flag):

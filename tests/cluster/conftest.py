@@ -34,7 +34,7 @@ SPEC = replace(plain("test"), slurmd_timeout_s=12)
 _GUARD = """
 import shutil, sys
 from pathlib import Path
-from opsctl.localcluster.lifecycle import down
+from opsctl.local.cluster.lifecycle import down
 sys.stdin.read()
 folder = Path(sys.argv[1])
 down(folder)

@@ -10,7 +10,7 @@ from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import START_S, Training
 from tests.printed_json import printed
-from trainer.formats.carbon import Reading, read
+from trainer.formats.attempt.carbon import Reading, read
 
 MEASURED = '\nCODECARBON_FORCE_RAM_POWER = "1000"\nCODECARBON_FORCE_CPU_POWER = "0"\n\n[carbon]\nmeasure = true\n'
 

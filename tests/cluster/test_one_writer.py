@@ -20,11 +20,11 @@ from tests.cluster.trainings import START_S, Training
 _JOB = """
 import sys
 from pathlib import Path
-from opsctl.job.batch import run_job
-from opsctl.job.turn import Patience
-from opsctl.runs.paths import RunPaths
-from opsctl.moments import now
-from opsctl.runs.paths import RunPaths
+from opsctl.jobs.runner.batch import run_job
+from opsctl.jobs.runner.lease_wait import Patience
+from opsctl.run.config.paths import RunPaths
+from opsctl.core.timestamps import now
+from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 sys.exit(run_job(RunPaths(Path({output!r})), Cluster(), now(), [], patience={patience!r}))
 """

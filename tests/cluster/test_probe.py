@@ -28,7 +28,7 @@ def plant(numpy):
     def slow(*words, **named):
         return [true(*words, **named) for _ in range(20)][0]
     numpy.matmul = {{"{LIAR}": lying, "{SLOW}": slow}}[os.environ["SLURMD_NODENAME"]]
-if "trainer.probing" in " ".join(sys.orig_argv):
+if "trainer.launcher.probing" in " ".join(sys.orig_argv):
     import numpy
     plant(numpy)
 """

@@ -65,8 +65,8 @@ def save(root: Path, store: Path, iteration: int, content: int, scenario: Scenar
     from trainer.checkpoint.publish import make_room, publish
     from trainer.checkpoint.under_way import BackgroundWrite, SaveUnderWay
     from trainer.checkpoint.write import write
-    from trainer.formats.manifest import Manifest, SavedFile
-    from trainer.held_folder import HeldFolder
+    from trainer.core.held_folder import HeldFolder
+    from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(store), scenario.ranks), rank=rank, world_size=scenario.ranks
@@ -132,8 +132,8 @@ class Sweep:
 
     def _look(self, root: Path, before: dict[int, int]) -> list[str]:
         """What is wrong after a kill: now, and after the next save."""
+        from trainer.formats.checkpoint.manifest import check_checksums, latest_checkpoint
         from trainer.formats.errors import CheckpointError
-        from trainer.formats.manifest import check_checksums, latest_checkpoint
 
         problems = []
         own, now = self._contents, whole(root)
@@ -176,8 +176,14 @@ class Sweep:
 
 def whole(root: Path) -> dict[int, int]:
     """iteration -> content of every checkpoint under `root`, by its name or set aside, whose every bit is right."""
+    from trainer.formats.checkpoint.manifest import (
+        check_checksums,
+        check_sizes,
+        checkpoint_folders,
+        read_manifest,
+        set_aside,
+    )
     from trainer.formats.errors import CheckpointError
-    from trainer.formats.manifest import check_checksums, check_sizes, checkpoint_folders, read_manifest, set_aside
 
     found: dict[int, int] = {}
     there = checkpoint_folders(root)

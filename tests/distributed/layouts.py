@@ -81,8 +81,8 @@ def _differences(source: Path, target: Path) -> Iterator[str]:
 
     from trainer.checkpoint.into_engine import Own, fill_run
     from trainer.checkpoint.saved_state import SavedState
-    from trainer.formats.manifest import read_manifest
-    from trainer.formats.partitions import engine_name
+    from trainer.formats.checkpoint.manifest import read_manifest
+    from trainer.formats.checkpoint.partitions import engine_name
 
     manifest = read_manifest(target)
     tensor, data = int(manifest.layout["tensor"]), int(manifest.layout["data"])

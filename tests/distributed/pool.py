@@ -169,7 +169,7 @@ def serve() -> None:
     _die_with_the_parent()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what ranks print must not get between the answers
-    from trainer.preload import import_engine
+    from trainer.core.preload import import_engine
 
     import_engine(_IMPORTED_ONCE)
     while (request := _receive(sys.stdin.buffer, 86_400.0)) is not None:
@@ -185,7 +185,7 @@ def serve() -> None:
 
 def _load_libraries() -> None:
     """Load what is built of our C++ libraries, which each rank would look for otherwise."""
-    from trainer.native import libraries
+    from trainer.kernels.native import libraries
 
     for load in (libraries.operations, libraries.data):
         if isinstance(load(), libraries.NotBuilt):

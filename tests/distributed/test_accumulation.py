@@ -18,7 +18,7 @@ FP16 = {"fp16": True, "loss_scale": 1024.0, "zero_reduce_bucket_size": 100_000}
 
 def trained(steps: int, by_autograd: bool, changes: dict[str, Any]) -> list[tuple[float, float]]:
     """(loss, gradient norm) of each step; with the loss's gradients through autograd, or as trainings have them."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = (fp16_engine if changes.get("fp16") else tiny_engine)(**changes)
     loss = engine.module.loss_fn
@@ -79,7 +79,7 @@ def _answered(verdict: Any, _loss: float, _norm: float) -> Any:
 
 def norms_after_what_was_dropped(precision: dict[str, Any]) -> list[tuple[float, float]]:
     """(loss, norm) of one batch: run again after it was dropped, dropped after an evaluation, and again."""
-    from trainer.engine import evaluate_step, train_step
+    from trainer.engine.build import evaluate_step, train_step
     from trainer.recipe.spike_guard import Verdict
 
     options, parallel, engine = tiny_engine(**precision)

@@ -36,8 +36,8 @@ def library() -> None:
 def with_kernels(function: Callable[..., Any], *args: Any) -> Any:
     """What it returns in a rank that computes Adam by kernels, and all else by torch."""
     from trainer.kernels.cpp.adam import CppAdam
+    from trainer.kernels.native.libraries import NotBuilt, operations
     from trainer.kernels.operations import Operations
-    from trainer.native.libraries import NotBuilt, operations
     from trainer.parallel import process_groups
 
     library = operations()
@@ -60,7 +60,7 @@ def test_its_steps_are_those_without_kernels_within_rounding(pool: Pool, ranks: 
 
 def weights_after_a_step(changes: dict[str, Any]) -> list[float]:
     """All weights, in order, of this rank; fp32 ones where there are such."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
@@ -83,7 +83,7 @@ def skipped_and_trained(changes: dict[str, Any]) -> list[Any]:
     """A step of gradients that are no numbers, and one after it: what changed, what was said."""
     import torch
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     parameters = list(engine.module.parameters())

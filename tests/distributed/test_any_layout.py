@@ -150,7 +150,7 @@ def moments_after_going_back(options: dict[str, Any]) -> list[bool]:
     """
     from tests.distributed.tiny_training import step_items, tiny_engine
     from trainer.checkpoint.load import find_latest, load_checkpoint
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     given, parallel, engine = tiny_engine(**{**MODEL, **laid_out((1, 1, 1)), **options})
     found = find_latest(Path(options["load"]))

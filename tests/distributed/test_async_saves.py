@@ -17,7 +17,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from trainer.formats.manifest import fault_of
+from trainer.formats.checkpoint.manifest import fault_of
 
 pytestmark = pytest.mark.distributed
 

@@ -21,7 +21,7 @@ from tests.distributed.pool import Pool
 from tests.distributed.test_hf_export import program, tensors_in
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 from tests.unit.transfer.backups import backed_up_runs
-from trainer.formats.manifest import Manifest, read_manifest, tag_of
+from trainer.formats.checkpoint.manifest import Manifest, read_manifest, tag_of
 
 pytestmark = pytest.mark.distributed
 disk = backed_up_runs.disk

@@ -15,7 +15,7 @@ WIDE = {"hidden_size": 128, "bf16": True}  # activations of 16 tokens count for 
 
 def bytes_a_parameter_before_the_update(changes: dict[str, Any]) -> tuple[float, int]:
     """In the second step, when moments are there; and the data-parallel size."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**WIDE, **changes)
     count = sum(one.numel() for one in engine.module.parameters())

@@ -16,7 +16,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import VOCABULARY, write_corpus
-from trainer.uncompiled import COMPILER
+from trainer.core.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it

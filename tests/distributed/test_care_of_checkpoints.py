@@ -14,8 +14,8 @@ from tests.distributed.pool import Pool
 from tests.distributed.test_asked_saves import saves
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 from tests.unit.jobs.control.test_rollback import contents, curve, read_curves
-from trainer.formats.manifest import read_manifest, tag_of
-from trainer.interchange.verification import verify
+from trainer.convert.verification import verify
+from trainer.formats.checkpoint.manifest import read_manifest, tag_of
 
 pytestmark = pytest.mark.distributed
 

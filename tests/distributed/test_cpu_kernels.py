@@ -13,10 +13,10 @@ import torch
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine, train
 from tests.native_libraries import built_library
-from trainer.formats.kernel_times import FamilyTimes, KernelTimes
+from trainer.core.uncompiled import COMPILER
+from trainer.formats.attempt.kernel_times import FamilyTimes, KernelTimes
 from trainer.kernels.kept_times import device_name, keep
-from trainer.native.cache import CACHE_VARIABLE
-from trainer.uncompiled import COMPILER
+from trainer.kernels.native.cache import CACHE_VARIABLE
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it
@@ -45,8 +45,8 @@ def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
     from trainer.kernels.cpp.activation import CppActivations
     from trainer.kernels.cpp.attention import CppAttention
     from trainer.kernels.cpp.normalization import CppNorms
+    from trainer.kernels.native.libraries import NotBuilt, operations
     from trainer.kernels.operations import Operations
-    from trainer.native.libraries import NotBuilt, operations
     from trainer.parallel import process_groups
 
     found = operations()
@@ -75,7 +75,7 @@ def test_steps_with_all_that_is_built_are_torchs_within_rounding(
 
 def kernels_of_a_rank(folders: list[str]) -> list[tuple[str, str, str]]:
     """Who computes what in a rank that has its own of these folders for what is built."""
-    from trainer.native import libraries
+    from trainer.kernels.native import libraries
 
     os.environ["OPSCTL_KERNELS_CACHE"] = folders[int(os.environ["RANK"])]
     libraries.operations.cache_clear()
@@ -129,7 +129,7 @@ def where_gradients_lie() -> list[bool]:
     """Of each parameter, whether the optimizer was given its gradient where backward had put it."""
     from deepspeed.runtime.pipe.schedule import OptimizerStep, ReduceGrads
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**BY_TORCH)
     before = engine._INSTRUCTION_MAP

@@ -12,7 +12,7 @@ import pytest
 
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from trainer.formats.carbon import Reading, read
+from trainer.formats.attempt.carbon import Reading, read
 from trainer.formats.distribution import requirement
 
 pytestmark = pytest.mark.distributed

@@ -10,7 +10,7 @@ import pytest
 from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.tiny_training import batch_items, step_items, tiny_engine, train
-from trainer.uncompiled import COMPILER
+from trainer.core.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it
@@ -51,7 +51,7 @@ def test_recomputed_attention_gives_the_same_bits_with_all_that_it_can_have(pool
 
 def core_runs(changes: dict[str, Any]) -> list[int]:
     """How often one step runs each block's attention core, and its MLP."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     runs = {"core": 0, "mlp": 0}
@@ -164,7 +164,7 @@ def test_dropout_depends_neither_on_pipeline_nor_on_data_parallelism(
 
 def places_of_dropout() -> tuple[int, int]:
     """How often a step draws masks, and how many different places it draws them for."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**DROPOUT)
     clock, drawn = engine.module.clock, []
@@ -210,7 +210,7 @@ def still_losses(places: list[int]) -> list[float]:
     """Losses of the same batch at learning rate 0, at different places of the training."""
     import torch
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**DROPOUT)
     (tokens, _), labels = step_items(options, parallel, 0)[0]
@@ -250,7 +250,7 @@ def test_a_sample_has_its_masks_in_whatever_order_and_however_often_it_comes(poo
 
 
 def untold_place() -> None:
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**DROPOUT)
     train_step(engine, iter(step_items(options, parallel, 0, training=False)), options.lr)
@@ -265,7 +265,7 @@ def indices_sent(changes: dict[str, Any]) -> tuple[int, int]:
     """How many whole numbers this stage sends to the next one in a training step, and in an evaluation."""
     import torch
 
-    from trainer.engine import evaluate_step, train_step
+    from trainer.engine.build import evaluate_step, train_step
 
     dist: Any = torch.distributed
     options, parallel, engine = tiny_engine(**changes, pipeline_model_parallel_size=2)
@@ -293,7 +293,7 @@ def test_the_index_travels_between_stages_only_where_masks_are_drawn(
 
 def interrupted_by_evaluation(changes: dict[str, Any]) -> tuple[list[float], list[float]]:
     """Training losses with evaluations between the steps, and what the evaluations measured."""
-    from trainer.engine import evaluate_step, train_step
+    from trainer.engine.build import evaluate_step, train_step
 
     options, parallel, engine = tiny_engine(**DROPOUT, **changes)
     trained, evaluated = [], []
@@ -314,7 +314,7 @@ def test_evaluation_has_no_dropout_and_changes_nothing(pool: Pool, stages: int) 
 
 
 def evaluated_with_masked_labels(changes: dict[str, Any]) -> float:
-    from trainer.engine import evaluate_step
+    from trainer.engine.build import evaluate_step
 
     options, parallel, engine = tiny_engine(eod_mask_loss=True, **changes)
     items = step_items(options, parallel, 0, training=False)
@@ -332,7 +332,7 @@ def differing_replicas() -> tuple[list[str], list[str]]:
     import torch
     import torch.distributed as dist
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(
         **ALIBI, **DROPOUT, tensor_model_parallel_size=2, sync_tp_duplicated_parameters=True
@@ -363,7 +363,7 @@ def test_tensor_ranks_stay_alike_and_are_averaged_when_asked(pool: Pool) -> None
 
 def steps_at_rate(rate: float, changes: dict[str, Any]) -> list[float]:
     """Losses of three steps on the same batch."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     return [train_step(engine, iter(step_items(options, parallel, 0)), rate).loss for _ in range(3)]
@@ -400,7 +400,7 @@ def test_fp16_trains_with_loss_scaling(pool: Pool) -> None:
 
 def growing_losses(batches: list[int], changes: dict[str, Any]) -> list[float]:
     """Losses of steps whose batch grows, as with --rampup-batch-size."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     consumed, measured = 0, []
@@ -435,7 +435,7 @@ def first_losses() -> list[float]:
 
 
 def train_step_once(options: Any, parallel: Any, engine: Any) -> float:
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     return float(train_step(engine, iter(step_items(options, parallel, 0)), options.lr).loss)
 
@@ -447,7 +447,7 @@ def test_options_of_the_model_change_its_loss(pool: Pool) -> None:
 
 def groups_by_name() -> dict[str, tuple[float, list[str]]]:
     from tests.distributed.tiny_training import tiny_options
-    from trainer.engine import Vocabulary, build_model, initialize
+    from trainer.engine.build import Vocabulary, build_model, initialize
     from trainer.optim.parameters import parameter_groups
 
     model = build_model(
@@ -491,7 +491,7 @@ def test_neither_biases_nor_layernorms_decay(pool: Pool) -> None:
 def parameter_norms() -> float:
     import os
 
-    from trainer.engine import parameters_norm
+    from trainer.engine.build import parameters_norm
 
     size = 2 if int(os.environ["WORLD_SIZE"]) > 1 else 1
     layout = {"tensor_model_parallel_size": size, "pipeline_model_parallel_size": size}

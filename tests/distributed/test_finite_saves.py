@@ -11,8 +11,8 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from trainer.formats.log_lines import CheckpointFailed, parse_checkpoint_line
-from trainer.formats.manifest import newest_complete, read_manifest
+from trainer.formats.checkpoint.manifest import newest_complete, read_manifest
+from trainer.formats.logs.log_lines import CheckpointFailed, parse_checkpoint_line
 
 pytestmark = pytest.mark.distributed
 

@@ -21,7 +21,7 @@ def gradients(changes: dict[str, Any]) -> tuple[float, dict[str, Any], set[str]]
     """(norm, gradient of every parameter of this rank's stage, names of those that tensor ranks share) of one step."""
     from deepspeed.utils import safe_get_full_optimizer_state
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**UNCLIPPED, **changes)
     norm = train_step(engine, iter(step_items(options, parallel, 0)), options.lr).gradient_norm
@@ -61,7 +61,7 @@ def fp16_engine(**changes: Any) -> tuple[Any, Any, Any]:
     import torch
     from deepspeed.accelerator import get_accelerator
 
-    from trainer.engine import Vocabulary, build_engine, initialize
+    from trainer.engine.build import Vocabulary, build_engine, initialize
 
     setattr(type(get_accelerator()), "is_fp16_supported", lambda _self: True)  # noqa: B010 - in this rank alone
     options = tiny_options(int(os.environ["WORLD_SIZE"]), **changes)
@@ -73,7 +73,7 @@ def fp16_engine(**changes: Any) -> tuple[Any, Any, Any]:
 
 def fp16_norms(changes: dict[str, Any]) -> list[float]:
     """Gradient norms of three steps in fp16."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     half = {"fp16": True, "loss_scale": 1024.0, "zero_reduce_bucket_size": 100_000}
     options, parallel, engine = fp16_engine(**half, **changes)

@@ -13,7 +13,7 @@ import pytest
 from tests.distributed.modern import MODERN
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import SEQUENCE, TINY, run_training, write_corpus
-from trainer.formats.manifest import read_manifest
+from trainer.formats.checkpoint.manifest import read_manifest
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = [
@@ -55,7 +55,7 @@ def program(module: str, *words: str) -> Any:
 
     printed, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-        status = importlib.import_module(f"trainer.interchange.hf.{module}").main([*words, "--json"])
+        status = importlib.import_module(f"trainer.convert.hf.{module}").main([*words, "--json"])
     assert status == 0, errors.getvalue()
     return json.loads(printed.getvalue())
 
@@ -92,8 +92,8 @@ def our_model(saved: Path, options: dict[str, Any]) -> Any:
     import torch
 
     from trainer.checkpoint.saved_state import SavedState
-    from trainer.engine import Vocabulary, build_model, initialize
-    from trainer.formats.manifest import read_manifest
+    from trainer.engine.build import Vocabulary, build_model, initialize
+    from trainer.formats.checkpoint.manifest import read_manifest
     from trainer.recipe.options import parse, to_arguments
 
     # Two ways of computing differ by rounding, which is not what is asked here.
@@ -133,7 +133,7 @@ def compare(folder: Path, options: dict[str, Any], corpus: str) -> dict[str, Any
     """Export, and hold the exported model to the trainer's own, in a rank."""
     import torch
 
-    from trainer.formats.manifest import Found
+    from trainer.formats.checkpoint.manifest import Found
     from trainer.generation.loaded import LoadedModel
 
     exported = folder / "exported"

@@ -42,7 +42,7 @@ def digests_of_parameters(tensor: int) -> list[str]:
 def digest_of_parameters(tensor: int, positions: str, embed_layernorm: bool) -> str:
     """Digest of all parameters of this rank's model: names in their order, shapes, marks and bytes."""
     from tests.distributed.tiny_training import tiny_options
-    from trainer.engine import Vocabulary, build_model, initialize
+    from trainer.engine.build import Vocabulary, build_model, initialize
 
     options = tiny_options(
         tensor,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import run_training, write_corpus
-from trainer.formats.manifest import read_manifest
+from trainer.formats.checkpoint.manifest import read_manifest
 
 pytestmark = pytest.mark.distributed
 

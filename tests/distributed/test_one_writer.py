@@ -16,7 +16,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import run_training, write_corpus
 from trainer.checkpoint.one_writer import WRITER_LOCK
-from trainer.formats.lease import LEASE_FILE, Holder, taken_line
+from trainer.formats.attempt.lease import LEASE_FILE, Holder, taken_line
 
 pytestmark = pytest.mark.distributed
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import VOCABULARY, Seen, run_training, write_corpus
-from trainer.formats.manifest import Manifest, read_manifest
+from trainer.formats.checkpoint.manifest import Manifest, read_manifest
 
 pytestmark = pytest.mark.distributed
 

@@ -14,7 +14,7 @@ def waits_of_a_step() -> tuple[int, int]:
     """Tensors that this stage sends in its second step: waiting for the other one, and without."""
     import torch.distributed as dist
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(pipeline_model_parallel_size=2)
     train_step(engine, iter(step_items(options, parallel, 0)), options.lr)

@@ -23,7 +23,7 @@ def compare(reference: str, hidden: int, heads: int, changes: dict[str, Any]) ->
     """(our loss, theirs, largest difference of logits) on random tokens, in a rank."""
     import torch
 
-    from trainer.engine import Vocabulary, build_model, initialize
+    from trainer.engine.build import Vocabulary, build_model, initialize
 
     shape = {"hidden_size": hidden, "num_attention_heads": heads, "num_layers": LAYERS, "seq_length": LENGTH}
     options = tiny_options(1, **shape, **changes)
@@ -60,7 +60,7 @@ def train_both(reference: str, changes: dict[str, Any]) -> tuple[list[tuple[floa
     """(loss, gradient norm) of six steps of both from the same weights, with AdamW, decay and clipping."""
     import torch
 
-    from trainer.engine import Vocabulary, build_engine, initialize, train_step
+    from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
 
     shape = {"num_layers": LAYERS, "seq_length": LENGTH, "clip_grad": 0.5}
     options = tiny_options(1, **shape, **changes)

@@ -25,9 +25,9 @@ def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]
     """
     import torch
 
-    from trainer.agreement import Refusal
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
     from trainer.loop.replicas import Replicas
+    from trainer.parallel.agreement import Refusal
 
     options, parallel, engine = tiny_engine(**changes)
     replicas = Replicas(engine, parallel, engine.module.shape)

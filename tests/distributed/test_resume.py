@@ -13,7 +13,7 @@ import pytest
 from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from trainer.uncompiled import COMPILER
+from trainer.core.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it

@@ -32,7 +32,7 @@ def read_whole(folder: str) -> dict[str, Any]:
     import torch
 
     from trainer.checkpoint.saved_state import SavedState
-    from trainer.formats.manifest import read_manifest
+    from trainer.formats.checkpoint.manifest import read_manifest
     from trainer.recipe.model_shape import ModelShape
     from trainer.recipe.parameters import parameter_table
 

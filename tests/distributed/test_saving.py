@@ -12,8 +12,8 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine
-from trainer.formats.manifest import Manifest
-from trainer.held_folder import HeldFolder
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.manifest import Manifest
 
 pytestmark = pytest.mark.distributed
 
@@ -35,7 +35,7 @@ def manifest_of_step_one() -> Manifest:
 
 
 def step(options: Any, parallel: Any, engine: Any, number: int) -> float:
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     items = iter(step_items(options, parallel, number)) if parallel.needs_data else None
     return train_step(engine, items, options.lr).loss

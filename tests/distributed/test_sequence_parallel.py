@@ -10,12 +10,12 @@ from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool
 from tests.distributed.test_gradients import gradients
 from tests.distributed.tiny_training import step_items, tiny_engine, tiny_options, train
+from trainer.core.uncompiled import COMPILER
 from trainer.recipe.activations import MicroBatch
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.recomputation import RECOMPUTE, recomputed
 from trainer.recipe.sequence_parallel import splits_sequence
 from trainer.recipe.vocabulary import Vocabulary
-from trainer.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it
@@ -78,7 +78,7 @@ def test_every_gradient_is_the_one_of_whole_sequences_on_every_rank(pool: Pool, 
 
 def evaluated(changes: dict[str, Any]) -> float:
     """The loss of one global batch that is not trained on, after a step."""
-    from trainer.engine import evaluate_step, train_step
+    from trainer.engine.build import evaluate_step, train_step
 
     options, parallel, engine = tiny_engine(**changes)
     train_step(engine, iter(step_items(options, parallel, 0)), options.lr)

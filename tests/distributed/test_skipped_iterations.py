@@ -14,8 +14,8 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
-from trainer.formats.manifest import Manifest, read_manifest
-from trainer.formats.training_line import TrainingLine, parse_training_line
+from trainer.formats.checkpoint.manifest import Manifest, read_manifest
+from trainer.formats.logs.training_line import TrainingLine, parse_training_line
 
 pytestmark = pytest.mark.distributed
 

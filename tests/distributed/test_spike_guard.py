@@ -19,10 +19,10 @@ from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.test_tensorboard import shown
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 from tests.killed_in_python import die_at
-from trainer.formats.guard_lines import GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual, parse_guard_line
-from trainer.formats.lease import LEASE_FILE, Holder, taken_line
-from trainer.formats.manifest import Manifest, read_manifest
-from trainer.formats.training_line import TrainingLine, parse_training_line
+from trainer.formats.attempt.lease import LEASE_FILE, Holder, taken_line
+from trainer.formats.checkpoint.manifest import Manifest, read_manifest
+from trainer.formats.logs.guard_lines import GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual, parse_guard_line
+from trainer.formats.logs.training_line import TrainingLine, parse_training_line
 
 pytestmark = pytest.mark.distributed
 

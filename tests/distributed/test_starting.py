@@ -146,7 +146,7 @@ def compared(before: str, after: str) -> tuple[list[str], bool, bool, set[float]
     import torch
 
     from trainer.checkpoint.saved_state import SavedState
-    from trainer.formats.manifest import read_manifest
+    from trainer.formats.checkpoint.manifest import read_manifest
 
     old, new = (SavedState(Path(folder), read_manifest(Path(folder))) for folder in (before, after))
     weights = {name: (old.optimizer(name, "fp32"), new.optimizer(name, "fp32")) for name in old.parameters}

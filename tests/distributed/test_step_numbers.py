@@ -8,7 +8,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine
-from trainer.uncompiled import COMPILER
+from trainer.core.uncompiled import COMPILER
 
 RANKS_IMPORT = COMPILER  # recomputation loads it
 
@@ -30,7 +30,7 @@ def of_the_second_step(changes: dict[str, Any]) -> dict[str, int]:
     """Collectives of a handful of numbers by kind, and numbers of them that the host has read."""
     import torch
 
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     dist: Any = torch.distributed
     options, parallel, engine = tiny_engine(**changes)
@@ -75,7 +75,7 @@ def test_a_step_has_one_small_collective_and_reads_its_numbers_once(pool: Pool, 
 
 def losses(changes: dict[str, Any], says_where: bool) -> list[float]:
     """Of three steps; the host says where in the training their samples lie, or the micro-batches alone do."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     found = []

@@ -58,8 +58,8 @@ def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def convert(folder: Path, output: Path, to: str, **layout: int) -> Any:
     """What `opsctl checkpoints convert` starts, in this process; what it says of what it did."""
-    from trainer.interchange.conversion import to_native, to_universal
-    from trainer.interchange.sources import open_source
+    from trainer.convert.conversion import to_native, to_universal
+    from trainer.convert.sources import open_source
 
     if to == "universal":
         return to_universal(open_source(folder), output, 2)
@@ -173,7 +173,7 @@ def test_there_and_back_is_the_same_checkpoint_bit_for_bit(saved: Any, tmp_path:
 def losses_by_deepspeed(root: str, changes: dict[str, Any]) -> list[float]:
     """Of three steps, in a rank, by an engine that DeepSpeed's own loader has filled from the latest in `root`."""
     from tests.distributed.tiny_training import step_items, tiny_engine
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**{**TINY, **PLAIN, "train_iters": 20, **changes})
     path, _ = engine.load_checkpoint(root)

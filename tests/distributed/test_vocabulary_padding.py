@@ -19,7 +19,7 @@ TOKENS, STEPS = 61, 6
 
 def trained(rows: int, changes: dict[str, Any]) -> tuple[list[float], list[float], float]:
     """(losses, norms of gradients and then of all parameters, largest padding weight) of a short training."""
-    from trainer.engine import parameters_norm, train_step
+    from trainer.engine.build import parameters_norm, train_step
 
     options, parallel, engine = tiny_engine(vocab_size=TOKENS, pad_vocab_size_to=rows, **changes)
     losses, norms, padding = [], [parameters_norm(engine, parallel)], 0.0

@@ -32,7 +32,7 @@ def tiny_engine(**changes: Any) -> tuple[Any, Any, Any]:
     """(options, parallel, engine) in a rank."""
     import os
 
-    from trainer.engine import Vocabulary, build_engine, initialize
+    from trainer.engine.build import Vocabulary, build_engine, initialize
 
     options = tiny_options(int(os.environ["WORLD_SIZE"]), **changes)
     parallel = initialize(options)
@@ -67,7 +67,7 @@ def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int, 
 
 def train(steps: int, changes: dict[str, Any]) -> list[tuple[float, float]]:
     """(loss, gradient norm) of each step, in a rank."""
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
     measured = []

@@ -69,7 +69,7 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
     precision, or loss=VALUE, which stands for that step's loss.
     """
     from trainer import pretrain_gpt
-    from trainer.engine import train_step
+    from trainer.engine.build import train_step
     from trainer.loop import train as loop
     from trainer.recipe.options import to_arguments
 

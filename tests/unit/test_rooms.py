@@ -37,28 +37,21 @@ OPSCTL = {
 TRAINER = {
     "pretrain_gpt": (),
     "launch": (),
+    "launcher": ("probing", "energy"),
     "loop": (),
     "generation": (),
-    "probing": (),
     "tasks": (),
-    "interchange": (),
+    "convert": (),
     "checkpoint": (),
     "data": (),
     "engine": (),
-    "energy": (),
     "optim": (),
     "model": (),
     "parallel": (),
     "kernels": (),
-    "native": (),
-    "formats": (),
+    "formats": ("checkpoint", "data", "attempt", "logs"),
+    "core": (),
     "recipe": (),
-}
-#: Modules of the trainer that are in no package: module -> row.
-LOOSE = {
-    **dict.fromkeys(("attempt_records", "environment_record", "first_failure", "stack_signal", "stacks"), "launch"),
-    **dict.fromkeys(("node_sampler", "host_memory", "gpu_samples", "spying", "flight_dumps"), "launch"),
-    **dict.fromkeys(("agreement", "dtypes", "files", "held_folder", "preload", "say", "uncompiled"), "recipe"),
 }
 #: What opsctl may import of the trainer; the trainer imports nothing of opsctl.
 SHARED = {"recipe", "formats"}
@@ -110,9 +103,8 @@ def floor_of(module: str) -> tuple[str, int, int]:
     """
     package, first, second, *_ = (*module.split("."), "", "")
     table = OPSCTL if package == "opsctl" else TRAINER
-    row = LOOSE.get(first, first) if package == "trainer" else first
-    rows, parts = list(table), table[row]
-    return row, len(rows) - rows.index(row), len(parts) - parts.index(second) if second in parts else 0
+    rows, parts = list(table), table[first]
+    return first, len(rows) - rows.index(first), len(parts) - parts.index(second) if second in parts else 0
 
 
 def sources(package: str) -> list[Path]:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.agreement import Refusal, from_first_rank, on_every_rank
-from trainer.files import make_folder
+from trainer.core.console import complain
+from trainer.core.files import make_folder
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.attempt.lease import Holder, locked_lease, why_lost
+from trainer.formats.checkpoint.starting import refuse_later
 from trainer.formats.errors import CheckpointError
-from trainer.formats.lease import Holder, locked_lease, why_lost
-from trainer.formats.starting import refuse_later
-from trainer.held_folder import HeldFolder
-from trainer.say import complain
+from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
 #: Seconds that a save waits for the lease's lock, before it goes by what it reads without.
 LOCK_WAIT_S = 30.0

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from trainer.checkpoint.optimizer_states import MASTER
 from trainer.checkpoint.pieces import boxes_of_run
 from trainer.checkpoint.saved_state import SavedState
+from trainer.formats.checkpoint.manifest import SavedParameter
+from trainer.formats.checkpoint.partitions import engine_name
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import SavedParameter
-from trainer.formats.partitions import engine_name
 
 # Of the loss scaler: where it has come to. What it goes by is the command line's.
 _SCALER_COUNTERS = ("cur_iter", "last_overflow_iter")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trainer.files import fsync
+from trainer.core.console import complain
+from trainer.core.files import fsync
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.manifest import TEMPORARY, check_sizes, fault_of, read_manifest, replaced_under
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import TEMPORARY, check_sizes, fault_of, read_manifest, replaced_under
-from trainer.held_folder import HeldFolder
-from trainer.say import complain
 
 
 def clear_leftovers(folder: HeldFolder) -> None:

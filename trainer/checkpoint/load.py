@@ -10,13 +10,12 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.into_engine import fill_loss_scaler, fill_optimizer, fill_weights
 from trainer.checkpoint.saved_state import SavedState
-from trainer.formats.errors import CheckpointError
-from trainer.formats.fallback import FellBack, fall_back
-from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
-from trainer.formats.manifest import (
+from trainer.core.console import say
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.fallback import FellBack, fall_back
+from trainer.formats.checkpoint.manifest import (
     LATEST,
     WAY_OUT,
     Found,
@@ -28,9 +27,10 @@ from trainer.formats.manifest import (
     latest_checkpoint,
     read_manifest,
 )
-from trainer.formats.starting import found_at_step
-from trainer.held_folder import HeldFolder
-from trainer.say import say
+from trainer.formats.checkpoint.starting import found_at_step
+from trainer.formats.errors import CheckpointError
+from trainer.formats.logs.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
+from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
 #: What the engine counts, by DeepSpeed's names, in the engine and in the checkpoint.
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")

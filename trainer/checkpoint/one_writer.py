@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.agreement import from_first_rank
 from trainer.checkpoint.destination import Destination, as_checkpoint_error
-from trainer.files import be_as_open_as_its_folder
+from trainer.core.console import complain
+from trainer.core.files import be_as_open_as_its_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.file_lock import is_locked_by_another, open_to_lock, refuse_other_than_a_plain_file
-from trainer.say import complain
+from trainer.parallel.agreement import from_first_rank
 
 WRITER_LOCK = ".writer.lock"
 #: Seconds that are left to one that is just ending.

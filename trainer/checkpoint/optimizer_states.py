@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.stored_tensors import StoredTensor, StoredTensors
+from trainer.formats.checkpoint.partitions import FlatGroup
 from trainer.formats.errors import CheckpointError
-from trainer.formats.partitions import FlatGroup
 
 #: The fp32 weights, among what the optimizer has of a parameter.
 MASTER = "fp32"

@@ -14,15 +14,15 @@ import deepspeed
 import msgspec
 import torch.distributed as dist
 
-from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error, refuse_if_overtaken
 from trainer.checkpoint.leftovers import clear_leftovers
-from trainer.files import fsync, write_atomically
+from trainer.core.files import fsync, write_atomically
+from trainer.formats.checkpoint.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, set_aside, tag_of
+from trainer.formats.checkpoint.partitions import is_optimizer_file
+from trainer.formats.checkpoint.reached import latest_beyond
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, set_aside, tag_of
-from trainer.formats.partitions import is_optimizer_file
-from trainer.formats.reached import latest_beyond
+from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
 # DeepSpeed's programs for the files with optimizer states, and where they are.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")

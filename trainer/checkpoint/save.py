@@ -20,9 +20,9 @@ from trainer.checkpoint.publish import make_room, publish
 from trainer.checkpoint.snapshot import snapshot
 from trainer.checkpoint.under_way import BackgroundWrite, SaveTimes, SaveUnderWay
 from trainer.checkpoint.write import write
-from trainer.formats.log_lines import CheckpointSaved, CheckpointSaving, write_checkpoint_line
-from trainer.formats.manifest import Manifest
-from trainer.say import say
+from trainer.core.console import say
+from trainer.formats.checkpoint.manifest import Manifest
+from trainer.formats.logs.log_lines import CheckpointSaved, CheckpointSaving, write_checkpoint_line
 
 
 def save_checkpoint(

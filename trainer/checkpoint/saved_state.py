@@ -4,7 +4,7 @@
     state.weight("layers.0.self_attention.dense.weight", (slice(0, 8), slice(0, 16)))
     state.optimizer("layers.0.self_attention.dense.weight", "exp_avg")
 
-Where everything is follows from the manifest's parameters and layout (`trainer.formats.partitions`). Each file that is
+The manifest's parameters and layout say where everything is (`formats.checkpoint.partitions`). Each file that is
 opened is held to it, so what disagrees is refused by name instead of read as something else.
 """
 
@@ -24,10 +24,9 @@ from trainer.checkpoint.optimizer_states import MASTER, OptimizerStates, refuse_
 from trainer.checkpoint.pieces import Box, Run, fill
 from trainer.checkpoint.read import read_data
 from trainer.checkpoint.stored_tensors import StoredTensors, unreadable
-from trainer.dtypes import DTYPES
-from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest, SavedParameter
-from trainer.formats.partitions import (
+from trainer.core.dtypes import DTYPES
+from trainer.formats.checkpoint.manifest import Manifest, SavedParameter
+from trainer.formats.checkpoint.partitions import (
     Cut,
     Fragment,
     engine_name,
@@ -38,7 +37,8 @@ from trainer.formats.partitions import (
     state_file,
     weights_file,
 )
-from trainer.formats.saved_parameters import parameters_of
+from trainer.formats.checkpoint.saved_parameters import parameters_of
+from trainer.formats.errors import CheckpointError
 
 #: What a part of a parameter is: a slice without a step for each of its dimensions.
 Part = tuple[slice, ...]

@@ -12,7 +12,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.host_copies import HostCopies
-from trainer.formats.partitions import is_weights_file
+from trainer.formats.checkpoint.partitions import is_weights_file
 
 #: File name -> gives what goes into it, plain data and tensors; asked once, as the file is written.
 Snapshot = dict[str, Callable[[], Any]]

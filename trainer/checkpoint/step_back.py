@@ -6,15 +6,15 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from trainer.agreement import from_first_rank
 from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error
-from trainer.files import be_as_open_as_its_folder, write_atomically
+from trainer.core.files import be_as_open_as_its_folder, write_atomically
+from trainer.formats.checkpoint.fallback import FellBack
+from trainer.formats.checkpoint.manifest import LATEST, iteration_of, tag_of
+from trainer.formats.checkpoint.origin import saved_now
+from trainer.formats.checkpoint.rollbacks import ROLLBACKS, Rollback
 from trainer.formats.errors import CheckpointError
-from trainer.formats.fallback import FellBack
 from trainer.formats.json_text import json_line
-from trainer.formats.manifest import LATEST, iteration_of, tag_of
-from trainer.formats.origin import saved_now
-from trainer.formats.rollbacks import ROLLBACKS, Rollback
+from trainer.parallel.agreement import from_first_rank
 
 
 def step_back(destination: Destination, fell_back: FellBack) -> None:

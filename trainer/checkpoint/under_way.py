@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.publish import publish
+from trainer.core.console import say
+from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 from trainer.formats.errors import CheckpointError
-from trainer.formats.log_lines import CheckpointSaved, write_checkpoint_line
-from trainer.formats.manifest import Manifest, SavedFile
-from trainer.say import say
+from trainer.formats.logs.log_lines import CheckpointSaved, write_checkpoint_line
 
 # Where cores are scarce the training's threads come first: nobody waits for this one.
 _NICE = 10

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 import torch
 import xxhash
 
-from trainer.files import create_file, make_folder
+from trainer.core.files import create_file, make_folder
+from trainer.formats.checkpoint.manifest import SavedFile
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import SavedFile
 
 # torch.save writes a tensor in one piece and dozens of pieces of some bytes around it: only these are put together.
 _BUFFER_BYTES = 1 << 20

@@ -13,10 +13,10 @@ from trainer.data.index_cache import IndexCache
 from trainer.data.node_cache import NodeCache, expanded
 from trainer.data.orders import OrderSettings, Part, PartOrder, order_alone, order_blend
 from trainer.data.pair import Pair
-from trainer.formats.data_check import asked_samples, fewer_than_asked, samples_of_one_pass
-from trainer.formats.data_sources import Group, Source, groups
+from trainer.formats.data.data_check import asked_samples, fewer_than_asked, samples_of_one_pass
+from trainer.formats.data.data_sources import Group, Source, groups
+from trainer.formats.data.vocabulary_files import vocab_size
 from trainer.formats.errors import DataError
-from trainer.formats.vocabulary_files import vocab_size
 from trainer.recipe.passes import sizes_to_build, target_sizes
 
 __all__ = ["DataError", "Dataset", "Datasets", "build_datasets", "vocab_size"]

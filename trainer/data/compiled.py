@@ -36,7 +36,7 @@ _SIGNATURES = {
 @cache
 def library() -> ctypes.CDLL | None:
     """The library with its functions declared; None where there is none, and numpy does the same."""
-    from trainer.native import libraries
+    from trainer.kernels.native import libraries
 
     found = libraries.data()
     return declared(found) if isinstance(found, ctypes.CDLL) else None

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from trainer.data import compiled
 from trainer.data.indexed import IndexedTokens
 from trainer.data.indices import SampleOrder
+from trainer.formats.data.index_header import type_code
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import type_code
 
 
 class OrderedTokens:

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from trainer.core.console import printable
 from trainer.data.build import build_datasets
 from trainer.data.index_cache import Arrays, IndexCache
 from trainer.data.program import run_program
 from trainer.data.progress import tell_step
-from trainer.formats.data_indices import IndexedData, KeptIndex
+from trainer.formats.checkpoint.starting import manifest_at_start, parse_to_start
+from trainer.formats.data.data_indices import IndexedData, KeptIndex
 from trainer.formats.json_text import printed_json_text
-from trainer.formats.starting import manifest_at_start, parse_to_start
 from trainer.recipe.lengths import BEGINNING, Lengths
 from trainer.recipe.options import Options
-from trainer.say import printable
 
 
 def parser() -> argparse.ArgumentParser:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.core.files import create_file, make_folder, write_atomically
 from trainer.data.node_cache import NodeCache
-from trainer.files import create_file, make_folder, write_atomically
 from trainer.formats.json_text import json_file_text
 
 Arrays = dict[str, NDArray[Any]]

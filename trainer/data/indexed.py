@@ -18,10 +18,10 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.core.files import be_as_open_as_its_folder, create_file
 from trainer.data import compiled
-from trainer.files import be_as_open_as_its_folder, create_file
+from trainer.formats.data.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
 
 #: A vocabulary below this is stored in 16 bits; Megatron's own bound.
 UINT16_VOCAB_LIMIT = 65_500

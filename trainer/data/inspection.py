@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from trainer.core.console import complain, printable
 from trainer.data.mixture import realised_mixture
 from trainer.data.program import aligned, run_program
 from trainer.data.read_samples import Reader, read_samples
 from trainer.data.run_order import RunOrder
 from trainer.data.set_facts import inspect_set
-from trainer.formats.data_inspected import InspectedSet, ReadSample, ReadSamples, RealisedMixture, RealisedSource
+from trainer.formats.checkpoint.starting import parse_to_start
+from trainer.formats.data.data_inspected import InspectedSet, ReadSample, ReadSamples, RealisedMixture, RealisedSource
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
-from trainer.formats.starting import parse_to_start
-from trainer.say import complain, printable
 
 #: Tokens that one JSON text may hold.
 MOST_JSON_TOKENS = 20_000_000

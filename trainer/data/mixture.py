@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.run_order import RunOrder
-from trainer.formats.batch_history import BatchHistory
-from trainer.formats.data_inspected import EpochEnd, RealisedMixture, RealisedSource
+from trainer.formats.checkpoint.batch_history import BatchHistory
+from trainer.formats.data.data_inspected import EpochEnd, RealisedMixture, RealisedSource
 from trainer.formats.errors import DataError
 
 

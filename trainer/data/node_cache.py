@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainer.files import write_atomically
+from trainer.core.files import write_atomically
 from trainer.formats.errors import DataError
 
 #: This much of the disk stays free.

@@ -16,8 +16,8 @@ from trainer.data import blend
 from trainer.data.index_cache import Arrays, IndexCache
 from trainer.data.indices import IndexTypes, SampleOrder, build_order, index_types
 from trainer.data.pair import Pair
-from trainer.formats.data_check import too_small
-from trainer.formats.data_sources import Source
+from trainer.formats.data.data_check import too_small
+from trainer.formats.data.data_sources import Source
 from trainer.formats.errors import DataError
 from trainer.recipe.passes import EpochPlan, plan_epochs
 

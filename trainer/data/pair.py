@@ -8,8 +8,8 @@ from typing import Any
 
 from trainer.data.indexed import IndexedTokens
 from trainer.data.node_cache import NodeCache
+from trainer.formats.data.index_header import idx_path, read_header
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import idx_path, read_header
 
 
 def file_identity(prefix: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.core.console import complain, failed
+from trainer.core.files import make_folder, write_atomically
 from trainer.data import corpus_tokenizer
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Corpus
@@ -33,12 +35,10 @@ from trainer.data.progress import Progress, tell_step
 from trainer.data.texts.inputs import Choice
 from trainer.data.texts.piece import shown
 from trainer.data.unfinished import VOCAB_SIZE, Asked, Leftovers, State, UnfinishedPair, differences
-from trainer.files import make_folder, write_atomically
-from trainer.formats.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
+from trainer.formats.data.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
+from trainer.formats.data.index_header import idx_path
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import idx_path
 from trainer.formats.json_text import printed_json_text
-from trainer.say import complain, failed
 
 #: A process takes about as long to start as it does to encode this much.
 BYTES_WORTH_A_PROCESS = 16 << 20

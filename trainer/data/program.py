@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from trainer.core.console import failed
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.recipe.options import OptionsError
-from trainer.say import failed
 
 
 def run_program(work: Callable[[], int], when_interrupted: str) -> int:

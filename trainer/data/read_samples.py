@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.core.console import complain, printable
 from trainer.data.run_order import RunOrder
-from trainer.formats.data_inspected import ReadPiece, ReadSample
-from trainer.formats.data_notes import read_notes
-from trainer.formats.data_sources import groups
+from trainer.formats.data.data_inspected import ReadPiece, ReadSample
+from trainer.formats.data.data_notes import read_notes
+from trainer.formats.data.data_sources import groups
+from trainer.formats.data.vocabulary_files import tokenizer_path
 from trainer.formats.errors import DataError
-from trainer.formats.vocabulary_files import tokenizer_path
-from trainer.say import complain, printable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -9,11 +9,11 @@ from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.index_cache import IndexCache
 from trainer.data.sample_order import sample_order
-from trainer.formats.batch_history import BatchHistory
-from trainer.formats.changes import training_changes
+from trainer.formats.checkpoint.batch_history import BatchHistory
+from trainer.formats.checkpoint.changes import training_changes
+from trainer.formats.checkpoint.manifest import Manifest
+from trainer.formats.checkpoint.starting import manifest_at_start
 from trainer.formats.errors import DataError
-from trainer.formats.manifest import Manifest
-from trainer.formats.starting import manifest_at_start
 from trainer.recipe.lengths import BEGINNING, Lengths
 from trainer.recipe.options import Options
 

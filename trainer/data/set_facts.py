@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.indexed import IndexedTokens
-from trainer.formats.data_inspected import InspectedSet, SequenceLengths, SetNotes
-from trainer.formats.data_notes import read_notes
-from trainer.formats.index_header import bin_path, idx_path
+from trainer.formats.data.data_inspected import InspectedSet, SequenceLengths, SetNotes
+from trainer.formats.data.data_notes import read_notes
+from trainer.formats.data.index_header import bin_path, idx_path
 
 _SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 

@@ -22,16 +22,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.core.files import be_as_open_as_its_folder, read_plain, write_atomically
 from trainer.data import compiled
 from trainer.data.corpus import BEGINNING, Placed, Position
 from trainer.data.encoding import Encoded
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.native_encoder import counter
 from trainer.data.texts.piece import PIECE_BYTES, Skipped
-from trainer.files import be_as_open_as_its_folder, read_plain, write_atomically
-from trainer.formats.data_notes import notes_path
+from trainer.formats.data.data_notes import notes_path
+from trainer.formats.data.index_header import bin_path, idx_path
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import bin_path, idx_path
 from trainer.formats.json_text import json_file_text
 
 #: What is lost at most when a preparation is killed, in seconds of its work.

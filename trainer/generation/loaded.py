@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import SavedState
+from trainer.convert.hf.saved_model import PRECISIONS, saved_options, saved_shape
+from trainer.formats.checkpoint.manifest import Found
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Found
-from trainer.interchange.hf.saved_model import PRECISIONS, saved_options, saved_shape
 from trainer.model.pipeline import GPTPipeline
 from trainer.parallel.process_groups import initialize
 from trainer.recipe.model_shape import ModelShape

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from trainer.dtypes import DTYPES_BY_NAME
-from trainer.formats.exchanged import GeneratedText
+from trainer.convert.command_line import run_program
+from trainer.convert.hf.steps import found_latest, found_steps
+from trainer.core.console import failed, printable
+from trainer.core.dtypes import DTYPES_BY_NAME
+from trainer.formats.checkpoint.exchanged import GeneratedText
+from trainer.formats.checkpoint.manifest import Found
 from trainer.formats.json_text import printed_json_text
-from trainer.formats.manifest import Found
-from trainer.interchange.hf.steps import found_latest, found_steps
-from trainer.interchange.program import run_program
-from trainer.say import failed, printable
 
 NEW_TOKENS = 64
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from trainer.convert.hf.tokenizer_files import TOKENIZER, tokenizer_files
 from trainer.data.encoder import Encoder
+from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest
 from trainer.generation.drawing import next_token
 from trainer.generation.loaded import LoadedModel
-from trainer.interchange.hf.tokenizer_files import TOKENIZER, tokenizer_files
 
 #: Why a text ends.
 LENGTH, DOCUMENT, POSITIONS = "as long as wanted", "the end of a document", "no more positions"

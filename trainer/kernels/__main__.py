@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from trainer.core.console import complain, failed, printable, say
 from trainer.formats.json_text import printed_json_text
 from trainer.recipe.options import OptionsError, parse, to_arguments
-from trainer.say import complain, failed, printable, say
 
 if TYPE_CHECKING:
     import torch
 
-    from trainer.formats.kernel_times import FamilyTimes
+    from trainer.formats.attempt.kernel_times import FamilyTimes
 
 #: Some model's, where nothing is said of it: what is chosen hangs on few of a model's options.
 _ANY_MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 128, "vocab_size": 256}
@@ -70,7 +70,7 @@ def _why(words: list[str], device: torch.device, as_json: bool) -> int:
 def _measure(words: list[str], device: torch.device, as_json: bool) -> int:
     from trainer.kernels.kept_times import keep
     from trainer.kernels.measuring import measured
-    from trainer.native.cache import CacheError
+    from trainer.kernels.native.cache import CacheError
 
     kind = device.type
     some = {**_ANY, "vocab_size": _VOCABULARY[kind], **_MEASURED[kind]}

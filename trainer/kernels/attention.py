@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trainer.dtypes import DTYPES
+from trainer.core.dtypes import DTYPES
 from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.kernels.softmax import SoftmaxKernels, scaled_softmax
 from trainer.recipe.activations import MOST_SOFTMAX_SEQUENCE, alibi_feature_count

@@ -16,18 +16,18 @@ from typing import Any
 
 import torch
 
-from trainer.dtypes import DTYPES
+from trainer.core.dtypes import DTYPES
 from trainer.kernels.apex import NOT_INSTALLED, ApexMissing, apex_kernels, why_not_apex
 from trainer.kernels.attention import AttentionBy, attention_choice, attention_facts, core_attention
 from trainer.kernels.cpp.calls import refused
 from trainer.kernels.kept_times import NOTHING_MEASURED, KeptTimes, device_name
 from trainer.kernels.measured_choice import decided, times_for
+from trainer.kernels.native.cubins import cubins_for
+from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
+from trainer.kernels.native.launching import KernelError
+from trainer.kernels.native.libraries import NotBuilt, operations
 from trainer.kernels.operations import Operations, Path
 from trainer.kernels.ways import Sizes
-from trainer.native.cubins import cubins_for
-from trainer.native.cuda_driver import CudaDriver, CudaRunner
-from trainer.native.launching import KernelError
-from trainer.native.libraries import NotBuilt, operations
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.precision import precision_of
 

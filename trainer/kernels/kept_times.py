@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from trainer.files import make_folder, read_plain, write_atomically
+from trainer.core.files import make_folder, read_plain, write_atomically
+from trainer.formats.attempt.kernel_times import SCHEMA_VERSION, FamilyTimes, KernelTimes
 from trainer.formats.json_text import json_file_text
-from trainer.formats.kernel_times import SCHEMA_VERSION, FamilyTimes, KernelTimes
-from trainer.native.artifacts import Artifact, cuda_artifact, library_artifact, own_levels
-from trainer.native.cache import cache_folders
-from trainer.native.trust import why_untrusted
+from trainer.kernels.native.artifacts import Artifact, cuda_artifact, library_artifact, own_levels
+from trainer.kernels.native.cache import cache_folders
+from trainer.kernels.native.trust import why_untrusted
 
 _LARGEST = 1 << 20
 

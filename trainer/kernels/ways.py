@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.dtypes import DTYPES
+from trainer.core.dtypes import DTYPES
 from trainer.kernels.activation import GateActivation, bias_gelu, gate_activation, gated
 from trainer.kernels.adam import AdamBuffers, AdamKernels, AdamSettings
 from trainer.kernels.cross_entropy import CrossEntropyKernels, statistics, to_gradient

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainer.agreement import Refusal
-from trainer.formats.attempt_records import SAVED_NOTE, SavedNote, SaveRequest
+from trainer.formats.attempt.attempt_records import SAVED_NOTE, SavedNote, SaveRequest
+from trainer.formats.checkpoint.progress import Progress
 from trainer.formats.json_text import json_file_text
-from trainer.formats.progress import Progress
 from trainer.formats.tolerant import decode
 from trainer.loop.observer import Observer
 from trainer.loop.place import Place
+from trainer.parallel.agreement import Refusal
 
 
 class AskedSaves:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trainer.agreement import on_every_rank
 from trainer.checkpoint.destination import OwnLease
-from trainer.engine import PipelineEngine, build_engine, replica_loss
-from trainer.formats.log_lines import stamp
-from trainer.formats.progress import Progress
+from trainer.core.console import say_if
+from trainer.engine.build import PipelineEngine, build_engine, replica_loss
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs.log_lines import stamp
 from trainer.loop.batches import end_of_document_id, open_items
 from trainer.loop.contents import LastLoss, contents_of
 from trainer.loop.drill import Drill
@@ -32,6 +32,7 @@ from trainer.loop.save import Saves, beginner, saver
 from trainer.loop.speed import size_lines, throughput_of
 from trainer.loop.tensorboard import Curves, open_writers
 from trainer.loop.train import Training
+from trainer.parallel.agreement import on_every_rank
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.iteration_ranges import SkippedIterations, shown_iterations
 from trainer.recipe.model_shape import ModelShape
@@ -41,7 +42,6 @@ from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.sizes import parameters_outside_embeddings
 from trainer.recipe.spike_drill import SpikeDrill
 from trainer.recipe.spike_guard import SpikeGuard
-from trainer.say import say_if
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.data.build import Dataset, Datasets
 from trainer.data.cyclic import Cyclic
-from trainer.engine import evaluate_step
-from trainer.formats import log_lines
-from trainer.formats.log_lines import Timers, perplexity, write_evaluation, write_timers
-from trainer.formats.progress import Progress
+from trainer.engine.build import evaluate_step
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs import log_lines
+from trainer.formats.logs.log_lines import Timers, perplexity, write_evaluation, write_timers
 from trainer.loop.batches import open_items
 from trainer.loop.observer import Observer, Step
 from trainer.loop.tensorboard import Curves

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from trainer.engine import Decides, StepResult
-from trainer.formats.guard_lines import LOGGED, SKIPPED, UPDATED, RunAgain, write_run_again, write_unusual
+from trainer.engine.build import Decides, StepResult
+from trainer.formats.logs.guard_lines import LOGGED, SKIPPED, UPDATED, RunAgain, write_run_again, write_unusual
 from trainer.recipe.iteration_ranges import IterationRange
 from trainer.recipe.spike_guard import LOG, GuardState, SpikeGuard, Verdict, are_alike
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from trainer.formats.attempt_records import HARD_END_STATUS
+from trainer.formats.attempt.attempt_records import HARD_END_STATUS
 
 #: A rank that has saved, or has nothing to save, and is still there after this many seconds ends without asking.
 HARD_END_AFTER_S = 60.0

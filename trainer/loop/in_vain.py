@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from trainer.engine import StepResult
-from trainer.formats.leave_lines import Reason, leave_line
+from trainer.engine.build import StepResult
+from trainer.formats.logs.leave_lines import Reason, leave_line
 
 
 class InVain:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from trainer.formats.leave_lines import Reason
+from trainer.core.console import say
+from trainer.formats.logs.leave_lines import Reason
 from trainer.loop.place import Place
-from trainer.say import say
 
 #: Seconds between two looks.
 LOOK_EVERY_S = 1.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainer.engine import StepResult
-from trainer.formats.progress import Progress
+from trainer.engine.build import StepResult
+from trainer.formats.checkpoint.progress import Progress
 
 
 @dataclass(frozen=True)

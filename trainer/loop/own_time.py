@@ -14,9 +14,9 @@ import torch
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass
 
+from trainer.formats.attempt.node_samples import PIPE_VARIABLE, TIMED_ITERATIONS, RankTiming
+from trainer.formats.checkpoint.progress import Progress
 from trainer.formats.json_text import json_line
-from trainer.formats.node_samples import PIPE_VARIABLE, TIMED_ITERATIONS, RankTiming
-from trainer.formats.progress import Progress
 from trainer.loop.observer import Observer, Step
 from trainer.parallel.process_groups import Parallel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from trainer.files import read_plain, write_atomically
-from trainer.held_folder import HeldFolder
+from trainer.core.files import read_plain, write_atomically
+from trainer.core.held_folder import HeldFolder
 
 _LARGEST_NOTE_BYTES = 64 * 1024
 

@@ -16,9 +16,10 @@ import torch.distributed as dist
 from trainer.checkpoint.destination import Destination, OwnLease, open_destination
 from trainer.checkpoint.one_writer import only_writer
 from trainer.checkpoint.step_back import step_back
+from trainer.core.console import complain
+from trainer.core.held_folder import HeldFolder
 from trainer.data.build import Datasets, build_datasets, vocab_size
-from trainer.formats.training_identity import Identity
-from trainer.held_folder import HeldFolder
+from trainer.formats.checkpoint.training_identity import Identity
 from trainer.loop.leaving import Leaving
 from trainer.loop.resuming import Resumption, data_facts_everywhere, find_resumption, with_sample_order
 from trainer.parallel.process_groups import Parallel
@@ -28,7 +29,6 @@ from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.vocabulary import Vocabulary
-from trainer.say import complain
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.agreement import Refusal
-from trainer.files import be_as_open_as_its_folder
-from trainer.formats.error_file import write_error_file
+from trainer.core.console import complain
+from trainer.core.files import be_as_open_as_its_folder
+from trainer.formats.attempt.error_file import write_error_file
 from trainer.formats.errors import SampleError
-from trainer.say import complain
+from trainer.parallel.agreement import Refusal
 
 # How long others give the first rank to say what it knows too: seconds, where it may be busy with something else that
 # waits for this very rank, and where it has been told.

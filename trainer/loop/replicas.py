@@ -16,12 +16,12 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
-from trainer.agreement import Refusal
-from trainer.formats.partitions import engine_name, is_tied
-from trainer.formats.progress import Progress
-from trainer.formats.saved_parameters import saved_parameters
+from trainer.formats.checkpoint.partitions import engine_name, is_tied
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.saved_parameters import saved_parameters
 from trainer.loop.drift import Item, drift_line, drifts
 from trainer.loop.observer import Answer, Observer, Step
+from trainer.parallel.agreement import Refusal
 from trainer.parallel.bit_sums import bits_of, bits_of_part
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.model_shape import ModelShape

@@ -9,23 +9,23 @@ from typing import Any
 import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.agreement import Refusal, from_first_rank
 from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one, find_latest, load_checkpoint
 from trainer.checkpoint.random_states import restore_random_states
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.sample_order import sample_order
-from trainer.formats.changes import ALLOW, changes, refuse_other_training, said, training_changes
-from trainer.formats.data_identity import data_facts
+from trainer.formats.checkpoint.changes import ALLOW, changes, refuse_other_training, said, training_changes
+from trainer.formats.checkpoint.fallback import FellBack
+from trainer.formats.checkpoint.history import Start
+from trainer.formats.checkpoint.manifest import Found, latest_folder, read_manifest
+from trainer.formats.checkpoint.origin import started_now
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.resumable import begins_anew, refuse_other_model, schedule_to_resume_with
+from trainer.formats.checkpoint.starting import found_at_step, step_change
+from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError
-from trainer.formats.fallback import FellBack
-from trainer.formats.history import Start
-from trainer.formats.manifest import Found, latest_folder, read_manifest
-from trainer.formats.origin import started_now
-from trainer.formats.progress import Progress
-from trainer.formats.resumable import begins_anew, refuse_other_model, schedule_to_resume_with
-from trainer.formats.starting import found_at_step, step_change
-from trainer.formats.training_identity import Identity
+from trainer.parallel.agreement import Refusal, from_first_rank
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import Options
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.files import create_file, make_folder
+from trainer.core.files import create_file, make_folder
 from trainer.formats.json_text import json_line
 
 _EVENTS = "tfevents"

@@ -12,11 +12,11 @@ from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.load import find_before, load_checkpoint
 from trainer.checkpoint.random_states import restore_random_states
 from trainer.checkpoint.step_back import go_back
-from trainer.formats.guard_lines import NotRolledBack, write_not_rolled_back, write_rolled_back
-from trainer.formats.manifest import Manifest
-from trainer.formats.progress import Progress
-from trainer.formats.resumable import is_whole_state_of
-from trainer.formats.training_identity import Identity
+from trainer.formats.checkpoint.manifest import Manifest
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.resumable import is_whole_state_of
+from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.logs.guard_lines import NotRolledBack, write_not_rolled_back, write_rolled_back
 from trainer.loop.guarding import Guarding
 from trainer.loop.observer import Observer
 from trainer.recipe.iteration_ranges import IterationRange

@@ -8,12 +8,12 @@ from copy import copy
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.agreement import Refusal
 from trainer.checkpoint.destination import Destination, Overtaken
 from trainer.checkpoint.host_copies import HostCopies
 from trainer.checkpoint.save import begin_save, save_checkpoint
 from trainer.checkpoint.under_way import SaveTimes, SaveUnderWay
-from trainer.formats.log_lines import (
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs.log_lines import (
     BACKGROUND_TIMER,
     SAVE_TIMER,
     CheckpointFailed,
@@ -21,11 +21,11 @@ from trainer.formats.log_lines import (
     write_checkpoint_line,
     write_timers,
 )
-from trainer.formats.progress import Progress
 from trainer.loop.contents import Contents
 from trainer.loop.finite import NotFinite
 from trainer.loop.observer import Answer, Observer, Step
 from trainer.loop.tensorboard import Curves
+from trainer.parallel.agreement import Refusal
 
 # How often one that waits for another looks whether that is written, and whether the training leaves.
 _LOOK_S = 0.2

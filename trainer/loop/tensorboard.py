@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.files import be_as_open_as_its_folder, make_folder
-from trainer.formats.log_lines import perplexity
-from trainer.formats.progress import Progress
-from trainer.held_folder import HeldFolder
+from trainer.core.console import complain
+from trainer.core.files import be_as_open_as_its_folder, make_folder
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs.log_lines import perplexity
 from trainer.loop.observer import Observer, Step
 from trainer.loop.rewind import Point, set_aside_beyond
 from trainer.loop.wandb_writer import WandbWriter
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.throughput import Speed
-from trainer.say import complain
 
 GIGA = 1e9
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.engine import Decides, StepResult, count_skipped_step, parameters_norm, train_step
-from trainer.formats.leave_lines import UNSAVED, Reason, leave_line
-from trainer.formats.log_lines import stamp
-from trainer.formats.progress import Progress
+from trainer.engine.build import Decides, StepResult, count_skipped_step, parameters_norm, train_step
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs.leave_lines import UNSAVED, Reason, leave_line
+from trainer.formats.logs.log_lines import stamp
 from trainer.loop.batches import EngineItems
 from trainer.loop.drill import Drill
 from trainer.loop.guarding import Guarding

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainer.files import make_folder
+from trainer.core.files import make_folder
 from trainer.formats.distribution import install_command
 from trainer.recipe.options import Options, OptionsError
 

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from torch import Tensor, nn
 
 from trainer.kernels.activation import bias_gelu, gate_activation, gated
-from trainer.kernels.made_again import made_again
 from trainer.kernels.normalization import adds_before
+from trainer.kernels.recompute import made_again
 from trainer.kernels.residual import added
 from trainer.model.attention import SelfAttention
 from trainer.model.dropout import DropoutClock, dropped_at

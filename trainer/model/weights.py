@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from trainer.dtypes import DTYPES
+from trainer.core.dtypes import DTYPES
 from trainer.kernels.normalization import added_and_normalized, normalized
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.sequence import gradient_of_all_slices

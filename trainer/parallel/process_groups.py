@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from trainer.preload import import_engine, set_process_defaults
+from trainer.core.preload import import_engine, set_process_defaults
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.sequence_parallel import splits_sequence

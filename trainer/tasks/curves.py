@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.files import be_as_open_as_its_folder, make_folder
-from trainer.say import failed
+from trainer.core.console import failed
+from trainer.core.files import be_as_open_as_its_folder, make_folder
 
 
 def points(results: dict[str, Any]) -> list[tuple[str, float]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from opsctl.core.errors import file_problem
 from opsctl.core.files.state_files import read_text
 from opsctl.core.files.trusted import names_in, opened_folder
-from trainer.formats.carbon import FILES, Reading, newest_totals, read
+from trainer.formats.attempt.carbon import FILES, Reading, newest_totals, read
 
 #: More than any training leaves: 1,000 nodes times 1,000 attempts.
 MOST_FILES = 1_000_000

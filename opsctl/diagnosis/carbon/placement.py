@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from opsctl.core.errors import UsageError
 from opsctl.diagnosis.carbon.overlap import WHOLE, Span
-from trainer.formats.carbon import Reading
+from trainer.formats.attempt.carbon import Reading
 
 _RANK = re.compile(r"(\d+)\.csv")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opsctl.diagnosis.hangs.grouping import folded
-from trainer.formats.flight_recorder import GroupProgress
+from trainer.formats.attempt.flight_recorder import GroupProgress
 
 
 def behind(progress: Sequence[GroupProgress]) -> dict[int, GroupProgress]:

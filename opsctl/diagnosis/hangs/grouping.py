@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from opsctl.diagnosis.hangs.frames import Place, is_of_all, place_of
 from opsctl.run.attempts.verdict import StackGroup
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.attempt.rank_stacks import RankStack
 
 #: Groups that are kept apart; what ranks there are beyond is told as one number.
 _MOST_GROUPS = 16

@@ -9,7 +9,7 @@ from datetime import datetime
 from opsctl.diagnosis.hangs.frames import Place, is_of_all
 from opsctl.diagnosis.hangs.grouping import Group, folded
 from opsctl.run.attempts.verdict import Cause, Quote, Verdict
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.attempt.rank_stacks import RankStack
 
 #: Lines of the training log that a silence begins and ends with, and the file that its last look is in.
 SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training goes on after "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from opsctl.core.files.state_files import read_last_lines
-from trainer.formats.node_samples import SAMPLES_FILES, TIMINGS_FILES, NodeSample, RankTiming
+from trainer.formats.attempt.node_samples import SAMPLES_FILES, TIMINGS_FILES, NodeSample, RankTiming
 
 Line = TypeVar("Line")
 #: How much of each node's file is read from its end: hours of samples, a hundred timings of each of eight ranks.

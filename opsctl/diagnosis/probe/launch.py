@@ -1,4 +1,4 @@
-"""Running the program of `trainer.probing` on nodes of an allocation, and hearing all that they say in time."""
+"""Run `trainer.launcher.probing` on nodes of an allocation and collect its answers within a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.process import find_program
-from trainer.formats.probe import DONE, STEP_END_S, ProbeLine
+from trainer.formats.attempt.probe import DONE, STEP_END_S, ProbeLine
 from trainer.formats.tolerant import decode
 
 _LOOK_S = 0.2

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from opsctl.diagnosis.probe.measures import FEWEST, RATES, SUSPICIOUS_DEVIATIONS, Measure
 from opsctl.diagnosis.probe.outliers import deviations, slowness, usual_and_deviation
 from opsctl.diagnosis.probe.results import Answer
-from trainer.formats.probe import NETWORK
+from trainer.formats.attempt.probe import NETWORK
 
 
 def slow_links(answers: Sequence[Answer], off: Set[str]) -> Iterator[str]:

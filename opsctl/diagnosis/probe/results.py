@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainer.formats.probe import BEGAN, DONE, ENDED, FAILED, LATE, PROGRAM, ProbeLine
+from trainer.formats.attempt.probe import BEGAN, DONE, ENDED, FAILED, LATE, PROGRAM, ProbeLine
 
 _STATES = frozenset({BEGAN, ENDED, DONE, FAILED, LATE})
 

@@ -13,7 +13,7 @@ from opsctl.diagnosis.probe.launch import Heard, ask, srun_line
 from opsctl.diagnosis.probe.report import ProbeReport
 from opsctl.diagnosis.probe.results import sorted_answers
 from opsctl.diagnosis.probe.verdict import Expected, judge
-from trainer.formats.probe import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
+from trainer.formats.attempt.probe import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
 
 #: Whoever may list processes sees command lines; an environment only its owner.
 _SCRIPT = "OPSCTL_PROBE_SCRIPT"
@@ -35,7 +35,17 @@ class Setting:
 
     def command(self, nodes: Sequence[str], words: Sequence[str]) -> list[str]:
         """The srun line of one pass."""
-        program = ["/bin/bash", "-c", _RUN_SCRIPT, "probe.sh", *self.python, "-u", "-m", "trainer.probing", *words]
+        program = [
+            "/bin/bash",
+            "-c",
+            _RUN_SCRIPT,
+            "probe.sh",
+            *self.python,
+            "-u",
+            "-m",
+            "trainer.launcher.probing",
+            *words,
+        ]
         return srun_line(nodes, program)
 
     def variables(self) -> dict[str, str]:

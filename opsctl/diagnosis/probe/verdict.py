@@ -36,7 +36,7 @@ from opsctl.diagnosis.probe.measures import (
 from opsctl.diagnosis.probe.outliers import deviations, minority, slowness, usual_and_deviation
 from opsctl.diagnosis.probe.report import NodeReport, Reason, Standing
 from opsctl.diagnosis.probe.results import Answer
-from trainer.formats.probe import NETWORK, PROGRAM
+from trainer.formats.attempt.probe import NETWORK, PROGRAM
 
 #: Parts whose failure leaves the node unfit; the others only leave it untested.
 _NEEDED = frozenset({"run_folder", "shm", "disk", "memory", "products", "gpus", "gpu_products"})

@@ -14,8 +14,8 @@ from opsctl.run.attempts.cause import describe, signal_of
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.verdict import Cause, Quote
 from opsctl.slurm.states import End, end_of
-from trainer.formats.attempt_records import HARD_END_STATUS, Failure
-from trainer.formats.lost_peers import is_lost_peer, says_nothing, signal_name
+from trainer.formats.attempt.attempt_records import HARD_END_STATUS, Failure
+from trainer.formats.attempt.lost_peers import is_lost_peer, says_nothing, signal_name
 
 #: Said before the training went on: it may have come of it, or not.
 _SURVIVED = 0.3

@@ -33,7 +33,7 @@ from opsctl.diagnosis.triage.location import of_one_node, placed
 from opsctl.diagnosis.triage.rules import Advice, Fault, Role, Rules
 from opsctl.run.attempts.cause import describe, elect
 from opsctl.run.attempts.verdict import Cause, Quote, Verdict
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 #: A node is blamed only where no user's error comes so near.
 _MARGIN = 0.2

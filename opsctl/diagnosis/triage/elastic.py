@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from opsctl.diagnosis.triage.lines import read_line
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 #: In the first line of each block that is read, and in every line of srun that is.
 MARKS = (

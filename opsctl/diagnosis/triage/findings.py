@@ -13,9 +13,9 @@ from opsctl.diagnosis.triage.lines import Said, number, read_line
 from opsctl.diagnosis.triage.patterns import Match, Pattern
 from opsctl.diagnosis.triage.rules import Role, Rule, Rules
 from opsctl.run.attempts.verdict import Quote, StackGroup
-from trainer.formats.attempt_records import Failure, RankPlace
-from trainer.formats.lost_peers import is_lost_peer
-from trainer.formats.node_samples import NodeSample
+from trainer.formats.attempt.attempt_records import Failure, RankPlace
+from trainer.formats.attempt.lost_peers import is_lost_peer
+from trainer.formats.attempt.node_samples import NodeSample
 
 _LONGEST_QUOTE = 400
 _LINES_REMEMBERED = 2048

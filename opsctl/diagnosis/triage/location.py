@@ -11,7 +11,7 @@ from opsctl.diagnosis.triage.candidates import Candidate
 from opsctl.diagnosis.triage.findings import Facts
 from opsctl.diagnosis.triage.rules import Fault, Role
 from opsctl.run.attempts.verdict import Cause
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 #: What all ranks of a node share.
 _OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)

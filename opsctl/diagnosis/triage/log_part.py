@@ -38,7 +38,7 @@ from opsctl.diagnosis.triage.scan import Hit, last_progress, line_numbers, scan,
 from opsctl.run.attempts.cause import signal_of
 from opsctl.run.attempts.verdict import Quote
 from opsctl.run.logs.tail import last_lines
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 #: How much of the text around a line is read for its traceback, or for the block that it begins.
 _AROUND_BYTES = 24 << 10

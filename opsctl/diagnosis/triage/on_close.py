@@ -27,7 +27,7 @@ from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import profile_files, triage_rules_files
 from opsctl.slurm.types import JobEnd
-from trainer.formats.node_samples import NodeSample
+from trainer.formats.attempt.node_samples import NodeSample
 
 #: What a closing waits for the verdict.
 CLOSING_S = 20.0

@@ -13,7 +13,7 @@ from opsctl.diagnosis.triage.findings import Finding
 from opsctl.diagnosis.triage.lines import read_line
 from opsctl.diagnosis.triage.log_header import MOST_ON_ONE_NODE, NO_OPENING, Opening
 from opsctl.diagnosis.triage.rank_tables import Told
-from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.attempt.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.
 PLACE_MARKS = (

@@ -19,8 +19,8 @@ from opsctl.diagnosis.triage.rank_outputs import rank_outputs
 from opsctl.diagnosis.triage.rules import Rules
 from opsctl.run.attempts.verdict import StackGroup
 from opsctl.run.state.attempt_folder import node_clocks, noted_failures, rank_map
-from trainer.formats.attempt_records import Failure
-from trainer.formats.error_file import read_error_file
+from trainer.formats.attempt.attempt_records import Failure
+from trainer.formats.attempt.error_file import read_error_file
 
 #: How much of an attempt's time its part of the log takes; ranks' own output is read in the rest.
 _LOG_SHARE = 0.7

@@ -11,7 +11,7 @@ import msgspec
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.schema import RunFile
 from opsctl.run.environments.query import printed_by_module
-from trainer.formats.kernels import KernelCache
+from trainer.formats.attempt.kernels import KernelCache
 from trainer.formats.tolerant import decode
 
 _SWITCH = "--abort-on-unmet-fused-kernel-constraints"
@@ -49,7 +49,7 @@ def kernels_of_gpus(file: RunFile) -> GpuKernels | None:
         return None
     given = file.run.environment
     script = Path(given) if given else None
-    words = ["trainer.native", "list", f"--arch={capability}", "--json"]
+    words = ["trainer.kernels.native", "list", f"--arch={capability}", "--json"]
     printed = printed_by_module(script, file.env, words)
     listed = decode(printed.encode(), _Printed) if printed else None
     name = f"cuda-sm_{capability.replace('.', '')}"

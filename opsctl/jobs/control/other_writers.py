@@ -18,7 +18,7 @@ from opsctl.run.state.own_jobs import recorded
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 
 def what_to_wait_for(

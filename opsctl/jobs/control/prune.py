@@ -31,8 +31,8 @@ from opsctl.run.state.checkpoint_readers import being_read
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
 from opsctl.run.state.identity import settle_identity
 from opsctl.run.state.run_view import RunView
+from trainer.formats.checkpoint.manifest import iteration_of, latest_folder, tag_of
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import iteration_of, latest_folder, tag_of
 
 #: Asks each destination whether it has those copies still.
 Ask = Callable[[Sequence[BackedUp]], Answers]

@@ -16,9 +16,16 @@ from opsctl.run.config.schema import RetentionTable
 from opsctl.run.state.chains import read_chains
 from opsctl.run.state.checkpoint_readers import being_read
 from opsctl.run.state.run_view import RunView
+from trainer.formats.checkpoint.manifest import (
+    Manifest,
+    checkpoint_folders,
+    fault_of,
+    iteration_of,
+    latest_folder,
+    read_manifest,
+)
+from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest, checkpoint_folders, fault_of, iteration_of, latest_folder, read_manifest
-from trainer.formats.resumable import NO_OPTIMIZER
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.schedule import samples_to_train
 

@@ -25,7 +25,7 @@ from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from trainer.formats.starting import parse_to_start
+from trainer.formats.checkpoint.starting import parse_to_start
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import OptionsError
 

@@ -11,8 +11,8 @@ from opsctl.core.errors import file_problem
 from opsctl.core.timestamps import iso
 from opsctl.jobs.evaluation.records import MOST_TRIES, Evaluated, read, standing
 from opsctl.run.config.paths import RunPaths
+from trainer.formats.checkpoint.manifest import tag_of
 from trainer.formats.json_text import Moment
-from trainer.formats.manifest import tag_of
 
 
 class EvaluationSeen(Struct, frozen=True, kw_only=True):

@@ -34,8 +34,8 @@ from opsctl.run.checkpoints.selection import manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.background_progress import errand_at_work, tell_progress
 from opsctl.run.state.checkpoint_readers import reading
+from trainer.formats.checkpoint.manifest import Manifest, tag_of
 from trainer.formats.file_lock import is_locked
-from trainer.formats.manifest import Manifest, tag_of
 
 _LOCK_WAIT_S = 1.0
 #: Exit codes of what was interrupted, as by the end of a job's time.
@@ -165,9 +165,7 @@ class Evaluation:
                     return
                 words = [f"--output={model}", f"--step={due.iteration}", f"--name={self.name}"]
                 words += [f"--dtype={self.settings.table.dtype}"] if self.settings.table.dtype else []
-                code = self.trainer(
-                    "trainer.interchange.hf.export_program", [*words, "--", str(self.paths.checkpoints)]
-                )
+                code = self.trainer("trainer.convert.hf.export_program", [*words, "--", str(self.paths.checkpoints)])
             _raise_if_interrupted(code)
             yield model, found, f"the export ended with exit code {code}: what it printed says why" if code else ""
         finally:

@@ -19,7 +19,7 @@ from opsctl.jobs.evaluation.schedule import Due, lines_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import EvaluationTable
 from opsctl.slurm.client import SlurmClient
-from trainer.formats.manifest import tag_of
+from trainer.formats.checkpoint.manifest import tag_of
 
 _LOCK_WAIT_S = 20.0
 

@@ -11,7 +11,7 @@ from opsctl.run.checkpoints.backups import digest_here
 from opsctl.run.checkpoints.selection import divides, folders_oldest_first, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import EvaluationTable
-from trainer.formats.manifest import iteration_of, tag_of
+from trainer.formats.checkpoint.manifest import iteration_of, tag_of
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failed_nodes import struck
 from opsctl.run.logs.pulse import alert_line
 from opsctl.slurm.backends import client_for
-from trainer.formats.probe import EFFORTS
+from trainer.formats.attempt.probe import EFFORTS
 
 PROBE_FILE = "probe.json"
 #: For so long a job's nodes count as tested.

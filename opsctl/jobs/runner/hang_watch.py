@@ -28,7 +28,7 @@ from opsctl.run.logs.lines import is_of_an_iteration
 from opsctl.run.logs.measurements import measured, recent
 from opsctl.run.logs.silence import SILENT_LEAST_S, longest_silence_s
 from opsctl.slurm.durations import format_duration, parse_duration_s
-from trainer.formats import log_lines, training_line
+from trainer.formats.logs import log_lines, training_line
 from trainer.recipe.options import Options
 
 #: In lines that a training prints while it goes on.

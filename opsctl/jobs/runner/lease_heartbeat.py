@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from opsctl.run.state.lease import OwnLease
-from trainer.formats.lease import HEARTBEAT_S
+from trainer.formats.attempt.lease import HEARTBEAT_S
 
 #: How long the end of the thread, and giving the lease back, may take when the file system does not answer, seconds.
 END_WAIT_S = 10.0

@@ -13,7 +13,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.lease_holder import over_on_record
 from opsctl.run.state.lease import Held, OwnLease
 from opsctl.slurm.durations import format_duration
-from trainer.formats.lease import HEARTBEAT_S, SILENT_S, Holder
+from trainer.formats.attempt.lease import HEARTBEAT_S, SILENT_S, Holder
 
 
 @dataclass(frozen=True)

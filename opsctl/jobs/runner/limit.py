@@ -24,7 +24,7 @@ from opsctl.core.timestamps import iso, now
 from opsctl.jobs.runner.stop import Signals
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import format_duration
-from trainer.formats.attempt_records import LaterExit
+from trainer.formats.attempt.attempt_records import LaterExit
 from trainer.recipe.options import Options, to_arguments
 
 #: Zero switches the trainer's check off, so a job that is already late gets the shortest duration there is.

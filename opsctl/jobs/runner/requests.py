@@ -31,7 +31,7 @@ from opsctl.run.state.chosen_cluster import cluster_to_submit_to
 from opsctl.run.state.request_carrier import Carrier
 from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Outcome, Request, in_a_line
 from opsctl.slurm.backends import client_for
-from trainer.formats.attempt_records import SAVE_REQUEST, SaveRequest
+from trainer.formats.attempt.attempt_records import SAVE_REQUEST, SaveRequest
 
 #: How often the folder of requests is looked into, seconds.
 POLL_S = 1.0

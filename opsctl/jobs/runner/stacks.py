@@ -15,8 +15,8 @@ from opsctl.core.process import Overdue, find_program, run_program
 from opsctl.diagnosis.hangs import flights, summary
 from opsctl.diagnosis.hangs.grouping import Group, grouped
 from opsctl.jobs.runner.task import Task
-from trainer.formats.flight_recorder import GroupProgress
-from trainer.formats.rank_stacks import RankStack, joined
+from trainer.formats.attempt.flight_recorder import GroupProgress
+from trainer.formats.attempt.rank_stacks import RankStack, joined
 from trainer.formats.tolerant import decode
 
 #: How long ranks are given to answer on their node, and Slurm to run what asks them, seconds.
@@ -81,7 +81,7 @@ def command(
         sys.executable,
         "-P",
         "-m",
-        "trainer.stacks",
+        "trainer.launcher.stacks",
         "--wait-s",
         f"{RANKS_WAIT_S:g}",
         *(["--native"] if native else []),

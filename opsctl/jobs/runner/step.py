@@ -21,8 +21,8 @@ from opsctl.jobs.runner.limit import LimitWatch
 from opsctl.jobs.runner.main_log import FLUSH_S, MainLog
 from opsctl.jobs.runner.stop import Signals, request_stop
 from opsctl.run.attempts.outcome import LauncherExit
-from trainer.formats.leave_lines import EARLY_MARKS
-from trainer.formats.origin import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
+from trainer.formats.checkpoint.origin import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
+from trainer.formats.logs.leave_lines import EARLY_MARKS
 
 if TYPE_CHECKING:
     from opsctl.jobs.runner.requests import RequestDesk

@@ -16,7 +16,7 @@ from types import FrameType
 
 from opsctl.core.files.state_files import make_folder, write_state
 from opsctl.core.timestamps import now
-from trainer.formats.attempt_records import StopRequest
+from trainer.formats.attempt.attempt_records import StopRequest
 
 WARNINGS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 

@@ -17,7 +17,7 @@ from opsctl.local.cluster.lifecycle import down
 from opsctl.local.demo.screen import progress, say
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chosen_cluster import local_clusters_folder
-from trainer.formats.leave_lines import Reason
+from trainer.formats.logs.leave_lines import Reason
 
 CLUSTER = "demo"
 COMMAND_TIMEOUT_S = 120

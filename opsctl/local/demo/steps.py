@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opsctl.local.demo.screen import say, title
 from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage
-from trainer.formats.data_notes import read_notes
+from trainer.formats.data.data_notes import read_notes
 
 VOCAB_SIZE = 1024
 #: Folders of the standard library that are not its own sources, or tests.

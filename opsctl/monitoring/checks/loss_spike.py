@@ -8,7 +8,7 @@ from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.robust import middle
 from opsctl.monitoring.series import TOLD_FOR_S, as_it_stands, losses, trained_s
 from opsctl.monitoring.snapshot import Part, Snapshot
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 CHECK = "loss_spike"
 HELP = """Did the loss jump, and did it come back?

@@ -10,7 +10,7 @@ from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.robust import middle, quantile, spread
 from opsctl.monitoring.series import as_it_stands, finite, span_words
 from opsctl.monitoring.snapshot import Part, Snapshot
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 CHECK = "loss_stuck"
 HELP = """Does the loss still move as a training's does, and not upward?

@@ -13,7 +13,7 @@ from opsctl.monitoring.check import Detector, Settings
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.robust import middle, spread
 from opsctl.monitoring.snapshot import Part, Snapshot
-from trainer.formats.node_samples import RankTiming
+from trainer.formats.attempt.node_samples import RankTiming
 
 CHECK = "slow_node"
 HELP = """Does one node compute more slowly than the others?

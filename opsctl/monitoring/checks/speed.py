@@ -11,7 +11,7 @@ from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.robust import middle, spread
 from opsctl.monitoring.series import finite, newest, span_words, trained_s
 from opsctl.monitoring.snapshot import Part, Snapshot
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 CHECK = "speed"
 HELP = """Do iterations take longer than they used to?

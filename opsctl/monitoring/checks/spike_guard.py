@@ -6,7 +6,7 @@ from opsctl.monitoring.check import Detector, Settings
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.series import TOLD_FOR_S, as_it_stands, trained_s
 from opsctl.monitoring.snapshot import Part, Snapshot
-from trainer.formats.guard_lines import SKIPPED, GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual
+from trainer.formats.logs.guard_lines import SKIPPED, GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual
 
 CHECK = "spike_guard"
 HELP = """What has the trainer's spike guard done, and does it suspect hardware?

@@ -17,7 +17,7 @@ from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Folder, Visitor
 from opsctl.core.dirwalk.state import Walked, under
 from opsctl.core.errors import OpsctlError, file_problem
-from trainer.formats.manifest import iteration_of
+from trainer.formats.checkpoint.manifest import iteration_of
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from opsctl.run.state.revision import Revision
 from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.policy import policy_of
 from opsctl.transfer.backups.schedule import Here, choose
+from trainer.formats.checkpoint.manifest import MANIFEST, checkpoint_folders, read_manifest, recorded_damage, tag_of
+from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import MANIFEST, checkpoint_folders, read_manifest, recorded_damage, tag_of
-from trainer.formats.resumable import NO_OPTIMIZER
 from trainer.recipe.options import OptionsError
 
 

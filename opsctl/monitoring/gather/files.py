@@ -9,8 +9,8 @@ from pathlib import Path
 from opsctl.monitoring.gather.asked import Asked, changed_at
 from opsctl.monitoring.observed import FaultyCheckpoint
 from opsctl.monitoring.snapshot import Snapshot
+from trainer.formats.checkpoint.manifest import TEMPORARY, checkpoint_folders, fault_of, latest_folder
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import TEMPORARY, checkpoint_folders, fault_of, latest_folder
 
 #: Of more checkpoints the oldest are not looked at: a training goes on from one of the newest.
 NEWEST = 3

@@ -16,7 +16,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.transfer.hub.ledger import Sent, sent_files
 from opsctl.transfer.hub.settings import hub_settings
 from opsctl.transfer.hub.sync import Plan, plan_sync
-from trainer.formats.manifest import MANIFEST, iteration_of
+from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
 
 
 def look(seen: Snapshot, asked: Asked) -> Snapshot:

@@ -22,8 +22,8 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import watch_table
 from opsctl.run.config.schema import WatchTable
 from opsctl.run.state.space import SpaceLine, WalkFound, append_space, read_space
+from trainer.formats.checkpoint.manifest import latest_folder
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import latest_folder
 
 #: Files are told of so long before the file system removes them.
 NOTICE = timedelta(days=7)

@@ -13,7 +13,7 @@ from opsctl.run.checkpoints.inventory import last_checkpoint, latest_problem
 from opsctl.run.checkpoints.progress import Length, is_finished, length
 from opsctl.run.logs import index
 from opsctl.run.logs.measurements import recent, recent_and_series
-from trainer.formats.manifest import MANIFEST
+from trainer.formats.checkpoint.manifest import MANIFEST
 
 #: Lines of iterations that the checks look at; all of them are read in some 15 ms.
 SERIES_LINES = 1000

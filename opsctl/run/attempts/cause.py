@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from opsctl.core.output import printable
-from trainer.formats.attempt_records import Failure
-from trainer.formats.lost_peers import is_lost_peer, says_nothing, signal_name
+from trainer.formats.attempt.attempt_records import Failure
+from trainer.formats.attempt.lost_peers import is_lost_peer, says_nothing, signal_name
 
 #: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
 #: lost peer at once, sometimes before its own launcher does.

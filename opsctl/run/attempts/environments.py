@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.attempt_folder import started_with
-from trainer.formats.environment import Environment, differences, digest_of
+from trainer.formats.attempt.environment import Environment, differences, digest_of
 
 #: More than so many changes are counted.
 _TOLD = 4

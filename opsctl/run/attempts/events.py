@@ -15,7 +15,7 @@ from msgspec import Meta
 from opsctl.core.files.state_files import append_state, make_folder, read_lines
 from opsctl.run.attempts.verdict import StackGroup, Verdict
 from opsctl.run.config.paths import RunPaths
-from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.attempt.attempt_records import Failure, RankPlace
 from trainer.formats.json_text import Moment
 
 OPENED, CLOSED = "opened", "closed"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from opsctl.core.files.trusted import open_file
 from opsctl.run.state.attempt_folder import exit_report, noted_failures, rank_map, started_with
-from trainer.formats.attempt_records import STOP_REQUEST, Failure, RankPlace
-from trainer.formats.environment import digest_of
-from trainer.formats.training_line import iterations_in
+from trainer.formats.attempt.attempt_records import STOP_REQUEST, Failure, RankPlace
+from trainer.formats.attempt.environment import digest_of
+from trainer.formats.logs.training_line import iterations_in
 
 #: How much of a node's output is searched for its last iteration.
 _TAIL_BYTES = 64 * 1024

@@ -11,7 +11,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.own_jobs import recorded
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 
 def over_on_record(holder: Holder, attempts: Iterable[Attempt], requeued_id: int | None = None) -> str | None:

@@ -14,7 +14,7 @@ from opsctl.run.attempts.evidence import Evidence
 from opsctl.run.attempts.verdict import StackGroup, Verdict
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.slurm.states import End, State, end_of
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 #: Stands where Slurm's state does, of a job that Slurm no longer knows.
 LOST = "LOST"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from opsctl.run.attempts.close_lost import CLOCK_TOLERANCE
 from opsctl.run.attempts.ending import STARTED_NOTHING
 from opsctl.run.attempts.events import Attempt
-from trainer.formats.rollbacks import Rollback
+from trainer.formats.checkpoint.rollbacks import Rollback
 
 
 def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequence[Rollback]) -> str | None:

@@ -17,9 +17,9 @@ import msgspec
 from opsctl.core.files.state_files import append_state, locked, read_lines, read_text, write_atomically
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.run_view import RunView
+from trainer.formats.checkpoint.manifest import MANIFEST
+from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.json_text import Moment, json_line
-from trainer.formats.manifest import MANIFEST
-from trainer.formats.verification import digest_of
 
 LOCK_WAIT_S = 30.0
 #: Fewer lines than this are not worth writing anew.

@@ -15,11 +15,11 @@ from opsctl.core.output import printable
 from opsctl.core.timestamps import iso
 from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.listing import saved_at
+from trainer.formats.checkpoint.history import Start
+from trainer.formats.checkpoint.manifest import Manifest, fault_of, latest_folder, read_manifest
+from trainer.formats.checkpoint.saved_parameters import parameters_of
 from trainer.formats.errors import CheckpointError
-from trainer.formats.history import Start
 from trainer.formats.json_text import Moment
-from trainer.formats.manifest import Manifest, fault_of, latest_folder, read_manifest
-from trainer.formats.saved_parameters import parameters_of
 from trainer.recipe.learning_rate import LearningRateSchedule
 
 _LABEL_WIDTH, _WIDTH = 14, 100

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from opsctl.core.files.trusted import opened_folder
-from trainer.formats.manifest import MANIFEST
+from trainer.formats.checkpoint.manifest import MANIFEST
 
 
 def mark_of(root: Path, folder: Path) -> str:

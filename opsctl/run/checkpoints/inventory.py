@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.formats.checkpoint.fallback import fall_back
+from trainer.formats.checkpoint.manifest import check_recorded_damage, iteration_of, latest_folder, read_manifest
+from trainer.formats.checkpoint.reached import latest_reached
 from trainer.formats.errors import CheckpointError
-from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import check_recorded_damage, iteration_of, latest_folder, read_manifest
-from trainer.formats.reached import latest_reached
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from msgspec import Meta
 from opsctl.core.output import printable, shortened
 from opsctl.core.timestamps import iso, now
 from opsctl.run.checkpoints.backups import BackedUp, digest_here, shown_place
-from trainer.formats.errors import CheckpointError
-from trainer.formats.json_text import Moment
-from trainer.formats.manifest import (
+from trainer.formats.checkpoint.manifest import (
     MANIFEST,
     checkpoint_folders,
     fault_of,
@@ -23,7 +21,9 @@ from trainer.formats.manifest import (
     latest_folder,
     read_manifest,
 )
-from trainer.formats.verification import read_verification
+from trainer.formats.checkpoint.verification import read_verification
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import Moment
 
 _HEAD = ("ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE")
 #: So much of a destination is shown on however narrow a screen.

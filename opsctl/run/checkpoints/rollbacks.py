@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opsctl.core.files.state_files import append_state, read_lines
 from opsctl.run.config.paths import RunPaths
-from trainer.formats.rollbacks import Rollback
+from trainer.formats.checkpoint.rollbacks import Rollback
 
 
 def append_rollback(paths: RunPaths, rollback: Rollback) -> None:

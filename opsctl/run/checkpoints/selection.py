@@ -10,9 +10,9 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.run.checkpoints.backups import What
+from trainer.formats.checkpoint.manifest import Manifest, checkpoint_folders, fault_of, read_manifest
+from trainer.formats.checkpoint.without_optimizer import without_optimizer
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest, checkpoint_folders, fault_of, read_manifest
-from trainer.formats.without_optimizer import without_optimizer
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
 from opsctl.run.state.identity import settle_identity
-from trainer.formats.errors import CheckpointError
-from trainer.formats.lease import SILENT_S
-from trainer.formats.manifest import (
+from trainer.formats.attempt.lease import SILENT_S
+from trainer.formats.checkpoint.manifest import (
     LATEST,
     checkpoint_folders,
     fault_of,
@@ -28,7 +27,8 @@ from trainer.formats.manifest import (
     newest_complete,
     tag_of,
 )
-from trainer.formats.rollbacks import Rollback
+from trainer.formats.checkpoint.rollbacks import Rollback
+from trainer.formats.errors import CheckpointError
 
 #: How the lease calls those who change the latest by hand; both hold the run's lock as long as they have it.
 _BY_HAND = ("repoint by ", "rollback by ", "restore by ")

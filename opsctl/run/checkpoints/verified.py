@@ -12,7 +12,7 @@ from opsctl.core.account import account_and_host
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import now
-from trainer.formats.verification import VERIFIED, Verification
+from trainer.formats.checkpoint.verification import VERIFIED, Verification
 
 #: The record has the first problems. More of them do not change the result.
 _MOST_PROBLEMS = 100

@@ -18,7 +18,7 @@ from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.config.options import MOST_RAMP_STAGES, combination_problems
 from opsctl.run.config.schema import ExpectTable, Reckoning, RunFile, SlurmTable
 from opsctl.slurm.durations import parse_duration_s
-from trainer.formats.starting import consumed_at_start
+from trainer.formats.checkpoint.starting import consumed_at_start
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, from_tables
 from trainer.recipe.schedule import BatchRamp

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.formats.data_check import data_errors
-from trainer.formats.data_sources import prefixes
+from trainer.formats.data.data_check import data_errors
+from trainer.formats.data.data_sources import prefixes
+from trainer.formats.data.index_header import read_header
+from trainer.formats.data.vocabulary_files import vocab_size
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import read_header
-from trainer.formats.vocabulary_files import vocab_size
 from trainer.recipe.data_options import SPLITS, weighted_file_key, weighted_key
 from trainer.recipe.options import Options
 

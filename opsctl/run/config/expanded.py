@@ -12,7 +12,7 @@ from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import RunFile
 from opsctl.run.config.trainer_arguments import NOT_A_CHAINS, trainer_arguments
-from trainer.formats.starting import parse_to_start
+from trainer.formats.checkpoint.starting import parse_to_start
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import BY_KEY, Options, OptionsError, given
 

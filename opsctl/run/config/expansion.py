@@ -13,7 +13,7 @@ import msgspec
 from opsctl.core.errors import RunFileError
 from opsctl.core.output import printable
 from opsctl.run.config.schema import RunFile
-from trainer.formats.data_sources import with_prefixes
+from trainer.formats.data.data_sources import with_prefixes
 from trainer.recipe.data_options import SPLITS, is_number, weighted_file_key, weighted_key
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")

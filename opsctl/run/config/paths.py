@@ -7,8 +7,8 @@ from pathlib import Path
 
 from opsctl.run.config.file_kinds import CHECKPOINTS, FOLDERS
 from opsctl.slurm.cluster import CLUSTER_FILE
-from trainer.formats.attempt_records import STOP_REQUEST
-from trainer.formats.lease import LEASE_FILE
+from trainer.formats.attempt.attempt_records import STOP_REQUEST
+from trainer.formats.attempt.lease import LEASE_FILE
 
 
 @dataclass(frozen=True)

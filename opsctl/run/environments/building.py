@@ -31,7 +31,7 @@ from opsctl.run.environments.lock import lock_text
 from opsctl.run.environments.query import account_environment, ask_script
 from opsctl.run.environments.recipe import ACTIVATE, BUILT, CURRENT, FROZEN, LOCK, Places, Recipe
 from opsctl.run.state.group_folder import Kind, open_to
-from trainer.formats.environment import digest_of
+from trainer.formats.attempt.environment import digest_of
 from trainer.formats.json_text import Moment, json_file_text
 
 KIND = Kind("an environment folder", "[environment] folder", "the run file's [run]", "opsctl env build")

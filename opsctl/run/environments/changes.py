@@ -12,7 +12,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.environments.permission import why_not_started
 from opsctl.run.environments.query import Asked, ask_python, ask_script
 from opsctl.run.state.rehearsals import rehearsed_as_now
-from trainer.formats.environment import OF_NODES, Environment, differences
+from trainer.formats.attempt.environment import OF_NODES, Environment, differences
 
 #: A submit waits for it no longer than that.
 _TIMEOUT_S = 20.0

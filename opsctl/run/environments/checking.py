@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from opsctl.run.environments.extension_locks import ExtensionLock
-from trainer.formats.environment import Environment, differences
+from trainer.formats.attempt.environment import Environment, differences
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
 #: Changed files of one package that are named.

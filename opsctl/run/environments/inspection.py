@@ -17,7 +17,7 @@ from opsctl.run.environments import checking, recipe
 from opsctl.run.environments.checking import CheckedEnvironment, Discrepancy, Pins
 from opsctl.run.environments.extension_locks import ExtensionLock, find_locks
 from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask_python, ask_script, import_problem
-from trainer.formats.environment import Environment
+from trainer.formats.attempt.environment import Environment
 from trainer.formats.tolerant import decode
 
 #: Another on every node by right.

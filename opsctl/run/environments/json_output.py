@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from trainer.formats.environment import Environment
+from trainer.formats.attempt.environment import Environment
 
 
 class BuiltEnvironment(Struct, frozen=True, kw_only=True):

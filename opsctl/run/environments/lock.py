@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from opsctl.run.environments.checking import edited_words
-from trainer.formats.environment import PLACES, Environment, Package
+from trainer.formats.attempt.environment import PLACES, Environment, Package
 
 _HEAD = "# What was installed when this was written; comments say what an installer cannot put back."
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.process import Ended, Overdue, find_program, run_program
-from trainer.formats import environment_facts
-from trainer.formats.environment import Environment
+from trainer.formats.attempt import environment_facts
+from trainer.formats.attempt.environment import Environment
 from trainer.formats.tolerant import decode
 
 #: For an environment script with its modules, and for Python to look at some hundred packages on a slow file system.
@@ -45,7 +45,7 @@ class Asked:
 def ask_script(script: Path, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
     """Return what the `python` of an environment script sees, with the run's variables, as a job would start it.
 
-    options: of `trainer.formats.environment_facts`.
+    options: of `trainer.formats.attempt.environment_facts`.
     """
     command = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
     return _asked("bash", [*command, "-P", environment_facts.__file__, *options], account_environment(), timeout_s)
@@ -54,7 +54,7 @@ def ask_script(script: Path, variables: Mapping[str, str], timeout_s: float = TI
 def ask_python(python: str, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
     """Return what this interpreter sees in the present environment, with some variables on top.
 
-    options: of `trainer.formats.environment_facts`.
+    options: of `trainer.formats.attempt.environment_facts`.
     """
     command = ["-c", 'printf %s "$1"; shift; exec "$@"', "opsctl", _MARK, python, "-P", environment_facts.__file__]
     return _asked("bash", [*command, *options], {**os.environ, **variables}, timeout_s)

@@ -11,7 +11,7 @@ from opsctl.run.init.draft import Begun
 from opsctl.run.init.shell_state import is_argument, names_in
 from opsctl.run.init.shell_values import Values, is_known_but_for_variables, is_open, why_open
 from opsctl.run.init.traced_text import Traced
-from trainer.formats.data_sources import with_prefixes
+from trainer.formats.data.data_sources import with_prefixes
 from trainer.recipe.data_options import is_number
 from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY, OptionsError, given

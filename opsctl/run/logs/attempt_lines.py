@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from opsctl.core.timestamps import iso
-from trainer.formats.log_lines import Stamp, parse_moment
+from trainer.formats.logs.log_lines import Stamp, parse_moment
 
 #: In every such line: what a search through a log's bytes looks for.
 MARKS = (b" TIME: ",)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: Stretches are joined when there are more.
 MOST = 512

@@ -24,7 +24,7 @@ from opsctl.run.logs.curve import Curve
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
 from opsctl.run.logs.log_identity import digests, is_same
 from opsctl.run.logs.reader import Found, LogReader
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: One of these is in every line about an iteration, whichever program writes it.
 _MARKS = (b"iteration", b" - INFO - ")

@@ -13,10 +13,10 @@ from opsctl.run.logs import pulse
 from opsctl.run.logs.attempt_lines import parse_attempt_time
 from opsctl.run.logs.other_lines import parse_setting, parse_skipped, parse_titan_line
 from opsctl.run.logs.records import Record
-from trainer.formats import training_line
-from trainer.formats.guard_lines import parse_guard_line
-from trainer.formats.leave_lines import parse_leave
-from trainer.formats.log_lines import (
+from trainer.formats.logs import training_line
+from trainer.formats.logs.guard_lines import parse_guard_line
+from trainer.formats.logs.leave_lines import parse_leave
+from trainer.formats.logs.log_lines import (
     CLOCK,
     parse_checkpoint_line,
     parse_clock,
@@ -24,7 +24,7 @@ from trainer.formats.log_lines import (
     parse_stamp,
     parse_timers,
 )
-from trainer.formats.training_line import TrainingLine, parse_training_line
+from trainer.formats.logs.training_line import TrainingLine, parse_training_line
 
 _PREFIX = re.compile(r"(?:\d+:\s?)?(?:\[[A-Za-z_]*(?P<local_rank>\d+)\]:)?")
 

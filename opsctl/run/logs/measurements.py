@@ -17,10 +17,10 @@ from opsctl.run.logs.lines import parse_line, parse_lines
 from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
 from opsctl.run.logs.similar_lines import example_of, read_alike
 from opsctl.run.logs.tail import last_lines, lines_backwards
-from trainer.formats import guard_lines, log_lines, training_line
-from trainer.formats.guard_lines import GuardLine
-from trainer.formats.leave_lines import Left
-from trainer.formats.log_lines import (
+from trainer.formats.logs import guard_lines, log_lines, training_line
+from trainer.formats.logs.guard_lines import GuardLine
+from trainer.formats.logs.leave_lines import Left
+from trainer.formats.logs.log_lines import (
     BACKGROUND_TIMER,
     SAVE_TIMER,
     CheckpointFailed,
@@ -32,7 +32,7 @@ from trainer.formats.log_lines import (
     Stamp,
     Timers,
 )
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: What a search from the end looks for.
 _MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *attempt_lines.MARKS, b"] PULSE: ")

@@ -6,9 +6,9 @@ import re
 from datetime import datetime, timedelta
 
 from opsctl.run.logs.records import SaveEnded, Setting, SkippedRange
-from trainer.formats.leave_lines import Left, Reason
-from trainer.formats.log_lines import CLOCK, CheckpointLoaded, Evaluation, Stamp, parse_clock
-from trainer.formats.training_line import TrainingLine, number_or_none
+from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.log_lines import CLOCK, CheckpointLoaded, Evaluation, Stamp, parse_clock
+from trainer.formats.logs.training_line import TrainingLine, number_or_none
 
 #: One of these is in every line here that says something: what a search through a log's bytes looks for.
 MARKS = (b" - INFO - ", b" ...", b"Skipped iterations ")

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cache
 
 from opsctl.run.logs.records import Alert, Pulse, Saying
-from trainer.formats.log_lines import CLOCK, ZONE, Stamp, parse_clock, write_clock, write_zone
+from trainer.formats.logs.log_lines import CLOCK, ZONE, Stamp, parse_clock, write_clock, write_zone
 
 #: state -> the words that say it, after the training's name; the job in parentheses follows. "unknown" is only read.
 FORMS = {

@@ -17,9 +17,9 @@ from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, text_of, without_nuls
 from opsctl.run.logs.lines import closed, parse_line, split_prefix
 from opsctl.run.logs.records import Record, SaveEnded, Setting
 from opsctl.run.logs.similar_lines import example_of, read_alike
-from trainer.formats import guard_lines, log_lines
-from trainer.formats.log_lines import CheckpointSaved
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs import guard_lines, log_lines
+from trainer.formats.logs.log_lines import CheckpointSaved
+from trainer.formats.logs.training_line import TrainingLine
 
 _ITERATION = b"iteration"
 #: This, or one of these, is in every line that says something.

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from trainer.formats.guard_lines import GuardLine
-from trainer.formats.leave_lines import Left
-from trainer.formats.log_lines import (
+from trainer.formats.logs.guard_lines import GuardLine
+from trainer.formats.logs.leave_lines import Left
+from trainer.formats.logs.log_lines import (
     CheckpointFailed,
     CheckpointLoaded,
     CheckpointSaved,
@@ -18,7 +18,7 @@ from trainer.formats.log_lines import (
     Stamp,
     Timers,
 )
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 class Saying(msgspec.Struct, frozen=True, kw_only=True):

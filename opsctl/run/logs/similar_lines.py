@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from opsctl.run.logs.lines import split_logger, split_prefix
-from trainer.formats.training_line import Layout, TrainingLine
+from trainer.formats.logs.training_line import Layout, TrainingLine
 
 
 def example_of(text: str) -> str:

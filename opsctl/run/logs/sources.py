@@ -14,7 +14,7 @@ from opsctl.run.logs.follow import follow
 from opsctl.run.logs.lines import split_prefix
 from opsctl.run.logs.tail import last_lines
 from opsctl.run.state.attempt_folder import rank_map
-from trainer.formats.attempt_records import RANKS_FILES
+from trainer.formats.attempt.attempt_records import RANKS_FILES
 
 
 @dataclass(frozen=True)

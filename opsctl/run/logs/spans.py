@@ -18,9 +18,9 @@ from opsctl.run.logs.attempt_lines import parse_attempt_start
 from opsctl.run.logs.line_text import Lines, blocks
 from opsctl.run.logs.lines import parse_line, split_prefix
 from opsctl.run.logs.records import Record
-from trainer.formats import training_line
-from trainer.formats.log_lines import SAVE_TIMER, Stamp, Timers
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs import training_line
+from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
+from trainer.formats.logs.training_line import TrainingLine
 
 _MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *attempt_lines.MARKS)
 #: What evaluations' timers are called, ours and the originals'.

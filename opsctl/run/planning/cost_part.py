@@ -15,7 +15,7 @@ from opsctl.run.planning.schedule_part import known, lengths_of
 from opsctl.run.planning.section import Section, amount, gib_text, whole
 from opsctl.run.planning.traffic import traffic
 from opsctl.slurm.durations import format_duration, parse_duration_s
-from trainer.formats.probe import EFFORTS
+from trainer.formats.attempt.probe import EFFORTS
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.precision import is_half

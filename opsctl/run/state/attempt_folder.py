@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.core.files.state_files import read_state
-from trainer.formats.attempt_records import (
+from trainer.formats.attempt.attempt_records import (
     CLOCK_FILES,
     EXIT_REPORT,
     FAILURE_FILES,
@@ -22,7 +22,7 @@ from trainer.formats.attempt_records import (
     RankPlace,
     SavedNote,
 )
-from trainer.formats.environment import ENVIRONMENT_FILE, Environment
+from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment
 
 
 def rank_map(root: Path, folder: Path) -> tuple[RankPlace, ...]:

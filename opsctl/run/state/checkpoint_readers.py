@@ -18,8 +18,8 @@ from opsctl.core.files.heartbeats import beating, file_servers_now_ns
 from opsctl.core.files.state_files import make_folder, write_all
 from opsctl.core.files.trusted import Keepers, Untrusted, create_file, listed_within, open_within, opened_folder
 from opsctl.run.config.paths import RunPaths
+from trainer.formats.attempt.lease import HEARTBEAT_S, SILENT_S
 from trainer.formats.file_lock import is_locked, lock_within
-from trainer.formats.lease import HEARTBEAT_S, SILENT_S
 
 _LONGEST_WHY_BYTES = 200
 

@@ -1,7 +1,7 @@
 """A run's lease: taking it, keeping it, giving it back, and looking at who has it.
 
-What its file says, and under which lock, is `trainer.formats.lease`; here it is opened as state is, judged by what was
-opened. The heartbeat is the file's mtime, stamped by the file server. Its age is measured with the same clock, against
+`trainer.formats.attempt.lease` defines the file and its lock; here it is opened as other state files are.
+The heartbeat is the file's mtime, stamped by the file server. Its age is measured with the same clock, against
 a file made beside it; whoever waits for it to stop counts with the own clock how long it has not moved.
 """
 
@@ -21,7 +21,7 @@ from opsctl.core.files.trusted import judge_file, new_file_mode, open_file, open
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.identity import place_of
-from trainer.formats.lease import (
+from trainer.formats.attempt.lease import (
     SILENT_S,
     End,
     Holder,

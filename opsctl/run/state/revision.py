@@ -107,7 +107,7 @@ class Revision:
         damaged revision.
         """
         # What a start is held against is much to import, for a question that most who read a revision do not ask.
-        from trainer.formats.starting import parse_to_start
+        from trainer.formats.checkpoint.starting import parse_to_start
 
         slurm = self.file.slurm
         world_size = (slurm.nodes if nodes is None else nodes) * slurm.gpus_per_node

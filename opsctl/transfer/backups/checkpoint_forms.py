@@ -15,7 +15,7 @@ from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.tars import INDEX, check_tar, get_members, put_tar, read_index
 from opsctl.transfer.object_store.types import Expected, Outcome, StoreError
-from trainer.formats.manifest import Manifest, SavedFile
+from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 
 TAR = "files.tar"
 TAR_INDEX = TAR + INDEX

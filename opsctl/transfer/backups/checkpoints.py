@@ -21,8 +21,8 @@ from opsctl.transfer.backups.remote_layout import FarCheckpoint, find_all
 from opsctl.transfer.backups.schedule import Chosen, Due, Here, choose, never_whole
 from opsctl.transfer.backups.send_checkpoint import Destination, claim, ledger, send_checkpoint, turn
 from opsctl.transfer.object_store.types import StoreError
-from trainer.formats.manifest import iteration_of, tag_of
-from trainer.formats.resumable import NO_OPTIMIZER
+from trainer.formats.checkpoint.manifest import iteration_of, tag_of
+from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import msgspec
 from opsctl.core.errors import OpsctlError
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import FarFile
+from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.json_text import Moment, json_line
 from trainer.formats.tolerant import decode
-from trainer.formats.verification import digest_of
 
 FOLDER = "data"
 #: No pair is called so: `PREFIX.json` is one of its files.

@@ -24,8 +24,8 @@ from opsctl.transfer.backups import checkpoint_forms
 from opsctl.transfer.backups.remote_layout import NOTE, Found, find, read_run, refuse_another_runs, why_lost
 from opsctl.transfer.backups.send_checkpoint import Destination, turn
 from opsctl.transfer.object_store.types import Expected, StoreError
-from trainer.formats.manifest import tag_of
-from trainer.formats.verification import digest_of
+from trainer.formats.checkpoint.manifest import tag_of
+from trainer.formats.checkpoint.verification import digest_of
 
 
 def ask(lines: Sequence[BackedUp], opened: Callable[[str], AbstractContextManager[Destination]]) -> dict[BackedUp, str]:

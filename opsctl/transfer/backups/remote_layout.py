@@ -22,11 +22,11 @@ from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.backups.checkpoint_forms import TAR, TAR_INDEX, Form, form_of, refuse_what_is_short
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import FarFile, StoreError
+from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
+from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment, json_line
-from trainer.formats.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
 from trainer.formats.tolerant import decode
-from trainer.formats.verification import digest_of
 
 #: The note that says what a folder there is.
 NOTE = "backup.json"

@@ -29,8 +29,7 @@ from opsctl.transfer.backups.remote_layout import Found, find, read_run, refuse_
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import StoreError
-from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import (
+from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
     WAY_OUT,
@@ -40,8 +39,9 @@ from trainer.formats.manifest import (
     checkpoint_folders,
     tag_of,
 )
-from trainer.formats.verification import digest_of
-from trainer.formats.without_optimizer import manifest_text, without_optimizer
+from trainer.formats.checkpoint.verification import digest_of
+from trainer.formats.checkpoint.without_optimizer import manifest_text, without_optimizer
+from trainer.formats.errors import CheckpointError
 
 #: What is being fetched is called so; a save clears away only what begins with `.tmp-`.
 COMING = ".restoring-"

@@ -35,11 +35,11 @@ from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose,
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
+from trainer.formats.checkpoint.manifest import LATEST, fault_of, latest_folder, tag_of
+from trainer.formats.checkpoint.rollbacks import Rollback
+from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
-from trainer.formats.manifest import LATEST, fault_of, latest_folder, tag_of
-from trainer.formats.rollbacks import Rollback
-from trainer.formats.verification import digest_of
 
 SAME, COPY = "same", "copy"
 _OUTPUT = "output"

@@ -37,12 +37,12 @@ from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import FolderStore
 from opsctl.transfer.object_store.memory_source import Said
 from opsctl.transfer.object_store.store import Store
+from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
+from trainer.formats.checkpoint.verification import digest_of
+from trainer.formats.checkpoint.without_optimizer import manifest_text, without_optimizer
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
 from trainer.formats.tolerant import decode
-from trainer.formats.verification import digest_of
-from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: How long another backup to the same place is waited for: it does the same.
 _TURN_WAIT_S = 1.0

@@ -29,8 +29,8 @@ from opsctl.transfer.backups.run_files import FOLDER, Look, newest_look, numbers
 from opsctl.transfer.backups.sampling import Drawn, Round, draw
 from opsctl.transfer.backups.send_checkpoint import Destination, turn
 from opsctl.transfer.object_store.types import Expected
-from trainer.formats.manifest import tag_of
-from trainer.formats.verification import digest_of
+from trainer.formats.checkpoint.manifest import tag_of
+from trainer.formats.checkpoint.verification import digest_of
 
 _ROUNDS_READ_BYTES = 1 << 20
 

@@ -16,7 +16,7 @@ from opsctl.transfer.hub.retry_policy import Patience
 from opsctl.transfer.hub.settings import HubSettings
 from opsctl.transfer.hub.sync import plan_sync
 from opsctl.transfer.hub.uploader import who_sends
-from trainer.formats.manifest import MANIFEST, iteration_of
+from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
 
 Opening = Callable[[HubSettings, str, Patience], Remote]
 #: A check waits no longer for a hub that is out of order; a comparison, of all that was ever sent, as long as a sync.

@@ -22,9 +22,9 @@ from opsctl.transfer.hub.plan import FILES_PER_COMMIT
 from opsctl.transfer.hub.remote import MAIN, Far, Remote
 from opsctl.transfer.hub.sending import Sender, sent_line
 from opsctl.transfer.object_store.below import open_below
+from trainer.formats.checkpoint.manifest import MANIFEST, decode_manifest, fault_of
+from trainer.formats.checkpoint.without_optimizer import manifest_text, without_optimizer
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import MANIFEST, decode_manifest, fault_of
-from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: What a repository has of its own on every branch.
 _OF_THE_REPOSITORY = frozenset((".gitattributes", "README.md"))

@@ -12,7 +12,7 @@ from opsctl.run.config.schema import HubTable
 from opsctl.transfer.hub.ledger import Place, Sent
 from opsctl.transfer.hub.remote import MAIN
 from opsctl.transfer.hub.settings import HubSettings
-from trainer.formats.manifest import MANIFEST, Manifest, iteration_of
+from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, iteration_of
 
 
 @dataclass(frozen=True)

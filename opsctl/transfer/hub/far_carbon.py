@@ -13,7 +13,7 @@ from opsctl.run.config.file_kinds import FOLDERS
 from opsctl.run.config.schema import CarbonTable
 from opsctl.transfer.hub.far_files import FarFiles, Look
 from opsctl.transfer.hub.hub_errors import NotNow
-from trainer.formats.carbon import FILES
+from trainer.formats.attempt.carbon import FILES
 
 #: Where a sync puts them.
 FOLDER = FOLDERS["carbon"]

@@ -19,8 +19,14 @@ from opsctl.transfer.hub.far_files import FarFiles, FarRepo, repo_of
 from opsctl.transfer.hub.far_log import fetched_end, find_log
 from opsctl.transfer.hub.hub_errors import Absent, NotNow
 from opsctl.transfer.hub.ownership import LARGEST_NOTE_BYTES, NOTE, read_note
+from trainer.formats.checkpoint.manifest import (
+    LARGEST_MANIFEST_BYTES,
+    MANIFEST,
+    Manifest,
+    decode_manifest,
+    iteration_of,
+)
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, decode_manifest, iteration_of
 
 _IN_FOLDER = re.compile(rf"(?:.*/)?(?P<tag>global_step\d+)/{re.escape(MANIFEST)}")
 #: So many checkpoints that turn out to be incomplete are looked at before older ones are left alone.

@@ -25,7 +25,7 @@ from opsctl.core.files.trusted import open_file, opened_folder
 from opsctl.run.config.file_kinds import CHECKPOINTS
 from opsctl.run.config.paths import RunPaths
 from opsctl.transfer.hub.retry_policy import Patience
-from trainer.formats.lease import HEARTBEAT_S, SILENT_S
+from trainer.formats.attempt.lease import HEARTBEAT_S, SILENT_S
 
 FILES = "files"
 #: How often it is looked whether the other one is done.

@@ -46,8 +46,8 @@ from opsctl.ui.doctor.observed import (
     SlurmSeen,
     SoftwareSeen,
 )
+from trainer.formats.attempt.environment_facts import driver_version
 from trainer.formats.distribution import former_version
-from trainer.formats.environment_facts import driver_version
 
 PROGRAMS = (
     *("bash", "sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel", "sacct", "slurmctld", "slurmd", "munged"),

@@ -14,9 +14,9 @@ from opsctl.run.logs.attempt_lines import AttemptStart
 from opsctl.run.logs.reader import Found
 from opsctl.run.logs.records import Alert, Pulse, Setting, SkippedRange
 from opsctl.ui.report.rows import Rows, Superseded
-from trainer.formats.guard_lines import NotRolledBack, RolledBack, RunAgain, Unusual
-from trainer.formats.leave_lines import Left, Reason
-from trainer.formats.log_lines import (
+from trainer.formats.logs.guard_lines import NotRolledBack, RolledBack, RunAgain, Unusual
+from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.log_lines import (
     CheckpointFailed,
     CheckpointLoaded,
     CheckpointSaved,
@@ -24,7 +24,7 @@ from trainer.formats.log_lines import (
     FreshStart,
     Stamp,
 )
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: Kinds of marks.
 START, SPIKE, SKIP, KILL, SAVE, REVISION, ALERT = "start", "spike", "skip", "kill", "checkpoint", "revision", "alert"

@@ -15,7 +15,7 @@ from opsctl.ui.report.curves import LATEST_S, Course
 from opsctl.ui.report.eta import Arrival, arrival
 from opsctl.ui.report.page_data import Table
 from opsctl.ui.report.utilisation import Utilisation
-from trainer.formats.log_lines import write_zone
+from trainer.formats.logs.log_lines import write_zone
 
 #: Iterations that say what is typical now.
 _NEWEST = 200

@@ -17,7 +17,7 @@ from opsctl.ui.report.curves import SAVE, SPIKE, Course, Mark
 from opsctl.ui.report.downsample import kept
 from opsctl.ui.report.rows import AXES, CURVES, Rows, Superseded
 from opsctl.ui.report.utilisation import Utilisation
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: Points of all runs together: with them the page stays below 5 MB.
 MOST_POINTS = 32_000

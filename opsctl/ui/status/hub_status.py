@@ -18,8 +18,8 @@ from opsctl.ui.status.colours import paint
 from opsctl.ui.status.json_output import Loss, Progress, Speed, printed_loss, printed_progress, printed_speed
 from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.screen import ago, labelled, left_text, loss_text, progress_text, speed_text
+from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.json_text import Moment
-from trainer.formats.resumable import NO_OPTIMIZER
 
 #: What only the cluster and the run's own folder can say.
 NOT_KNOWN = ("whether it runs now", "queue", "nodes", "attempts", "kill switch", "findings")

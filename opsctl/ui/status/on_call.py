@@ -31,8 +31,8 @@ from opsctl.ui.status.health import Desk
 from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
 from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.queue import PrintedJob, printed_job
+from trainer.formats.checkpoint.rollbacks import Rollback
 from trainer.formats.json_text import Moment
-from trainer.formats.rollbacks import Rollback
 
 _CHECKPOINT = "checkpoint"
 

@@ -19,8 +19,8 @@ from opsctl.run.state.run_view import RunView
 from opsctl.ui.status.on_call import Facts
 from opsctl.ui.status.overview import LOOKED_AT, Overview
 from opsctl.ui.status.read_run import open_findings, read_desk
+from trainer.formats.checkpoint.manifest import MANIFEST, checkpoint_folders, iteration_of
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import MANIFEST, checkpoint_folders, iteration_of
 
 T = TypeVar("T")
 

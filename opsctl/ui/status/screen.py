@@ -23,7 +23,7 @@ from opsctl.ui.status.health import Desk, alerts_line, cron_line, refill_line
 from opsctl.ui.status.open_findings import OpenFinding
 from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.queue import why
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 LABEL_WIDTH = 13
 _BAR = 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opsctl.core.output import printable
 from opsctl.run.logs.lines import parse_line
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 def told_line(line: str, width: int) -> str:

@@ -14,7 +14,7 @@ from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.run.attempts.test_close_lost import StandIn, end
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

@@ -22,7 +22,7 @@ from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into
 from tests.unit.cli.called import opsctl as call
 from tests.unit.diagnosis.carbon.trackers import rank_file
-from trainer.formats.carbon import Beside, file_name, file_text
+from trainer.formats.attempt.carbon import Beside, file_name, file_text
 from trainer.recipe.options import parse
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -13,11 +13,11 @@ from opsctl.run.config.paths import RunPaths
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.jobs.control.checkpoint_runs import care_run, latest, save, seen, there
+from trainer.formats.checkpoint.fallback import fall_back
+from trainer.formats.checkpoint.manifest import newest_complete
+from trainer.formats.checkpoint.starting import found_at_start, named_checkpoint
+from trainer.formats.checkpoint.verification import VERIFIED
 from trainer.formats.errors import CheckpointError
-from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import newest_complete
-from trainer.formats.starting import found_at_start, named_checkpoint
-from trainer.formats.verification import VERIFIED
 
 WEIGHTS = "layer_01-model_00-model_states.pt"
 

@@ -19,9 +19,9 @@ from opsctl.cli import export, generate, import_
 from opsctl.cli.long_command import JOB_OPTIONS
 from tests.printed_json import printed
 from tests.unit.cli.called import Answer, forked
-from tests.unit.trainer.interchange.hf.conftest import random_model
+from tests.unit.trainer.convert.hf.conftest import random_model
+from trainer.convert.hf import export_program, import_program
 from trainer.generation import program as generation_program
-from trainer.interchange.hf import export_program, import_program
 
 OPSCTL = [sys.executable, "-m", "opsctl"]
 

@@ -27,7 +27,7 @@ from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into, opsctl, started
 from tests.unit.transfer.hub.sent import Desk, desk
 from tests.unit.ui.report.made import log_text, made_run
-from trainer.formats.carbon import Beside, file_name, file_text
+from trainer.formats.attempt.carbon import Beside, file_name, file_text
 
 __all__ = ["desk"]
 

@@ -18,7 +18,7 @@ from opsctl.run.state.identity import make_run_id
 from opsctl.run.state.revisions import publish
 from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import answer, without_slurm
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 #: Sets the title, clears the screen, turns what follows around; the same in one byte; a bell; a line of its own.
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: fine"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 Change = Callable[[int], dict[str, Any]]
 

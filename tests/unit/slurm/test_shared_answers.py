@@ -274,7 +274,7 @@ def test_two_clusters_do_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 LOOKER = """
 import sys
-from opsctl.records.shared_answers import looking_at
+from opsctl.slurm.shared_answers import looking_at
 from opsctl.slurm.cluster import Cluster
 print("ready", flush=True)
 sys.stdin.readline()

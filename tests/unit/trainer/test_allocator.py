@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.preload import ALLOCATOR, ALLOCATOR_ON_CPU
+from trainer.core.preload import ALLOCATOR, ALLOCATOR_ON_CPU
 
 _PROGRAM = """\
 import os, sys
-from trainer.preload import begin_anew_with_allocator
+from trainer.core.preload import begin_anew_with_allocator
 print(os.getpid(), flush=True)
 begin_anew_with_allocator()
 print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])

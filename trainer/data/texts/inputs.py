@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.core.files import read_plain
 from trainer.data.texts.columns import MAGIC, Table
 from trainer.data.texts.compressed import GZIP_MAGIC, ZSTD_MAGIC, CompressedLines
 from trainer.data.texts.documents import Documents
 from trainer.data.texts.lines import PlainLines
 from trainer.data.texts.piece import FileFacts, shown
-from trainer.files import read_plain
 from trainer.formats.errors import DataError
 
 Source = PlainLines | CompressedLines | Documents | Table

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.kernels.activation import GateActivation
 from trainer.kernels.cuda.arguments import address, suffix
 from trainer.kernels.cuda.tiles import Tiles, added_up
-from trainer.native.launching import KernelRunner
+from trainer.kernels.native.launching import KernelRunner
 
 # As csrc/cuda/activation.cu numbers them.
 _NUMBERS: dict[GateActivation, int] = {"silu": 0, "gelu_tanh": 1, "gelu_erf": 2, "relu": 3, "none": 4}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainer.kernels.adam import AdamBuffers, AdamSettings
 from trainer.kernels.cuda.arguments import address, suffix
-from trainer.native.launching import Argument, KernelRunner, Launch
+from trainer.kernels.native.launching import Argument, KernelRunner, Launch
 
 # As csrc/cuda/adam.cu has them.
 _THREADS = 256

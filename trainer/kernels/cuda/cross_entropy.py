@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.cuda.arguments import VECTOR_BYTES, address, suffix
-from trainer.native.launching import Argument, KernelRunner, Launch
+from trainer.kernels.native.launching import Argument, KernelRunner, Launch
 
 # Threads of a block, which has one row: each is to have several vectors under way, and a chip several blocks at once.
 _FEWEST_THREADS, _MOST_THREADS = 128, 512

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.cuda.arguments import VECTOR_BYTES, are_aligned, begins, flag, suffix
-from trainer.native.launching import WARP_THREADS, DeviceFacts, KernelRunner, Launch
+from trainer.kernels.native.launching import WARP_THREADS, DeviceFacts, KernelRunner, Launch
 
 MOST_HIDDEN = 32_768
 # As in the kernels: what a thread holds of a row at once, and threads of a block, which in the `warp` form are rows.

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.kernels.cuda.arguments import address, suffix
 from trainer.kernels.cuda.tiles import Tiles, added_up
 from trainer.kernels.dropout_masks import kept_scale, lowest_kept_level
-from trainer.native.launching import Argument, KernelRunner
+from trainer.kernels.native.launching import Argument, KernelRunner
 
 
 class CudaResiduals:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.cuda.arguments import VECTOR_BYTES, address, suffix
-from trainer.native.launching import WARP_THREADS, KernelRunner, Launch
+from trainer.kernels.native.launching import WARP_THREADS, KernelRunner, Launch
 
 MOST_KEYS = 32_768
 # As in the kernels: what a thread holds of a row at once, threads of a block, warps (so rows) of a block in that form.

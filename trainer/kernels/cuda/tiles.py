@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.cuda.arguments import VECTOR_BYTES, address, is_aligned, suffix
-from trainer.native.launching import Argument, KernelRunner, Launch
+from trainer.kernels.native.launching import Argument, KernelRunner, Launch
 
 _WARP_LANES = 32
 _WARPS = 8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from opsctl.diagnosis.carbon.overlap import WHOLE, Span, counted_once, covered_s
 from opsctl.diagnosis.carbon.placement import Placing, placed
 from tests.unit.diagnosis.carbon.trackers import ours, theirs
-from trainer.formats.carbon import Reading
+from trainer.formats.attempt.carbon import Reading
 
 
 def kwh(readings: list[Reading], placing: Placing | None = None) -> float:

@@ -11,7 +11,7 @@ from opsctl.diagnosis.carbon.placement import Placing
 from opsctl.diagnosis.carbon.report import Asked, CarbonReport, report_of
 from opsctl.diagnosis.carbon.screen import report_lines, short_line
 from tests.unit.diagnosis.carbon.trackers import ours, theirs
-from trainer.formats.carbon import Reading
+from trainer.formats.attempt.carbon import Reading
 
 
 def report(*readings: Reading, **asked: object) -> CarbonReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from trainer.formats.carbon import Beside, Reading
+from trainer.formats.attempt.carbon import Beside, Reading
 
 BEGAN_S = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
 HOUR_S = 3600.0

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from opsctl.diagnosis.hangs.flights import behind, told
-from trainer.formats.flight_recorder import GroupProgress
+from trainer.formats.attempt.flight_recorder import GroupProgress
 
 
 def ranks(group: str, enqueued: dict[int, int], completed: int = 0, about: str = "") -> list[GroupProgress]:

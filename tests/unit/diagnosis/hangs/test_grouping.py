@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from opsctl.diagnosis.hangs.grouping import folded, grouped, recorded
 from tests.unit.diagnosis.hangs.ranks import stack, waits
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.attempt.rank_stacks import RankStack
 
 
 def odd(stacks: list[RankStack]) -> list[int]:

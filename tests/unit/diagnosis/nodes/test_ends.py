@@ -7,7 +7,7 @@ import pytest
 from opsctl.diagnosis.nodes.ends import ends_of
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Verdict
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 KILLED = Failure(rank=3, node="n2", signal=9)

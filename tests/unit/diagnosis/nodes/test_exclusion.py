@@ -33,7 +33,7 @@ from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from tests.facts import missing
 from tests.unit.diagnosis.nodes.slurm_in_memory import SlurmInMemory, in_memory, job
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 WANTED = Wanted(partition=None, nodes=2)
 TABLE = NodesTable()
@@ -172,9 +172,9 @@ _ADDS = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from opsctl.moments import now
-from opsctl.nodes import keeping, queued
-from opsctl.nodes.excluded import Place
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes import exclusion as keeping, queued_jobs as queued
+from opsctl.diagnosis.nodes.exclusion_list import Place
 for number in range(5):
     keeping.add(Place(Path(sys.argv[1]), Path(sys.argv[1])), [f"{sys.argv[2]}{number}"], "w", now() + timedelta(days=1))
 """

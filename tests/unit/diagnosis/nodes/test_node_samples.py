@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.nodes.node_samples import last_samples, rank_timings, samples
+from trainer.formats.attempt.node_samples import NodeSample, RankTiming
 from trainer.formats.json_text import json_line
-from trainer.formats.node_samples import NodeSample, RankTiming
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

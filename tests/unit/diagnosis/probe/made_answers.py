@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 
 from opsctl.diagnosis.probe.results import Answer, sorted_answers
-from trainer.formats.probe import BEGAN, DONE, ENDED, PROGRAM, ProbeLine
-from trainer.probing.network import partner
+from trainer.formats.attempt.probe import BEGAN, DONE, ENDED, PROGRAM, ProbeLine
+from trainer.launcher.probing.network import partner
 
 #: Standard deviations of the logarithm.
 NOISE = {"fp32_gflops": 0.03, "copy_gbs": 0.05, "link_gbs": 0.12, "link_latency_us": 0.2, "write_mbs": 0.3}

@@ -10,8 +10,8 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.probe.launch import ask, srun_line
+from trainer.formats.attempt.probe import DONE, PROGRAM, ProbeLine
 from trainer.formats.json_text import json_line
-from trainer.formats.probe import DONE, PROGRAM, ProbeLine
 
 NODES = ("x1", "x2", "x3")
 

@@ -10,7 +10,7 @@ from opsctl.diagnosis.probe.report import Standing
 from opsctl.diagnosis.probe.results import Answer
 from opsctl.diagnosis.probe.verdict import Expected, Judgement, judge
 from tests.unit.diagnosis.probe.made_answers import answers, names
-from trainer.formats.probe import NETWORK
+from trainer.formats.attempt.probe import NETWORK
 
 ALL = 16
 A, B = 2, 6

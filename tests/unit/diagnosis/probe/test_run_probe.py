@@ -10,7 +10,7 @@ from opsctl.diagnosis.probe.results import sorted_answers
 from opsctl.diagnosis.probe.run_probe import late_together
 from opsctl.diagnosis.probe.verdict import Expected, judge
 from tests.unit.diagnosis.probe.made_answers import answers
-from trainer.formats.probe import BEGAN, NETWORK, PROGRAM, ProbeLine
+from trainer.formats.attempt.probe import BEGAN, NETWORK, PROGRAM, ProbeLine
 
 NODES = [f"x{number}" for number in range(6)]
 

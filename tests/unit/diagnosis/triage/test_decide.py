@@ -16,8 +16,8 @@ from opsctl.diagnosis.triage.decide import _winner, decide, teardown
 from opsctl.diagnosis.triage.findings import Facts, Finding, SlurmWord, findings_of_line, words_of_failures
 from opsctl.diagnosis.triage.rules import Fault, shipped_rules
 from opsctl.run.attempts.verdict import Cause, Quote, StackGroup
-from trainer.formats.attempt_records import HARD_END_STATUS, Failure, RankPlace
-from trainer.formats.node_samples import NodeSample
+from trainer.formats.attempt.attempt_records import HARD_END_STATUS, Failure, RankPlace
+from trainer.formats.attempt.node_samples import NodeSample
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 RULES = shipped_rules()

@@ -137,10 +137,10 @@ def test_every_word_of_the_table_is_found_by_the_one_search_for_all_and_a_text_w
 _TRIAGE = """
 import sys
 from pathlib import Path
-from opsctl.triage.deciding import decide
-from opsctl.triage.log_part import LogPart
-from opsctl.triage.reading import read_log
-from opsctl.triage.rules import shipped_rules
+from opsctl.diagnosis.triage.decide import decide
+from opsctl.diagnosis.triage.log_part import LogPart
+from opsctl.diagnosis.triage.read_evidence import read_log
+from opsctl.diagnosis.triage.rules import shipped_rules
 print(decide(read_log(LogPart(Path(sys.argv[1])), shipped_rules(), 30), shipped_rules()).cause)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

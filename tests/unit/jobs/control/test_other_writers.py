@@ -20,7 +20,7 @@ from opsctl.run.state.lease import OwnLease, take
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job, JobEnd
 from tests.unit.run.attempts.test_close_lost import NOON, end, job, slurm
-from trainer.formats.lease import SILENT_S
+from trainer.formats.attempt.lease import SILENT_S
 
 TWELVE = job(12, user="ann", comment="opsctl run=lost submit=t")
 

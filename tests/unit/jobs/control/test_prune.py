@@ -24,8 +24,8 @@ from opsctl.run.state.checkpoint_readers import reading
 from opsctl.run.state.run_view import RunView
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there, two_at_once
-from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
-from trainer.formats.manifest import fault_of
+from tests.unit.trainer.formats.attempt.test_lease import held_by_a_stopped_process
+from trainer.formats.checkpoint.manifest import fault_of
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
 from tests.unit.monitoring.jobs import HELD, NEVER, RUNNING, WAITING_FOR_CHAIN, pending
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 THIRD = pending("Dependency", 21, "1-3%1")
 FULL = (RUNNING, WAITING_FOR_CHAIN, THIRD)

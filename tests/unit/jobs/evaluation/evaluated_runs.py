@@ -77,9 +77,9 @@ def checkpoint_of_a_model(folder: Path, checkpoints: Path, step: int) -> None:
     """A model of transformers' with its tokenizer, as a run's checkpoint after `step` iterations of eight samples."""
     from transformers import PreTrainedTokenizerFast
 
-    from tests.unit.trainer.interchange.hf.conftest import random_model
+    from tests.unit.trainer.convert.hf.conftest import random_model
+    from trainer.convert.hf import import_program
     from trainer.data import tokenizer as bpe
-    from trainer.interchange.hf import import_program
 
     published, tokens = folder / "published", 280
     random_model("bloom", vocab_size=tokens).save_pretrained(published)

@@ -17,7 +17,7 @@ from opsctl.jobs.evaluation.brief import evaluations_seen
 from opsctl.jobs.evaluation.names import OF_BLOOM, RENAMED, tasks_of
 from tests.printed_json import printed
 from tests.unit.jobs.evaluation.evaluated_runs import checkpoint_of_a_model, paths_of
-from trainer.interchange.hf import export_program
+from trainer.convert.hf import export_program
 from trainer.tasks import curves
 
 PYTHON = Path(sys.prefix, "lm-eval", "bin", "python")

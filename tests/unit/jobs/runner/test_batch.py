@@ -25,7 +25,7 @@ from opsctl.slurm.client import SlurmClient
 from tests.tiny_run import ready, write_run
 from tests.unit.jobs.runner.test_task import task_in
 from tests.unit.run.attempts.test_close_lost import NOON, StandIn, end
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from opsctl.jobs.runner.stacks import Taken
 from opsctl.jobs.runner.task import Task
 from opsctl.run.config.paths import RunPaths
 from tests.unit.diagnosis.hangs.ranks import stack, waits
-from trainer.formats.flight_recorder import GroupProgress
-from trainer.formats.log_lines import Timers, write_timers
-from trainer.formats.rank_stacks import RankStack
-from trainer.formats.training_line import TrainingLine, write_training_line
+from trainer.formats.attempt.flight_recorder import GroupProgress
+from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.logs.log_lines import Timers, write_timers
+from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 STUCK = [*map(waits, range(3)), stack(3, "read", state="T", node="x2")]
 LINE = b"[default1]: iteration 3/ 10 | consumed samples: 24 |\n"

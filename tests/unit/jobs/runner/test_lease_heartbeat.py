@@ -10,7 +10,7 @@ import pytest
 from opsctl.jobs.runner.lease_heartbeat import Keeper, kept
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.lease import OwnLease, take
-from trainer.formats.lease import OpenLease
+from trainer.formats.attempt.lease import OpenLease
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from opsctl.run.state.lease import Held, OwnLease
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 #: For a heartbeat that stands still, and for one that goes on, however late a busy machine lets it.
 QUICK = Patience(silent_s=0.6, alive_s=60, poll_s=0.05, ask_s=0.1)

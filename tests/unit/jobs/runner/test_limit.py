@@ -23,7 +23,7 @@ from opsctl.jobs.runner.limit import (
     watched,
 )
 from opsctl.jobs.runner.stop import Signals
-from trainer.formats.attempt_records import LATER_EXIT
+from trainer.formats.attempt.attempt_records import LATER_EXIT
 from trainer.recipe.options import Options, given
 
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM

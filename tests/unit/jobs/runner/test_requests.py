@@ -27,7 +27,14 @@ from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
 from tests.unit.jobs.runner.test_task import task_in
 from tests.unit.monitoring.jobs import RUNNING
-from trainer.formats.attempt_records import LEAVING_NOTE, SAVE_REQUEST, SAVED_NOTE, LeavingNote, SavedNote, SaveRequest
+from trainer.formats.attempt.attempt_records import (
+    LEAVING_NOTE,
+    SAVE_REQUEST,
+    SAVED_NOTE,
+    LeavingNote,
+    SavedNote,
+    SaveRequest,
+)
 from trainer.formats.json_text import json_file_text
 
 ENDED = Attempt(

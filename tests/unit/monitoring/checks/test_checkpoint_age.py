@@ -17,7 +17,7 @@ from opsctl.run.config.schema import ExpectTable, WatchTable
 from opsctl.run.logs.records import Measured
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING
-from trainer.formats.log_lines import CheckpointFailed
+from trainer.formats.logs.log_lines import CheckpointFailed
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 #: BLOOM: a save each 100 iterations of 105 s, 2.9 h; an evaluation of 12 minutes, a save of 40 s.

@@ -14,7 +14,7 @@ from opsctl.run.state.lease import Seen
 from opsctl.slurm.types import Job
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING, WAITING_FOR_TASK
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 SETTINGS = Settings("demo", "the team")
 

@@ -14,7 +14,7 @@ from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING
 from tests.unit.monitoring.lines import Change, lines
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 def found(series: tuple[TrainingLine, ...]) -> list[Finding]:

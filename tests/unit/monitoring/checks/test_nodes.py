@@ -12,7 +12,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.slurm.nodes import Node
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING, WAITING_FOR_TASK
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 SETTINGS = Settings("tr11-176B-ml", "Eng WG")
 DRAINED = Node("node2", "draining", "bad GPU 3")

@@ -18,7 +18,7 @@ from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.slurm.types import Job
 from tests.facts import missing
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 CRON = CronSeen("/cron", is_started=True)
 SETTINGS = Settings("demo", "us", keep_queued=2, time_limit_s=72000, array="1-10%1")

@@ -15,7 +15,7 @@ from opsctl.run.config.schema import WatchTable
 from opsctl.run.logs.records import Measured
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 #: Saves after every 100 iterations, evaluations after every 70.

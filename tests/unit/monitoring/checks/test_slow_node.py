@@ -14,7 +14,7 @@ from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.config.schema import WatchTable
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
-from trainer.formats.node_samples import RankTiming
+from trainer.formats.attempt.node_samples import RankTiming
 
 
 def timed(

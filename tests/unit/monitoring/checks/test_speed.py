@@ -16,7 +16,7 @@ from opsctl.run.config.schema import WatchTable
 from opsctl.run.logs.records import Measured
 from tests.unit.monitoring.jobs import NOW, RUNNING
 from tests.unit.monitoring.lines import lines, scaled
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 SETTINGS = Settings("tr11-176B-ml", "Eng WG")
 #: 149 to 140 TFLOPs on 28 April 2022: one GPU of 384 was slow.

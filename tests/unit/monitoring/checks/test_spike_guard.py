@@ -11,7 +11,7 @@ from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING
 from tests.unit.monitoring.lines import lines
-from trainer.formats.guard_lines import LOGGED, SKIPPED, GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual
+from trainer.formats.logs.guard_lines import LOGGED, SKIPPED, GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual
 
 #: The newest 300 lines, of 105 s each: 30001 to 30300.
 SERIES = lines(300)

@@ -9,7 +9,7 @@ from opsctl.run.config.schema import ExpectTable, WatchTable
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING
 from tests.unit.monitoring.lines import lines, scaled
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 def found(series: tuple[TrainingLine, ...], **known: object) -> list[str]:

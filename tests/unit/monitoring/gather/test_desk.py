@@ -11,9 +11,9 @@ from opsctl.run.state.run_view import view
 from tests.tiny_run import write_run
 from tests.unit.monitoring.jobs import NOW
 from tests.unit.monitoring.run_folder import slurm
-from trainer.attempt_records import Node, record_clock
-from trainer.formats.attempt_records import NodeClock
+from trainer.formats.attempt.attempt_records import NodeClock
 from trainer.formats.json_text import json_file_text
+from trainer.launcher.attempt_records import Node, record_clock
 
 
 def test_a_nodes_clock_is_held_against_what_the_file_server_stamped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from opsctl.monitoring.snapshot import Part
 from opsctl.run.state.run_view import view
 from tests.tiny_run import write_run
 from tests.unit.monitoring.run_folder import slurm
-from trainer.formats.guard_lines import NotRolledBack, RunAgain, write_not_rolled_back, write_run_again
+from trainer.formats.logs.guard_lines import NotRolledBack, RunAgain, write_not_rolled_back, write_run_again
 
 
 def write_log(folder: Path, iterations: range) -> None:

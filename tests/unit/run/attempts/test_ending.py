@@ -13,8 +13,8 @@ from opsctl.run.attempts.evidence import read_evidence
 from opsctl.run.attempts.outcome import StepEnd, reason_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.states import End
-from trainer.formats.attempt_records import EXIT_REPORT
-from trainer.formats.leave_lines import Reason
+from trainer.formats.attempt.attempt_records import EXIT_REPORT
+from trainer.formats.logs.leave_lines import Reason
 
 
 @pytest.mark.parametrize("reason", [*Reason, *End])

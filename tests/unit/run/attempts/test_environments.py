@@ -11,7 +11,7 @@ from opsctl.run.attempts.environments import changes, in_a_clause, last_environm
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened, read
 from opsctl.run.attempts.table import attempt_table, printed_attempt
 from opsctl.run.config.paths import RunPaths
-from trainer.formats.environment import ENVIRONMENT_FILE, Environment, Package, digest_of
+from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment, Package, digest_of
 from trainer.formats.json_text import json_file_text
 
 

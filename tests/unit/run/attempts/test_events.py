@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opsctl.run.attempts.events import Attempt, Event, append_closed, append_opened, fold, read
 from opsctl.run.config.paths import RunPaths
 from tests.anything import MOMENTS, any_json
-from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.attempt.attempt_records import Failure, RankPlace
 from trainer.formats.tolerant import convert
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from opsctl.run.attempts.evidence import Evidence, read_evidence
-from trainer.formats.attempt_records import RankPlace
+from trainer.formats.attempt.attempt_records import RankPlace
 
 
 def test_the_rank_map_joins_every_nodes_file_in_rank_order(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from opsctl.run.attempts.lease_holder import over_by_slurm, over_on_record
 from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.types import Job
 from tests.unit.run.attempts.test_close_lost import NOON, end, job, slurm
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 HOLDER = Holder(3, "a", 7, "ann", "x9")
 

@@ -13,7 +13,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.evidence import Evidence
 from opsctl.run.attempts.outcome import LauncherExit, StepEnd, closed, reason_of
 from opsctl.run.checkpoints.inventory import Checkpoint
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 KILLED = Failure(rank=3, node="x02", signal=signal.SIGKILL, failed_at=NOON)

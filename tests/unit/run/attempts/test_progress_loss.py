@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.progress_loss import went_back
-from trainer.formats.rollbacks import Rollback
+from trainer.formats.checkpoint.rollbacks import Rollback
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LEFT_AT_5700 = Attempt(number=4, id="a", job_id=7, reason="failed", checkpoint_at_end=5700, closed_at=NOON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.run.checkpoints.inventory import latest_problem
-from tests.unit.trainer.formats.test_manifest import damage_the_manifest, three_checkpoints
+from tests.unit.trainer.formats.checkpoint.test_manifest import damage_the_manifest, three_checkpoints
 
 
 def test_a_damaged_latest_is_no_problem_for_a_training_that_falls_back(tmp_path: Path) -> None:

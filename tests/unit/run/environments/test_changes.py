@@ -20,7 +20,7 @@ from opsctl.run.environments.changes import changes_since_last, environment_here
 from opsctl.run.state.rehearsals import record_rehearsal
 from tests.tiny_run import expand, write_run
 from tests.tiny_wheel import install, make_venv, make_wheel
-from trainer.formats.environment import ENVIRONMENT_FILE, Environment, digest_of
+from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment, digest_of
 from trainer.formats.json_text import json_file_text
 
 

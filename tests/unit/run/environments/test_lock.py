@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.run.environments.lock import _pinned
-from trainer.formats.environment import Environment, Package
+from trainer.formats.attempt.environment import Environment, Package
 
 
 def test_a_package_is_pinned_to_its_version_or_to_the_commit_that_it_was_built_from() -> None:

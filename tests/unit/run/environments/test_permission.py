@@ -21,7 +21,7 @@ from opsctl.run.environments.inspection import check
 from opsctl.slurm.cluster import Cluster
 from tests.tiny_run import expand, write_run
 from tests.users import as_user
-from trainer import environment_record
+from trainer.launcher import environment_record
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
 GROUP = f"env{os.getpid()}"

@@ -17,7 +17,7 @@ from opsctl.run.logs.attempt_lines import (
 )
 from opsctl.run.logs.lines import parse_line
 from tests.facts import missing
-from trainer.formats.log_lines import Stamp
+from trainer.formats.logs.log_lines import Stamp
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,9}", fullmatch=True)
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.run.logs.curve import MOST, Curve, curve_of
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 def line(iteration: int, loss: float | None = None, seconds: float | None = None) -> TrainingLine:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from opsctl.run.logs.lines import iteration_losses, parse_line, split_prefix
 from opsctl.run.logs.records import Alert, Pulse, Record
-from trainer.formats.leave_lines import Left, Reason
-from trainer.formats.log_lines import (
+from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.log_lines import (
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointSaving,
@@ -20,7 +20,7 @@ from trainer.formats.log_lines import (
     Stamp,
     Timers,
 )
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 TR11_EARLY = (
     "iteration     3707/  128728 | consumed samples:        59312 | consumed tokens:    121470976 |"

@@ -18,7 +18,7 @@ from opsctl.run.logs.measurements import measure, measured, recent, recent_and_s
 from opsctl.run.logs.pulse import pulse_line
 from opsctl.run.logs.records import Measured
 from tests.reading import read_so_far_bytes
-from trainer.formats.log_lines import CheckpointFailed, CheckpointSaved, CheckpointSaving, write_checkpoint_line
+from trainer.formats.logs.log_lines import CheckpointFailed, CheckpointSaved, CheckpointSaving, write_checkpoint_line
 
 
 def train(iteration: int, seconds: float, loss: float = 2.0) -> str:

@@ -12,9 +12,9 @@ from opsctl.run.logs.lines import parse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.logs.records import Setting, SkippedRange
 from tests.unit.run.logs.test_lines import TR1, TR11_EARLY, WRAPPED
-from trainer.formats.leave_lines import Left, Reason
-from trainer.formats.log_lines import CheckpointLoaded, CheckpointSaved, CheckpointSaving, Evaluation, Stamp
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.log_lines import CheckpointLoaded, CheckpointSaved, CheckpointSaving, Evaluation, Stamp
+from trainer.formats.logs.training_line import TrainingLine
 
 ARGONNE = (
     "[2024-09-16 22:59:27.744603][INFO][training_log:661] -  iteration=       2/  635782 | consumed_samples=    1536"

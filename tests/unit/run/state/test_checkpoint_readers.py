@@ -13,7 +13,7 @@ from opsctl.core.account import account_and_host
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.checkpoint_readers import being_read, reading
 from tests.killed_in_python import killed_at_every_step
-from trainer.formats.lease import SILENT_S
+from trainer.formats.attempt.lease import SILENT_S
 
 
 @pytest.fixture

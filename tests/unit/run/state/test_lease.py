@@ -20,7 +20,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from opsctl.run.state.lease import Held, OwnLease, look, take
 from tests.facts import missing
-from trainer.formats.lease import SILENT_S
+from trainer.formats.attempt.lease import SILENT_S
 
 
 @pytest.fixture

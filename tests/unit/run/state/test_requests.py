@@ -139,8 +139,8 @@ def test_when_it_was_asked_is_the_file_servers_word_whatever_the_asker_sets(path
 TAKE_AND_DIE = """
 import os, sys
 from pathlib import Path
-from opsctl.records.carrier import Carrier
-from opsctl.runs.paths import RunPaths
+from opsctl.run.state.request_carrier import Carrier
+from opsctl.run.config.paths import RunPaths
 carrier = Carrier(RunPaths(Path(sys.argv[1])), "job 1")
 assert carrier.take(sys.argv[2])
 print("has it", flush=True)

@@ -97,7 +97,7 @@ def test_a_withdrawn_revision_is_gone(tmp_path: Path) -> None:
 
 _PUBLISH_ON_SMALL_DISKS = """
 import json, pathlib, subprocess, sys
-from opsctl.errors import OpsctlError
+from opsctl.core.errors import OpsctlError
 from tests.unit.run.state.test_revisions import loaded, publish
 run, results = loaded(pathlib.Path(sys.argv[1])), []
 output = run.paths.output

@@ -15,8 +15,8 @@ import torch
 from deepspeed.utils.tensor_fragment import fragment_address
 from torch import Tensor
 
-from trainer.formats.manifest import Manifest, SavedFile, SavedParameter
-from trainer.formats.partitions import (
+from trainer.formats.checkpoint.manifest import Manifest, SavedFile, SavedParameter
+from trainer.formats.checkpoint.partitions import (
     Cut,
     engine_name,
     flat_groups,
@@ -25,7 +25,7 @@ from trainer.formats.partitions import (
     state_file,
     weights_file,
 )
-from trainer.formats.saved_parameters import saved_parameters
+from trainer.formats.checkpoint.saved_parameters import saved_parameters
 from trainer.recipe.model_shape import ModelShape
 
 FACTS: dict[str, Any] = {

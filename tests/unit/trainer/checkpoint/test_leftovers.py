@@ -8,8 +8,8 @@ import pytest
 from tests.unit.trainer.checkpoint.test_publish import names, save
 from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.leftovers import clear_leftovers
-from trainer.formats.manifest import fault_of, set_aside
-from trainer.held_folder import HeldFolder
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.manifest import fault_of, set_aside
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tests.facts import missing
-from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
-from trainer.agreement import Refusal
+from tests.unit.trainer.formats.attempt.test_lease import held_by_a_stopped_process
 from trainer.checkpoint.destination import Destination, Overtaken, OwnLease
 from trainer.checkpoint.publish import make_room, publish
 from trainer.checkpoint.write import write
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.attempt.lease import LEASE_FILE, End, Holder, ended_line, taken_line
+from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 from trainer.formats.errors import CheckpointError
-from trainer.formats.lease import LEASE_FILE, End, Holder, ended_line, taken_line
-from trainer.formats.manifest import Manifest, SavedFile
-from trainer.held_folder import HeldFolder
+from trainer.parallel.agreement import Refusal
 
 pytestmark = pytest.mark.usefixtures("alone")
 

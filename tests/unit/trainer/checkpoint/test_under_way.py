@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from tests.unit.trainer.checkpoint.test_publish import manifest_of, names
-from trainer.agreement import Refusal
 from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.publish import make_room
 from trainer.checkpoint.under_way import BackgroundWrite, SaveUnderWay
 from trainer.checkpoint.write import write
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.manifest import SavedFile, latest_checkpoint
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import SavedFile, latest_checkpoint
-from trainer.held_folder import HeldFolder
+from trainer.parallel.agreement import Refusal
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -18,8 +18,8 @@ import xxhash
 
 from trainer.checkpoint.snapshot import Snapshot
 from trainer.checkpoint.write import write
+from trainer.formats.checkpoint.manifest import SavedFile
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import SavedFile
 
 COLLECTIVES = [
     *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single"),

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.unit.trainer.interchange.hf.conftest import publish as publish  # a fixture
-from tests.unit.trainer.interchange.hf.conftest import random_model
+from tests.unit.trainer.convert.hf.conftest import publish as publish  # a fixture
+from tests.unit.trainer.convert.hf.conftest import random_model
+from trainer.convert.hf import import_program
 from trainer.data import tokenizer as bpe
 from trainer.generation import program
-from trainer.interchange.hf import import_program
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -13,10 +13,10 @@ import torch
 
 from tests.emulated import ORDERS, EmulatedRunner, needs_gxx
 from tests.replayed import RECORD_VARIABLE, LaunchKeeper
-from trainer.native.cubins import cubins_for
-from trainer.native.cuda_driver import CudaDriver, CudaRunner
-from trainer.native.launching import KernelRunner
-from trainer.native.libraries import NotBuilt
+from trainer.kernels.native.cubins import cubins_for
+from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
+from trainer.kernels.native.launching import KernelRunner
+from trainer.kernels.native.libraries import NotBuilt
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.unit.trainer.kernels.test_choice import CPU, options
-from trainer.formats.kernel_times import FamilyTimes
+from trainer.formats.attempt.kernel_times import FamilyTimes
 from trainer.kernels import choice
 from trainer.kernels.choice import CPP, Source, choose
 from trainer.kernels.kept_times import KeptTimes, device_name
 from trainer.kernels.measured_choice import Decision, decided, times_for
-from trainer.native.libraries import NotBuilt
+from trainer.kernels.native.libraries import NotBuilt
 from trainer.recipe.options import OptionsError
 
 

@@ -14,8 +14,8 @@ from tests.emulated import SMALL_GPU
 from tests.unit.trainer.kernels.conftest import Machine
 from tests.unit.trainer.kernels.rounding import assert_no_worse, misaligned
 from trainer.kernels.cuda.normalization import CudaNorms, backward_geometry, forward_geometry
+from trainer.kernels.native.launching import DeviceFacts, KernelRunner, Launch
 from trainer.kernels.normalization import added_and_normalized, normalized
-from trainer.native.launching import DeviceFacts, KernelRunner, Launch
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 EPSILON = 1e-5

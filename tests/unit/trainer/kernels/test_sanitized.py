@@ -15,7 +15,7 @@ import pytest
 
 from tests.emulated import kernels_in, needs_gxx
 from tests.replayed import RECORD_VARIABLE, Sanitizer, replay
-from trainer.native.sources import csrc_folder, kernel_sources
+from trainer.kernels.native.sources import csrc_folder, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[4]
 #: What no test of this folder launches: `opsctl kernels check` does.

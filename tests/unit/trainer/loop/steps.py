@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.engine import StepResult
-from trainer.formats.progress import Progress
+from trainer.engine.build import StepResult
+from trainer.formats.checkpoint.progress import Progress
 from trainer.loop.observer import Step
 
 BATCH, SEQUENCE = 8, 16

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.agreement import Refusal
-from trainer.formats.progress import Progress
+from trainer.formats.checkpoint.progress import Progress
 from trainer.loop.asked_saves import AskedSaves
 from trainer.loop.observer import Answer, Observer
 from trainer.loop.place import Place
+from trainer.parallel.agreement import Refusal
 
 
 class Saver(Observer):

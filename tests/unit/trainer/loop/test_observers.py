@@ -13,13 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, step_at
-from trainer.agreement import Refusal
 from trainer.checkpoint.destination import Overtaken
 from trainer.checkpoint.under_way import SaveTimes
 from trainer.data.build import Datasets
-from trainer.formats.log_lines import CheckpointFailed, parse_checkpoint_line
-from trainer.formats.progress import Progress
-from trainer.formats.training_line import parse_training_line
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs.log_lines import CheckpointFailed, parse_checkpoint_line
+from trainer.formats.logs.training_line import parse_training_line
 from trainer.loop import rewind
 from trainer.loop.contents import LastLoss
 from trainer.loop.evaluate import Evaluation, Evaluations
@@ -27,6 +26,7 @@ from trainer.loop.finite import NotFinite
 from trainer.loop.log import Log
 from trainer.loop.save import Saves
 from trainer.loop.tensorboard import Curves, open_writer, open_writers
+from trainer.parallel.agreement import Refusal
 from trainer.recipe.options import Options, parse, to_arguments
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 from trainer.recipe.throughput import Speed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.checkpoint.small_checkpoint import publish_small
-from trainer.formats.partitions import Cut
+from trainer.formats.checkpoint.partitions import Cut
 from trainer.loop.resuming import progress_on_disk
 from trainer.recipe.options import Options
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
-from trainer.engine import StepResult
-from trainer.formats.leave_lines import Reason
-from trainer.formats.log_lines import parse_stamp
-from trainer.formats.progress import Progress
+from trainer.engine.build import StepResult
+from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.logs.log_lines import parse_stamp
 from trainer.loop.guarding import Guarding
 from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.in_vain import InVain

@@ -10,7 +10,7 @@ import torch
 
 from tests.emulated import EmulatedRunner, needs_gxx
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
-from trainer.dtypes import DTYPES
+from trainer.core.dtypes import DTYPES
 from trainer.kernels.attention import SoftmaxAttention
 from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.kernels.operations import BY_TORCH, Operations

@@ -31,7 +31,7 @@ from tests.unit.transfer.backups.backed_up_runs import (
     goes,
     whole_there,
 )
-from trainer.formats.manifest import fault_of
+from trainer.formats.checkpoint.manifest import fault_of
 
 disk = backed_up_runs.disk
 IN_TAR = msgspec.structs.replace(TABLE, tar=True)

@@ -28,7 +28,7 @@ from tests.unit.transfer.backups.backed_up_runs import (
     prune_now,
     whole_there,
 )
-from trainer.formats.manifest import check_checksums, fault_of, read_manifest
+from trainer.formats.checkpoint.manifest import check_checksums, fault_of, read_manifest
 
 disk = backed_up_runs.disk
 FILES = {"layer_01-model_00-model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"}

@@ -22,7 +22,7 @@ from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import latest, save, seen, there
 from tests.unit.transfer.backups import backed_up_runs
 from tests.unit.transfer.backups.backed_up_runs import a_run, back_up_now, contents, edit_manifest
-from trainer.formats.manifest import check_checksums, fault_of, latest_checkpoint, read_manifest
+from trainer.formats.checkpoint.manifest import check_checksums, fault_of, latest_checkpoint, read_manifest
 
 disk = backed_up_runs.disk
 

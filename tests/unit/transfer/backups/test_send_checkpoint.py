@@ -27,7 +27,7 @@ from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import save, seen
 from tests.unit.transfer.backups import backed_up_runs
 from tests.unit.transfer.backups.backed_up_runs import TABLE, a_run, back_up_now, contents, goes, prune_now, whole_there
-from trainer.formats.manifest import check_checksums, fault_of, read_manifest
+from trainer.formats.checkpoint.manifest import check_checksums, fault_of, read_manifest
 
 disk = backed_up_runs.disk
 

@@ -352,10 +352,10 @@ def _shown(request: Request, folder: Path) -> list[str]:
 KILLED = """
 import os, sys, tempfile
 from pathlib import Path
-from opsctl.hub import git_remote
-from opsctl.hub.git_remote import GitRemote
-from opsctl.hub.moment import Moment
-from opsctl.hub.patience import Patience
+from opsctl.transfer.hub import git_remote
+from opsctl.transfer.hub.git_remote import GitRemote
+from opsctl.transfer.hub.file_snapshot import Moment
+from opsctl.transfer.hub.retry_policy import Patience
 git_remote.LARGEST_REGULAR_BYTES = 5000
 url, token, *paths = sys.argv[1], os.environ["THE_TOKEN"], *sys.argv[2:]
 add = {Path(path).name: Moment(os.open(path, os.O_RDONLY)) for path in paths}

@@ -16,17 +16,17 @@ from opsctl.transfer.hub.retry_policy import Patience
 from opsctl.transfer.hub.uploader import FILES, Busy, the_uploader, who_sends
 from tests.hub_server import Fault, Request
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
-from trainer.formats.lease import SILENT_S
+from trainer.formats.attempt.lease import SILENT_S
 
 __all__ = ["desk"]
 #: A process that sends checkpoints until it is told to end.
 HOLDS = """\
 import sys
 from pathlib import Path
-from opsctl.hub.patience import Patience
-from opsctl.hub.uploader import the_uploader
-from opsctl.runs.kinds import CHECKPOINTS
-from opsctl.runs.paths import RunPaths
+from opsctl.transfer.hub.retry_policy import Patience
+from opsctl.transfer.hub.uploader import the_uploader
+from opsctl.run.config.file_kinds import CHECKPOINTS
+from opsctl.run.config.paths import RunPaths
 with the_uploader(RunPaths(Path(sys.argv[1])), CHECKPOINTS, Patience(0)):
     print(flush=True)
     input()

@@ -31,7 +31,7 @@ def test_more_bytes_may_take_longer() -> None:
 
 _HANGS = """
 import threading
-from opsctl.stores.deadlines import within
+from opsctl.transfer.object_store.deadlines import within
 within(0.1, threading.Event().wait)
 """
 

@@ -145,7 +145,7 @@ def test_what_names_no_store_is_refused_in_a_line_without_its_secret(url: str, t
 _OPEN = """
 import sys
 sys.modules[sys.argv[2]] = None
-from opsctl.stores.opening import open_store
+from opsctl.transfer.object_store.opening import open_store
 open_store(sys.argv[1])
 """
 

@@ -221,10 +221,10 @@ def test_a_store_that_loses_what_it_took_is_found_before_the_last_piece(
 _PUT = f"""
 import sys
 from pathlib import Path
-from opsctl.stores import etag, s3_upload
+from opsctl.transfer.object_store import etag, s3_upload
 etag._LEAST_PART_BYTES = s3_upload._MOST_WHOLE_BYTES = {PART}
-from opsctl.stores.opening import open_store
-from opsctl.stores.types import ANYTHING
+from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.types import ANYTHING
 folder = Path(sys.argv[2])
 with open_store(sys.argv[1]) as store:
     store.put(folder, {{path.name: ANYTHING for path in folder.iterdir()}}, last=["manifest.json"]).raise_faults()
@@ -423,10 +423,10 @@ _PEAK = """
 import sys
 from pathlib import Path
 import botocore.session
-from opsctl.stores import etag, s3_upload
-from opsctl.stores.opening import open_store
-from opsctl.stores.tars import put_tar
-from opsctl.stores.types import ANYTHING
+from opsctl.transfer.object_store import etag, s3_upload
+from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.tars import put_tar
+from opsctl.transfer.object_store.types import ANYTHING
 url, folder, kind = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 if kind != "whole":
     etag._LEAST_PART_BYTES = s3_upload._MOST_WHOLE_BYTES = 5 << 20

@@ -18,8 +18,8 @@ from opsctl.run.logs.attempt_lines import AttemptStart, write_attempt_start
 from opsctl.run.logs.pulse import pulse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.state.chains import Chain, append_chain
-from trainer.formats.leave_lines import Reason, leave_line
-from trainer.formats.log_lines import (
+from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.log_lines import (
     CheckpointSaved,
     Evaluation,
     perplexity,
@@ -27,7 +27,7 @@ from trainer.formats.log_lines import (
     write_checkpoint_line,
     write_evaluation,
 )
-from trainer.formats.training_line import TrainingLine, write_training_line
+from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 BEGAN = datetime(2022, 3, 11, 19, 42, tzinfo=UTC)
 SPIKE_AT, EVERY_SAVE, EVERY_EVALUATION = 0.6, 1000, 2500

@@ -15,8 +15,8 @@ from opsctl.ui.report.curves import ALERT, KILL, REVISION, SAVE, SKIP, SPIKE, ST
 from opsctl.ui.report.log_tables import progress, starts
 from opsctl.ui.report.rows import COLUMNS
 from tests.unit.ui.report.made import log_text
-from trainer.formats.guard_lines import RunAgain, write_run_again
-from trainer.formats.training_line import TrainingLine, write_training_line
+from trainer.formats.logs.guard_lines import RunAgain, write_run_again
+from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from opsctl.monitoring.snapshot import Snapshot
 from opsctl.ui.status.open_findings import OpenFinding, with_memory
 from opsctl.ui.status.overview import Overview, findings
 from tests.unit.monitoring.jobs import NOW
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 
 def iteration(number: int = 500, total: int = 1000, samples: int | None = 16000) -> TrainingLine:

@@ -24,7 +24,7 @@ from opsctl.ui.status.screen import status_lines
 from tests.facts import missing
 from tests.unit.monitoring.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
 from tests.unit.ui.status.runs import iteration, now, opened, run
-from trainer.formats.lease import Holder
+from trainer.formats.attempt.lease import Holder
 
 OPEN = Attempt(number=1, id="a", job_id=13, array_job_id=12, array_task="1", user="bob", opened_at=NOW)
 

@@ -26,7 +26,7 @@ from tests.facts import missing
 from tests.printed_json import printed
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 from tests.unit.ui.status.runs import iteration, now, opened, run
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import Failure
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 HEALTHY = run(

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from opsctl.ui.tui.log_lines import told_line
-from trainer.formats.training_line import TrainingLine, write_training_line
+from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 LINE = TrainingLine(
     iteration=181, total_iterations=600, consumed_samples=5792, seconds_per_iteration=0.53, loss=4.47649, grad_norm=0.4

@@ -25,7 +25,7 @@ from opsctl.ui.tui.panel import Section, Shown, cut, fitted, next_save, panel_li
 from tests.unit.monitoring.jobs import NOW
 from tests.unit.ui.status.runs import now, opened
 from tests.unit.ui.status.test_screen import HEALTHY
-from trainer.formats.training_line import TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 SAVES = SaveSchedule((SavePhase(200),))

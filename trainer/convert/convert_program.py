@@ -1,0 +1,94 @@
+"""`python -m trainer.convert.convert_program FOLDER --to universal|native --output DIR`.
+
+Between checkpoints of this trainer, of any layout, and DeepSpeed's universal ones. `opsctl checkpoints convert` starts
+it. Nothing half-written has its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer.convert.command_line import run_program
+from trainer.core.console import printable
+from trainer.core.preload import set_process_defaults
+from trainer.formats.checkpoint.exchanged import ConvertedCheckpoint
+from trainer.formats.json_text import printed_json_text
+
+_UNIVERSAL, _NATIVE = "universal", "native"
+_LAYOUT = {"tensor": "tensor_parallel", "pipeline": "pipeline_parallel", "data": "data_parallel"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's options; `opsctl checkpoints convert` has the same."""
+    result = argparse.ArgumentParser(
+        "python -m trainer.convert.convert_program",
+        description="Checkpoints to DeepSpeed's universal format, and out of it.",
+        allow_abbrev=False,
+    )
+    result.add_argument("folder", type=Path, help="a checkpoint, or a folder that names its latest")
+    result.add_argument("--to", choices=[_UNIVERSAL, _NATIVE], required=True)
+    result.add_argument("--output", type=Path, required=True, help="the new folder")
+    for option in _LAYOUT.values():
+        name = option.replace("_", "-")
+        result.add_argument(f"--{name}", type=int, metavar="N", help="of the checkpoint to write [default: 1]")
+    result.add_argument("--workers", type=int, help="processes [default: one per core, at most 16]")
+    result.add_argument("--dry-run", action="store_true", help="say what would be written")
+    result.add_argument("--json", action="store_true", help="print JSON with schema_version")
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."""
+    own = parser()
+    arguments = own.parse_args(argv)
+    layout = {part: getattr(arguments, option) for part, option in _LAYOUT.items()}
+    if arguments.to == _UNIVERSAL and any(layout.values()):
+        own.error("a universal checkpoint has no layout: leave out --tensor-parallel and the others")
+    if any(value is not None and value < 1 for value in (*layout.values(), arguments.workers)):
+        own.error("--workers and each part of a layout are 1 at least")
+    return run_program(lambda: _convert(arguments, {part: value or 1 for part, value in layout.items()}))
+
+
+def _convert(arguments: argparse.Namespace, layout: Mapping[str, int]) -> None:
+    set_process_defaults(2)  # several processes, forked after torch is imported: none of them may have threads
+    from trainer.convert.conversion import to_native, to_universal
+    from trainer.convert.output import refuse_taken
+    from trainer.convert.sources import open_source
+    from trainer.convert.workers import default_workers
+
+    refuse_taken(arguments.output)
+    source = open_source(arguments.folder)
+    workers = arguments.workers or default_workers()
+    if arguments.to == _UNIVERSAL:
+        done = to_universal(source, arguments.output, workers, arguments.dry_run)
+    else:
+        done = to_native(source, layout, arguments.output, workers, arguments.dry_run)
+    if arguments.json:
+        sys.stdout.write(printed_json_text("converted", done))
+    else:
+        print(report(done))
+
+
+def report(done: ConvertedCheckpoint) -> str:
+    """What a person reads at the end."""
+    layout = f"TP {done.layout['tensor']} x PP {done.layout['pipeline']} x DP {done.layout['data']}"
+    size = f"{done.bytes / 1e9:.3g} GB"
+    written = f"{size} are needed" if done.dry_run else f"{size} in {done.files:,} files"
+    rows = [
+        ("source", printable(done.source)),
+        ("output", printable(done.output)),
+        ("iteration", f"{done.iteration:,}, {done.consumed_train_samples:,} samples"),
+        ("parameters", f"{done.parameters:,}, {done.precision}"),
+        ("layout", layout if done.to == _NATIVE else f"none (was {layout})"),
+        ("would write" if done.dry_run else "written", written),
+    ]
+    return "\n".join(f"{name:<11} {value}" for name, value in rows)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.exit(code)

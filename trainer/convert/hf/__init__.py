@@ -1,0 +1,5 @@
+"""Hugging Face transformers' folders: to and from a checkpoint, tensor by tensor."""
+
+from trainer.core.preload import set_process_defaults
+
+set_process_defaults(1)  # before the first of these modules imports torch, and with it DeepSpeed

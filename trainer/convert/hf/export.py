@@ -1,0 +1,143 @@
+"""One checkpoint as a folder of transformers': planned from shapes alone, written beside, renamed into place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from trainer.checkpoint.saved_state import SavedState
+from trainer.convert.hf.documents import About, Documents, documents
+from trainer.convert.hf.saved_model import SavedModel
+from trainer.convert.hf.tensor_file import TensorFile, divided, read_tensor_file, write_tensors
+from trainer.convert.output import being_written
+from trainer.core.files import create_file, write_atomically
+from trainer.data.progress import Progress
+from trainer.formats.checkpoint.exchanged import ExportedModel
+from trainer.formats.checkpoint.manifest import Found, Manifest, tag_of
+from trainer.formats.errors import CheckpointError
+
+FILE_BYTES = 5_000_000_000
+#: In the header of every file of weights: whose they are.
+_ITERATION, _CHECKPOINT = "iteration", "checkpoint"
+
+
+@dataclass(frozen=True)
+class Export:
+    """One checkpoint's folder before it is written."""
+
+    model: SavedModel
+    manifest: Manifest
+    files: list[TensorFile]
+    documents: Documents
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole folder."""
+        return sum(file.bytes for file in self.files) + self.documents.bytes
+
+    def said(self, folder: Path, state: str) -> ExportedModel:
+        """What is printed of it."""
+        notices = []
+        if self.model.widened:
+            notices.append(f"saved without fp32 weights: those in {self.manifest.precision} are widened")
+        if not self.documents.has_tokenizer:
+            notices.append("no tokenizer: where a text ends is unknown to generation")
+        return ExportedModel(
+            iteration=self.manifest.iteration,
+            folder=str(folder.absolute()),
+            state=state,
+            format=self.model.family.name,
+            dtype=self.model.dtype,
+            files=len(self.files),
+            parameters=sum(entry.size for entry in self.model.entries),
+            bytes=self.bytes,
+            tokenizer=self.documents.has_tokenizer,
+            notices=notices,
+        )
+
+
+def planned(found: Found, family: str | None, dtype: str | None, file_bytes: int, about: About) -> Export:
+    """The folder of a checkpoint. Raises CheckpointError for what its format cannot express."""
+    model = SavedModel(SavedState(found.folder, found.manifest), found.manifest, family, dtype)
+    files = divided(model.entries, file_bytes, _notes(found.manifest))
+    return Export(model, found.manifest, files, documents(model, found.manifest, files, about))
+
+
+def planned_repair(found: Found, target: Path, family: str | None, about: About) -> Export:
+    """The folder of a checkpoint whose weights are in `target` already, of whatever type and in however many files.
+
+    Raises CheckpointError where they are not there, or are not this checkpoint's.
+    """
+    files = _files_there(target)
+    dtypes = {entry.dtype for file in files for entry in file.entries}
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    if len(names) != 1:
+        raise CheckpointError(f"{target} has weights of several types ({', '.join(names)}): export it anew elsewhere")
+    model = SavedModel(SavedState(found.folder, found.manifest), found.manifest, family, names[0])
+    _refuse_other_weights(target, files, model, _notes(found.manifest))
+    return Export(model, found.manifest, files, documents(model, found.manifest, files, about))
+
+
+def write(export: Export, target: Path) -> None:
+    """Write the folder, which is not there or empty. Raises CheckpointError and OSError; nothing is left of it then."""
+    total = sum(entry.bytes for entry in export.model.entries)
+    with being_written(target, export.bytes) as folder, Progress(f"writing {target.name}", total) as progress:
+        done = 0
+        for file in export.files:
+            for written in write_tensors(folder, file, export.model.tensor):
+                done += written
+                progress.reached(done)
+        for name, text in export.documents.texts.items():
+            with os.fdopen(create_file(folder / name), "w", encoding="utf-8") as sink:
+                sink.write(text)
+                sink.flush()
+                os.fsync(sink.fileno())
+
+
+def repair(export: Export, target: Path) -> None:
+    """Write all but the weights anew. Raises OSError."""
+    for name, text in export.documents.texts.items():
+        write_atomically(target / name, text)
+
+
+def is_written(export: Export, target: Path) -> bool:
+    """Whether `target` has exactly these weights, whole, and a file of every other name."""
+    there = all((target / name).is_file() for name in export.documents.texts)
+    return there and all(file.is_written(target) for file in export.files)
+
+
+def _notes(manifest: Manifest) -> dict[str, str]:
+    """What the headers say; `format` is what transformers asks for."""
+    digest = xxhash.xxh64()
+    for name, file in sorted(manifest.files.items()):
+        digest.update(f"{name} {file.xxh64}\n".encode())
+    return {"format": "pt", _ITERATION: str(manifest.iteration), _CHECKPOINT: digest.hexdigest()}
+
+
+def _files_there(target: Path) -> list[TensorFile]:
+    paths = sorted(target.glob("model*.safetensors"))
+    if not paths:
+        raise CheckpointError(f"{target} has no weights to write anything beside: leave out --metadata-only")
+    return [read_tensor_file(path) for path in paths]
+
+
+def _refuse_other_weights(target: Path, files: list[TensorFile], model: SavedModel, notes: dict[str, str]) -> None:
+    for file in files:
+        if any(file.notes.get(name) != notes[name] for name in (_ITERATION, _CHECKPOINT)):
+            theirs = file.notes.get(_ITERATION)
+            said = "of nobody knows which checkpoint" if theirs is None else f"those of a {tag_of(int(theirs))}"
+            raise CheckpointError(
+                f"{target / file.name} has weights {said}, not of this {tag_of(int(notes[_ITERATION]))}: "
+                "give the checkpoint that was exported there, or another --output"
+            )
+    there = {entry.name: entry.shape for file in files for entry in file.entries}
+    wanted = {entry.name: entry.shape for entry in model.entries}
+    if there != wanted:
+        name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
+        raise CheckpointError(
+            f"{target}: {name} is {there.get(name) or 'missing'}, the checkpoint has {wanted.get(name) or 'none'}: "
+            "export it anew elsewhere"
+        )

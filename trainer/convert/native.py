@@ -1,0 +1,254 @@
+"""Writing a checkpoint as the engine saves it, of any layout, from the states of whole parameters.
+
+A file at a time in each worker, and of a file a part of one parameter: a rank's own state need not fit into memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint.optimizer_states import MASTER
+from trainer.checkpoint.saved_state import Part
+from trainer.checkpoint.write import write
+from trainer.convert.states import States, counts_steps
+from trainer.convert.streamed_file import StreamedFile
+from trainer.core.dtypes import DTYPES
+from trainer.formats.checkpoint.manifest import SavedFile, SavedParameter
+from trainer.formats.checkpoint.partitions import (
+    Cut,
+    FlatGroup,
+    engine_name,
+    flat_groups,
+    optimizer_file,
+    rank_shape,
+    stages,
+    state_file,
+    weights_file,
+)
+from trainer.formats.errors import CheckpointError
+
+#: How many elements of a file's tensors there are, and what writes the file into a folder.
+Task = tuple[int, Callable[[Path], dict[str, SavedFile]]]
+
+
+@dataclass(frozen=True)
+class NativeFiles:
+    """All files of a checkpoint but its manifest.
+
+    parameters: as they shall be saved; rows of padding that `states` do not have are zero. client_state: what a model
+    rank's file shall have; the engine's part of it is made to fit the layout. Raises ValueError where the layout does
+    not fit the model.
+    """
+
+    states: States
+    parameters: tuple[SavedParameter, ...]
+    cut: Cut
+    precision: str
+    client_state: Callable[[int], Mapping[str, Any]]
+
+    @cached_property
+    def _stages(self) -> list[list[SavedParameter]]:
+        return stages(self.parameters, self.cut)
+
+    @cached_property
+    def _groups(self) -> list[list[FlatGroup]]:
+        return [flat_groups(stage, self.cut) for stage in self._stages]
+
+    @cached_property
+    def _first_state(self) -> Mapping[str, Any]:
+        return self.client_state(0)
+
+    @cached_property
+    def _common(self) -> dict[str, Any]:
+        return self.states.common_state()
+
+    def tasks(self) -> list[Task]:
+        """Every file by itself, the largest first."""
+        tensor_ranks, kinds = range(self.cut.tensor), 1 + len(self.states.moments)
+        if self.states.moments:
+            _ = self._common, self._first_state  # read once, before the work is shared
+        layers: dict[int, list[SavedParameter]] = {}
+        for one in self.parameters:
+            layers.setdefault(one.layer, []).append(one)
+        found: list[Task] = []
+        for layer, parameters in layers.items():
+            size = sum(math.prod(rank_shape(one, self.cut.tensor)) for one in parameters)
+            found += [(size, partial(self._write_weights, parameters, layer, rank)) for rank in tensor_ranks]
+        for stage in range(self.cut.pipeline):
+            size = sum(group.partition for group in self._groups[stage]) * kinds
+            for rank in tensor_ranks:
+                found.append((0, partial(self._write_state, stage, rank)))
+                if self.states.moments:
+                    found += [
+                        (size, partial(self._write_optimizer, stage, rank, data)) for data in range(self.cut.data)
+                    ]
+        return sorted(found, key=lambda task: task[0], reverse=True)
+
+    def size_bytes(self) -> int:
+        """What they take on disk, and a little more."""
+        around = 1 << 16
+        width = DTYPES[self.precision].itemsize
+        weights = sum(math.prod(one.shape) for one in self.parameters) * self.cut.tensor * width
+        return weights + sum(size * 4 + around for size, _ in self.tasks())
+
+    def _write_weights(
+        self, parameters: list[SavedParameter], layer: int, tensor_rank: int, folder: Path
+    ) -> dict[str, SavedFile]:
+        """One tensor rank's weights of a layer."""
+        file = StreamedFile()
+        contents: OrderedDict[str, Tensor] = OrderedDict()
+        for one in parameters:
+            held = file.tensor(rank_shape(one, self.cut.tensor), DTYPES[self.precision])
+            contents[one.name_in_layer] = held
+            file.fill(held, 0, partial(self._read, one, self._rank_part(one, tensor_rank), None))
+        name = weights_file(layer, tensor_rank)
+        return {name: file.write(contents, folder / name)}
+
+    def _write_state(self, stage: int, tensor_rank: int, folder: Path) -> dict[str, SavedFile]:
+        """What a stage's tensor rank has beside weights and optimizer states."""
+        groups = (True, False)
+        shapes = [
+            OrderedDict(
+                (engine_name(one), torch.Size(rank_shape(one, self.cut.tensor)))
+                for one in self._stages[stage]
+                if one.decays == decays
+            )
+            for decays in groups
+        ]
+        model_rank = self.cut.model_rank(stage, tensor_rank)
+        contents = {
+            **self.client_state(model_rank),
+            "param_shapes": [one for one in shapes if one],
+            "dp_world_size": self.cut.data,
+            "mp_world_size": self.cut.tensor * self.cut.pipeline,
+            "checkpoint_parallel_dimensions": {"pp_degree": self.cut.pipeline, "tp_degree": self.cut.tensor},
+        }
+        return write({state_file(model_rank): lambda: contents}, folder)
+
+    def _write_optimizer(self, stage: int, tensor_rank: int, data_rank: int, folder: Path) -> dict[str, SavedFile]:
+        """One data rank's part of a stage and tensor rank's optimizer states."""
+        file, groups = StreamedFile(), self._groups[stage]
+        is_bf16 = self.precision == "bf16"
+        by_name = {engine_name(one): one for one in self._stages[stage]}
+        masters, moving = [], {}
+        for number, group in enumerate(groups):
+            # BF16_Optimizer keeps the padding of the fp32 weights, ZeRO's does not.
+            elements = group.partition if is_bf16 else group.filled(data_rank)
+            flat = {MASTER: file.tensor((elements,), torch.float32, requires_grad=True)}
+            flat |= {which: file.tensor((group.partition,), torch.float32) for which in self.states.moments}
+            for name in group.addresses(data_rank):
+                self._fill(file, flat, group, by_name[name], tensor_rank, data_rank)
+            masters.append(flat.pop(MASTER))
+            first = by_name[next(iter(group.places))].name
+            steps = {"step": torch.tensor(self.states.step(first))} if counts_steps(self.states) else {}
+            moving[number] = {**steps, **flat}
+        contents = self._about_optimizer(stage, data_rank, masters, moving)
+        name = optimizer_file(data_rank, self.cut.model_rank(stage, tensor_rank), self.precision)
+        return {name: file.write(contents, folder / name)}
+
+    def _fill(
+        self,
+        file: StreamedFile,
+        flat: Mapping[str, Tensor],
+        group: FlatGroup,
+        one: SavedParameter,
+        tensor_rank: int,
+        data_rank: int,
+    ) -> None:
+        """Have the elements of a parameter that a data rank has put into its flat tensors."""
+        for fragment in group.fragments(engine_name(one)):
+            if fragment.data_rank == data_rank:
+                for which, tensor in flat.items():
+                    values = partial(self._elements, one, which, tensor_rank, fragment.first, fragment.elements)
+                    file.fill(tensor, fragment.start, values)
+
+    def _elements(self, one: SavedParameter, which: str, tensor_rank: int, first: int, elements: int) -> Tensor:
+        """So many elements, row after row, of what a tensor rank has of a parameter; only these rows are read."""
+        rows, *columns = self._rank_part(one, tensor_rank)
+        width = math.prod(rank_shape(one, self.cut.tensor)[1:])
+        top, bottom = first // width, -(-(first + elements) // width)
+        part = (slice(rows.start + top, rows.start + bottom), *columns)
+        return self._read(one, part, which).reshape(-1)[first - top * width :][:elements]
+
+    def _read(self, one: SavedParameter, part: Part, which: str | None) -> Tensor:
+        """A part of the weights (None) or of what the optimizer has; zeros for rows that the states do not have."""
+        has, rows = self.states.parameters[one.name].shape[0], part[0]
+        there = (slice(min(rows.start, has), min(rows.stop, has)), *part[1:])
+        states = self.states
+        found = states.weight(one.name, there) if which is None else states.optimizer(one.name, which, there)
+        beyond = rows.stop - rows.start - found.shape[0]
+        return torch.cat((found, found.new_zeros(beyond, *found.shape[1:]))) if beyond else found
+
+    def _rank_part(self, one: SavedParameter, tensor_rank: int) -> Part:
+        """Which part of a parameter a tensor rank has."""
+        shape = rank_shape(one, self.cut.tensor)
+        begins = [tensor_rank * size if dim == one.split_dim else 0 for dim, size in enumerate(shape)]
+        return tuple(slice(begin, begin + size) for begin, size in zip(begins, shape, strict=True))
+
+    def _about_optimizer(
+        self, stage: int, data_rank: int, masters: list[Tensor], moving: dict[int, dict[str, Tensor]]
+    ) -> dict[str, Any]:
+        """A file of optimizer states around its tensors, in the order in which the engine has it."""
+        groups = self._groups[stage]
+        of_rank: dict[str, Any] = {
+            "base_optimizer_state": {"state": moving, "param_groups": self._param_groups(groups)},
+            "single_partition_of_fp32_groups": masters,
+            "group_paddings": [self._padding(group, data_rank) for group in groups],
+            "param_alignment_paddings": [[0] * len(group.places) for group in groups],
+            "partition_count": [self.cut.data] * len(groups),
+            "param_slice_mappings": [self._mapping(group, data_rank) for group in groups],
+        }
+        common = self._common
+        order = _BF16_ORDER if self.precision == "bf16" else _ZERO_ORDER
+        states = {
+            key: of_rank[key] if key in of_rank else common[key] for key in order if key in of_rank or key in common
+        }
+        about = {key: value for key, value in self._first_state.items() if key in ("ds_config", "ds_version")}
+        return {"optimizer_state_dict": states, **about}
+
+    def _param_groups(self, groups: list[FlatGroup]) -> list[dict[str, Any]]:
+        """The optimizer's own groups, each of one flat parameter."""
+        found = self._common["param_groups"]
+        if len(found) != len(groups):
+            raise CheckpointError(f"the optimizer has {len(found)} groups of parameters, the model {len(groups)}")
+        return [
+            {**about, "names": list(group.places), "params": [number]}
+            if "names" in about
+            else {**about, "params": [number]}
+            for number, (about, group) in enumerate(zip(found, groups, strict=True))
+        ]
+
+    def _padding(self, group: FlatGroup, data_rank: int) -> int:
+        """As the engine counts it: BF16_Optimizer has the last rank answer for all of it."""
+        if self.precision != "bf16":
+            return group.partition - group.filled(data_rank)
+        is_last = data_rank == self.cut.data - 1
+        return group.partition * self.cut.data - group.elements if is_last else 0
+
+    def _mapping(self, group: FlatGroup, data_rank: int) -> OrderedDict[str, Any]:
+        from deepspeed.utils.tensor_fragment import fragment_address
+
+        return OrderedDict(
+            (name, fragment_address(numel=elements, start=start))
+            for name, (start, elements) in group.addresses(data_rank).items()
+        )
+
+
+_BF16_ORDER = (
+    *("clip_grad", "base_optimizer_state", "single_partition_of_fp32_groups", "group_paddings", "partition_count"),
+    *("ds_version", "param_slice_mappings"),
+)
+_ZERO_ORDER = (
+    *("loss_scaler", "dynamic_loss_scale", "overflow", "clip_grad", "base_optimizer_state"),
+    *("single_partition_of_fp32_groups", "zero_stage", "group_paddings", "param_alignment_paddings"),
+    *("partition_count", "ds_version", "param_slice_mappings"),
+)

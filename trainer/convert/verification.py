@@ -1,0 +1,148 @@
+"""Every byte of checkpoints against their manifests: `python -m trainer.convert.verification`.
+
+Prints a line of JSON for each folder: {"folder", "files", "bytes", "problems", "damage", "manifest_xxh64"}, with a
+sentence for every file that is missing, short or not what was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.convert.workers import default_workers, each
+from trainer.core.files import read_plain
+from trainer.data.progress import Progress
+from trainer.formats.checkpoint.manifest import (
+    LARGEST_MANIFEST_BYTES,
+    MANIFEST,
+    SavedFile,
+    checksum,
+    decode_manifest,
+    iteration_of,
+    tag_of,
+)
+from trainer.formats.checkpoint.verification import digest_of
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import json_line
+
+#: Errors of this account, this process or a server that does not answer. They say nothing about a file's contents.
+_NO_DAMAGE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN),
+        *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EREMOTEIO),
+    }
+)
+
+
+class File(NamedTuple):
+    """A file of a checkpoint, with what its manifest says of it."""
+
+    folder: Path
+    name: str
+    saved: SavedFile
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a checkpoint."""
+
+    text: str  # a clause with the file's name
+    is_damage: bool = True  # False: the file could not be read, which says nothing about its contents
+
+
+@dataclass
+class Checked:
+    """The result of a check of one checkpoint."""
+
+    folder: Path
+    manifest_xxh64: str | None = None  # None: the manifest cannot be read
+    files: list[File] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the line of the program's output."""
+        return {
+            "folder": str(self.folder),
+            "files": len(self.files),
+            "bytes": sum(file.saved.bytes for file in self.files),
+            "problems": [one.text for one in self.problems],
+            "damage": [one.text for one in self.problems if one.is_damage],
+            "manifest_xxh64": self.manifest_xxh64,
+        }
+
+
+def problem_of(file: File) -> Problem | None:
+    """Return what is wrong with a file; None when every byte is as it was written."""
+    path = file.folder / file.name
+    try:
+        size = path.stat().st_size
+        if size != file.saved.bytes:
+            return Problem(f"{file.name} has {size} bytes instead of {file.saved.bytes}")
+        found = checksum(path)
+    except FileNotFoundError:
+        return Problem(f"{file.name} is missing")
+    except OSError as error:
+        return Problem(f"{file.name} cannot be read: {error.strerror}", error.errno not in _NO_DAMAGE)
+    if found == file.saved.xxh64:
+        return None
+    return Problem(f"{file.name} has checksum {found} instead of {file.saved.xxh64}")
+
+
+def verify(folders: Sequence[Path], workers: int) -> list[Checked]:
+    """Read every file of the checkpoints, and compare it with the manifests."""
+    found = [_begun(folder) for folder in folders]
+    files = [file for one in found for file in one.files]
+    of_folder = {one.folder: one for one in found}
+    done_bytes = 0
+    with Progress("verifying", sum(file.saved.bytes for file in files)) as progress:
+
+        def done(index: int) -> None:
+            nonlocal done_bytes
+            done_bytes += files[index].saved.bytes
+            progress.reached(done_bytes)
+
+        for file, problem in zip(files, each(files, problem_of, workers, done), strict=True):
+            of_folder[file.folder].problems += [problem] if problem else []
+    return found
+
+
+def _begun(folder: Path) -> Checked:
+    """Return the files that are to be read, and what is wrong with the manifest itself."""
+    path, checked = folder / MANIFEST, Checked(folder)
+    try:
+        data = read_plain(path, LARGEST_MANIFEST_BYTES)
+        manifest = decode_manifest(data, path)
+    except CheckpointError as error:
+        checked.problems.append(Problem(str(error)))
+        return checked
+    except OSError as error:
+        text = "is missing, so this checkpoint was never finished"
+        is_missing = isinstance(error, FileNotFoundError)
+        checked.problems.append(Problem(f"{path} {text}" if is_missing else f"{path} cannot be read: {error.strerror}"))
+        return checked
+    checked.manifest_xxh64 = digest_of(data)
+    checked.files = [File(folder, name, saved) for name, saved in sorted(manifest.files.items())]
+    # What is another checkpoint's manifest is wrong though every file is as it says.
+    if manifest.iteration != iteration_of(folder.name):
+        checked.problems.append(Problem(f"{path} is that of {tag_of(manifest.iteration)}"))
+    return checked
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check every folder that is named; 0 however much is wrong with them."""
+    parser = argparse.ArgumentParser(prog="trainer.convert.verification")
+    parser.add_argument("--workers", type=int, default=default_workers())
+    parser.add_argument("folders", type=Path, nargs="+")
+    given = parser.parse_args(arguments)
+    for checked in verify(given.folders, max(1, given.workers)):
+        print(json_line(checked.as_json()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Basic parts of the trainer: printing, small files, moved folders, dtypes, imports of torch."""

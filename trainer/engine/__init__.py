@@ -1,0 +1,1 @@
+"""DeepSpeed's pipeline engine and everything that touches its private members."""

@@ -1,0 +1,268 @@
+"""From options to a training engine, and one step of it.
+
+    parallel = initialize(options)
+    engine = build_engine(options, parallel, Vocabulary.of(tokens, options))
+    result = train_step(engine, items, learning_rate=3e-4)
+
+`items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages
+in the middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data
+rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.model.attention import masks_notices
+from trainer.model.batch import EngineItem
+from trainer.parallel.process_groups import Parallel, initialize
+from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.recomputation import ATTENTION, BLOCK, recomputed
+from trainer.recipe.vocabulary import Vocabulary
+
+import deepspeed  # isort: skip  # process_groups has imported it the quick way
+from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
+from deepspeed.runtime.pipe.schedule import ReduceTiedGrads  # isort: skip
+from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS  # isort: skip
+
+from trainer.model.pipeline import GPTPipeline  # isort: skip
+from trainer.engine.accumulation import EngineAccumulation  # isort: skip
+from trainer.engine.folded_step import fold_step  # isort: skip
+from trainer.engine.held_update import Decides, held_update  # isort: skip
+from trainer.optim.parameters import build_optimizer  # isort: skip
+from trainer.engine.one_replica import leave_gradients  # isort: skip
+from trainer.optim.step_numbers import StepNumbers, Votes, measure_once  # isort: skip
+from trainer.engine.sends import send_meanwhile  # isort: skip
+
+__all__ = [
+    "Decides",
+    "PipelineEngine",
+    "StepResult",
+    "Vocabulary",
+    "build_engine",
+    "build_model",
+    "configuration_notices",
+    "count_skipped_step",
+    "evaluate_step",
+    "gradient_norm",
+    "initialize",
+    "masks_notices",
+    "parameters_norm",
+    "replica_loss",
+    "train_step",
+]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step measured; the same on every rank. Skipped: no weight changed, by an overflow or a decision.
+
+    votes: the sum over all ranks of each value that they brought into it.
+    """
+
+    loss: float
+    gradient_norm: float
+    loss_scale: float | None
+    skipped: bool
+    votes: tuple[float, ...] = ()
+
+
+def build_model(
+    options: Options, parallel: Parallel, vocabulary: Vocabulary, draws_weights: bool = True
+) -> GPTPipeline:
+    """This rank's stage of the model, on its device. Collective. Without `draws_weights` matrices are 0."""
+    shape = ModelShape.of(options, vocabulary)
+    recompute = recomputed(options)
+    return GPTPipeline(
+        shape if draws_weights else dataclasses.replace(shape, init_std=0.0),
+        parallel,
+        options.pp_partition_method,
+        blocks_per_checkpoint=options.checkpoint_num_layers if recompute == BLOCK else 0,
+        recompute_attention=recompute == ATTENTION,
+        synchronize_replicated=options.sync_tp_duplicated_parameters,
+        split_checkpoints=options.partition_activations or options.distribute_checkpointed_activations,
+        masks_labels=options.eod_mask_loss,
+    )
+
+
+def build_engine(
+    options: Options, parallel: Parallel, vocabulary: Vocabulary, draws_weights: bool = True
+) -> PipelineEngine:
+    """DeepSpeed's pipeline engine over the model. Collective. Raises OptionsError for fp16 without a GPU.
+
+    draws_weights: whether the training begins with these; a checkpoint's are read over them all.
+    """
+    if options.fp16 and parallel.device.type != "cuda":
+        raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
+    model = build_model(options, parallel, vocabulary, draws_weights)
+    optimizer, config = build_optimizer(model, options, parallel.operations.adam), _configuration(options)
+    if type(optimizer) not in ZERO_SUPPORTED_OPTIMIZERS:  # it warns of every class that it does not list
+        ZERO_SUPPORTED_OPTIMIZERS.append(type(optimizer))
+    with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory, which on a CPU is none
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+    send_meanwhile(engine)
+    if parallel.data_size == 1:
+        leave_gradients(engine)
+    engine.numbers = measure_once(engine, parallel)
+    if parallel.is_last_stage:
+        model.loss_fn.accumulation = EngineAccumulation(engine, model.output_weight)
+    fold_step(engine)
+    if options.fp16 and options.accumulate_allreduce_grads_in_fp32:
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, ReduceTiedGrads: _add_up_tied_gradients}
+    return engine
+
+
+def _add_up_tied_gradients(engine: PipelineEngine) -> None:
+    """Over the stages that have the word embedding, from where ZeRO accumulates its gradient. Collective.
+
+    DeepSpeed 0.19.8 looks for it in `grad` alone, which is empty where fp16 accumulates in fp32: each stage would train
+    a copy of its own.
+    """
+    for weight, group in engine.module.get_tied_weights_and_groups():
+        dist.all_reduce(engine.optimizer.get_param_gradient_attribute(weight), group=group)
+
+
+def train_step(
+    engine: PipelineEngine,
+    items: Iterator[EngineItem] | None,
+    learning_rate: float,
+    decides: Decides | None = None,
+    votes: Votes = tuple,
+    consumed_samples: int | None = None,
+) -> StepResult:
+    """One optimizer step at `learning_rate` on the next global batch. Collective.
+
+    decides: asked before the update, on every rank, what to do with it; on every rank alike. votes: asked right before
+    that, on every rank for its own; the step's one small collective carries them.
+    Micro-batches for a model with dropout carry the index of their first sample. It is read off the device, one by one,
+    unless `consumed_samples` says how many came before this global batch. The batch size is the engine's:
+    `engine.set_train_batch_size` changes it.
+    """
+    _expect(engine, training=True)
+    for group in engine.optimizer.param_groups:
+        group["lr"] = learning_rate
+    engine.module.begin_step()
+    engine.module.places = None if consumed_samples is None else _places(engine, consumed_samples)
+    skipped_before = engine.skipped_steps
+    numbers: StepNumbers = engine.numbers
+    numbers.begin(votes)
+    with held_update(engine, numbers, decides):
+        engine.train_batch(data_iter=_counted(engine, items, engine.micro_batches))
+    scale = float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None
+    skipped = engine.skipped_steps > skipped_before
+    return StepResult(numbers.loss, gradient_norm(engine), scale, skipped, numbers.votes)
+
+
+def _places(engine: PipelineEngine, consumed_samples: int) -> Iterator[int] | None:
+    """The index of the first sample of each of this replica's micro-batches; None where nobody asks for it."""
+    module = engine.module
+    if not module.has_dropout:
+        return None
+    size, parallel = engine.train_micro_batch_size_per_gpu(), module.parallel
+    return itertools.count(consumed_samples + parallel.data_rank * size, size * parallel.data_size)
+
+
+def count_skipped_step(engine: PipelineEngine, batch_size: int) -> None:
+    """Have the engine count a step on `batch_size` samples that nobody takes, as one that it skipped itself."""
+    engine.global_steps += 1
+    engine.global_samples += batch_size
+    engine.skipped_steps += 1
+
+
+def evaluate_step(
+    engine: PipelineEngine, items: Iterator[EngineItem] | None, micro_batches: int | None = None
+) -> float:
+    """Mean loss of one global batch without training on it; of `micro_batches` per replica when given. Collective."""
+    _expect(engine, training=False)
+    items = _counted(engine, items, micro_batches or engine.micro_batches)
+    return float(engine.eval_batch(items, num_micro_batches=micro_batches))
+
+
+def _counted(
+    engine: PipelineEngine, items: Iterator[EngineItem] | None, micro_batches: int
+) -> Iterator[EngineItem] | None:
+    """The same items. Where some labels do not count, all of a global batch are read ahead to say how many do.
+
+    Otherwise a label in a micro-batch with few of them would weigh more, and the loss depend on micro-batch and DP.
+    """
+    module = engine.module
+    if not module.masks_labels or not module.parallel.is_last_stage or items is None:
+        return items
+    ahead = list(itertools.islice(items, micro_batches))
+    module.counts(math.fsum(float(mask_bs.sum()) for _, (_, mask_bs) in ahead), micro_batches)
+    return iter(ahead)
+
+
+def _expect(engine: PipelineEngine, training: bool) -> None:
+    """Have DeepSpeed's stages agree anew on what they send each other, where training sends more than evaluation."""
+    if engine.module.has_dropout and engine.module.training != training:
+        engine.reset_activation_shape()
+
+
+def gradient_norm(engine: PipelineEngine) -> float:
+    """Norm over all ranks of the last step's gradients before clipping; costs nothing, the step has computed it."""
+    norm = engine.get_global_grad_norm()
+    return float("nan") if norm is None else float(norm)
+
+
+def replica_loss(engine: PipelineEngine) -> float:
+    """The last step's loss on this rank's data-parallel replica alone: on all ranks of its pipeline the same."""
+    numbers: StepNumbers = engine.numbers
+    return numbers.replica_loss
+
+
+def parameters_norm(engine: PipelineEngine, parallel: Parallel) -> float:
+    """Norm of all parameters of the model, each counted once. Collective."""
+    squares = torch.zeros((), dtype=torch.float64, device=parallel.device)
+    for parameter in engine.module.parameters():
+        split = getattr(parameter, "tensor_model_parallel", False)
+        if (split or parallel.tensor_rank == 0) and not parameter.ds_pipe_replicated:
+            squares += parameter.detach().double().square().sum()
+    for group in (parallel.tensor_group, parallel.pipeline_group):
+        dist.all_reduce(squares, group=group)
+    return float(squares.sqrt())
+
+
+def configuration_notices(options: Options) -> list[str]:
+    """What to say of a configuration that is not taken as it stands. Raises OptionsError as `build_engine` does."""
+    loaded = _file_of(options)
+    _configuration(options)
+    return stage_notices(options, loaded)
+
+
+def _configuration(options: Options) -> dict[str, Any]:
+    """The options' configuration, with what a file given with --deepspeed-config adds."""
+    loaded = _file_of(options)
+    if loaded is None:
+        return engine_config(options)
+    try:
+        return merged_with_file(options, loaded)
+    except ValueError as error:
+        raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
+
+
+def _file_of(options: Options) -> dict[str, Any] | None:
+    """What stands in the file given with --deepspeed-config, None without one."""
+    if options.deepspeed_config is None:
+        return None
+    try:
+        loaded = json.loads(Path(options.deepspeed_config).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
+    if not isinstance(loaded, dict):
+        raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: it holds no JSON object")
+    return loaded

@@ -1,0 +1,145 @@
+"""Which samples each iteration of a training read: batch sizes and skipped ranges as they were from start to start.
+
+A checkpoint's history says at which iteration each start began and what it changed; what is in force is in its
+settings, and what the options say counts from the checkpoint on. What a spike guard left out is out for good: the
+training was rolled back to before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.formats.checkpoint.manifest import Manifest
+from trainer.formats.errors import DataError
+from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations
+from trainer.recipe.schedule import BatchRamp
+
+#: The settings that decide it.
+_DECIDING = ("global_batch_size", "rampup_batch_size", "train_range_to_skip", "skip_train_iteration_range")
+# Starts whose iterations are counted from the beginning.
+_ANEW = ("began", "finetuned", "imported")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """From where `iteration` iterations had consumed `samples` samples on: the batch sizes, and what is skipped."""
+
+    iteration: int
+    samples: int
+    ramp: BatchRamp
+    skipped: SkippedIterations
+
+    def samples_after(self, iteration: int) -> int:
+        """Samples consumed after the iteration, by this stretch's batch sizes."""
+        consumed, left = self.samples, iteration - self.iteration
+        for stage in self.ramp.stages(consumed):
+            taken = left if stage.actual_steps is None else min(left, stage.actual_steps)
+            consumed += taken * stage.batch_size
+            left -= taken
+        return consumed
+
+
+@dataclass(frozen=True)
+class BatchHistory:
+    """A training's stretches, the earliest first. Iterations are counted from 1, samples from 0."""
+
+    stretches: tuple[Stretch, ...]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], manifest: Manifest | None) -> BatchHistory:
+        """Of a training that goes on from `manifest` (None: from its beginning) with `options`.
+
+        Where the history does not account for the samples that a manifest has, it begins at the manifest.
+        """
+        now = {name: options[name] for name in _DECIDING}
+        if manifest is None:
+            return cls((_stretch(0, 0, now),))
+        left_out = manifest.spike_guard.ranges if manifest.spike_guard is not None else ()
+        at_manifest = _stretch(manifest.iteration, manifest.consumed_train_samples, now, left_out)
+        before = _until(manifest, now, left_out)
+        if before[-1].samples_after(manifest.iteration) != manifest.consumed_train_samples:
+            before = []
+        return cls((*before, at_manifest))
+
+    def samples_after(self, iteration: int) -> int:
+        """Samples consumed after the iteration. Raises DataError where nobody knows it."""
+        stretch = self._one_with(lambda one: one.iteration <= iteration, f"iteration {iteration:,}")
+        return stretch.samples_after(iteration)
+
+    def iteration_of(self, sample: int) -> int:
+        """The iteration that reads the sample. Raises DataError where nobody knows it."""
+        stretch = self._one_with(lambda one: one.samples <= sample, f"sample {sample:,}")
+        return stretch.iteration + stretch.ramp.walk(stretch.samples, sample).steps + 1
+
+    def known_iteration_of(self, sample: int) -> int | None:
+        """The iteration that reads the sample; None where nobody knows it."""
+        return self.iteration_of(sample) if sample >= self.stretches[0].samples else None
+
+    def is_skipped(self, iteration: int) -> bool:
+        """Whether the iteration's samples were counted and not trained on."""
+        stretch = self._one_with(lambda one: one.iteration < iteration, f"iteration {iteration:,}")
+        return stretch.skipped.at(iteration) is not None
+
+    def skipped_samples(self, up_to: int) -> list[tuple[int, int]]:
+        """Samples [first, last) below `up_to` that no iteration trained on, in order, apart from each other."""
+        found: list[tuple[int, int]] = []
+        ends = [*(one.iteration for one in self.stretches[1:]), None]
+        for stretch, end in zip(self.stretches, ends, strict=True):
+            for first, last in _joined(stretch.skipped):
+                begin = max(first - 1, stretch.iteration)
+                stop = last if end is None else min(last, end)
+                if begin < stop:
+                    pair = stretch.samples_after(begin), min(up_to, stretch.samples_after(stop))
+                    found += [pair] if pair[0] < pair[1] else []
+        return found
+
+    def _one_with(self, begins_before: Callable[[Stretch], bool], what: str) -> Stretch:
+        found = [one for one in self.stretches if begins_before(one)]
+        if not found:
+            first = self.stretches[0]
+            raise DataError(
+                f"{what}: which iteration read which samples is not known before iteration {first.iteration:,} (sample "
+                f"{first.samples:,}), for the checkpoint's history does not say the batch sizes until then"
+            )
+        return found[-1]
+
+
+def _until(manifest: Manifest, now: Mapping[str, Any], left_out: Sequence[IterationRange]) -> list[Stretch]:
+    """The stretches of what led to the manifest, by its settings and what its starts changed.
+
+    now: in place of settings that an older trainer did not keep. left_out: by the spike guard.
+    """
+    starts = list(manifest.history)
+    anew = [number for number, start in enumerate(starts) if start.kind in _ANEW]
+    starts = starts[anew[-1] :] if anew else starts
+    in_force = {name: manifest.settings.get(name, now[name]) for name in _DECIDING}
+    settings = [in_force]
+    for start in reversed(starts[1:]):
+        in_force = {**in_force, **{one.name: one.before for one in start.changes if one.name in _DECIDING}}
+        settings.insert(0, in_force)
+    iterations = [0, *(start.iteration for start in starts[1:])]
+    stretches: list[Stretch] = []
+    for iteration, one in zip(iterations, settings, strict=True):
+        samples = stretches[-1].samples_after(iteration) if stretches else 0
+        stretches.append(_stretch(iteration, samples, one, left_out))
+    return stretches
+
+
+def _stretch(
+    iteration: int, samples: int, settings: Mapping[str, Any], left_out: Sequence[IterationRange] = ()
+) -> Stretch:
+    skipped = SkippedIterations((*SkippedIterations.of(settings).ranges, *left_out))
+    return Stretch(iteration, samples, BatchRamp.of(settings), skipped)
+
+
+def _joined(skipped: SkippedIterations) -> list[tuple[int, int]]:
+    """Its ranges in order, those that overlap or touch as one."""
+    joined: list[tuple[int, int]] = []
+    for one in sorted(skipped.ranges):
+        if joined and one.first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], one.last)
+        else:
+            joined.append((one.first, one.last))
+    return joined

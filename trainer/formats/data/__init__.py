@@ -1,0 +1,1 @@
+"""Data files, their notes, and the checks of a run's data."""

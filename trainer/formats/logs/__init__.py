@@ -1,0 +1,1 @@
+"""Lines of the training log, written and read back."""

@@ -1,5 +1,0 @@
-"""Hugging Face transformers' folders: to and from a checkpoint, tensor by tensor."""
-
-from trainer.preload import set_process_defaults
-
-set_process_defaults(1)  # before the first of these modules imports torch, and with it DeepSpeed

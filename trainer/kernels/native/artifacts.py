@@ -1,0 +1,127 @@
+"""What can be built, and which sources and settings make each: pure, but for reading the sources."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.kernels.native.sources import csrc_folder, kernel_sources, library_sources, with_included
+
+#: Of a kernel's compilation, whichever compiler. Divisions and roots are exact, denormals stay.
+CUDA_FLAGS = ("-std=c++17", "-fmad=false")
+#: Levels of x86-64 agree to the bit where the compiler may not fuse products and sums; a source that wants it asks.
+_CXX_FLAGS = (
+    *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC"),
+    *("-fvisibility=hidden", "-fno-gnu-unique", "-Wall", "-Wextra", "-Wno-unknown-pragmas"),
+)
+#: The chips of a build that names none: V100, A100, H100.
+ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
+#: name of a CPU's level -> what of /proc/cpuinfo says that it has it, from the highest down.
+_X86_LEVELS = {
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
+    "x86-64-v2": {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"},
+}
+#: The libraries: name -> whether it has threads by OpenMP.
+LIBRARIES = {"operations": True, "data": False}
+_FOLDER_OF = {"operations": "cpu", "data": "data"}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One thing that is built: a library for a CPU's level, or all kernels for an architecture.
+
+    key: of all that a job knows without a compiler: sources, flags, torch's version, the architecture.
+    """
+
+    name: str
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...]
+    key: str
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is kernels for a GPU."""
+        return self.name.startswith("cuda-")
+
+    @property
+    def target(self) -> str:
+        """The architecture, or the CPU's level."""
+        return self.name.partition("-")[2]
+
+
+def cuda_artifact(architecture: str) -> Artifact | None:
+    """The kernels for `sm_NN`; None where this version has none. Raises OSError for sources that cannot be read."""
+    return _artifact(f"cuda-{architecture}", kernel_sources(csrc_folder()), CUDA_FLAGS)
+
+
+def library_artifact(library: str, level: str) -> Artifact | None:
+    """A library of LIBRARIES for a CPU's level; None where this version has no sources of it. Raises OSError."""
+    threads = ("-fopenmp",) if LIBRARIES[library] else ()
+    flags = (*_CXX_FLAGS, f"-march={level}", *threads)
+    return _artifact(f"{library}-{level}", library_sources(csrc_folder(), _FOLDER_OF[library]), flags)
+
+
+def library_artifacts(levels: tuple[str, ...]) -> Iterator[Artifact]:
+    """Every library for every one of `levels`."""
+    for library in LIBRARIES:
+        for level in levels:
+            artifact = library_artifact(library, level)
+            if artifact:
+                yield artifact
+
+
+def every_level() -> tuple[str, ...]:
+    """The levels of this machine's kind of CPU, from the highest down: nodes of a cluster differ."""
+    return tuple(_X86_LEVELS) if platform.machine() == "x86_64" else ("native",)
+
+
+@functools.cache
+def own_levels() -> tuple[str, ...]:
+    """The levels that this very CPU has, from the highest down."""
+    if platform.machine() != "x86_64":
+        return ("native",)
+    try:
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    found = re.search(r"^flags\s*:(.*)$", described, re.MULTILINE)
+    return levels_of(set(found[1].split()) if found else set())
+
+
+def levels_of(flags: set[str]) -> tuple[str, ...]:
+    """The levels of a CPU with these flags of /proc/cpuinfo, from the highest down. Each has those below it."""
+    rising = list(reversed(_X86_LEVELS.items()))
+    had = 0
+    while had < len(rising) and rising[had][1] <= flags:
+        had += 1
+    return tuple(name for name, _ in reversed(rising[:had]))
+
+
+def flags_of(source: Path) -> tuple[str, ...]:
+    """What a source asks of the compiler beyond its library's: the words after `// flags:` on one of its lines."""
+    asked = re.search(r"^// flags: (.*)$", source.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return tuple(asked[1].split()) if asked else ()
+
+
+def torch_version() -> str:
+    """The installed torch's, from its metadata: importing it takes a second. "none" where there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _artifact(name: str, sources: tuple[Path, ...], flags: tuple[str, ...]) -> Artifact | None:
+    if not sources:
+        return None
+    digest = hashlib.sha256(repr((name, flags, torch_version())).encode())
+    for file in with_included(sources):
+        digest.update(f"{file.parent.name}/{file.name}\0".encode() + file.read_bytes() + b"\0")
+    return Artifact(name, sources, flags, digest.hexdigest()[:24])

@@ -1,0 +1,240 @@
+"""The folders with what was built: found by key, put in place whole, one builder at a time.
+
+`CACHE/NAME-KEY-COMPILER/` holds an artifact's files and `built.json`. Nothing in it ever changes: other sources, flags,
+torch or compiler make another folder, so whoever has one open keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.core.files import be_as_open_as_its_folder, fsync, make_folder, read_plain
+from trainer.formats.file_lock import lock_within, open_to_lock
+from trainer.kernels.native.artifacts import Artifact
+from trainer.kernels.native.trust import why_untrusted
+
+CACHE_VARIABLE = "OPSCTL_KERNELS_CACHE"
+_FACTS = "built.json"
+_OR_ELSEWHERE = f"have that changed, or build into a folder of your own, named in {CACHE_VARIABLE}"
+_LARGEST_FACTS = 4 << 20
+#: Longer than a compiler may take for one file: an unfinished folder in which nothing was made since is nobody's.
+_UNFINISHED_S = 7200
+
+
+@dataclass(frozen=True)
+class Built:
+    """An artifact that lies in a cache.
+
+    compiler: name and version, CUDA's too. files: name -> SHA-256. kernels: name of a kernel -> its file, registers,
+    bytes of shared memory and of spills; of cubins only.
+    """
+
+    name: str
+    key: str
+    compiler: str
+    torch: str
+    files: dict[str, str]
+    kernels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    folder: Path = field(default=Path(), compare=False)
+
+
+class CacheError(RuntimeError):
+    """Something in a cache that is not to be used; the text says what and why."""
+
+
+def cache_folders() -> tuple[Path, ...]:
+    """Where built things are looked for; into the first they are built.
+
+    `$OPSCTL_KERNELS_CACHE`, several folders with colons between, else `opsctl/kernels` in the user's cache. Raises
+    CacheError where a home folder is meant that is not there.
+    """
+    named = [one for one in os.environ.get(CACHE_VARIABLE, "").split(os.pathsep) if one]
+    above = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    places = named or [f"{above}/opsctl/kernels"]
+    try:
+        return tuple(Path(one).expanduser() for one in places)
+    except RuntimeError:
+        said = f"{CACHE_VARIABLE}={':'.join(named)}" if named else f"{CACHE_VARIABLE} is not set"
+        raise CacheError(f"{said}, and there is no such home folder: name a folder in {CACHE_VARIABLE}") from None
+
+
+def is_empty() -> bool:
+    """Whether there is nothing at all, which is known without reading a source."""
+    return not any(_folders_of(cache, "") for cache in cache_folders())
+
+
+def find(artifact: Artifact) -> Built | None:
+    """What was built of just these sources and settings, the newest where several compilers have; None: nothing.
+
+    Raises CacheError for what others could have written, or is damaged.
+    """
+    for cache in cache_folders():
+        for folder in _folders_of(cache, f"{artifact.name}-{artifact.key}-"):
+            return _read(cache, folder)
+    return None
+
+
+def find_by(artifact: Artifact, compiler: str) -> Built | None:
+    """As `find`, of this compiler alone."""
+    for cache in cache_folders():
+        folder = cache / _folder_name(artifact, compiler)
+        if folder.is_dir():
+            return _read(cache, folder)
+    return None
+
+
+def others_of(name: str, key: str) -> list[Path]:
+    """Folders with the same artifact of other sources or settings."""
+    folders = [folder for cache in cache_folders() for folder in _folders_of(cache, f"{name}-")]
+    rest = len(name) + 1
+    return [one for one in folders if one.name[rest:].count("-") == 1 and one.name[rest:].partition("-")[0] != key]
+
+
+def damaged_files(built: Built) -> list[str]:
+    """The names of its files that are missing or have other contents than when they were built."""
+    return [name for name, digest in built.files.items() if _digest(built.folder / name) != digest]
+
+
+def put(artifact: Artifact, compiler: str, torch: str, make: Callable[[Path], dict[str, dict[str, Any]]]) -> Built:
+    """Have `make` write the artifact's files into a new folder, and put that into the cache whole.
+
+    `make` gets the folder, and returns its kernels (see Built). If another process has built it meanwhile, theirs is
+    taken. Raises CacheError before anything is made in a cache of which nothing would be loaded, OSError that names a
+    file or the cache, and what `make` raises.
+    """
+    cache = cache_folders()[0]
+    make_folder(cache)
+    place = cache / _folder_name(artifact, compiler)
+    beside = cache / f".tmp-{place.name}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        beside.mkdir()
+        # Whoever may use the cache may read this too, whatever the umask; nothing in it ever changes.
+        be_as_open_as_its_folder(beside, closed=True)
+        _require_trusted(cache, beside)
+        kernels = make(beside)
+        names = sorted(one.name for one in beside.iterdir())
+        built = Built(
+            artifact.name, artifact.key, compiler, torch, {one: _digest(beside / one) or "" for one in names}, kernels
+        )
+        facts = {key: value for key, value in asdict(built).items() if key != "folder"}
+        (beside / _FACTS).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        for one in (*names, _FACTS):
+            (beside / one).chmod(0o644)
+            fsync(beside / one)
+        fsync(beside)
+        _put_in_place(beside, place)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or str(cache)) from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return _read(cache, place)
+
+
+@contextlib.contextmanager
+def building(artifact: Artifact, wait_s: float) -> Iterator[bool]:
+    """Hold the artifact's lock; whether it could be had within `wait_s` seconds.
+
+    Without it all goes on: two builders of the same cost time and nothing else. The system gives up the lock of whoever
+    dies, and what a killed one left is cleared away; not another node's, which holds a lock of its own where the file
+    system's hold on one node only.
+    """
+    cache = cache_folders()[0]
+    make_folder(cache)
+    fd = open_to_lock(cache / f".lock-{artifact.name}", mode_if_new=cache.stat().st_mode & 0o664)
+    try:
+        has_lock = lock_within(fd, wait_s)
+        if has_lock:
+            for left in cache.glob(f".tmp-{artifact.name}-{artifact.key}-*"):
+                if _is_abandoned(left):
+                    shutil.rmtree(left, ignore_errors=True)
+        yield has_lock
+    finally:
+        os.close(fd)
+
+
+def _folder_name(artifact: Artifact, compiler: str) -> str:
+    return f"{artifact.name}-{artifact.key}-{hashlib.sha256(compiler.encode()).hexdigest()[:8]}"
+
+
+def _folders_of(cache: Path, beginning: str) -> list[Path]:
+    """The folders whose names begin so, the newest first; none where there is no cache."""
+    try:
+        with os.scandir(cache) as entries:
+            found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if entry.name.startswith(beginning)]
+    except OSError:
+        return []
+    return [cache / name for _, name in sorted(found, reverse=True)]
+
+
+def _is_abandoned(unfinished: Path) -> bool:
+    """Whether nobody builds in it any more: its process was one of this host and is gone, or it is very old."""
+    host, pid, _ = unfinished.name.rsplit("-", 2)
+    try:
+        if time.time() - unfinished.stat().st_mtime > _UNFINISHED_S:
+            return True
+        if host.endswith(f"-{socket.gethostname()}"):
+            os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        pass  # somebody else's process, or gone this very moment
+    return False
+
+
+def _read(cache: Path, folder: Path) -> Built:
+    try:
+        facts = json.loads(read_plain(folder / _FACTS, _LARGEST_FACTS))
+        built = Built(**facts, folder=folder)
+        for name in (_FACTS, *built.files):
+            _require_believed(cache, folder, folder / name)
+    except PermissionError:
+        raise CacheError(f"{folder} is not loaded: it cannot be read by this user: {_OR_ELSEWHERE}") from None
+    except (OSError, ValueError, TypeError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise CacheError(f"{folder} is damaged ({said}): remove it and build again") from None
+    return built
+
+
+def _require_trusted(cache: Path, beside: Path) -> None:
+    """Raises CacheError where what is about to be built would not be loaded."""
+    probe = beside / _FACTS
+    probe.touch()
+    probe.chmod(0o644)
+    _require_believed(cache, cache, probe)
+    probe.unlink()
+
+
+def _require_believed(cache: Path, named: Path, path: Path) -> None:
+    why = why_untrusted(cache, path)
+    if why:
+        raise CacheError(f"{named} is not loaded: {why}: {_OR_ELSEWHERE}")
+
+
+def _put_in_place(beside: Path, place: Path) -> None:
+    try:
+        beside.rename(place)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return  # somebody else's, of the same sources and compiler
+    fsync(place.parent)
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

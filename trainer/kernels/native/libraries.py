@@ -1,0 +1,57 @@
+"""The libraries of C++ functions, loaded by ctypes where somebody has built them; nothing here compiles.
+
+    loaded = operations()
+    if isinstance(loaded, NotBuilt): ...   # loaded.why, in one line
+
+Arrays are given as addresses (`c_void_p(tensor.data_ptr())`); a call lets go of the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+from trainer.kernels.native.artifacts import library_artifact, own_levels
+from trainer.kernels.native.cache import CacheError, cache_folders, find, is_empty
+
+BUILD = "opsctl kernels build"
+
+
+@dataclass(frozen=True)
+class NotBuilt:
+    """Why something that could be compiled is not there to be used."""
+
+    why: str
+
+
+@functools.cache
+def operations() -> ctypes.CDLL | NotBuilt:
+    """The operations for the CPU (`csrc/cpu`), with OpenMP's threads: import torch before, whose pool they are of."""
+    return load_library("operations")
+
+
+@functools.cache
+def data() -> ctypes.CDLL | NotBuilt:
+    """The data path (`csrc/data`)."""
+    return load_library("data")
+
+
+def load_library(library: str) -> ctypes.CDLL | NotBuilt:
+    """The highest level that this CPU has of what was built of the present sources."""
+    try:
+        for level in () if is_empty() else own_levels():
+            artifact = library_artifact(library, level)
+            built = find(artifact) if artifact else None
+            if built:
+                return ctypes.CDLL(str(built.folder / library_file(library)))
+    except (CacheError, OSError) as error:
+        return NotBuilt(str(error))
+    if not own_levels():
+        return NotBuilt("this CPU is older than x86-64-v2")
+    return NotBuilt(f"nobody has built it here ({', '.join(map(str, cache_folders()))}): {BUILD}")
+
+
+def library_file(library: str) -> str:
+    """The file's name in its folder of the cache."""
+    return f"lib{library}.so"

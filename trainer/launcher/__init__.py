@@ -1,0 +1,1 @@
+"""Programs around the ranks of a node: launching, sampling, stacks, energy, node tests."""

@@ -1,0 +1,216 @@
+"""The tracker of one node: `python -m trainer.launcher.energy.sampler ORDER`, started by the node's first rank.
+
+It runs beside the training and shares nothing with it but a pipe: orders come in, and when it closes, however the rank
+has ended, the last total is written. A signal to the job's processes writes one too, and ends nothing. Asks nobody
+over any network, and Slurm nothing: what of the node is the job's follows from the environment (`allocation`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from trainer.core.files import write_atomically
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.attempt.carbon import Beside, file_name, file_text
+from trainer.launcher.energy.allocation import Allocation, allocation
+from trainer.launcher.energy.orders import STOP, Order, read_order
+
+_MOST_NOTES, _LONGEST_NOTE = 8, 200
+# Codecarbon's own thread may measure while a flush does, and would then count that time twice: it never comes to it.
+_NEVER_S = 1e8
+_LESS_PRIORITY = 5
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure until the rank says that it ends, or is gone. 1 where nothing can be measured, with one line why."""
+    order = read_order(words[0])
+    told = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # codecarbon has much to say
+    wakeups, parent = _wakeups(), _parent()
+    os.nice(_LESS_PRIORITY)
+    own = _allocation()
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SLURMD_"))]:
+        del os.environ[name]  # or it asks Slurm's controller about the job, and takes all its nodes for this one
+    try:
+        meter = Meter(order, own)
+    except Exception as error:  # a library of any release, on any machine
+        os.write(told, f"codecarbon cannot measure here: {error!r}\n".encode())
+        return 1
+    _follow(meter, order, wakeups, parent)
+    return 0
+
+
+def _wakeups() -> int:
+    """A descriptor that can be read after a signal; none of them ends this process."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        signal.signal(number, lambda _number, _frame: None)
+    return reading
+
+
+def _parent() -> list[int]:
+    """A descriptor that can be read once the rank is gone, also where a child of its keeps the pipe open."""
+    with contextlib.suppress(OSError):  # gone already: then the pipe is closed
+        return [os.pidfd_open(os.getppid())]
+    return []
+
+
+def _allocation() -> Allocation:
+    import psutil
+
+    logical = os.cpu_count() or 1
+    cores = psutil.cpu_count(logical=False) or logical
+    return allocation(os.environ, socket.gethostname(), logical, cores, len(os.sched_getaffinity(0)))
+
+
+def _follow(meter: Meter, order: Order, wakeups: int, parent: list[int]) -> None:
+    """Measure, and write when asked, when it is time, after a signal and at the end."""
+    meter.write()
+    written = time.monotonic()
+    while True:
+        ready, _, _ = select.select([0, wakeups, *parent], [], [], order.measure_s)
+        words = os.read(0, 4096) if 0 in ready else b"nothing"
+        if not words or STOP in words or set(parent) & set(ready):
+            meter.end()
+            return
+        if wakeups in ready:
+            os.read(wakeups, 4096)
+        meter.measure()
+        if ready or time.monotonic() - written >= order.write_s:
+            meter.write()
+            written = time.monotonic()
+
+
+class Meter:
+    """Codecarbon, offline, of the job's GPUs and the whole node's CPU and RAM, and the file of its totals.
+
+    Raises whatever codecarbon raises, RuntimeError where it gives no total.
+    """
+
+    def __init__(self, order: Order, own: Allocation) -> None:
+        from codecarbon import OfflineEmissionsTracker
+        from codecarbon.output_methods.base_output import BaseOutput
+
+        class Totals(BaseOutput):
+            def out(_self, total: Any, _delta: Any) -> None:
+                self._values = total.values
+
+        self._values: OrderedDict[str, Any] = OrderedDict()
+        self._own, self._notes = own, _Notes()
+        # All that could ask a network or write elsewhere is given here: a configuration file of the user's may say
+        # otherwise, and may say what of the hardware is known.
+        self._tracker: Any = OfflineEmissionsTracker(
+            country_iso_code=order.country,
+            region=order.region,
+            cloud_provider=None,
+            cloud_region=None,
+            force_carbon_intensity_g_co2e_kwh=order.intensity_g_per_kwh,
+            gpu_ids=None if own.devices is None else list(own.devices),
+            tracking_mode="machine",
+            measure_power_secs=_NEVER_S,
+            api_call_interval=-1,
+            allow_multiple_runs=True,
+            log_level="warning",
+            pue=1.0,
+            wue=0.0,
+            output_dir=order.folder,
+            output_methods=[],
+            output_handlers=[Totals()],
+            emissions_endpoint=None,
+            electricitymaps_api_token="",
+        )
+        logging.getLogger("codecarbon").addHandler(self._notes)
+        self._tracker.start()
+        self.measure()
+        if not self._values:
+            raise RuntimeError("; ".join(self._notes.sentences) or "it gives no total")
+        self._began_at = datetime.now(UTC) - timedelta(seconds=self._values["duration"])
+        self._folder = HeldFolder(Path(order.folder))
+        self._name = file_name(own.job, own.host, self._values["run_id"])
+
+    def measure(self) -> None:
+        """Add up what was used since the last time."""
+        self._tracker.flush()
+
+    def write(self, is_final: bool = False) -> None:
+        """Replace the file. A disk that takes nothing now may the next time: the total is kept here."""
+        with contextlib.suppress(OSError):
+            write_atomically(self._folder.place() / self._name, file_text(self._values, self._beside(is_final)))
+
+    def end(self) -> None:
+        """Measure and write for the last time."""
+        self._tracker.stop()
+        self.write(is_final=True)
+
+    def _beside(self, is_final: bool) -> Beside:
+        methods = _methods(self._tracker)
+        return Beside(
+            host=self._own.host,
+            job=self._own.job,
+            devices=_device_names(self._tracker, self._own.devices),
+            host_share=self._own.share,
+            began_at=self._began_at,
+            is_final=is_final,
+            cpu_method=methods.get("cpu", ""),
+            ram_method=methods.get("ram", ""),
+            gpu_method=methods.get("gpu", ""),
+            notes=tuple(self._notes.sentences),
+        )
+
+
+class _Notes(logging.Handler):
+    """The first few warnings of codecarbon, each once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.sentences: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep its text on one line."""
+        sentence = " ".join(record.getMessage().split())[:_LONGEST_NOTE]
+        if sentence not in self.sentences and len(self.sentences) < _MOST_NOTES:
+            self.sentences.append(sentence)
+
+
+def _methods(tracker: Any) -> dict[str, str]:
+    """How each part is known. Codecarbon keeps that in objects whose names have changed; empty where it cannot be."""
+    found = {}
+    for one in tracker._hardware:
+        kind = type(one).__name__
+        if kind == "CPU":
+            found["cpu"] = str(getattr(one, "_mode", ""))
+        elif kind == "RAM":
+            found["ram"] = "given" if getattr(one, "_force_ram_power", None) is not None else "model"
+        elif kind == "GPU":
+            of_nvidia = any("Nvidia" in type(device).__name__ for device in one.devices.devices)
+            found["gpu"] = "nvml" if of_nvidia else "amdsmi"
+    return found
+
+
+def _device_names(tracker: Any, devices: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The counted GPUs by what is theirs alone, so that two jobs' first GPUs are not taken for one; else as given."""
+    for one in tracker._hardware:
+        if type(one).__name__ == "GPU":
+            with contextlib.suppress(Exception):
+                counted = set(one._get_gpu_ids())
+                return tuple(info["uuid"] for info in one.devices.get_gpu_static_info() if info["gpu_index"] in counted)
+    return devices
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

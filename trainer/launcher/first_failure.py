@@ -1,0 +1,146 @@
+"""Finding out which rank of this node failed first, and how: a rank killed with -9 leaves no word of its own.
+
+Torch's elastic agent names the failed process with the lowest local rank that it sees, not the first; by then the
+others have often died of broken connections. So a thread watches the processes themselves, through pidfds, and
+remembers the order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainer.formats.attempt.lost_peers import failure_sentence, is_lost_peer
+
+# Seconds that the others are given once a rank has failed. What they could still do together, save above all, they
+# cannot without it; and one that waits for it inside NCCL answers no SIGTERM.
+FOLLOW_WITHIN_S = 5.0
+
+# How long after the first death another one may still turn out to be the cause: the kernel closes a killed process's
+# connections before it reports the death, so its peers can be seen dying first, by moments.
+_SAME_MOMENT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """A rank that ended otherwise than with exit status 0, or nobody here saw how."""
+
+    local_rank: int
+    at: datetime  # with zone
+    exit_code: int | None  # None when a signal ended it
+    signal: int | None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is known here how it ended. Else torch's agent has reaped it, and knows."""
+        return self.exit_code is not None or self.signal is not None
+
+
+class DeathWatch:
+    """Watches this node's ranks from a thread of the launcher.
+
+    Start it before the ranks are forked; each then reports its pid, and `on_pid(local_rank, pid)` is called. Ranks that
+    are still there `follow_within_s` seconds after the first failed are killed.
+    """
+
+    def __init__(
+        self,
+        on_pid: Callable[[int, int], None] = lambda _rank, _pid: None,
+        follow_within_s: float = FOLLOW_WITHIN_S,
+    ) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        self._on_pid = on_pid
+        self._lock = threading.Lock()
+        self._deaths: list[Death] = []
+        self._follow_within_s = follow_within_s
+        self._kill_at: float | None = None
+        self._thread = threading.Thread(target=self._watch, name="death-watch", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which ends with the process. Once only: RuntimeError after that."""
+        self._thread.start()
+
+    def report(self, local_rank: int) -> None:
+        """Called in the forked rank, first thing."""
+        os.write(self._write_fd, f"{local_rank} {os.getpid()}\n".encode())
+
+    def deaths(self) -> list[Death]:
+        """Those so far, in the order in which they happened."""
+        with self._lock:
+            return list(self._deaths)
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._read_fd, select.POLLIN)
+        ranks: dict[int, int] = {}  # pidfd -> local rank
+        unread = b""
+        while True:
+            for fd, _ in poll.poll(self._milliseconds_left()):
+                if fd == self._read_fd:
+                    *lines, unread = (unread + os.read(fd, 4096)).split(b"\n")
+                    for line in lines:
+                        local_rank, pid = map(int, line.split())
+                        self._on_pid(local_rank, pid)
+                        try:
+                            pidfd = os.pidfd_open(pid)
+                        except ProcessLookupError:  # dead and reaped already
+                            self._note(local_rank, None, None)
+                            continue
+                        ranks[pidfd] = local_rank
+                        poll.register(pidfd, select.POLLIN)
+                else:
+                    poll.unregister(fd)
+                    self._remember(ranks.pop(fd), fd)
+                    os.close(fd)
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_at = None
+                for pidfd in ranks:
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def _milliseconds_left(self) -> float | None:
+        """Until the others are killed; None where that is not to come, or has been."""
+        return None if self._kill_at is None else max(0.0, (self._kill_at - time.monotonic()) * 1000)
+
+    def _remember(self, local_rank: int, pidfd: int) -> None:
+        try:
+            # WNOWAIT: the agent must still find the process to reap.
+            status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # reaped between the poll and here
+            self._note(local_rank, None, None)
+            return
+        if status is None or (status.si_code == os.CLD_EXITED and status.si_status == 0):
+            return
+        exited = status.si_code == os.CLD_EXITED
+        code, number = (status.si_status, None) if exited else (None, status.si_status)
+        if not any(one.is_seen for one in self._deaths):
+            self._kill_at = time.monotonic() + self._follow_within_s
+        self._note(local_rank, code, number)
+
+    def _note(self, local_rank: int, exit_code: int | None, signal_number: int | None) -> None:
+        with self._lock:
+            self._deaths.append(Death(local_rank, datetime.now().astimezone(), exit_code, signal_number))
+
+
+def first_to_fail(deaths: list[Death], message_of: Callable[[int], str]) -> tuple[Death, str] | None:
+    """Of deaths in order, the one that the others followed, and one line about it; None when there were none.
+
+    `message_of(local_rank)` is what the rank itself left in its error file, "" when nothing.
+    """
+    if not deaths:
+        return None
+    together = [death for death in deaths if (death.at - deaths[0].at).total_seconds() <= _SAME_MOMENT_S]
+    first = next((death for death in together if not _follows(death, message_of(death.local_rank))), deaths[0])
+    message = message_of(first.local_rank)
+    return first, failure_sentence(first.exit_code, first.signal, message, followed=_follows(first, message))
+
+
+def _follows(death: Death, message: str) -> bool:
+    return death.signal == signal.SIGTERM or is_lost_peer(message)

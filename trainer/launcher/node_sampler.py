@@ -1,0 +1,218 @@
+"""Sample a node: `python -P -m trainer.launcher.node_sampler FOLDER NODE_RANK NODE_NAME [SECONDS]`.
+
+A process of its own, without torch. Every SECONDS, and as soon as memory runs short, it writes a sample of the node
+into the attempt's folder; what ranks write into the pipe that is its stdin becomes lines of timings there. When the
+pipe closes, which is when launcher and ranks are gone, it writes a last sample and ends, soon whatever it waits in.
+What it cannot read is left out, what it cannot write is lost, and nothing of that reaches the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import trainer
+from trainer.core.files import create_file, write_atomically
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.attempt.node_samples import LARGEST_BYTES, NodeSample, RankTiming, samples_file, timings_file
+from trainer.formats.json_text import json_line
+from trainer.formats.tolerant import decode
+from trainer.launcher.gpu_samples import gpu_samples
+from trainer.launcher.host_memory import limit_of_cgroups, memory_lines
+
+#: Between two samples; between two looks at how full memory is; from which share on each look is written.
+SAMPLE_S, LOOK_S, SHORT = 30.0, 2.0, 0.9
+#: What the last sample may take once launcher and ranks are gone.
+LAST_S = 20.0
+_LESS_PRIORITY = 10
+_LONGEST_LINE = 4096
+
+
+def start_sampler(folder: Path, node_rank: int, node_name: str, every_s: float = SAMPLE_S) -> int | None:
+    """Start it for this node; the descriptor into which ranks write, None where it cannot be started."""
+    reading, writing = os.pipe()
+    above = str(Path(trainer.__file__).resolve().parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    try:
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "trainer.launcher.node_sampler",
+                str(folder),
+                str(node_rank),
+                node_name,
+                str(every_s),
+            ],
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": f"{above}:{inherited}" if inherited else above},
+            start_new_session=True,  # what is sent to the launcher's process group is not for it
+        )
+    except OSError:
+        os.close(writing)
+        return None
+    finally:
+        os.close(reading)
+    os.set_blocking(writing, False)
+    return writing
+
+
+def main(words: Sequence[str]) -> int:
+    """Sample until stdin closes."""
+    folder, node_rank, node = HeldFolder(Path(words[0])), int(words[1]), words[2]
+    every_s = float(words[3]) if len(words) > 3 else SAMPLE_S
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(_LESS_PRIORITY)
+    threading.Thread(target=_end_with_the_others, daemon=True).start()
+    samples = BoundedLines(folder, samples_file(node_rank))
+    timings = BoundedLines(folder, timings_file(node_rank))
+    written_at, look_at, rest, share = -every_s, 0.0, b"", 0.0
+    while True:
+        at = time.monotonic()
+        if at >= look_at:
+            look_at = at + min(LOOK_S, every_s)
+            was, share = share, _memory_share()
+            if at - written_at >= every_s or (share >= SHORT and abs(share - was) >= 0.005):
+                samples.append(json_line(sample(node, folder)))
+                written_at = at
+        ready, _, _ = select.select([0], [], [], max(0.0, look_at - time.monotonic()))
+        if not ready:
+            continue
+        data = os.read(0, 1 << 16)
+        if not data:
+            samples.append(json_line(sample(node, folder)))
+            return 0
+        *lines, rest = (rest + data).split(b"\n")
+        rest = rest[-_LONGEST_LINE:]
+        timed = (decode(line, RankTiming) for line in lines)
+        timings.append(*(json_line(msgspec.structs.replace(one, node=node)) for one in timed if one is not None))
+
+
+def _end_with_the_others() -> None:
+    """End the process some time after the last writer of its stdin, also out of a call that a dead server holds up."""
+    gone = select.poll()
+    gone.register(0, 0)  # no events: it is told of the hang-up alone
+    gone.poll()
+    time.sleep(LAST_S)
+    os._exit(1)
+
+
+class BoundedLines:
+    """A file of lines that is only added to, and of which the newer half is kept when it becomes too long."""
+
+    def __init__(self, folder: HeldFolder, name: str, most_bytes: int = LARGEST_BYTES) -> None:
+        self._folder, self._name, self._most_bytes = folder, name, most_bytes
+
+    def append(self, *lines: str) -> None:
+        """Add lines. What the disk does not take is lost; what is no file of our own is left alone."""
+        if not lines:
+            return
+        data = "".join(f"{line}\n" for line in lines).encode()
+        with contextlib.suppress(OSError):
+            path = self._folder.place() / self._name
+            fd = self._opened(path)
+            try:
+                os.write(fd, data)
+                size, half = os.fstat(fd).st_size, self._most_bytes // 2
+                # Of what was opened: the name may mean a file by now that only we may read.
+                kept = os.pread(fd, half, size - half) if size > self._most_bytes else b""
+            finally:
+                os.close(fd)
+            if kept:
+                write_atomically(path, kept.partition(b"\n")[2].decode(errors="replace"))
+
+    @staticmethod
+    def _opened(path: Path) -> int:
+        """For reading too where it was there. Raises OSError, also where anything but a file of our own is there."""
+        try:
+            # Opening a FIFO for both waits for nobody.
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return create_file(path)
+        own = os.fstat(fd)
+        if stat.S_ISREG(own.st_mode) and own.st_uid == os.geteuid() and own.st_nlink == 1:
+            return fd
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a file of our own", str(path))
+
+
+def sample(node: str, folder: HeldFolder) -> NodeSample:
+    """The node now."""
+    memory = memory_lines()
+    limit, limited = limit_of_cgroups() or (None, None)
+    shm = _space("/dev/shm")
+    return NodeSample(
+        at=datetime.now(UTC).astimezone(),
+        node=node,
+        memory_bytes=memory.get("MemTotal", 0),
+        available_bytes=memory.get("MemAvailable", 0),
+        limit_bytes=limit,
+        limited_bytes=limited,
+        swap_bytes=memory.get("SwapTotal", 0),
+        swap_used_bytes=memory.get("SwapTotal", 0) - memory.get("SwapFree", 0),
+        shm_bytes=shm[0],
+        shm_used_bytes=shm[1],
+        tmp_free_bytes=_free("/tmp"),
+        run_free_bytes=_free_at(folder),
+        load=round(os.getloadavg()[0], 2),
+        cpus=os.cpu_count() or 0,
+        gpus=gpu_samples(),
+    )
+
+
+def _memory_share() -> float:
+    memory = memory_lines()
+    limit, limited = limit_of_cgroups() or (None, None)
+    return NodeSample(
+        at=datetime.now(UTC),
+        node="",
+        memory_bytes=memory.get("MemTotal", 0),
+        available_bytes=memory.get("MemAvailable", 0),
+        limit_bytes=limit,
+        limited_bytes=limited,
+    ).memory_share
+
+
+def _space(path: str) -> tuple[int, int]:
+    try:
+        found = shutil.disk_usage(path)
+    except OSError:
+        return 0, 0
+    return found.total, found.used
+
+
+def _free(path: str) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _free_at(folder: HeldFolder) -> int | None:
+    try:
+        return shutil.disk_usage(folder.place()).free
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

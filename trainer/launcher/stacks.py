@@ -1,0 +1,160 @@
+"""Print the stacks of this job's ranks on this node: `python -m trainer.launcher.stacks [--wait-s S] [--native]`.
+
+Prints lines of JSON (formats.rank_stacks) for each rank, in order. Only processes of this account and this job, on
+this node, that listen for it (trainer.launcher.stack_signal) are read or signalled, whatever any file says.
+
+py-spy reads a process's memory, also of one that is stopped, and disturbs none; who has no py-spy, or whom it cannot
+read, is signalled and writes its Python stacks itself. With --flights-under FOLDER, an attempt's, NCCL's flight
+recorders of this node, which write in it, are asked too how far every rank is in each process group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.formats.attempt.rank_stacks import RankStack, pieces
+from trainer.formats.json_text import json_line
+from trainer.launcher.flight_dumps import dumped
+from trainer.launcher.stack_dump import spied
+from trainer.launcher.stack_signal import LINK, SIGNAL
+
+_POLL_S = 0.05
+#: A memory file that has not grown for so long has the whole of it.
+_SETTLED_S = 0.2
+_LARGEST_BYTES = 1 << 20
+_SAME_JOB = ("SLURM_JOB_ID", "SLURMD_NODENAME")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A process that writes its stacks when it is signalled."""
+
+    rank: int
+    pid: int
+    memory: Path  # /proc/PID/fd/N
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print each rank's stacks; 1 where there is no rank."""
+    parser = argparse.ArgumentParser(
+        prog="trainer.launcher.stacks", description="Print the stacks of this node's ranks."
+    )
+    parser.add_argument("--wait-s", type=float, default=5.0, help="longest wait for a rank's answer, seconds")
+    parser.add_argument("--native", action="store_true", help="frames of C++ too; a rank stands still for a second")
+    parser.add_argument("--flights-under", type=Path, help="the attempt's folder, where flight recorders write")
+    given = parser.parse_args(arguments)
+    ranks = listeners(Path("/proc"), os.environ)
+    node = os.environ.get("SLURMD_NODENAME", "")
+    for stack in told(ranks, node, given.wait_s, given.native):
+        for piece in pieces(stack):
+            sys.stdout.write(json_line(piece) + "\n")
+    if given.flights_under is not None and node:
+        for progress in dumped(given.flights_under / node, [one.rank for one in ranks], given.wait_s):
+            sys.stdout.write(json_line(progress) + "\n")
+    return 0 if ranks else 1
+
+
+def told(ranks: list[Listener], node: str, wait_s: float, native: bool = False) -> list[RankStack]:
+    """Each rank's stacks: read from outside where that can be, else written by itself."""
+    seen = spied([one.pid for one in ranks], wait_s, native)
+    by_itself = {one.rank: one for one in taken([one for one in ranks if not seen.get(one.pid)], node, wait_s)}
+    return [
+        by_itself.get(one.rank) or RankStack(one.rank, node, one.pid, _state(one.pid), seen[one.pid]) for one in ranks
+    ]
+
+
+def listeners(proc: Path, environment: Mapping[str, str]) -> list[Listener]:
+    """The ranks of the job and node that `environment` says, in order. What a rank has forked is not one."""
+    found: dict[int, Listener] = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            if entry.stat().st_uid == os.geteuid() and _is_of_this_job(entry, environment):
+                listener = _listener(entry)
+                if listener is not None:
+                    found[listener.pid] = listener
+    ranks = [one for one in found.values() if _parent(proc / str(one.pid)) not in found]
+    return sorted(ranks, key=lambda one: one.rank)
+
+
+def taken(ranks: list[Listener], node: str, wait_s: float) -> list[RankStack]:
+    """Signal all of them, and collect what they write within `wait_s` seconds."""
+    before = {one.pid: _size(one) for one in ranks}
+    for one in ranks:
+        with contextlib.suppress(OSError):
+            os.kill(one.pid, SIGNAL)
+    _wait(ranks, before, wait_s)
+    return [RankStack(one.rank, node, one.pid, _state(one.pid), _written(one, before[one.pid])) for one in ranks]
+
+
+def _wait(ranks: list[Listener], before: Mapping[int, int], wait_s: float) -> None:
+    until, sizes, still_since = time.monotonic() + wait_s, dict(before), time.monotonic()
+    while time.monotonic() < until:
+        time.sleep(_POLL_S)
+        now = {one.pid: _size(one) for one in ranks}
+        if now != sizes:
+            sizes, still_since = now, time.monotonic()
+        elif time.monotonic() - still_since >= _SETTLED_S and all(now[pid] > size for pid, size in before.items()):
+            return
+
+
+def _is_of_this_job(entry: Path, environment: Mapping[str, str]) -> bool:
+    own = (entry / "environ").read_bytes().split(b"\0")
+    return all(
+        f"{name}={environment[name]}".encode(errors="surrogateescape") in own
+        for name in _SAME_JOB
+        if name in environment
+    )
+
+
+def _listener(entry: Path) -> Listener | None:
+    for link in (entry / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            leads_to = os.readlink(link)  # noqa: PTH115 - to no path
+            number = leads_to.removeprefix(LINK).partition(" ")[0]
+            if leads_to.startswith(LINK) and number.isdecimal():
+                return Listener(int(number), int(entry.name), link)
+    return None
+
+
+def _status(entry: Path) -> list[str]:
+    """What stands in /proc/PID/stat behind the program's name: state, parent, ..."""
+    try:
+        return (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _parent(entry: Path) -> int:
+    fields = _status(entry)
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _state(pid: int) -> str:
+    return next(iter(_status(Path(f"/proc/{pid}"))), "gone")
+
+
+def _size(one: Listener) -> int:
+    try:
+        return one.memory.stat().st_size
+    except OSError:
+        return 0
+
+
+def _written(one: Listener, start: int) -> str:
+    with contextlib.suppress(OSError), one.memory.open("rb") as file:
+        file.seek(start)
+        return file.read(_LARGEST_BYTES).decode(errors="replace")
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
