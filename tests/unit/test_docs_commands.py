@@ -83,8 +83,8 @@ def test_one_that_is_none_would_be_seen(command: str) -> None:
 #: Tests of their own try them.
 NOT_TYPED = {
     *("alerts ack", "alerts send", "alerts test", "checkpoints convert", "checkpoints repoint", "completion"),
-    *("cron logs", "demo", "disk touch", "env build", "evaluate", "generate", "hub check", "hub login", "hub status"),
-    *("hub sync", "import hf", "job run", "jobs cancel", "kernels build", "kernels measure", "perms", "probe"),
+    *("cron logs", "disk touch", "env build", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
+    *("hub sync", "import hf", "jobs cancel", "kernels build", "kernels measure", "perms", "probe"),
     *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),
     *("watch filesystem", "watch filling", "watch hub-sync", "watch progress", "watch skipped", "watch slow-node"),
     *("watch speed", "watch throughput"),
