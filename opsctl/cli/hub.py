@@ -56,10 +56,9 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
     from opsctl.run.config.profile import jobs_table
     from opsctl.run.state.run_view import view
     from opsctl.transfer.hub import check as look
-    from opsctl.transfer.hub.remotes import open_remote
 
     seen = view(pick(run_argument, run))
-    found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition, open_remote)
+    found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition)
     if as_json:
         print_json("checked", found)
     else:
@@ -121,11 +120,10 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
     from opsctl.core.output import message, print_json
     from opsctl.run.state.run_view import view
     from opsctl.transfer.hub import check as look
-    from opsctl.transfer.hub.remotes import open_remote
 
     seen = view(pick(run_argument, run))
     settings = settings_of(seen)
-    found = look.compare(seen.paths, seen.table.name, settings, open_remote)
+    found = look.compare(seen.paths, seen.table.name, settings)
     left: list[str] = []
     if repair and not look.agrees(found):
         count = look.forget_what_is_not_there(seen.paths, found)
@@ -133,7 +131,7 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
         left = _outcome(seen, settings, KINDS).left
         for line in left:
             message(f"{seen.table.name}: not sent: {line}")
-        found = look.compare(seen.paths, seen.table.name, settings, open_remote)
+        found = look.compare(seen.paths, seen.table.name, settings)
     if as_json:
         print_json("hub", found)
     else:

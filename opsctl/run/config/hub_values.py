@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from opsctl.core.errors import RunFileError
 from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
@@ -15,7 +14,6 @@ from opsctl.run.config.secret_references import is_reference
 from opsctl.run.config.toml_types import shown
 
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
-_THIS_MACHINE = frozenset(("127.0.0.1", "::1", "localhost"))
 _REPO_KEYS = ("repo", *(f"{kind}_repo" for kind in KINDS))
 
 
@@ -23,15 +21,14 @@ def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
     """Raise RunFileError for the first value that cannot be. A token is never repeated, for it may be one."""
     for key in _REPO_KEYS:
         name = hub.get(key)
-        if name is not None and is_git_url(name):
-            problem = git_url_problem(name)
-            if problem:
-                raise RunFileError(f"{path}: [hub] {key}: {problem}")
-        elif name is not None and not _is_repo(name):
+        if name is None or _is_repo(name):
+            continue
+        if "://" in name:  # not repeated: it may have a password in it
             raise RunFileError(
-                f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs", '
-                'or a git URL, as in "https://HOST/lab/tr1.git"'
+                f"{path}: [hub] {key} is a URL, and git servers are not supported: allowed is OWNER/NAME of a hub; "
+                "HF_ENDPOINT names a hub that is not huggingface.co"
             )
+        raise RunFileError(f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs"')
     for kind in KINDS_OF_FILES:
         if any(not pattern for pattern in hub.get(kind, ())):
             raise RunFileError(f"{path}: [hub] {kind} has an empty pattern, which matches no name")
@@ -51,30 +48,7 @@ def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
         )
 
 
-def is_git_url(repo: str) -> bool:
-    """Whether a repository is reached by git, and not as one of the hub's."""
-    return "://" in repo
-
-
-def git_url_problem(url: str) -> str | None:
-    """Why no token may go there; None where one may. Repeats no password."""
-    try:
-        parts = urlsplit(url)
-        host, password, _port = parts.hostname, parts.password, parts.port
-    except ValueError:
-        return "a URL that cannot be read"
-    if password is not None:
-        return "a URL with a password in it: keep that in a file of your own (chmod 600) and name it as [hub] token"
-    if parts.query or parts.fragment:
-        return "a git URL has no options in it, and no secret: name that as [hub] token"
-    if not host or not parts.path.strip("/") or not url.isprintable():
-        return f"{shown(url)} is no repository's URL: https://HOST/OWNER/NAME.git"
-    if parts.scheme != "https" and not (parts.scheme == "http" and host in _THIS_MACHINE):
-        return f"{shown(url)}: a token is sent over https:// only"
-    return None
-
-
 def _is_repo(name: str) -> bool:
-    if name.endswith(".git"):  # the hub takes no such name: it is meant for another server
+    if name.endswith(".git"):  # the hub takes no such name
         return False
     return bool(_REPO.fullmatch(name)) and "--" not in name and ".." not in name and len(name) <= 96

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
@@ -11,14 +10,13 @@ from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
 from opsctl.transfer.hub.json_output import CheckedHub, CheckedRepo, ComparedHub, ComparedRevision
 from opsctl.transfer.hub.ledger import Sent, add_to_ledger, sent_files
-from opsctl.transfer.hub.remote import NOT_TOLD, Far, Remote
+from opsctl.transfer.hub.repository import RemoteFile, Repository, open_repository
 from opsctl.transfer.hub.retry_policy import Patience
 from opsctl.transfer.hub.settings import HubSettings
 from opsctl.transfer.hub.sync import plan_sync
 from opsctl.transfer.hub.uploader import who_sends
 from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
 
-Opening = Callable[[HubSettings, str, Patience], Remote]
 #: A check waits no longer for a hub that is out of order; a comparison, of all that was ever sent, as long as a sync.
 LOOK_S = 120.0
 
@@ -31,17 +29,16 @@ def repos_of(settings: HubSettings) -> dict[str, list[str]]:
     return found
 
 
-def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | None, opening: Opening) -> CheckedHub:
+def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | None) -> CheckedHub:
     """Token, repositories, the right to write, where the cron's syncs run, what would be sent. Raises OpsctlError."""
     patience, plan = Patience(LOOK_S), plan_sync(paths, settings, KINDS)
     user = role = ""
     repos, problems = [], [*plan.unseen, *plan.notes]
     for repo, kinds in repos_of(settings).items():
         try:
-            remote = opening(settings, repo, patience)
+            remote = open_repository(settings, repo, patience)
             if not user:
-                who = remote.who()
-                user, role = who.name, who.role
+                user, role = remote.account()
             may_write = remote.may_write()
         except OpsctlError as error:
             problems.append(f"{repo}: {error}")
@@ -65,7 +62,7 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
     )
 
 
-def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening) -> ComparedHub:
+def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
     """The ledger against what is there, every name and every content. Raises OpsctlError, OSError.
 
     Repositories that [hub] does not name (any more) are left alone: a shared folder's ledger says not whom we ask.
@@ -76,10 +73,10 @@ def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening)
         if one.repo not in named or not one.is_known:
             continue
         by_place[one.repo, one.revision][one.path] = one
-    remotes: dict[str, Remote] = {}
+    remotes: dict[str, Repository] = {}
     revisions = []
     for (repo, revision), known in sorted(by_place.items()):
-        remote = remotes.get(repo) or remotes.setdefault(repo, opening(settings, repo, patience))
+        remote = remotes.get(repo) or remotes.setdefault(repo, open_repository(settings, repo, patience))
         if revision.startswith("sending-") and remote.head(revision) is None:
             continue  # it was the way to a tag that is there
         revisions.append(_compared(remote, repo, revision, known))
@@ -115,7 +112,7 @@ def forget_what_is_not_there(paths: RunPaths, compared: ComparedHub) -> int:
     return len(wrong)
 
 
-def _compared(remote: Remote, repo: str, revision: str, known: dict[str, Sent]) -> ComparedRevision:
+def _compared(remote: Repository, repo: str, revision: str, known: dict[str, Sent]) -> ComparedRevision:
     there = remote.listed(revision)
     differing = [path for path, one in known.items() if path in there and not _is_as_sent(there[path], one)]
     contents = {
@@ -133,8 +130,8 @@ def _compared(remote: Remote, repo: str, revision: str, known: dict[str, Sent]) 
     )
 
 
-def _is_as_sent(far: Far, sent: Sent) -> bool:
-    return far.size in (NOT_TOLD, sent.bytes) and far.is_of(sent.sha256, sent.git_oid)
+def _is_as_sent(far: RemoteFile, sent: Sent) -> bool:
+    return far.size == sent.bytes and far.has_content(sent.sha256, sent.git_oid)
 
 
 def _manifest_of(place: tuple[str, str, str]) -> tuple[str, str, str]:

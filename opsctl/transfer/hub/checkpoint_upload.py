@@ -19,7 +19,7 @@ from opsctl.transfer.hub.due import Due
 from opsctl.transfer.hub.file_snapshot import Changed, Moment, open_bytes
 from opsctl.transfer.hub.ledger import Place, Sent, sent_files
 from opsctl.transfer.hub.plan import FILES_PER_COMMIT
-from opsctl.transfer.hub.remote import MAIN, Far, Remote
+from opsctl.transfer.hub.repository import MAIN, RemoteFile, Repository
 from opsctl.transfer.hub.sending import Sender, sent_line
 from opsctl.transfer.object_store.below import open_below
 from trainer.formats.checkpoint.manifest import MANIFEST, decode_manifest, fault_of
@@ -38,8 +38,8 @@ class NotKept(OpsctlError):
     """The repository has lost, or somebody has removed there, what it took."""
 
 
-def send_checkpoint(sender: Sender, remote: Remote, due: Due) -> None:
-    """All of it, marked as being read. Raises what a Remote raises, WentAway, OSError."""
+def send_checkpoint(sender: Sender, remote: Repository, due: Due) -> None:
+    """All of it, marked as being read. Raises what a Repository raises, WentAway, OSError."""
     paths = sender.paths
     with (
         reading(paths, due.manifest.iteration, f"hub sync to {due.repo}"),
@@ -57,7 +57,7 @@ def send_checkpoint(sender: Sender, remote: Remote, due: Due) -> None:
             raise WentAway(f"{error.filename} went while it was sent, and it is nowhere called whole") from None
 
 
-def _send(sender: Sender, remote: Remote, due: Due, folder: int, manifest: dict[str, Moment]) -> None:
+def _send(sender: Sender, remote: Repository, due: Due, folder: int, manifest: dict[str, Moment]) -> None:
     (whole,) = manifest.values()
     found = _found_whole(remote, due, whole)
     if found is None:
@@ -86,11 +86,11 @@ def _where_it_is_now(due: Due, known: Mapping[Place, Sent], files: Mapping[str, 
     return [*old, *(line for line in there.values() if known.get(line.place) != line)]
 
 
-def _found_whole(remote: Remote, due: Due, manifest: Moment) -> tuple[str, dict[str, Sent]] | None:
+def _found_whole(remote: Repository, due: Due, manifest: Moment) -> tuple[str, dict[str, Sent]] | None:
     """The commit where it is already as it is here, with all its contents, and the lines of its files."""
     there = remote.listed(due.revision)
     said = there.get(due.path(MANIFEST))
-    if said is None or not said.is_of(manifest.sha256, manifest.git_oid):
+    if said is None or not said.has_content(manifest.sha256, manifest.git_oid):
         return None
     found = {path: far for path, far in there.items() if path in {due.path(name) for name in due.names}}
     contents = {path: (far.sha256, far.size) for path, far in found.items() if far.sha256}
@@ -102,7 +102,7 @@ def _found_whole(remote: Remote, due: Due, manifest: Moment) -> tuple[str, dict[
     return commit, {path: _found_line(due, path, far, commit) for path, far in found.items()}
 
 
-def _found_line(due: Due, path: str, far: Far, commit: str) -> Sent:
+def _found_line(due: Due, path: str, far: RemoteFile, commit: str) -> Sent:
     oid = "" if far.sha256 else far.git_oid
     return Sent(
         repo=due.repo,
@@ -115,7 +115,7 @@ def _found_line(due: Due, path: str, far: Far, commit: str) -> Sent:
     )
 
 
-def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> dict[str, Sent]:
+def _send_files(sender: Sender, remote: Repository, due: Due, folder: int) -> dict[str, Sent]:
     """What is not there yet; returns the lines of all of its files, by their names there."""
     if due.branch != MAIN:
         remote.begin(due.branch, private=True)
@@ -138,7 +138,7 @@ def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> dict[s
     return arrived
 
 
-def _hold(sender: Sender, remote: Remote, due: Due, arrived: Mapping[str, Sent]) -> None:
+def _hold(sender: Sender, remote: Repository, due: Due, arrived: Mapping[str, Sent]) -> None:
     """Raise NotKept unless all of its files are there as they were sent, contents too: a last look before its manifest.
 
     Somebody may have taken files or the branch away since, and a storage may lose what it acknowledged.
@@ -157,7 +157,7 @@ def _gone(due: Due, paths: list[str]) -> list[Sent]:
     return [Sent(repo=due.repo, revision=due.branch, path=path, gone=True) for path in paths]
 
 
-def _stale(there: Mapping[str, Far], due: Due) -> list[str]:
+def _stale(there: Mapping[str, RemoteFile], due: Due) -> list[str]:
     """What lies there and is not of this checkpoint: an earlier save of it, or what a new branch begins with.
 
     An earlier manifest goes first of all.
@@ -168,7 +168,7 @@ def _stale(there: Mapping[str, Far], due: Due) -> list[str]:
     )
 
 
-def _arrived(due: Due, name: str, known: Mapping[Place, Sent], there: Mapping[str, Far]) -> Sent | None:
+def _arrived(due: Due, name: str, known: Mapping[Place, Sent], there: Mapping[str, RemoteFile]) -> Sent | None:
     """The line of a file that was sent in an earlier try, by the checksum in the manifest, and is there still."""
     found = known.get((due.repo, due.branch, due.path(name)))
     if found is None or found.xxh64 != due.manifest.files[name].xxh64 or not _is_as_sent(found, there):
@@ -176,9 +176,9 @@ def _arrived(due: Due, name: str, known: Mapping[Place, Sent], there: Mapping[st
     return found
 
 
-def _is_as_sent(line: Sent, there: Mapping[str, Far]) -> bool:
+def _is_as_sent(line: Sent, there: Mapping[str, RemoteFile]) -> bool:
     far = there.get(line.path)
-    return far is not None and far.is_of(line.sha256, line.git_oid)
+    return far is not None and far.has_content(line.sha256, line.git_oid)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from opsctl.run.checkpoints.selection import Every, folders_oldest_first, manife
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import HubTable
 from opsctl.transfer.hub.ledger import Place, Sent
-from opsctl.transfer.hub.remote import MAIN
+from opsctl.transfer.hub.repository import MAIN
 from opsctl.transfer.hub.settings import HubSettings
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, iteration_of
 

@@ -11,7 +11,6 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.carbon.brief import EnergySeen
 from opsctl.run.config.file_kinds import CHECKPOINTS
-from opsctl.run.config.hub_values import is_git_url
 from opsctl.run.logs.measurements import TAIL_BYTES, recent_in
 from opsctl.run.logs.records import Alert, Measured, Pulse
 from opsctl.transfer.hub.far_carbon import far_energy
@@ -115,8 +114,8 @@ def _other_repos(files: FarFiles, sizes: Mapping[str, int]) -> dict[str, str]:
 
 
 def _of_the_hub(repo: str) -> FarFiles:
-    if is_git_url(repo):
-        raise OpsctlError("only what is on the hub is read from afar: git clone it")
+    if "://" in repo:  # of a release that reached git servers
+        raise OpsctlError("only what is on a hub can be read")
     return FarFiles(repo_of(repo))
 
 

@@ -16,7 +16,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.identity import is_same_run, read_run_id, refuse_a_copy
 from opsctl.transfer.hub.file_snapshot import Moment, open_bytes
 from opsctl.transfer.hub.hub_errors import Refused
-from opsctl.transfer.hub.remote import MAIN, Remote
+from opsctl.transfer.hub.repository import MAIN, Repository
 from opsctl.transfer.hub.settings import HubSettings
 from trainer.formats.json_text import json_file_text
 from trainer.formats.tolerant import decode
@@ -53,7 +53,7 @@ def read_note(data: bytes) -> FarNote | None:
 class Claimed:
     """A repository that is this run's, or that will be with the next commit."""
 
-    remote: Remote
+    remote: Repository
     unsaid: bytes = b""  # its note, where it does not say so yet
 
     @contextlib.contextmanager
@@ -67,12 +67,12 @@ class Claimed:
         self.unsaid = b""
 
 
-def claim(remote: Remote, own: FarNote) -> Claimed:
+def claim(remote: Repository, own: FarNote) -> Claimed:
     """Look whose it is. Raises Refused where it is another run's, or nobody can tell."""
     said = json_file_text(own).encode()
     there = remote.listed(MAIN, [NOTE]).get(NOTE)
     with Moment(open_bytes(said)) as moment:
-        if there is not None and there.is_of(moment.sha256, moment.git_oid):
+        if there is not None and there.has_content(moment.sha256, moment.git_oid):
             return Claimed(remote)
     data = None if there is None else remote.read(NOTE)
     if data is not None:

@@ -16,7 +16,7 @@ from opsctl.transfer.hub.file_snapshot import Changed, Moment
 from opsctl.transfer.hub.ledger import Sent, add_to_ledger, sent_files
 from opsctl.transfer.hub.local_files import SeenFile
 from opsctl.transfer.hub.plan import Batch
-from opsctl.transfer.hub.remote import Remote
+from opsctl.transfer.hub.repository import Repository
 from opsctl.transfer.hub.retry_policy import Patience
 
 
@@ -40,8 +40,8 @@ class Sender:
     patience: Patience
     outcome: Outcome
 
-    def send(self, remote: Remote, batch: Batch, title: str, beside: Mapping[str, Moment]) -> None:
-        """Send what can be read of a batch; a file that cannot is left and named. Raises what a Remote raises.
+    def send(self, remote: Repository, batch: Batch, title: str, beside: Mapping[str, Moment]) -> None:
+        """Send what can be read of a batch; a file that cannot is left and named. Raises what a Repository raises.
 
         beside: what goes in the same commit and is none of the run's files.
         """

@@ -19,11 +19,10 @@ from opsctl.slurm.durations import parse_duration_s
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The table; `token_from` is the file that names the token, `said_by` has the file of each key."""
+    """The table; `token_from` is the file that names the token."""
 
     table: HubTable = field(default_factory=HubTable)
     token_from: Path | None = None
-    said_by: Mapping[str, Path] = field(default_factory=dict)
 
     def repo(self, kind: str) -> str | None:
         """Where a kind goes; None where nowhere."""
@@ -37,10 +36,6 @@ class HubSettings:
         """Kind -> where it goes, of those that go anywhere."""
         found = {kind: self.repo(kind) for kind in KINDS}
         return {kind: repo for kind, repo in found.items() if repo is not None}
-
-    def named_by(self, repo: str) -> list[Path]:
-        """The files that name a repository."""
-        return [path for key, path in self.said_by.items() if getattr(self.table, key) == repo]
 
     def patterns(self, kind: str) -> tuple[str, ...]:
         """Of the names under the kind's folder."""
@@ -61,7 +56,7 @@ def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> H
     if run.loaded is None or not run.loaded.file.hub:
         return None
     own = run.loaded.file.hub
-    said = {key: path for path in profile_files(environment) for key in read_toml(path).get("hub", {})}
-    said.update(dict.fromkeys(own, run.loaded.path))
+    named_in = {key: path for path in profile_files(environment) for key in read_toml(path).get("hub", {})}
+    named_in.update(dict.fromkeys(own, run.loaded.path))
     table = msgspec.convert({**profile(environment).get("hub", {}), **own}, HubTable)
-    return HubSettings(table, said.get("token"), said)
+    return HubSettings(table, named_in.get("token"))

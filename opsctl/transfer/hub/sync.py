@@ -17,8 +17,7 @@ from opsctl.transfer.hub.ledger import Place, Sent, compact_ledger, sent_files
 from opsctl.transfer.hub.local_files import SeenFile, look_at
 from opsctl.transfer.hub.ownership import Claimed, claim, note_of
 from opsctl.transfer.hub.plan import Batch, batches, gone_files, is_sent
-from opsctl.transfer.hub.remote import MAIN, Remote
-from opsctl.transfer.hub.remotes import open_remote
+from opsctl.transfer.hub.repository import MAIN, open_repository
 from opsctl.transfer.hub.retry_policy import OutOfTime, Patience
 from opsctl.transfer.hub.sending import Outcome, Sender
 from opsctl.transfer.hub.settings import HubSettings
@@ -86,7 +85,6 @@ class Syncing:
     name: str
     settings: HubSettings
     patience: Patience
-    opening: Callable[[HubSettings, str, Patience], Remote] = open_remote
 
     def run(self, kinds: Sequence[str]) -> Outcome:
         """Send what is new: files, then checkpoints. Where nothing is, nobody is asked and nothing is locked.
@@ -144,7 +142,7 @@ class Syncing:
 
     def _begun(self, repo: str) -> Claimed:
         own = note_of(self.paths, self.name, self.settings)
-        remote = self.opening(self.settings, repo, self.patience)
+        remote = open_repository(self.settings, repo, self.patience)
         remote.begin(MAIN, self.settings.table.private)
         return claim(remote, own)
 

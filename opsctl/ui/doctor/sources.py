@@ -51,7 +51,7 @@ from trainer.formats.distribution import former_version
 
 PROGRAMS = (
     *("bash", "sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel", "sacct", "slurmctld", "slurmd", "munged"),
-    *("git", "git-lfs", "uv", "g++", "ninja", "nvcc", "nvidia-smi"),
+    *("uv", "g++", "ninja", "nvcc", "nvidia-smi"),
 )
 PACKAGES = (
     *("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash"),

@@ -47,20 +47,6 @@ def _trainer(seen: Seen) -> Result | None:
     return missing(f"{said}, and the run has no environment script", todo)
 
 
-def _git(seen: Seen) -> Result | None:
-    return _program(seen, "git", wanted=_goes_by_git(seen), todo="install git, or load its module")
-
-
-def _git_lfs(seen: Seen) -> Result | None:
-    return _program(seen, "git-lfs", wanted=_goes_by_git(seen), todo="install git-lfs, or load its module")
-
-
-def _goes_by_git(seen: Seen) -> bool:
-    """A repository that is a URL is reached by git."""
-    table = seen.tables.get("hub", {})
-    return any("://" in str(value) for key, value in table.items() if key == "repo" or key.endswith("_repo"))
-
-
 def _uv(seen: Seen) -> Result | None:
     table = None if seen.run is None else seen.run.environment
     return _program(seen, "uv", wanted=table is not None and table.tool == "uv", todo=f"{pip_command('install')} uv")
@@ -124,8 +110,6 @@ CHECKS = (
     Check("python", "Is the Python that runs opsctl new enough?", _python, "software"),
     Check("trainer's packages", "Are torch, DeepSpeed and the others in the Python that trains?", _trainer, "software"),
     Check("hub's client", "Is huggingface_hub here? Needed where there is a [hub].", _hub_client, "software"),
-    Check("git", "Is git here? Needed where the hub is reached by git.", _git, "software"),
-    Check("git-lfs", "Is git-lfs here? Needed where the hub is reached by git.", _git_lfs, "software"),
     Check("uv", "Is uv here? Needed where it builds the environment.", _uv, "software"),
     Check(
         "compiler", "Is g++ here? Needed where extensions are compiled and no module brings one.", _compiler, "software"

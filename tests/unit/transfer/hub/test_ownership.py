@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from opsctl.transfer.hub.retry_policy import Patience
 from opsctl.transfer.hub.sending import Outcome
 from opsctl.transfer.hub.settings import HubSettings
 from opsctl.transfer.hub.sync import Syncing
-from tests.git_server import TOKEN as GIT_TOKEN
-from tests.git_server import git_server
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
 
 __all__ = ["desk"]
@@ -104,23 +101,3 @@ def test_where_nobody_can_tell_whose_it_is_nothing_goes(desk: Desk, damaged: byt
     desk.hub.make_repo(REPO)
     desk.hub.commit(REPO, {NOTE: damaged})
     assert f"{REPO}: its {NOTE} " in desk.sync().left[0] and desk.files_there() == set()
-
-
-def test_a_repository_of_a_git_server_is_one_runs_too(desk: Desk, tmp_path: Path) -> None:
-    with git_server(tmp_path / "git") as server:
-        server.make_repo("lab/run")
-        token = tmp_path / "run" / "token"
-        token.touch(mode=0o600)
-        token.write_text(GIT_TOKEN)
-        run_file = tmp_path / "run" / "run.toml"
-        url = server.url("lab/run")
-        run_file.write_text(run_file.read_text().replace(f'repo = "{REPO}"', f'repo = "{url}"\ntoken = "file:token"'))
-        run_file.chmod(0o600)
-        submitted(desk.paths, "fedcba9876543210")
-        assert desk.opsctl("sync", "logs").returncode == 0
-        submitted(desk.paths, "0123456789abcdef")
-        desk.write(LOG, b"another log\n")
-        done = desk.opsctl("sync", "logs")
-        assert done.returncode == 1 and f"{url} " in done.stderr and "tiny (id fedcba9876543210)" in done.stderr
-        clone = server.clone("lab/run", tmp_path / "clone")
-        assert (clone / LOG).read_bytes() == b"first line\nsecond line\n"

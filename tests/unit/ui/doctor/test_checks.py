@@ -43,7 +43,7 @@ ROOMY = Filled(used_bytes=1 << 40, limit_bytes=1 << 41, used_inodes=10, limit_in
 HEALTHY = Seen(
     now=NOW,
     run=RUN,
-    tables={"hub": {"repo": "https://host/lab/tr1.git"}, "backup": {"to": ["s3://b/p"]}},
+    tables={"hub": {"repo": "lab/tr1"}, "backup": {"to": ["s3://b/p"]}},
     jobs={"internet_partition": "prepost"},
     account=AccountSeen("alice", "team", 0o007, profiles={Path("/etc/opsctl/profile.toml"): ""}),
     software=SoftwareSeen(
@@ -209,9 +209,6 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "not installed",
         requirement("hub"),
     ),
-    ("git", without("git"), State.MISSING, "git is not", "install git"),
-    ("git", replace(without("git"), tables={}), State.OPTIONAL, "git is not", "install git"),
-    ("git-lfs", without("git-lfs"), State.MISSING, "git-lfs is not", "git-lfs"),
     ("uv", without("uv"), State.MISSING, "uv is not", "pip install uv"),
     ("compiler", without("g++"), State.MISSING, "g++ is not", "compiler"),
     ("nvcc", without("nvcc"), State.MISSING, "nvcc is not", "modules"),

@@ -1,19 +1,22 @@
-"""A repository on a hub, through huggingface_hub."""
+"""One repository of a hub, through huggingface_hub: every call is retried within the time that there is."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from opsctl.transfer.hub.client import be_patient, import_client
+from opsctl.transfer.hub.client import be_patient, import_client, token_of
 from opsctl.transfer.hub.file_snapshot import Changed, Moment
 from opsctl.transfer.hub.hub_errors import Absent, NotNow, Refused, understood
-from opsctl.transfer.hub.remote import MAIN, Far, Who
 from opsctl.transfer.hub.retry_policy import OutOfTime, Patience
+from opsctl.transfer.hub.settings import HubSettings
 
+#: The branch of everything but checkpoints that have one of their own.
+MAIN = "main"
 #: The hub takes no more names in one question.
 _PATHS_PER_QUESTION = 500
 _OBJECTS_PER_QUESTION = 256
@@ -21,6 +24,19 @@ _UPLOADS_AT_ONCE = 4
 #: A content that arrives wrong, or a head that moves on, so often in a row is not chance.
 _MOST_TRIES = 5
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file in a repository."""
+
+    size: int
+    sha256: str | None  # of its content; None where only git's name is known
+    git_oid: str  # git's name of its blob; of the pointer's blob where the content is in LFS
+
+    def has_content(self, sha256: str, git_oid: str) -> bool:
+        """Return whether its content has these names."""
+        return self.sha256 == sha256 if self.sha256 else self.git_oid == git_oid
 
 
 class _Conflict(Exception):
@@ -31,8 +47,11 @@ class _Damaged(Exception):
     """The hub got other bytes than it was told it would, or has lost what it took."""
 
 
-class HubRemote:
-    """One repository of models. What a method asks is asked again while there is time."""
+class Repository:
+    """One repository of models.
+
+    Every method raises Refused where the hub refuses, and OutOfTime; no text has a token in it.
+    """
 
     def __init__(self, repo: str, token: str, patience: Patience) -> None:
         self._hub = import_client()
@@ -46,11 +65,11 @@ class HubRemote:
         """OWNER/NAME."""
         return self._repo
 
-    def who(self) -> Who:
-        """Whose token it is."""
+    def account(self) -> tuple[str, str]:
+        """Return the name of the token's account, and the hub's word for what the token may do."""
         said = self._asked(lambda: self._api.whoami())
         token = (said.get("auth") or {}).get("accessToken") or {}
-        return Who(str(said.get("name", "")), str(token.get("role", "")))
+        return str(said.get("name", "")), str(token.get("role", ""))
 
     def may_write(self) -> bool | None:
         """Whether our token may commit to it; None where there is no repository that we can see."""
@@ -79,10 +98,10 @@ class HubRemote:
         with contextlib.suppress(_Conflict):
             self._asked(lambda: self._api.create_branch(self._repo, branch=branch, exist_ok=True))
 
-    def listed(self, revision: str, paths: Sequence[str] | None = None) -> dict[str, Far]:
+    def listed(self, revision: str, paths: Sequence[str] | None = None) -> dict[str, RemoteFile]:
         """The files of a revision, or those of `paths` that are there; none of what is not there itself."""
         try:
-            return {one.path: _far(one) for one in self._entries(revision, paths) if hasattr(one, "blob_id")}
+            return {one.path: _remote_file(one) for one in self._entries(revision, paths) if hasattr(one, "blob_id")}
         except (Absent, _NoRepository):
             return {}
 
@@ -111,7 +130,10 @@ class HubRemote:
             return None
 
     def commit(self, branch: str, add: Mapping[str, Moment], delete: Sequence[str], title: str) -> str:
-        """Contents first, then one commit on top of the head that was looked at, or none where that has it all."""
+        """Bring the branch to where all of `add` is there as given and nothing of `delete`, in one commit or none.
+
+        Contents go first. Returns the commit that has it all. Raises Changed where a local file has changed.
+        """
         for tries in range(1, _MOST_TRIES + 1):
             try:
                 return self._commit_once(branch, add, delete, title)
@@ -190,7 +212,7 @@ class HubRemote:
         return sorted(path for path, (sha256, _) in sent.items() if sha256 in lost)
 
     def tag(self, tag: str, branch: str) -> None:
-        """Give where `branch` is a name that stays, and let the branch go."""
+        """Replace the branch by a tag; a tag of that name that is there already is moved."""
         head, there = self.head(branch), self.head(tag)
         if head is None:
             if there is None:
@@ -242,14 +264,19 @@ def _understood(repo: str) -> Iterator[None]:
             raise
 
 
-def _far(entry: Any) -> Far:
-    return Far(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
+def _remote_file(entry: Any) -> RemoteFile:
+    return RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
 
 
-def _is_same(far: Far | None, moment: Moment) -> bool:
+def _is_same(far: RemoteFile | None, moment: Moment) -> bool:
     if far is None or far.size != moment.size:
         return False
-    return far.is_of(moment.sha256, moment.git_oid)
+    return far.has_content(moment.sha256, moment.git_oid)
+
+
+def open_repository(settings: HubSettings, repo: str, patience: Patience) -> Repository:
+    """Return the repository, with the token that the settings refer to. Raises OpsctlError where there is none."""
+    return Repository(repo, token_of(settings), patience)
 
 
 def _groups(values: list[Any], most: int) -> list[list[Any]]:
