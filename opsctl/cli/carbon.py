@@ -200,8 +200,8 @@ def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> f
     """What Slurm has counted of the attempts' jobs, in kWh; None, and a word, where it has counted nothing."""
     from opsctl.core.output import message
     from opsctl.run.attempts.close_lost import own_end
+    from opsctl.run.state.chains import recorded
     from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.own_jobs import recorded
     from opsctl.slurm.backends import client_for
 
     slurm, known = client_for(choose_cluster(cluster, view.paths)), recorded(view.paths)

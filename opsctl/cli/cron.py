@@ -216,7 +216,7 @@ def logs(name: str, follow: bool, folder: Path | None) -> None:
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, show_text
     from opsctl.jobs.scheduler.executing import output_of
-    from opsctl.run.state.scheduler_runs import histories, read_runs
+    from opsctl.run.state.scheduler import histories, read_runs
 
     cron = _cron(folder, None)
     shown = 0

@@ -115,7 +115,7 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
     """Remove the switch: the next task trains again."""
     from opsctl.core.output import message
     from opsctl.run.state import kill_switch
-    from opsctl.run.state.deactivations import record_deactivation
+    from opsctl.run.state.kill_switch import record_deactivation
 
     paths, _ = _paths(run_argument, run)
     if dry_run:

@@ -31,8 +31,8 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.core.timestamps import now
     from opsctl.monitoring.snapshot import queue_order
     from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, sees_others
+    from opsctl.run.state.chains import Recorded, recorded
     from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.own_jobs import Recorded, recorded
     from opsctl.slurm.shared_answers import looking_at
     from opsctl.ui.status.durations import answer_age
     from opsctl.ui.status.members import interested

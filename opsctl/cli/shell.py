@@ -157,7 +157,7 @@ def _job(seen: RunView, queue: list[Job], into: str) -> Job:
     """The job that runs and that `into` means. Raises OpsctlError."""
     from opsctl.core.account import account_name
     from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.own_jobs import recorded
+    from opsctl.run.state.chains import recorded
 
     if into == _LIVE:
         found = [job for job in recorded(seen.paths).own(queue) if job.is_running]

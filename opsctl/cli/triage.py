@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opsctl.diagnosis.triage.report import Triage
     from opsctl.run.attempts.events import Attempt
     from opsctl.run.config.paths import RunPaths
-    from opsctl.run.state.cancels import Cancel
+    from opsctl.run.state.chains import Cancel
 
 #: A person waits; a gigabyte of log is read in less.
 _SECONDS = 60.0
@@ -114,8 +114,8 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
     from opsctl.core.output import message
     from opsctl.diagnosis.triage.findings import SlurmWord
     from opsctl.run.attempts.close_lost import may_be_of, own_end
+    from opsctl.run.state.chains import recorded
     from opsctl.run.state.chosen_cluster import choose_cluster, record_of
-    from opsctl.run.state.own_jobs import recorded
     from opsctl.slurm.backends import client_for
 
     try:
@@ -147,7 +147,7 @@ def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
 def _cancel_of(paths: RunPaths, attempt: Attempt) -> Cancel | None:
     """Who cancelled its job, as the run has it on record; None where nobody did by opsctl, or that cannot be read."""
     from opsctl.core.output import message
-    from opsctl.run.state.cancels import cancelling, read_cancels
+    from opsctl.run.state.chains import cancelling, read_cancels
 
     if attempt.opened_at is None or attempt.closed_at is None:
         return None

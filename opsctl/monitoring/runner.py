@@ -19,7 +19,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import watch_table
 from opsctl.run.config.schema import ArrayTable, ExpectTable, WatchTable
 from opsctl.run.logs.pulse import pulse_line
-from opsctl.run.state.own_jobs import Recorded, recorded
+from opsctl.run.state.chains import Recorded, recorded
 from opsctl.run.state.run_view import RunView
 from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.durations import parse_duration_s

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.monitoring.observed import CronJob, CronSeen
-from opsctl.run.state.scheduler import CronPaths, heartbeat, read_chain
-from opsctl.run.state.scheduler_runs import JobHistory, histories, read_runs
+from opsctl.run.state.scheduler import CronPaths, JobHistory, heartbeat, histories, read_chain, read_runs
 
 
 def cron_seen(folder: Path, now: datetime, option: str = "") -> CronSeen:

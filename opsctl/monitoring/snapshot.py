@@ -25,8 +25,7 @@ from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.logs.curve import Point
 from opsctl.run.logs.records import Measured
-from opsctl.run.state.cancels import Cancel
-from opsctl.run.state.chains import Chain
+from opsctl.run.state.chains import Cancel, Chain
 from opsctl.run.state.identity import Place
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.lease import Seen as Lease

@@ -35,7 +35,7 @@ from opsctl.run.attempts import events as attempts_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import nodes_table
 from opsctl.run.config.schema import NodesTable, SlurmTable
-from opsctl.run.state.own_jobs import recorded
+from opsctl.run.state.chains import recorded
 from opsctl.slurm.client import SlurmControl, SlurmLooks
 from opsctl.slurm.nodes import Node, in_partition
 

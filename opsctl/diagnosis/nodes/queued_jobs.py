@@ -11,8 +11,7 @@ from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.core.files.state_files import locked, read_state, write_state
 from opsctl.diagnosis.nodes.exclusion_list import LOCK_WAIT_S
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.chains import Chain
-from opsctl.run.state.own_jobs import recorded
+from opsctl.run.state.chains import Chain, recorded
 from opsctl.run.state.revisions import newest_whole
 from opsctl.slurm.client import SlurmControl, SlurmLooks
 

@@ -14,7 +14,7 @@ from opsctl.diagnosis.triage.decide import teardown
 from opsctl.diagnosis.triage.findings import Facts
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause, Quote, StackGroup, Verdict
-from opsctl.run.state.cancels import Cancel
+from opsctl.run.state.chains import Cancel
 from opsctl.slurm.durations import format_duration
 from trainer.formats.json_text import Moment
 

@@ -11,7 +11,7 @@ from opsctl.jobs.control import live_jobs, overlap
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, Unseen
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.cancels import record_cancel
+from opsctl.run.state.chains import record_cancel
 from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
 from opsctl.run.state.identity import refuse_a_copy
 from opsctl.slurm.backends import client_for

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from opsctl.core.errors import OpsctlError
-from opsctl.run.state.revision import Revision
+from opsctl.run.state.revisions import Revision
 
 
 def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:

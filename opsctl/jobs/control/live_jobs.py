@@ -16,11 +16,10 @@ from opsctl.run.checkpoints.progress import is_finished
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import chains, kill_switch
+from opsctl.run.state.chains import recorded
 from opsctl.run.state.chosen_cluster import ClusterRecord, is_same_cluster, reached, read_record, record_of
 from opsctl.run.state.identity import before_the_move, bind, is_here, read_run_id
-from opsctl.run.state.own_jobs import recorded
-from opsctl.run.state.revision import slurm_part
-from opsctl.run.state.revisions import newest_whole
+from opsctl.run.state.revisions import newest_whole, slurm_part
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient, SlurmLooks
 from opsctl.slurm.cluster import Cluster

@@ -13,8 +13,8 @@ from opsctl.run.attempts.events import read
 from opsctl.run.attempts.lease_holder import attempt_of, over_by_slurm
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
+from opsctl.run.state.chains import recorded
 from opsctl.run.state.chosen_cluster import record_of
-from opsctl.run.state.own_jobs import recorded
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job

@@ -19,8 +19,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chains import REQUEST, Chain, read_chains
 from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
 from opsctl.run.state.identity import is_here, settled_identity
-from opsctl.run.state.revision import Revision
-from opsctl.run.state.revisions import to_send_again
+from opsctl.run.state.revisions import Revision, to_send_again
 from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient

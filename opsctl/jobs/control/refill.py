@@ -31,8 +31,7 @@ from opsctl.run.logs.measurements import recent
 from opsctl.run.logs.records import Measured
 from opsctl.run.logs.time_left import training_left_s
 from opsctl.run.state import kill_switch
-from opsctl.run.state.cancels import Cancel, read_cancels, resting
-from opsctl.run.state.chains import REFILL, Chain, last_word, read_chains
+from opsctl.run.state.chains import REFILL, Cancel, Chain, last_word, read_cancels, read_chains, resting
 from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
 from opsctl.run.state.identity import refuse_a_copy, settled_identity
 from opsctl.run.state.kill_switch import KillSwitchState

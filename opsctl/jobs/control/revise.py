@@ -23,8 +23,16 @@ from opsctl.run.state.chains import Chain
 from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors, open_output
 from opsctl.run.state.identity import settled_identity
 from opsctl.run.state.rehearsals import never_rehearsed
-from opsctl.run.state.revision import Revision, digest_of
-from opsctl.run.state.revisions import changed_values, contents, newest, publish, refuse_to_publish, withdraw
+from opsctl.run.state.revisions import (
+    Revision,
+    changed_values,
+    contents,
+    digest_of,
+    newest,
+    publish,
+    refuse_to_publish,
+    withdraw,
+)
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

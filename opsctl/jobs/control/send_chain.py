@@ -23,12 +23,10 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.render.batch import ChainRequest, batch_script
 from opsctl.run.render.job_environment import exports_of
 from opsctl.run.state import alerts, chains, kill_switch
-from opsctl.run.state.chains import Chain
+from opsctl.run.state.chains import Chain, recorded
 from opsctl.run.state.chosen_cluster import record_of
 from opsctl.run.state.identity import forget_run_id, make_run_id, read_run_id
-from opsctl.run.state.own_jobs import recorded
-from opsctl.run.state.revision import Revision
-from opsctl.run.state.revisions import newest, publish, withdraw
+from opsctl.run.state.revisions import Revision, newest, publish, withdraw
 from opsctl.slurm.arrays import largest_task, split_array
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

@@ -14,8 +14,7 @@ from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import brake_trips, chains_to_cancel, learned_nothing, without_progress
 from opsctl.run.logs.pulse import alert_line
-from opsctl.run.state.chains import counted_since, read_chains
-from opsctl.run.state.own_jobs import recorded
+from opsctl.run.state.chains import counted_since, read_chains, recorded
 
 
 def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:

@@ -28,8 +28,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.state import requests
 from opsctl.run.state.attempt_folder import exit_report, leaving_note, saved_note
 from opsctl.run.state.chosen_cluster import cluster_to_submit_to
-from opsctl.run.state.request_carrier import Carrier
-from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Outcome, Request, in_a_line
+from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Carrier, Outcome, Request, in_a_line
 from opsctl.slurm.backends import client_for
 from trainer.formats.attempt.attempt_records import SAVE_REQUEST, SaveRequest
 

@@ -15,8 +15,7 @@ from opsctl.jobs.runner.main_log import MainLog
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_problem
 from opsctl.run.checkpoints.progress import is_finished
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.revision import Revision, no_revision
-from opsctl.run.state.revisions import newest_for_task
+from opsctl.run.state.revisions import Revision, newest_for_task, no_revision
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

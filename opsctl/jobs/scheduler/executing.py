@@ -23,7 +23,7 @@ from opsctl.jobs.scheduler.directives import interpreter_of
 from opsctl.jobs.scheduler.printout import Printout
 from opsctl.jobs.scheduler.starting import LOCK_WAIT_S, digest_of
 from opsctl.run.render.job_environment import CRON_FOLDER_VARIABLE
-from opsctl.run.state.scheduler_runs import CronRun, RunEvent, RunState, append_run, read_runs
+from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, read_runs
 
 #: Given to a program to go after SIGTERM, seconds.
 GRACE_S = 10.0

@@ -13,8 +13,15 @@ from opsctl.jobs.scheduler.context import Cron
 from opsctl.jobs.scheduler.directives import own_directives
 from opsctl.jobs.scheduler.starting import LOCK_WAIT_S, ended
 from opsctl.run.render.scheduler import name_and_folder
-from opsctl.run.state.scheduler import CronComment, parse_cron_comment
-from opsctl.run.state.scheduler_runs import CronRun, RunEvent, RunState, append_run, read_runs
+from opsctl.run.state.scheduler import (
+    CronComment,
+    CronRun,
+    RunEvent,
+    RunState,
+    append_run,
+    parse_cron_comment,
+    read_runs,
+)
 from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.job_match import Match, Sent, match, sent_about
 from opsctl.slurm.states import End

@@ -16,8 +16,7 @@ from opsctl.jobs.scheduler.context import Cron, JobFile, text_of
 from opsctl.jobs.scheduler.directives import Directives, needs_internet, own_directives
 from opsctl.jobs.scheduler.grid import latest_claim
 from opsctl.run.render.scheduler import job_script
-from opsctl.run.state.scheduler import CronComment
-from opsctl.run.state.scheduler_runs import CronRun, RunEvent, append_run, new_run_id, read_runs
+from opsctl.run.state.scheduler import CronComment, CronRun, RunEvent, append_run, new_run_id, read_runs
 from opsctl.slurm.durations import parse_duration_s
 
 #: Claims hold the lock for milliseconds; whoever hangs with it is waited for so long, seconds.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opsctl.monitoring.snapshot import Part
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.own_jobs import Recorded
+from opsctl.run.state.chains import Recorded
 from opsctl.run.state.run_view import RunView
 from opsctl.slurm.client import SlurmLooks
 

@@ -14,7 +14,7 @@ from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.checkpoints.backups import BackedUp, What, digest_here, read_backups, where_full
 from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.revision import Revision
+from opsctl.run.state.revisions import Revision
 from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.policy import policy_of
 from opsctl.transfer.backups.schedule import Here, choose

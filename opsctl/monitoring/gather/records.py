@@ -15,8 +15,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import learned_nothing, without_progress
 from opsctl.run.state import kill_switch as kill_switch_file
 from opsctl.run.state import lease as lease_file
-from opsctl.run.state.cancels import CLOCKS_DIFFER, Cancel, read_cancels, resting
-from opsctl.run.state.chains import last_word
+from opsctl.run.state.chains import CLOCKS_DIFFER, Cancel, last_word, read_cancels, resting
 from opsctl.run.state.revisions import differs_from_published
 
 

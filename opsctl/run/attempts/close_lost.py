@@ -17,7 +17,7 @@ from opsctl.run.attempts.outcome import LOST, StepEnd, closed
 from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
 from opsctl.run.config.job_comment import parse_comment
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.own_jobs import Recorded, recorded
+from opsctl.run.state.chains import Recorded, recorded
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.ends import exit_code_of
 from opsctl.slurm.job_match import Match, Sent, match

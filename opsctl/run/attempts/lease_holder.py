@@ -8,7 +8,7 @@ from opsctl.run.attempts.close_lost import closings, holds, may_be_of
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt, read
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.own_jobs import recorded
+from opsctl.run.state.chains import recorded
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
 from trainer.formats.attempt.lease import Holder

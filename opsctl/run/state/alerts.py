@@ -23,7 +23,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked, make_folder, read_text
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state import alert_log, alert_reserve
+from opsctl.run.state import alert_log
 from opsctl.run.state.alert_log import ChannelSeen, Event, Message
 from trainer.formats.json_text import json_line, plain
 from trainer.formats.tolerant import convert, decode
@@ -101,7 +101,7 @@ class Opened:
         """
         kept = msgspec.structs.replace(memory, made=(*self.memory.made, *new))
         value = _with_unknown(plain(kept), self._raw)
-        alert_reserve.write_memory(self.paths, value)
+        alert_log.write_memory(self.paths, value)
         self.memory, self._raw = kept, value
         try:
             for event in said:
@@ -132,7 +132,7 @@ def opened(paths: RunPaths, what: str) -> Iterator[Opened]:
         keep_room(paths)
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.alerts_lock, LOCK_WAIT_S, what):
-        stored = alert_reserve.settle(paths)
+        stored = alert_log.settle_reserve(paths)
         memory, raw, problem = _read(paths)
         found = Opened(paths, memory, problem or stored.describe(paths), raw)
         found.settle()
@@ -143,7 +143,7 @@ def keep_room(paths: RunPaths) -> None:
     """Make what alerts need on a disk that will be full one day. Raises OSError."""
     make_folder(paths.output, paths.alert_senders)
     os.close(open_file(paths.output, paths.alerts_lock, os.O_RDWR | os.O_CREAT))
-    alert_reserve.keep(paths)
+    alert_log.keep_reserve(paths)
 
 
 def remembered(paths: RunPaths) -> Memory:
@@ -317,7 +317,7 @@ def _take_message(findings: dict[str, Remembered], one: Message) -> None:
 
 def _read(paths: RunPaths) -> tuple[Memory, dict[str, Any], str]:
     """The memory, the file as it is, and what is wrong with it. Raises OSError."""
-    stored, text = alert_reserve.read(paths), read_text(paths.output, paths.alerts)
+    stored, text = alert_log.read_reserve(paths), read_text(paths.output, paths.alerts)
     newest = stored.newest_memory(text)
     if newest is not None:
         text = json_line(newest)

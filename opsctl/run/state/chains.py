@@ -7,17 +7,24 @@ record: if it is there when a command looks, somebody was cut off, and Slurm is 
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_state, read_lines, read_whole, remove, write_state
-from opsctl.run.config.job_comment import parse_comment
+from opsctl.core.timestamps import iso, now
+from opsctl.run.config.job_comment import JobComment, parse_comment
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.identity import place_of, read_run_id
+from opsctl.slurm.job_match import Match, Sent, match, sent_about
 from opsctl.slurm.types import Job
 from trainer.formats.json_text import Moment
 
@@ -154,3 +161,121 @@ def settle_submitting(paths: RunPaths, jobs: Iterable[Job]) -> Chain | None:
 
 def _submitting(paths: RunPaths) -> Path:
     return paths.state / "submitting.json"
+
+
+#: A job's end and the word that ended it are told by the clocks of two hosts.
+CLOCKS_DIFFER = timedelta(minutes=1)
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's word that jobs of the run are not wanted."""
+
+    at: Annotated[Moment, Meta(description="When, by the clock of that host.")]
+    by: Annotated[str, Meta(description="The account.")]
+    host: Annotated[str, Meta(description="Where it was typed.")] = ""
+    jobs: Annotated[tuple[str, ...], Meta(description="What was cancelled, as squeue shows the ids.")] = ()
+    queued_only: Annotated[bool, Meta(description="Whether what ran went on.")] = False
+    chains: Annotated[int, Meta(description="How many chains were on record: later ones came after it.")] = 0
+
+    def describe(self) -> str:
+        """Return who cancelled what, and when."""
+        return (
+            f"{self.by} cancelled {'what was queued' if self.queued_only else 'its jobs'} at {iso(self.at, 'minutes')}"
+        )
+
+
+def record_cancel(paths: RunPaths, jobs: Sequence[str], queued_only: bool, by: str | None = None) -> None:
+    """Write it down for `by` (default: this account). The caller holds the run's lock."""
+    cancel = Cancel(
+        at=now().replace(microsecond=0),
+        by=by or account_name(),
+        host=socket.gethostname(),
+        jobs=tuple(jobs),
+        queued_only=queued_only,
+        chains=len(read_chains(paths)),
+    )
+    append_state(paths.output, paths.cancels, cancel)
+
+
+def read_cancels(paths: RunPaths) -> list[Cancel]:
+    """All of them, oldest first. Raises OSError where they cannot be read."""
+    return read_lines(paths.output, paths.cancels, Cancel)
+
+
+def cancelling(cancels: Sequence[Cancel], job: str, began: datetime, ended: datetime) -> Cancel | None:
+    """The last cancelling of a job, by the id that squeue showed, that ran from `began` to `ended`; None without one.
+
+    The same id may have been another job's before or since, where a cluster's ids start over. Pure.
+    """
+    first, last = began.replace(microsecond=0), ended + CLOCKS_DIFFER
+    return next((one for one in reversed(cancels) if job in one.jobs and first <= one.at <= last), None)
+
+
+def resting(chains: Sequence[Chain], cancels: Sequence[Cancel]) -> Cancel | None:
+    """The last cancelling, when nobody has submitted since; None where the run is to go on. Pure.
+
+    A chain that was submitted without anybody's word, by a refill, is no submission.
+    """
+    last = cancels[-1] if cancels else None
+    if last is None or any(chain.is_somebodys_word for chain in chains[last.chains :]):
+        return None
+    return last
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run's submissions so far."""
+
+    run_id: str | None = None
+    chains: tuple[Chain, ...] = ()
+
+    def own(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the run's among `jobs`, whatever their names are and whoever submitted them.
+
+        A job is the run's when its comment has the run's id. Without a comment of ours it is a recorded chain's when
+        id, owner, name, work folder and time of submission all agree. `jobs` are everybody's: a colleague may have
+        submitted one by hand.
+        """
+        jobs = list(jobs)
+        run_id = self.run_id or run_id_among(self.chains, jobs)
+        of_run = Sent(comment=_comment(run_id))
+        by_id = {chain.chain: _sent(chain, run_id) for chain in self.chains}
+        return [job for job in jobs if match(job, by_id.get(job.array_job_id, of_run)) is Match.OURS]
+
+    def sent(self, array_job_id: int, user: str) -> Sent:
+        """Return what is recorded of the newest chain with that id; of a job without one, the run and its owner."""
+        chain = next((one for one in reversed(self.chains) if one.chain == array_job_id), None)
+        return _sent(chain, self.run_id) if chain is not None else Sent(_comment(self.run_id), user)
+
+
+def recorded(paths: RunPaths) -> Recorded:
+    """Return what is recorded; empty before the first submit, and in a copy, whose records are another run's."""
+    if place_of(paths).is_another_runs:
+        return Recorded()
+    return Recorded(read_run_id(paths), _named(paths, read_chains(paths)))
+
+
+def _named(paths: RunPaths, chains: Sequence[Chain]) -> tuple[Chain, ...]:
+    """`chains`, of which an earlier release recorded no name and folder, with those of the newest revision."""
+    if all(chain.name for chain in chains):
+        return tuple(chains)
+    # Only a run that an earlier release submitted needs this, and a revision takes long to load.
+    from opsctl.run.state.revisions import newest_whole
+
+    try:
+        newest = newest_whole(paths)
+    except (OSError, OpsctlError):
+        newest = None
+    if newest is None:
+        return tuple(chains)
+    name, folder = newest.file.run.name, str(newest.run_file.parent)
+    named = (chain if chain.name else msgspec.structs.replace(chain, name=name, work_dir=folder) for chain in chains)
+    return tuple(named)
+
+
+def _comment(run_id: str | None) -> str:
+    return JobComment.of_run(run_id) if run_id else ""
+
+
+def _sent(chain: Chain, run_id: str | None) -> Sent:
+    return Sent(_comment(run_id), chain.user, chain.name, chain.work_dir, *sent_about(chain.submitted_at))

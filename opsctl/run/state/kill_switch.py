@@ -21,7 +21,16 @@ from msgspec import Meta
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.reserve import take_reserve, write_reserve
-from opsctl.core.files.state_files import FULL_DISK, create_state, read_state, remove, touch_new
+from opsctl.core.files.state_files import (
+    FULL_DISK,
+    append_state,
+    create_state,
+    make_folder,
+    read_lines,
+    read_state,
+    remove,
+    touch_new,
+)
 from opsctl.core.files.trusted import Untrusted, kind_of
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso, now, to_the_second
@@ -288,3 +297,33 @@ def _words(text: str) -> str:
     """One printable line that fits a screen: the file may hold anything, and so may what is typed."""
     cut = text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 3] + "..."
     return printable(cut, " ").strip()
+
+
+class Deactivation(msgspec.Struct, frozen=True, kw_only=True):
+    """One line."""
+
+    at: Moment
+    by: str = ""
+    host: str = ""
+    triggered_by: str = ""
+    triggered_at: Moment | None = None  # somebody who wrote it by hand may have left it away
+    triggered_why: str = ""
+
+
+def record_deactivation(paths: RunPaths, was: KillSwitchState) -> None:
+    """Write down that this account has removed the switch as it `was`. Raises OSError."""
+    done = Deactivation(
+        at=now().replace(microsecond=0),
+        by=account_name(),
+        host=socket.gethostname(),
+        triggered_by=was.by,
+        triggered_at=was.at.astimezone() if was.at else None,
+        triggered_why=was.why,
+    )
+    make_folder(paths.output, paths.state)
+    append_state(paths.output, paths.kill_switch_log, done)
+
+
+def read_deactivations(paths: RunPaths) -> list[Deactivation]:
+    """All on record, oldest first. Raises OSError where they cannot be read."""
+    return read_lines(paths.output, paths.kill_switch_log, Deactivation)

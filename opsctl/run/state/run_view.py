@@ -19,7 +19,7 @@ from opsctl.run.state.group_folder import refuse_who_cannot_enter
 from trainer.recipe.options import Options, OptionsError
 
 if TYPE_CHECKING:
-    from opsctl.run.state.revision import Revision
+    from opsctl.run.state.revisions import Revision
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.planning.plan import PlannedCarbon, PlannedSchedule, PlannedThroughput, PlannedTime
 from opsctl.run.planning.section import Section, amount
-from opsctl.run.state.revision import Revision
+from opsctl.run.state.revisions import Revision
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.report import page_data
 from opsctl.ui.report.log_tables import when

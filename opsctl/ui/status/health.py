@@ -15,8 +15,7 @@ from opsctl.diagnosis.goodput.brief import GoodputSeen
 from opsctl.jobs.evaluation.brief import EvaluationSeen
 from opsctl.monitoring.observed import Channel, CronSeen
 from opsctl.run.state.alerts import Remembered, Silence
-from opsctl.run.state.cancels import Cancel, resting
-from opsctl.run.state.chains import Chain
+from opsctl.run.state.chains import Cancel, Chain, resting
 from opsctl.ui.status.durations import rough, since
 from trainer.formats.json_text import Moment
 

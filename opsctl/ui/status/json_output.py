@@ -16,7 +16,7 @@ from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.table import PrintedAttempt, printed_attempt
 from opsctl.run.logs.records import Measured
-from opsctl.run.state.cancels import Cancel, resting
+from opsctl.run.state.chains import Cancel, resting
 from opsctl.run.state.kill_switch import PrintedKillSwitch, printed_switch
 from opsctl.ui.status.health import AlertsHealth, CronHealth, Desk, printed_alerts, printed_cron
 from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open

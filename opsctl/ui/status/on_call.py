@@ -22,11 +22,10 @@ from opsctl.run.attempts.environments import changed_pairs
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.checkpoints.prunes import Pruned
 from opsctl.run.state.alert_log import Event
-from opsctl.run.state.cancels import Cancel
-from opsctl.run.state.chains import REFILL, REVISE, Chain
-from opsctl.run.state.deactivations import Deactivation
+from opsctl.run.state.chains import REFILL, REVISE, Cancel, Chain
+from opsctl.run.state.kill_switch import Deactivation
 from opsctl.run.state.requests import PrintedRequest
-from opsctl.run.state.revision import Revision
+from opsctl.run.state.revisions import Revision
 from opsctl.ui.status.health import Desk
 from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
 from opsctl.ui.status.overview import Overview

@@ -13,7 +13,7 @@ from opsctl.run.checkpoints.prunes import read_prunes
 from opsctl.run.checkpoints.rollbacks import read_rollbacks
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alerts, requests
-from opsctl.run.state.deactivations import read_deactivations
+from opsctl.run.state.kill_switch import read_deactivations
 from opsctl.run.state.revisions import published_since
 from opsctl.run.state.run_view import RunView
 from opsctl.ui.status.on_call import Facts

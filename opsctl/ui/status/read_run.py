@@ -10,7 +10,7 @@ from opsctl.monitoring.runner import in_words, settings_of
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alerts
-from opsctl.run.state.cancels import read_cancels
+from opsctl.run.state.chains import read_cancels
 from opsctl.run.state.run_view import RunView
 from opsctl.ui.status.health import Desk
 from opsctl.ui.status.open_findings import OpenFinding, with_memory

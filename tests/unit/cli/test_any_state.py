@@ -20,8 +20,8 @@ from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import kill_switch
 from opsctl.run.state.alerts import Noted, acknowledge, note
-from opsctl.run.state.cancels import record_cancel
-from opsctl.run.state.deactivations import record_deactivation
+from opsctl.run.state.chains import record_cancel
+from opsctl.run.state.kill_switch import record_deactivation
 from opsctl.run.state.requests import Audited, Request, ask
 from opsctl.run.state.space import SpaceLine, WalkFound, WalkState, append_space, write_walk
 from tests.tiny_run import write_checkpoint, write_run

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.timestamps import now
-from opsctl.run.state.scheduler import CronPaths
-from opsctl.run.state.scheduler_runs import RunEvent, append_run
+from opsctl.run.state.scheduler import CronPaths, RunEvent, append_run
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 

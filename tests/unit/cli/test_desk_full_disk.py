@@ -13,8 +13,8 @@ import pytest
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.alerts import Noted, acknowledge, events, note, open_alerts
-from opsctl.run.state.cancels import read_cancels, record_cancel
-from opsctl.run.state.deactivations import read_deactivations
+from opsctl.run.state.chains import read_cancels, record_cancel
+from opsctl.run.state.kill_switch import read_deactivations
 from opsctl.run.state.requests import Request, ask, audited, waiting
 from tests.tiny_run import write_run
 from tests.unit.cli.test_any_state import SLURM, answer, contents

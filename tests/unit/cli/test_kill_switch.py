@@ -16,7 +16,7 @@ from opsctl.cli import kill_switch
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.attempts.kill_switch_readers import folder_inode
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.deactivations import read_deactivations
+from opsctl.run.state.kill_switch import read_deactivations
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 

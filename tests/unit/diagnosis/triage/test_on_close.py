@@ -23,7 +23,7 @@ from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.attempt_folder import set_aside
-from opsctl.run.state.cancels import Cancel
+from opsctl.run.state.chains import Cancel
 from opsctl.slurm.types import JobEnd
 from tests.printed_json import printed
 

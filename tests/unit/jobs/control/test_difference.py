@@ -11,8 +11,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control.difference import files_difference
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import load_run_file
-from opsctl.run.state.revision import Revision
-from opsctl.run.state.revisions import contents, newest, publish
+from opsctl.run.state.revisions import Revision, contents, newest, publish
 from tests.tiny_run import ready, write_run
 
 

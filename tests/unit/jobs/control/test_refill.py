@@ -22,8 +22,7 @@ from opsctl.run.config.load import load_run_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import SlurmTable
 from opsctl.run.logs.records import Measured
-from opsctl.run.state.cancels import Cancel
-from opsctl.run.state.chains import REFILL, REVISE, SUBMIT, Chain, append_chain
+from opsctl.run.state.chains import REFILL, REVISE, SUBMIT, Cancel, Chain, append_chain
 from opsctl.run.state.identity import bind, make_run_id
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.revisions import publish

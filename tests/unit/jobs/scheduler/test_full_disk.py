@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl.run.state.scheduler import read_ticks
-from opsctl.run.state.scheduler_runs import read_runs
+from opsctl.run.state.scheduler import read_runs, read_ticks
 from opsctl.slurm.states import State
 from tests.unit.jobs.scheduler.slurm_in_memory import add
 from tests.unit.jobs.scheduler.test_tick import HOUR, NOON, Chain

@@ -14,8 +14,7 @@ from opsctl.jobs.scheduler import chain
 from opsctl.jobs.scheduler.clock import trusted_clock
 from opsctl.jobs.scheduler.tick import Own, tick
 from opsctl.monitoring.scheduler_state import cron_seen
-from opsctl.run.state.scheduler import heartbeat, read_chain, read_ticks
-from opsctl.run.state.scheduler_runs import histories, read_runs
+from opsctl.run.state.scheduler import heartbeat, histories, read_chain, read_runs, read_ticks
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory, a_cron, a_job, add
 
 NOON, HOUR = 1_795_348_800.0, 3600

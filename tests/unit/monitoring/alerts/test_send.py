@@ -314,7 +314,7 @@ def test_a_program_that_has_the_url_is_not_run_while_nothing_is_owed(tmp_path: P
 def test_a_channel_that_leads_nowhere_is_on_record_once_in_a_while_and_not_at_every_look(tmp_path: Path) -> None:
     desk = Desk.at(tmp_path, channels=["file:/no/such/url"])
     told = [desk.look(minute / 10, critical("cron")) for minute in range(5)]
-    assert all("cannot read /no/such/url" in one.lines[0] for one in told)
+    assert all("cannot read_reserve /no/such/url" in one.lines[0] for one in told)
     assert len([line for line in desk.log if line.event == "failed"]) == 1
     desk.look(60, critical("cron"))
     assert len([line for line in desk.log if line.event == "failed"]) == 2
@@ -372,7 +372,7 @@ def _full_disk(folder: Path) -> Path:
         "import opsctl.core.files.state_files as files\n"
         "def full(*a): raise OSError(28, 'No space left on device')\n"
         "files.write_all = full\n"
-        "import opsctl.run.state.alert_reserve as reserve\n"
+        "import opsctl.run.state.alert_log as reserve\n"
         "reserve.append_state = reserve.write_over = full\n"
     )
     return folder / "full"

@@ -19,7 +19,7 @@ from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.logs.pulse import parse_pulse
 from opsctl.run.logs.records import Alert, Pulse
-from opsctl.run.state.cancels import Cancel
+from opsctl.run.state.chains import Cancel
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.slurm.states import PHASES, Phase
 from opsctl.slurm.types import Job

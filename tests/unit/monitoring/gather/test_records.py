@@ -13,8 +13,7 @@ from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.runner import gather, settings_of
 from opsctl.monitoring.snapshot import Part
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
-from opsctl.run.state.cancels import Cancel
-from opsctl.run.state.chains import REFILL, SUBMIT, Chain, append_chain
+from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain, append_chain
 from opsctl.run.state.run_view import view
 from tests.tiny_run import write_run
 from tests.unit.monitoring.run_folder import slurm

@@ -17,8 +17,7 @@ from opsctl.run.attempts.failure_limit import (
     without_progress,
 )
 from opsctl.run.attempts.verdict import Cause, Verdict
-from opsctl.run.state.chains import REFILL, SUBMIT, Chain
-from opsctl.run.state.own_jobs import Recorded
+from opsctl.run.state.chains import REFILL, SUBMIT, Chain, Recorded
 from tests.unit.run.attempts.test_close_lost import job
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -8,8 +8,18 @@ import pytest
 
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.cancels import Cancel, read_cancels, record_cancel, resting
-from opsctl.run.state.chains import REFILL, REQUEST, REVISE, SUBMIT, Chain, append_chain
+from opsctl.run.state.chains import (
+    REFILL,
+    REQUEST,
+    REVISE,
+    SUBMIT,
+    Cancel,
+    Chain,
+    append_chain,
+    read_cancels,
+    record_cancel,
+    resting,
+)
 
 
 def chain(number: int, how: str) -> Chain:

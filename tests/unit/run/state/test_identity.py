@@ -10,14 +10,15 @@ import msgspec
 import pytest
 
 from opsctl.core.errors import OpsctlError, UsageError
-from opsctl.core.files.birth import Mark, mark_of_folder
 from opsctl.core.files.state_files import read_state, write_state
 from opsctl.run.config.load import load_run_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import chains
+from opsctl.run.state.chains import recorded
 from opsctl.run.state.identity import (
     OF_THE_ORIGINAL,
     Identity,
+    Mark,
     Place,
     Standing,
     There,
@@ -25,13 +26,13 @@ from opsctl.run.state.identity import (
     is_here,
     judged,
     make_run_id,
+    mark_of_folder,
     place_of,
     read_run_id,
     refuse_a_copy,
     settle_identity,
     settled_identity,
 )
-from opsctl.run.state.own_jobs import recorded
 from opsctl.run.state.revisions import publish
 from tests.facts import missing
 from tests.tiny_run import ready, write_run

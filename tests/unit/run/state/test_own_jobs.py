@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from opsctl.run.state.own_jobs import Recorded
+from opsctl.run.state.chains import Recorded
 from tests.unit.run.state.test_chains import CHAIN, NOW, OURS
 
 KNOWN = Recorded("5eed", (CHAIN,))

@@ -17,8 +17,7 @@ from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import load_run_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import open_output
-from opsctl.run.state.revision import Revision, digest_of
-from opsctl.run.state.revisions import newest, newest_for_task, newest_whole, publish
+from opsctl.run.state.revisions import Revision, digest_of, newest, newest_for_task, newest_whole, publish
 from tests.facts import missing
 from tests.tiny_run import ready, write_run
 from tests.users import as_user, made_users

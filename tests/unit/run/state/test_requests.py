@@ -13,10 +13,21 @@ import pytest
 from opsctl.core.account import account_name
 from opsctl.core.files.state_files import append_state
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state import request_carrier as carrier_module
+from opsctl.run.state import requests as carrier_module
 from opsctl.run.state import requests as requests_module
-from opsctl.run.state.request_carrier import Carrier, carrying
-from opsctl.run.state.requests import Action, Outcome, Request, ask, audited, look, taken, told_of, waiting
+from opsctl.run.state.requests import (
+    Action,
+    Carrier,
+    Outcome,
+    Request,
+    ask,
+    audited,
+    carrying,
+    look,
+    taken,
+    told_of,
+    waiting,
+)
 from tests.facts import missing
 
 STOP = Request(action=Action.STOP, why="too hot", owner="ann", job="11_1", attempt="12-ab")
@@ -139,7 +150,7 @@ def test_when_it_was_asked_is_the_file_servers_word_whatever_the_asker_sets(path
 TAKE_AND_DIE = """
 import os, sys
 from pathlib import Path
-from opsctl.run.state.request_carrier import Carrier
+from opsctl.run.state.requests import Carrier
 from opsctl.run.config.paths import RunPaths
 carrier = Carrier(RunPaths(Path(sys.argv[1])), "job 1")
 assert carrier.take(sys.argv[2])

@@ -12,7 +12,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.shipped import templates_folder
 from opsctl.run.config.load import LoadedRun, load_run_file
 from opsctl.run.state import revisions
-from opsctl.run.state.revision import Revision, digest_of
+from opsctl.run.state.revisions import Revision, digest_of
 from opsctl.run.state.run_view import view
 from tests.facts import missing
 from tests.tiny_run import ready, write_run

@@ -68,8 +68,8 @@ def test_a_run_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_modules_of_quick_commands_import_no_slow_ones() -> None:
     lines = ["import sys"]
     for modules, never in {
-        "opsctl.monitoring.registry": ["opsctl.run.state.revision", "opsctl.run.config.load"],
-        "opsctl.run.state.run_view, opsctl.run.state.identity": ["opsctl.run.state.revision", "opsctl.run.render"],
+        "opsctl.monitoring.registry": ["opsctl.run.state.revisions", "opsctl.run.config.load"],
+        "opsctl.run.state.run_view, opsctl.run.state.identity": ["opsctl.run.state.revisions", "opsctl.run.render"],
         "opsctl.run.state.revisions": ["opsctl.run.render"],
     }.items():
         lines += [f"import {modules}", f"print({modules!r}, sorted(set({never!r}) & sys.modules.keys()))"]

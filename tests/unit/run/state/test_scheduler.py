@@ -15,13 +15,17 @@ from opsctl.run.state.scheduler import (
     CronChain,
     CronComment,
     CronPaths,
+    RunEvent,
+    append_run,
     beat_heart,
     heartbeat,
+    histories,
+    new_run_id,
     parse_cron_comment,
     read_chain,
+    runs_of,
     write_chain,
 )
-from opsctl.run.state.scheduler_runs import RunEvent, append_run, histories, new_run_id, runs_of
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -8,8 +8,7 @@ import pytest
 
 from opsctl.monitoring.observed import Channel, CronJob, CronSeen
 from opsctl.run.state.alerts import Silence
-from opsctl.run.state.cancels import Cancel
-from opsctl.run.state.chains import REFILL, SUBMIT, Chain
+from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
 from opsctl.ui.status.health import Desk, alerts_line, cron_line, printed_alerts, printed_cron, refill_line
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW

@@ -12,10 +12,8 @@ from opsctl.monitoring.observed import Channel
 from opsctl.run.checkpoints.prunes import Pruned
 from opsctl.run.state.alert_log import Event, Message
 from opsctl.run.state.alerts import Remembered
-from opsctl.run.state.cancels import Cancel
-from opsctl.run.state.chains import REFILL, SUBMIT, Chain
-from opsctl.run.state.deactivations import Deactivation
-from opsctl.run.state.kill_switch import KillSwitchState
+from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
+from opsctl.run.state.kill_switch import Deactivation, KillSwitchState
 from opsctl.run.state.requests import PrintedRequest
 from opsctl.ui.status.on_call import Facts, hand_over, happenings
 from opsctl.ui.status.on_call_text import WIDTH, hand_over_lines
