@@ -21,9 +21,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
-from opsctl.core.files.own_cache import cache_folder, cache_place, is_the_accounts
 from opsctl.core.files.state_files import read_text, write_atomically
-from opsctl.core.files.trusted import open_file
+from opsctl.core.files.trusted import cache_folder, cache_place, is_the_accounts, open_file
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmLooks
 from opsctl.slurm.cluster import Cluster

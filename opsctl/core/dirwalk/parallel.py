@@ -21,8 +21,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from opsctl.core.dirwalk.sequential import Stretch, Visitor
-from opsctl.core.dirwalk.state import BEGINNING, MOST_UNREAD, Pending, Unread, Walked
+from opsctl.core.dirwalk.sequential import BEGINNING, MOST_UNREAD, Pending, Stretch, Unread, Visitor, Walked
 
 Found = TypeVar("Found")
 #: A process reports after so long; the first ones sooner, so that all have something to do.

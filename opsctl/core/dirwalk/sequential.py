@@ -7,6 +7,7 @@ vanishes meanwhile is passed over.
 from __future__ import annotations
 
 import contextlib
+import errno
 import heapq
 import os
 import stat
@@ -18,9 +19,102 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from opsctl.core.dirwalk.descend import Way
-from opsctl.core.dirwalk.mounts import mounted_under
-from opsctl.core.dirwalk.state import BEGINNING, Pending, Unread, under
+import msgspec
+
+from opsctl.core.dirwalk.file_system import mounted_under
+
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
+#: Deeper folders are not looked into, and said to be so.
+DEEPEST = 500
+
+
+class Way:
+    """The folders from the root down to one place, held open, so that the next place is a few steps away.
+
+    Raises OSError where the root cannot be opened. How one gets there is the caller's word, links and all.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._fds = [os.open(root, _OPEN_FOLDER)]
+        self._names: list[str] = []
+
+    @property
+    def root(self) -> int:
+        """The root's descriptor."""
+        return self._fds[0]
+
+    def to(self, place: str) -> int:
+        """A descriptor of the folder at `place`, this Way's own until the next one is asked for. Raises OSError."""
+        names = place.split("/") if place else []
+        if len(names) > DEEPEST:
+            raise OSError(errno.ELOOP, f"it is more than {DEEPEST} folders deep")
+        common = 0
+        while common < min(len(names), len(self._names)) and names[common] == self._names[common]:
+            common += 1
+        self._back_to(common)
+        for name in names[common:]:
+            self._fds.append(os.open(name, _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._fds[-1]))
+            self._names.append(name)
+        return self._fds[-1]
+
+    def comes_back(self, seen: os.stat_result) -> bool:
+        """Whether the folder that was reached is one of those above it: somebody has mounted it there once more."""
+        return any(os.path.samestat(seen, os.fstat(fd)) for fd in self._fds[:-1])
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        self._back_to(0)
+        os.close(self._fds.pop())
+
+    def _back_to(self, depth: int) -> None:
+        while len(self._names) > depth:
+            self._names.pop()
+            os.close(self._fds.pop())
+
+
+class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A folder that is still to be walked through, with all under it; or what comes in it after a name.
+
+    Of one with `after`, the folders up to that name are pending by themselves, or done.
+    """
+
+    place: str = ""  # from the root on, with slashes between; empty: the root
+    after: str = ""  # names up to this one have been seen
+
+
+#: Where a walk begins.
+BEGINNING = (Pending(),)
+#: Folders that could not be looked into are told one by one up to so many.
+MOST_UNREAD = 100
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A folder that could not be looked into."""
+
+    place: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Walked:
+    """How far a walk has come."""
+
+    pending: tuple[Pending, ...]  # empty: all is seen
+    entries: int  # seen this time; the root is none
+    unread: tuple[Unread, ...] = ()  # the first of them; what vanishes meanwhile is not among them
+    unread_count: int = 0
+    hanging: tuple[str, ...] = ()  # places that did not answer; they are pending still, after all others
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has been seen that can be."""
+        return not self.pending
+
+
+def under(place: str, name: str) -> str:
+    """The place `name` in the folder `place`."""
+    return f"{place}/{name}" if place else name
+
 
 Found = TypeVar("Found")
 #: Names of one folder that are held at once; one with more is listed again for each so many.
@@ -29,7 +123,7 @@ MOST_NAMES = 200_000
 MOST_FOLDERS = 5_000
 #: Entries that are looked at together, between two looks at the clock.
 _LOOK_EACH = 64
-_KIND, _FOLDER = 0o170000, stat.S_IFDIR
+_KIND, _OPEN_FOLDER = 0o170000, stat.S_IFDIR
 #: The root's name in itself.
 ITSELF = "."
 
@@ -118,7 +212,7 @@ class Stretch(Generic[Found]):
             there, seen = self._looked_at(fd, one.place, [name for name in some if name not in mounted])
             self.visitor.see_all(folder, there, seen)
             self.entries += len(there)
-            in_it = [name for name, found in zip(there, seen, strict=True) if found.st_mode & _KIND == _FOLDER]
+            in_it = [name for name, found in zip(there, seen, strict=True) if found.st_mode & _KIND == _OPEN_FOLDER]
             folders += [Pending(under(one.place, name)) for name in in_it if self.visitor.goes_into(folder, name)]
             if len(some) < number:
                 return None
@@ -173,3 +267,18 @@ def _next_names(fd: int, after: str) -> tuple[list[str], bool]:
             first.sort()
             return first, True
         return heapq.nsmallest(MOST_NAMES, chain(first, (entry.name for entry in later))), False
+
+
+_BLOCK_BYTES = 512  # what st_blocks counts
+
+
+def share_of_bytes(seen: os.stat_result) -> int:
+    """What it takes on the disk; of a file with several names its share, so that all of them together are the file."""
+    if seen.st_nlink > 1 and stat.S_ISREG(seen.st_mode):
+        return seen.st_blocks * _BLOCK_BYTES // seen.st_nlink
+    return seen.st_blocks * _BLOCK_BYTES
+
+
+def touched_at_s(seen: os.stat_result) -> float:
+    """When it was read or written last, as far as the file system keeps count."""
+    return max(seen.st_atime, seen.st_mtime)

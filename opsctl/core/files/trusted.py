@@ -11,11 +11,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.core.account import account_name, is_member, is_nobody_elses
+from opsctl.core.account import account_name, is_member, is_nobody_elses, unix_group
+from opsctl.core.files.state_files import make_folder
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: A FIFO must not keep anybody waiting, nor a terminal become ours.
@@ -308,3 +309,83 @@ def _named(path: Path) -> Iterator[None]:
         if error.errno in _NOT_A_FILE:
             raise Untrusted(f"is {_NOT_A_FILE[error.errno]} where a file is expected: remove it", path) from None
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+#: More than any script that a person wrote.
+LARGEST_PROGRAM_BYTES = 1 << 20
+
+
+def read_program(root: Path, path: Path, group: str | None) -> str:
+    """The text of the program `path` under `root`.
+
+    It is run as the reader, so it must be the reader's own or root's or, with `group`, which the reader's own profile
+    names, a member's; and nobody else may be able to write it. What runs is this text, whatever lies there by then.
+    Raises OSError: Untrusted, FileNotFoundError.
+    """
+    fd = open_file(root, path)
+    try:
+        _judge(os.fstat(fd), path, None if group is None else unix_group(group).gr_gid)
+        data = bytearray()
+        while len(data) <= LARGEST_PROGRAM_BYTES and (more := os.read(fd, LARGEST_PROGRAM_BYTES)):
+            data += more
+    finally:
+        os.close(fd)
+    if len(data) > LARGEST_PROGRAM_BYTES:
+        raise Untrusted(f"holds more than {LARGEST_PROGRAM_BYTES} bytes", path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Untrusted("is not UTF-8 text", path) from None
+    if "\0" in text:
+        raise Untrusted("has a zero byte in it: a program, not a script", path)
+    return text
+
+
+def names_of(root: Path, folder: Path, most: int) -> list[str]:
+    """The names in a folder under `root`, sorted; none where there is no such folder. Raises OSError, Untrusted."""
+    try:
+        with opened_folder(root, folder) as (within, _):
+            return names_in(within, folder, most)
+    except FileNotFoundError:
+        return []
+
+
+def _judge(found: os.stat_result, path: Path, gid: int | None) -> None:
+    if found.st_uid not in (0, os.geteuid()) and (gid is None or not is_member(found.st_uid, gid)):
+        owner = account_name(found.st_uid)
+        raise Untrusted(
+            f"belongs to {owner}, and would run as {account_name()}: only your own and your group's do", path
+        )
+    if found.st_mode & stat.S_IWGRP and found.st_gid != gid and not is_nobody_elses(found.st_gid):
+        raise Untrusted("can be written by a group that your profile does not name: chmod g-w it", path)
+
+
+def cache_place(name: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where opsctl keeps what is called `name`: `$XDG_CACHE_HOME/opsctl/NAME`, there or not."""
+    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    return Path(cache) / "opsctl" / name
+
+
+def cache_folder(name: str, below: str = "", environment: Mapping[str, str] = os.environ) -> Path | None:
+    """`cache_place`, or the folder `below` it, made if need be; None where that cannot be, or others could write it."""
+    place = cache_place(name, environment)
+    folder = place / below if below else place
+    try:
+        if not folder.is_dir():
+            place.parent.parent.mkdir(parents=True, exist_ok=True)
+            for one in (place.parent, place):
+                one.mkdir(mode=0o700, exist_ok=True)
+            if below:
+                make_folder(place, folder)
+        return folder if is_the_accounts(folder) else None
+    except OSError:
+        return None
+
+
+def is_the_accounts(folder: Path) -> bool:
+    """Whether this folder is the account's own, closed to all others, and reached through no link. Raises OSError."""
+    if any(one.is_symlink() for one in (folder, *folder.parents[:2])):
+        return False  # ours are made as folders
+    found = folder.stat()
+    is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return is_own and who_else_can_write(folder) is None

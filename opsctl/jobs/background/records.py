@@ -18,8 +18,8 @@ import msgspec
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.program_text import names_of
 from opsctl.core.files.state_files import locked, make_folder, read_state, remove, write_state
+from opsctl.core.files.trusted import names_of
 from opsctl.core.timestamps import now
 from opsctl.run.config.locate import account_state_folder
 from opsctl.run.render.background import WORK_FOLDER

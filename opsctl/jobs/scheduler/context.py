@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.account import account_home
-from opsctl.core.files.program_text import names_of, read_program
+from opsctl.core.files.trusted import names_of, read_program
 from opsctl.run.config.schema import CronTable
 from opsctl.run.config.values import RUN_NAME
 from opsctl.run.render.job_environment import exports_of

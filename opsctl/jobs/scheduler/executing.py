@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.program_text import names_of, read_program
 from opsctl.core.files.state_files import locked, make_folder, read_text, remove, write_atomically
+from opsctl.core.files.trusted import names_of, read_program
 from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler.context import Cron
 from opsctl.jobs.scheduler.directives import interpreter_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.program_text import names_of
 from opsctl.core.files.state_files import make_folder, write_atomically
+from opsctl.core.files.trusted import names_of
 from opsctl.core.shipped import cron_folder as shipped_jobs
 from opsctl.jobs.scheduler.chain import Begun, start
 from opsctl.jobs.scheduler.context import SUFFIX, Cron, JobFile

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from opsctl.core.named_programs import ProgramProblem, run_program
 from opsctl.core.output import printable
+from opsctl.core.process import ProgramProblem, run_named_program
 from opsctl.monitoring.alerts.send_request import Task
 from opsctl.monitoring.alerts.wire import Wire, listen
 from opsctl.run.state.alert_log import Message
@@ -82,7 +82,7 @@ def ask_heartbeat(url: str, timeout_s: float) -> Outcome:
 def _to_program(task: Task, message: Message) -> Outcome:
     handed = json_line(HookMessage(run=task.run, message=message)) + "\n"
     try:
-        ended = run_program(task.hook, os.environ, task.try_s, handed)
+        ended = run_named_program(task.hook, os.environ, task.try_s, handed)
     except ProgramProblem as problem:
         return Outcome("unknown" if problem.has_begun else "failed", str(problem))
     except TimedOut:

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from opsctl.core.dirwalk.file_system import Filled
-from opsctl.core.dirwalk.state import Walked
+from opsctl.core.dirwalk.sequential import Walked
 from opsctl.core.units import bytes_words, count_words
 from opsctl.monitoring.disk.purging import Purged, Sum
 from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, Row, rows

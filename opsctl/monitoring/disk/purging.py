@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.core.dirwalk.entry_size import touched_at_s
 from opsctl.core.dirwalk.parallel import walk
-from opsctl.core.dirwalk.sequential import Folder, Visitor
-from opsctl.core.dirwalk.state import Walked, under
+from opsctl.core.dirwalk.sequential import Folder, Visitor, Walked, touched_at_s, under
 from opsctl.core.errors import OpsctlError, file_problem
 from trainer.formats.checkpoint.manifest import iteration_of
 

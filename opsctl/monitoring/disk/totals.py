@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from opsctl.core.dirwalk.entry_size import share_of_bytes
-from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor
+from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor, share_of_bytes
 
 #: What lies in the folder itself and not in one of its folders.
 HERE = "."

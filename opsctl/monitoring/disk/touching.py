@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.core.dirwalk.entry_size import touched_at_s
 from opsctl.core.dirwalk.parallel import walk
-from opsctl.core.dirwalk.sequential import Folder, Visitor
-from opsctl.core.dirwalk.state import Walked
+from opsctl.core.dirwalk.sequential import Folder, Visitor, Walked, touched_at_s
 from opsctl.core.errors import OpsctlError, file_problem
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -16,7 +16,7 @@ import msgspec
 
 from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import Budget, walk
-from opsctl.core.dirwalk.state import BEGINNING, Pending
+from opsctl.core.dirwalk.sequential import BEGINNING, Pending
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import make_folder, read_state, write_state
 from opsctl.monitoring.disk.totals import Amounts, Counting

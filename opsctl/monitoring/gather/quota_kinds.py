@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from opsctl.core.dirwalk.mounts import mount_point_of
+from opsctl.core.dirwalk.file_system import mount_point_of
 from opsctl.monitoring.observed import Space
 
 _KIB = 1024

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.core.dirwalk.entry_size import share_of_bytes, touched_at_s
 from opsctl.core.dirwalk.parallel import Budget, walk
-from opsctl.core.dirwalk.sequential import Folder, Visitor
-from opsctl.core.dirwalk.state import BEGINNING, Pending, under
+from opsctl.core.dirwalk.sequential import BEGINNING, Folder, Pending, Visitor, share_of_bytes, touched_at_s, under
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.space import WalkFound, WalkState, read_walk, write_walk
 

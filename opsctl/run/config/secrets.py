@@ -18,7 +18,7 @@ from opsctl.core.account import account_name, is_nobody_elses
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.trusted import kind_of as kind_of_file
 from opsctl.core.files.trusted import who_else_can_write
-from opsctl.core.named_programs import ProgramProblem, run_program
+from opsctl.core.process import ProgramProblem, run_named_program
 from opsctl.run.config.secret_references import kind_of
 
 COMMAND_TIMEOUT_S = 10.0
@@ -110,7 +110,7 @@ def _of_file(path: Path) -> str:
 
 def _of_command(text: str, environment: Mapping[str, str]) -> str:
     try:
-        ended = run_program(shlex.split(text), environment, COMMAND_TIMEOUT_S)
+        ended = run_named_program(shlex.split(text), environment, COMMAND_TIMEOUT_S)
     except ValueError:
         raise SecretRefused("its quotes do not end") from None
     except ProgramProblem as problem:

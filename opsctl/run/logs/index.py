@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.core.files.own_cache import cache_folder
 from opsctl.core.files.state_files import read_state, write_atomically
-from opsctl.core.files.trusted import open_file
+from opsctl.core.files.trusted import cache_folder, open_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.curve import Curve
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
-from opsctl.core.dirwalk.descend import Way
-from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor
-from opsctl.core.dirwalk.state import under
+from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor, Way, under
 from opsctl.core.files.trusted import kind_of
 from opsctl.run.permissions.replace import is_left_over, remove_left_over, replace_file
 from opsctl.run.permissions.rule import STATE, Lack, is_sealed, lack, left_to_its_owner

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import walk
-from opsctl.core.dirwalk.state import Walked
+from opsctl.core.dirwalk.sequential import Walked
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.run.permissions.apply import Opening, Seen, Trouble
 from opsctl.run.permissions.rule import RUNS_AS_OWNER, SECOND_NAME, STATE, place_in_run

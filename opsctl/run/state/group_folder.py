@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.account import account_name, group_name, membership_problem, unix_group
-from opsctl.core.dirwalk.sequential import ITSELF, Folder, Stretch, Visitor
-from opsctl.core.dirwalk.state import BEGINNING
+from opsctl.core.dirwalk.sequential import BEGINNING, ITSELF, Folder, Stretch, Visitor
 from opsctl.core.errors import OpsctlError, RunFileError
 from opsctl.core.files.state_files import FULL_DISK, make_folder
 from opsctl.core.files.trusted import kind_of

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.core.dirwalk.state import Pending
+from opsctl.core.dirwalk.sequential import Pending
 from opsctl.core.files.state_files import append_bytes, read_lines, read_state, write_atomically, write_state
 from opsctl.run.config.paths import RunPaths
 from trainer.formats.json_text import Moment, json_line

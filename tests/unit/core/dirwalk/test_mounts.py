@@ -1,3 +1,5 @@
+"""Where the kernel has mounted what, by its own table: nothing is touched, so nothing can hang."""
+
 from __future__ import annotations
 
 import os
@@ -7,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.core.dirwalk import mounts
-from opsctl.core.dirwalk.mounts import mount_point_of, mounted_under
+from opsctl.core.dirwalk.file_system import mount_point_of, mounted_under
 from opsctl.core.dirwalk.parallel import walk
 from tests.unit.core.dirwalk.trees import Noting, Places
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from opsctl.core.dirwalk import parallel, sequential
 from opsctl.core.dirwalk.parallel import Budget, walk
-from opsctl.core.dirwalk.sequential import Folder
-from opsctl.core.dirwalk.state import BEGINNING, Pending
+from opsctl.core.dirwalk.sequential import BEGINNING, Folder, Pending
 from tests.unit.core.dirwalk.trees import Noting, Places, grow, there
 from tests.users import as_user
 from trainer.formats.json_text import json_line
@@ -317,7 +316,7 @@ def test_no_process_takes_all_the_entries_that_a_walk_may_see(tmp_path: Path) ->
 def test_what_could_not_be_looked_into_is_counted_by_all_processes_and_told_up_to_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opsctl.core.dirwalk.descend.DEEPEST", 1)
+    monkeypatch.setattr("opsctl.core.dirwalk.sequential.DEEPEST", 1)
     monkeypatch.setattr(parallel, "MOST_UNREAD", 3)
     begin = [Pending(f"{number}/deeper") for number in range(5)]
     done = walk(tmp_path, Noting(), Places().take_in, Budget(processes=2), begin)

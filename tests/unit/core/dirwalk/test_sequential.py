@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.dirwalk import sequential as module
-from opsctl.core.dirwalk.entry_size import share_of_bytes
-from opsctl.core.dirwalk.sequential import Folder, Stretch
-from opsctl.core.dirwalk.state import BEGINNING, Pending
+from opsctl.core.dirwalk.sequential import BEGINNING, Folder, Pending, Stretch, share_of_bytes
 from tests.unit.core.dirwalk.trees import Noting, grow
 
 NEVER = float("inf")
@@ -116,7 +114,7 @@ def test_a_visitor_says_where_the_walk_does_not_go(tmp_path: Path) -> None:
 def test_what_vanishes_is_passed_over_and_what_is_closed_or_too_deep_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opsctl.core.dirwalk.descend.DEEPEST", 2)
+    monkeypatch.setattr("opsctl.core.dirwalk.sequential.DEEPEST", 2)
     (tmp_path / "a" / "b" / "c" / "d").mkdir(parents=True)
     stretch = Stretch(tmp_path, Noting())
     stretch.go([*BEGINNING, Pending("gone/further")], 100, NEVER)

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor
-from opsctl.core.dirwalk.state import under
+from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor, under
 
 
 class Noting(Visitor[list[str]]):

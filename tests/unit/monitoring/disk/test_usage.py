@@ -82,7 +82,7 @@ def test_what_could_not_be_looked_into_is_counted_over_all_calls(
 ) -> None:
     for name in "abcd":
         (tmp_path / "root" / name).mkdir(parents=True)
-    monkeypatch.setattr("opsctl.core.dirwalk.descend.DEEPEST", 0)
+    monkeypatch.setattr("opsctl.core.dirwalk.sequential.DEEPEST", 0)
     monkeypatch.setattr(usage, "Budget", lambda _: Budget(entries=2, processes=1))
     calls, known = 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
     while known.pending:

@@ -12,8 +12,7 @@ import pytest
 from msgspec import structs
 
 from opsctl.core.dirwalk import file_system
-from opsctl.core.dirwalk.file_system import FileSystems
-from opsctl.core.dirwalk.mounts import mount_point_of
+from opsctl.core.dirwalk.file_system import FileSystems, mount_point_of
 from opsctl.core.process import Said, ask
 from opsctl.core.timestamps import now
 from opsctl.monitoring.gather import walk

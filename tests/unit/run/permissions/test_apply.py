@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.core.dirwalk.sequential import Folder, Stretch
-from opsctl.core.dirwalk.state import BEGINNING
+from opsctl.core.dirwalk.sequential import BEGINNING, Folder, Stretch
 from opsctl.core.files.sealed import keep_apart, write_sealed
 from opsctl.core.files.state_files import append_state, locked, write_state
 from opsctl.run.config.paths import RunPaths

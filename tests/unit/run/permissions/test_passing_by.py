@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.core.dirwalk.sequential import Stretch
-from opsctl.core.dirwalk.state import BEGINNING
+from opsctl.core.dirwalk.sequential import BEGINNING, Stretch
 from opsctl.run.permissions import replace
 from opsctl.run.permissions.apply import Opening, Seen
 

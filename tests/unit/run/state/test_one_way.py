@@ -53,8 +53,8 @@ OTHERS = {
     "opsctl.diagnosis.triage.pattern_program": "what the process that started it asks",
     "opsctl.diagnosis.triage.patterns": "what that process answers",
     "opsctl.diagnosis.triage.rank_outputs": "what ranks printed, some of each",
-    "opsctl.core.dirwalk.mounts": "the kernel's table of what is mounted where",
-    "opsctl.core.dirwalk.descend": "folders, to list what is in them through no link",
+    "opsctl.core.dirwalk.file_system": "the kernel's table of what is mounted where",
+    "opsctl.core.dirwalk.sequential": "folders, to list what is in them through no link",
     "opsctl.run.config.toml_file": "run files and profiles, which people write",
 }
 #: Functions of these names open a file or read JSON out of one, whatever they are called on.
