@@ -207,7 +207,7 @@ def _training_prefixes(run: str | None) -> tuple[str, ...]:
 
 def _length_of(run: str) -> dict[str, int]:
     """How long the run is, by the options of `mix`; its data may be what is to be mixed, and is not looked at."""
-    from opsctl.run.config.length import length_of_run
+    from opsctl.run.config.checks import length_of_run
 
     samples, sequence_length = length_of_run(_loaded(run))
     return {"train_samples": samples, "seq_length": sequence_length}

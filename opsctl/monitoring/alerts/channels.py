@@ -13,8 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from opsctl.core.account import account_name
 from opsctl.monitoring.alerts.settings import AlertSettings
-from opsctl.run.config.alert_urls import HOOK, OPEN_SCHEMES, secret_in, written_problem
-from opsctl.run.config.secret_references import is_reference, kind_of
+from opsctl.run.config.secret_references import HOOK, OPEN_SCHEMES, is_reference, kind_of, secret_in, written_problem
 from opsctl.run.config.secrets import SecretRefused, follow, is_readers_alone, path_of, why_not_the_readers
 from opsctl.run.state.alert_log import CHANNELS, ESCALATION
 

@@ -22,9 +22,8 @@ from opsctl.core.process import Overdue, run_program
 from opsctl.monitoring.alerts.channels import Channel, Target, target_of
 from opsctl.monitoring.alerts.send import GRACE_S
 from opsctl.monitoring.alerts.send_request import Report, Task
-from opsctl.run.config.alert_urls import HOOK
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.secret_references import kind_of
+from opsctl.run.config.secret_references import HOOK, kind_of
 from opsctl.run.config.secrets import SecretRefused
 from opsctl.run.state import alert_log
 from opsctl.run.state.alert_log import Event, Message

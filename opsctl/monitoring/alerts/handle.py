@@ -14,9 +14,8 @@ from opsctl.monitoring.alerts.decide import decide
 from opsctl.monitoring.alerts.delivery import Drained, Limits, drain, heartbeat
 from opsctl.monitoring.alerts.settings import AlertSettings, alert_settings
 from opsctl.monitoring.finding import Finding, Severity
-from opsctl.run.config.alert_urls import written_problem
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.secret_references import is_reference
+from opsctl.run.config.secret_references import is_reference, written_problem
 from opsctl.run.config.secrets import SecretRefused, follow, is_readers_alone
 from opsctl.run.state import alert_log, alerts
 from opsctl.run.state.alert_log import Event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,71 @@ import msgspec
 
 from opsctl.core.errors import RunFileError
 from opsctl.core.output import printable
-from opsctl.run.config.data_files import data_problems, share_problems
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.expansion import unset_variables
 from opsctl.run.config.load import LoadedRun, expanded_file
-from opsctl.run.config.options import MOST_RAMP_STAGES, combination_problems
 from opsctl.run.config.schema import ExpectTable, Reckoning, RunFile, SlurmTable
+from opsctl.run.config.toml_types import MOST_RAMP_STAGES, combination_problems
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.checkpoint.starting import consumed_at_start
+from trainer.formats.data.data_check import data_errors
+from trainer.formats.data.data_sources import prefixes
+from trainer.formats.data.index_header import read_header
+from trainer.formats.data.vocabulary_files import vocab_size
+from trainer.formats.errors import DataError
+from trainer.recipe.data_options import SPLITS, weighted_file_key, weighted_key
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, from_tables
-from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.schedule import BatchRamp, samples_to_train
+
+
+def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[str]:
+    """What is wrong with the files that the expanded `[data]` table names, a line each; none when all is well."""
+    problems = []
+    if not any(data.get(key) for key in ("data_path", weighted_key("train"), weighted_file_key("train"))):
+        problems.append("[data] names no training data: give data_path, or train_weighted_split_paths")
+    holds = {weighted_file_key(split): "; it holds one line of groups in double quotes" for split in SPLITS}
+    problems += [
+        f"[data] {key}: no file {data[key]}{holds.get(key, '')}"
+        for key in ("vocab_file", "merge_file", *holds)
+        if data.get(key) and not Path(data[key]).is_file()
+    ]
+    pairs = dict.fromkeys(prefixes(data))  # each once, in order
+    found = ((key, pair_problem(prefix, sequence_length)) for key, prefix in pairs)
+    return problems + [f"[data] {key}: {problem}" for key, problem in found if problem]
+
+
+def share_problems(options: Options) -> list[str]:
+    """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes,
+    a vocabulary smaller than the data's.
+
+    For files that `data_problems` found whole. A job would refuse the same, three times, and trip the chain's brake.
+    """
+    if options.seq_length is None:
+        return []
+    problems = data_errors(options, SPLITS if options.eval_iters else ("train",))
+    if not problems and options.vocab_size:  # a tokenizer by name may be one that only compute nodes have
+        try:
+            vocab_size(options)
+        except DataError as error:
+            problems.append(str(error))
+    return [f"[data] {problem}" for problem in dict.fromkeys(problems)]
+
+
+def pair_problem(prefix: str, sequence_length: int | None) -> str | None:
+    """What is wrong with `PREFIX.idx` and `PREFIX.bin`, looking only at the header, the ends and the sizes."""
+    try:
+        tokens = read_header(prefix).tokens
+    except DataError as error:
+        unending = "; write the prefix without .bin or .idx" if prefix.endswith((".bin", ".idx")) else ""
+        return f"{error}{unending}"
+    if sequence_length is not None and tokens < sequence_length + 1:
+        return (
+            f"{prefix}.bin holds {tokens:,} tokens, less than one sample of seq_length + 1 = {sequence_length + 1:,}; "
+            "give more text or a smaller seq_length"
+        )
+    return None
+
 
 #: The keys of [expect] that have to fit into the exit margin.
 _IN_THE_MARGIN = ("seconds_per_iteration", "evaluation_seconds", "save_seconds")
@@ -251,3 +306,14 @@ def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[l
 
 def _seconds(value: float) -> str:
     return f"{value:,.0f} s" if value >= 10 else f"{value:.3g} s"
+
+
+def length_of_run(loaded: LoadedRun) -> tuple[int, int]:
+    """Samples of the whole training, and tokens of each. Raises RunFileError where the run file does not say them."""
+    options = find_problems(loaded, files=False).options
+    if options.seq_length is None:
+        raise RunFileError(f"{loaded.path}: [trainer] seq_length is missing, so nobody knows how long the training is")
+    try:
+        return samples_to_train(options), options.seq_length
+    except (ValueError, TypeError) as error:
+        raise RunFileError(f"{loaded.path}: how long is the training? {error}") from None

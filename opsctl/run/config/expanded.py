@@ -10,11 +10,40 @@ from opsctl.core.errors import RunFileError, UsageError
 from opsctl.run.config import values
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.schema import RunFile
-from opsctl.run.config.trainer_arguments import NOT_A_CHAINS, trainer_arguments
+from opsctl.run.config.schema import CarbonTable, RunFile
 from trainer.formats.checkpoint.starting import parse_to_start
 from trainer.recipe.layout import Layout
-from trainer.recipe.options import BY_KEY, Options, OptionsError, given
+from trainer.recipe.options import BY_KEY, Options, OptionsError, given, to_arguments
+
+#: What is the run's or the job's to set: no chain keeps its checkpoints, its kill switch or its reports elsewhere. From
+#: where it loads, and where its curves go, one chain may say.
+NOT_A_CHAINS = frozenset(
+    {
+        *("save", "kill_switch_path", "stop_request_path", "save_request_path", "exit_report_path"),
+        *("lease_path", "lease_number"),
+    }
+)
+
+
+def trainer_arguments(file: RunFile, paths: RunPaths) -> list[str]:
+    """The arguments of `python -m trainer.pretrain_gpt` for an expanded run file.
+
+    What only a job knows (exit duration, stop request) is not among them; a later argument of the same name wins.
+    """
+    return [
+        *to_arguments(file.trainer),
+        *to_arguments(file.data),
+        *to_arguments(file.checkpoints),
+        *to_arguments({"save": str(paths.checkpoints), "load": str(paths.checkpoints)}),
+        *to_arguments({"tensorboard_dir": str(paths.tensorboard), "kill_switch_path": str(paths.kill_switch)}),
+        *(_measured(file.carbon, paths) if file.carbon.measure else ()),
+    ]
+
+
+def _measured(carbon: CarbonTable, paths: RunPaths) -> list[str]:
+    where = {"carbon_country": carbon.country, "carbon_region": carbon.region}
+    grams = {"carbon_intensity_g_per_kwh": carbon.intensity_g_per_kwh}
+    return to_arguments({"codecarbon_dir": str(paths.codecarbon), **where, **grams})
 
 
 @dataclass(frozen=True)

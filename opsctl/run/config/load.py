@@ -17,7 +17,6 @@ import msgspec
 
 from opsctl.core.errors import RunFileError
 from opsctl.run.config import expansion, values
-from opsctl.run.config.alert_values import check_desk
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import profile
 from opsctl.run.config.schema import (
@@ -35,6 +34,7 @@ from opsctl.run.config.schema import (
 )
 from opsctl.run.config.toml_file import parse_toml, toml_bytes
 from opsctl.run.config.toml_types import check_tables
+from opsctl.run.config.values import check_desk
 
 #: What a group sets once for its cluster and a person may set in the environment: OPSCTL_PARTITION and so on.
 ENVIRONMENT_KEYS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type")

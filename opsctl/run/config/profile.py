@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from opsctl.run.config.alert_values import check_desk
 from opsctl.run.config.schema import ClusterTable, CronTable, JobsTable, NodesTable, RunFile, WatchTable
 from opsctl.run.config.toml_file import read_toml
 from opsctl.run.config.toml_types import check_tables
+from opsctl.run.config.values import check_desk
 
 SYSTEM_PROFILE = Path("/etc/opsctl/profile.toml")
 

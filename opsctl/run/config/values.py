@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from opsctl.core.errors import RunFileError
 from opsctl.run.config.expansion import VARIABLE_NAME
-from opsctl.run.config.schema import INSTALLERS, PROBES, PUBLISHERS, RunFile, SlurmTable
+from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
+from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, QUOTA_KINDS, RunFile, SlurmTable
+from opsctl.run.config.secret_references import HOOK, form_problem, is_reference, kind_of, written_problem
 from opsctl.run.config.toml_types import shown, shown_key
 from opsctl.slurm.arrays import array_problem
+from opsctl.slurm.cluster import BACKENDS
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 from trainer.formats.byte_sizes import size_in_bytes
 
@@ -325,3 +330,160 @@ def variable_problem(name: str, value: str) -> str | None:
     if any(character in value for character in "\n\r\0"):
         return f"[env] {name} = {shown(value)}: allowed is text on one line"
     return None
+
+
+_REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+_REPO_KEYS = ("repo", *(f"{kind}_repo" for kind in KINDS))
+
+
+def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
+    """Raise RunFileError for the first value that cannot be. A token is never repeated, for it may be one."""
+    for key in _REPO_KEYS:
+        name = hub.get(key)
+        if name is None or _is_repo(name):
+            continue
+        if "://" in name:  # not repeated: it may have a password in it
+            raise RunFileError(
+                f"{path}: [hub] {key} is a URL, and git servers are not supported: allowed is OWNER/NAME of a hub; "
+                "HF_ENDPOINT names a hub that is not huggingface.co"
+            )
+        raise RunFileError(f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs"')
+    for kind in KINDS_OF_FILES:
+        if any(not pattern for pattern in hub.get(kind, ())):
+            raise RunFileError(f"{path}: [hub] {kind} has an empty pattern, which matches no name")
+    wrong = next((kind for kind in hub.get("mirror", ()) if kind not in KINDS_OF_FILES), None)
+    if wrong is not None:
+        why = ": what prune removes here stays there" if wrong in KINDS else ""
+        raise RunFileError(f"{path}: [hub] mirror has {shown(wrong)}{why}: allowed are {', '.join(KINDS_OF_FILES)}")
+    how = hub.get("checkpoints")
+    if how is not None and how not in HUB_CHECKPOINTS:
+        allowed = ", ".join(HUB_CHECKPOINTS)
+        raise RunFileError(f"{path}: [hub] checkpoints = {shown(how)}: allowed are {allowed}")
+    token = hub.get("token")
+    if token is not None and not is_reference(token):
+        raise RunFileError(
+            f'{path}: [hub] token is no reference: keep it in a file of your own (chmod 600) and write "file:PATH", '
+            'or "env:NAME", "command:..."'
+        )
+
+
+def _is_repo(name: str) -> bool:
+    if name.endswith(".git"):  # the hub takes no such name
+        return False
+    return bool(_REPO.fullmatch(name)) and "--" not in name and ".." not in name and len(name) <= 96
+
+
+_DURATIONS = {
+    "watch": ("wait_most", "silent_most", "checkpoint_most", "full_within"),
+    "alerts": ("escalate_after", "remind_after", "remind_most"),
+    "hub": ("give_up_after",),
+    "cron": ("time",),
+    "jobs": ("time",),
+}
+#: (table, key) -> least, most.
+_NUMBERS = {
+    ("array", "keep_queued"): (0, 100),
+    ("watch", "slower_percent"): (1, 1000),
+    ("watch", "slower_node_percent"): (1, 1000),
+    ("watch", "tflops_least"): (1e-9, 1e9),
+    ("watch", "skipped_percent"): (0, 100),
+    ("watch", "full_percent"): (1, 100),
+    ("watch", "purge_days"): (1, 10_000),
+    ("watch", "spare_nodes"): (0, 100_000),
+    ("watch", "clock_seconds"): (0.1, 1e9),
+    ("alerts", "per_hour"): (1, 10_000),
+    ("hub", "checkpoints_every"): (1, 10**12),
+    ("cron", "nice"): (0, 2**31 - 4),
+    ("jobs", "nice"): (0, 2**31 - 4),
+    ("nodes", "most_excluded_percent"): (0, 100),
+}
+_QUIET = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)*", re.ASCII)
+_WHOSE = re.compile(r"user|(user|group|project):[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+_DESK_WORDS = {
+    "cron": ("folder", "group", "partition", "account", "qos", "constraint"),
+    "jobs": ("partition", "internet_partition", "account", "qos", "constraint"),
+    "nodes": ("shared", "group"),
+}
+
+
+def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
+    """Raise RunFileError for the first value that cannot be; types are known to be right.
+
+    A run file is published for its group, so none has a secret in it; whether a profile may is seen when it is used.
+    """
+    for table, keys in _DURATIONS.items():
+        for key in keys:
+            _check_duration(path, table, key, written.get(table, {}).get(key))
+    for (table, key), (least, most) in _NUMBERS.items():
+        value = written.get(table, {}).get(key)
+        if value is not None and not least <= value <= most:
+            raise RunFileError(f"{path}: [{table}] {key} = {shown(value)}: allowed is a number from {least} to {most}")
+    quiet = written.get("alerts", {}).get("quiet")
+    if quiet is not None and not _QUIET.fullmatch(quiet):
+        raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
+    backend = written.get("cluster", {}).get("backend", BACKENDS[0])
+    if backend not in BACKENDS:
+        raise RunFileError(f"{path}: [cluster] backend = {shown(backend)}: allowed is one of {', '.join(BACKENDS)}")
+    _check_channels(path, written.get("alerts", {}), may_have_secret=profile)
+    _check_quota(path, written.get("watch", {}), profile)
+    check_hub(path, written.get("hub", {}))
+    support = written.get("nodes", {}).get("support")
+    if support is not None and not _ADDRESS.fullmatch(support):
+        raise RunFileError(f"{path}: [nodes] support = {shown(support)}: allowed is one mail address")
+    for table, keys in _DESK_WORDS.items():
+        for key in keys:
+            _check_word(path, table, key, written.get(table, {}).get(key))
+
+
+def _check_quota(path: Path, watch: Mapping[str, Any], profile: bool) -> None:
+    for key in ("quota_command", "quota_pattern", "quota", "quota_of", "touch"):
+        if key in watch and not profile:
+            what = "is the site's to say" if key == "touch" else "names what is run"
+            raise RunFileError(f"{path}: [watch] {key} {what}: it may stand in a profile only")
+    if watch.get("quota", QUOTA_KINDS[0]) not in QUOTA_KINDS:
+        raise RunFileError(
+            f"{path}: [watch] quota = {shown(watch['quota'])}: allowed is one of {', '.join(QUOTA_KINDS)}"
+        )
+    for whose in watch.get("quota_of", ()):
+        if not _WHOSE.fullmatch(whose):
+            raise RunFileError(
+                f'{path}: [watch] quota_of has {shown(whose)}: allowed are "user", "user:NAME", "group:NAME" and '
+                '"project:NAME"'
+            )
+    if "quota_command" in watch and not watch["quota_command"]:
+        raise RunFileError(f"{path}: [watch] quota_command is empty: allowed are a program and its arguments")
+    try:
+        re.compile(watch.get("quota_pattern") or "")
+    except re.error as error:
+        raise RunFileError(f"{path}: [watch] quota_pattern is no regular expression: {error}") from None
+
+
+def _check_channels(path: Path, alerts: Mapping[str, Any], may_have_secret: bool) -> None:
+    """Name the first that cannot be by its place, for it may be a secret."""
+    for key in ("channels", "escalate_to"):
+        for number, text in enumerate(alerts.get(key) or (), start=1):
+            problem = written_problem(text, may_have_secret)
+            if problem:
+                raise RunFileError(f"{path}: [alerts] {key}, number {number}: {problem}")
+    heartbeat = alerts.get("heartbeat")
+    if heartbeat is not None:
+        problem = form_problem(heartbeat) or written_problem(heartbeat, may_have_secret)
+        if problem or kind_of(heartbeat) == HOOK:
+            raise RunFileError(f"{path}: [alerts] heartbeat: {problem or 'a program is no heartbeat'}")
+
+
+def _check_word(path: Path, table: str, key: str, word: str | None) -> None:
+    if word is not None and (not word.strip() or not word.isprintable() or word.startswith("-")):
+        raise RunFileError(f"{path}: [{table}] {key} = {shown(word)}: allowed is text on one line, not empty")
+
+
+def _check_duration(path: Path, table: str, key: str, value: str | None) -> None:
+    if value is None:
+        return
+    try:
+        seconds = parse_duration_s(value)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds <= 10 * 365 * 86400:
+        raise RunFileError(f"{path}: [{table}] {key} = {shown(value)}: allowed is {DURATION_RULE}, up to ten years")

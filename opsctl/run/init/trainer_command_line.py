@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from opsctl.run.config.expansion import PATH_OPTIONS, WEIGHTED_OPTIONS
-from opsctl.run.config.options import option_names, option_problem, why_refused
+from opsctl.run.config.toml_types import option_names, option_problem, why_refused
 from opsctl.run.init.draft import Begun
 from opsctl.run.init.shell_state import is_argument, names_in
 from opsctl.run.init.shell_values import Values, is_known_but_for_variables, is_open, why_open

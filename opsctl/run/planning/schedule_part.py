@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from opsctl.run.config.options import MOST_RAMP_STAGES
+from opsctl.run.config.toml_types import MOST_RAMP_STAGES
 from opsctl.run.planning.plan import PlannedBatch, PlannedSchedule, RampStage, RampUp
 from opsctl.run.planning.section import Section, billions, whole
 from trainer.recipe.layout import Layout

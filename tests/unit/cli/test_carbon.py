@@ -13,9 +13,9 @@ import pytest
 
 from opsctl.diagnosis.carbon import brief
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
+from opsctl.run.config.expanded import trainer_arguments
 from opsctl.run.config.load import expanded_file, load_run_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.trainer_arguments import trainer_arguments
 from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run

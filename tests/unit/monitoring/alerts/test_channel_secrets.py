@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.monitoring.alerts.channels import Channel, channel_name, target_of
-from opsctl.run.config.alert_urls import secret_in, written_problem
+from opsctl.run.config.secret_references import secret_in, written_problem
 from opsctl.run.config.secrets import SecretRefused
 from opsctl.run.state.alert_log import CHANNELS
 from tests.unit.run.state.planted_secrets import SLACK, TOKEN, profile, secret_file

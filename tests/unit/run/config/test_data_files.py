@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.run.config.checks import find_problems
-from opsctl.run.config.data_files import pair_problem
+from opsctl.run.config.checks import find_problems, pair_problem
 from tests.facts import missing
 from tests.unit.run.config.run_files import VALID, changed, loaded, write_pair
 

@@ -1,3 +1,5 @@
+"""What the values of `[hub]` may be, beyond their types."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import RunFileError
-from opsctl.run.config.hub_values import check_hub
+from opsctl.run.config.values import check_hub
 from tests.facts import missing
 
 RUN_FILE = Path("/run/run.toml")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import RunFileError
-from opsctl.run.config.length import length_of_run
+from opsctl.run.config.checks import length_of_run
 from opsctl.run.config.load import load_run_file
 from tests.tiny_run import write_run
 
