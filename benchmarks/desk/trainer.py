@@ -18,7 +18,7 @@ from benchmarks.desk.shapes import DAY_S, EXIT_MARGIN_S, HOUR_S, MINUTE_S, Shape
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import brake_trips
-from opsctl.run.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
+from opsctl.run.logs.lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
 from opsctl.run.state.chains import counted_since
 from opsctl.slurm.states import State
 from trainer.formats.attempt.attempt_records import Failure

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from benchmarks.desk import shapes
 from benchmarks.desk.shapes import DAY_S, EXIT_MARGIN_S, HOUR_S
 from benchmarks.simulate import figures
-from opsctl.run.logs.silence import longest_silence_s
+from opsctl.run.logs.measurements import longest_silence_s
 
 THREE_MONTHS_DAYS = 91.0
 

@@ -51,8 +51,7 @@ def command(
         if hub is not None:
             show_lines(_far_lines(hub, revision, path, lines, every or _FAR_POLL_S, following))
             return
-        from opsctl.run.logs.follow import POLL_S
-        from opsctl.run.logs.sources import main_source, rank_source
+        from opsctl.run.logs.follow import POLL_S, main_source, rank_source
         from opsctl.run.state.run_view import glance
 
         paths = glance(pick(run_argument, run)).paths

@@ -37,7 +37,7 @@ from opsctl.diagnosis.triage.rules import Role, Rules
 from opsctl.diagnosis.triage.scan import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.run.attempts.cause import signal_of
 from opsctl.run.attempts.verdict import Quote
-from opsctl.run.logs.tail import last_lines
+from opsctl.run.logs.line_text import last_lines
 from trainer.formats.attempt.attempt_records import Failure
 
 #: How much of the text around a line is read for its traceback, or for the block that it begins.

@@ -27,9 +27,8 @@ from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
 from opsctl.run.checkpoints.progress import is_finished, length
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import SlurmTable
-from opsctl.run.logs.measurements import recent
+from opsctl.run.logs.measurements import recent, training_left_s
 from opsctl.run.logs.records import Measured
-from opsctl.run.logs.time_left import training_left_s
 from opsctl.run.state import kill_switch
 from opsctl.run.state.chains import REFILL, Cancel, Chain, last_word, read_cancels, read_chains, resting
 from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors

@@ -25,8 +25,7 @@ from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.verdict import StackGroup, Verdict
 from opsctl.run.logs.line_text import Lines
 from opsctl.run.logs.lines import is_of_an_iteration
-from opsctl.run.logs.measurements import measured, recent
-from opsctl.run.logs.silence import SILENT_LEAST_S, longest_silence_s
+from opsctl.run.logs.measurements import SILENT_LEAST_S, longest_silence_s, measured, recent
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.formats.logs import log_lines, training_line
 from trainer.recipe.options import Options

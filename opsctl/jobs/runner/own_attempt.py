@@ -20,7 +20,7 @@ from opsctl.run.attempts.kill_switch_readers import folder_inode
 from opsctl.run.attempts.outcome import StepEnd, closed
 from opsctl.run.checkpoints.inventory import last_checkpoint
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
+from opsctl.run.logs.lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
 
 #: Ends after which little time is left.
 _BY_SLURM = frozenset({Ending.CANCELLED, Ending.PREEMPTED, Ending.TIME_LIMIT})

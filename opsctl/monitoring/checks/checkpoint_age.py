@@ -8,7 +8,7 @@ from opsctl.monitoring.check import Detector, Settings
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.quantities import length_words, seconds_of
 from opsctl.monitoring.snapshot import Part, Snapshot
-from opsctl.run.logs.silence import START_MOST_S
+from opsctl.run.logs.measurements import START_MOST_S
 from opsctl.slurm.states import State
 
 CHECK = "checkpoint_age"

@@ -11,7 +11,7 @@ from opsctl.monitoring.quantities import since_words
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
 from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS
-from opsctl.run.logs.time_left import training_left_s
+from opsctl.run.logs.measurements import training_left_s
 from opsctl.slurm.arrays import array_problem, count_tasks
 
 CHECK = "queue"

@@ -9,8 +9,8 @@ from opsctl.monitoring.check import Detector, Settings
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.quantities import length_words, seconds_of, since_words
 from opsctl.monitoring.snapshot import Part, Snapshot
+from opsctl.run.logs.measurements import standstill_s
 from opsctl.run.logs.records import Measured
-from opsctl.run.logs.silence import standstill_s
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 

@@ -21,9 +21,29 @@ from opsctl.core.files.trusted import cache_folder, open_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.curve import Curve
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
-from opsctl.run.logs.log_identity import digests, is_same
 from opsctl.run.logs.reader import Found, LogReader
 from trainer.formats.logs.training_line import TrainingLine
+
+#: So much of a log's beginning, and of what was read last, tells whether it is still the same.
+_TOLD_BY_BYTES = 4096
+
+
+def digests(fd: int, read_bytes: int) -> tuple[str, str]:
+    """Of the first bytes of what was read, and of the last. Raises OSError."""
+    return (
+        _digest(fd, 0, min(_TOLD_BY_BYTES, read_bytes)),
+        _digest(fd, max(0, read_bytes - _TOLD_BY_BYTES), read_bytes),
+    )
+
+
+def is_same(fd: int, read_bytes: int, known: tuple[str, str]) -> bool:
+    """Whether what is open now begins with what was read. Raises OSError."""
+    return read_bytes <= os.fstat(fd).st_size and digests(fd, read_bytes) == known
+
+
+def _digest(fd: int, start: int, end: int) -> str:
+    return hashlib.blake2b(os.pread(fd, end - start, start), digest_size=16).hexdigest()
+
 
 #: One of these is in every line about an iteration, whichever program writes it.
 _MARKS = (b"iteration", b" - INFO - ")

@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from opsctl.run.logs import line_text
+
 #: What is kept of a line: a progress bar, or a file that is no log, may never end one.
 LONGEST_LINE_BYTES = 64 * 1024
 _BLOCK_BYTES = 256 * 1024
@@ -130,3 +132,113 @@ def _data_from(fd: int, position: int) -> int | None:
         return os.lseek(fd, position, os.SEEK_DATA)
     except OSError as error:
         return None if error.errno == errno.ENXIO else position
+
+
+#: A line -> what to show of it, None: nothing.
+Filter = Callable[[str], str | None]
+
+
+def whole(line: str) -> str | None:
+    """The filter that shows everything."""
+    return line
+
+
+def lines_backwards(fd: int, limit_bytes: int | None = None, marks: Sequence[bytes] = ()) -> Iterator[str]:
+    """The log's lines, last one first, without their line ends; only those with one of `marks` in them when given.
+
+    Looks at no more than the last `limit_bytes` bytes; a line that begins before them is left out. The size is taken
+    once: what is appended meanwhile is not seen, one cut short ends the reading. Where the text ends in a line end, the
+    first line is the empty one after it.
+    """
+    end = os.fstat(fd).st_size
+    start = 0 if limit_bytes is None else max(0, end - limit_bytes)
+    is_wanted = having(marks)
+    for _, line, cut_bytes in _placed_backwards(fd, start, end, marks):
+        if is_wanted(line):
+            yield text_of(line, cut_bytes)
+
+
+def last_lines(fd: int, count: int, wanted: Filter = whole, begin: int = 0, end: int | None = None) -> Iterator[str]:
+    """The last `count` wanted lines, in order. A line end at the very end begins no further line.
+
+    begin, end: only between these positions.
+    """
+    end = os.fstat(fd).st_size if end is None else end
+    start = max(begin, start_of_last(fd, count, end, wanted))
+    lines = Lines()
+    for _, data in blocks(fd, start, end):
+        yield from shown(lines.feed(data), wanted)
+    yield from shown(lines.rest(), wanted)
+
+
+def start_of_last(fd: int, count: int, end: int, wanted: Filter = whole) -> int:
+    """Where the last `count` wanted lines before `end` begin; the beginning where there are no more."""
+    if count <= 0:
+        return end
+    for number, (start, line, cut_bytes) in enumerate(_placed_backwards(fd, 0, end)):
+        is_line = number > 0 or line  # nothing, or a hole, after the last line end is none
+        if is_line and wanted(text_of(line, cut_bytes)) is not None:
+            count -= 1
+            if count == 0:
+                return start
+    return 0
+
+
+def end_of_whole_lines(fd: int) -> int:
+    """The position after the last line end."""
+    end = os.fstat(fd).st_size
+    return next((start for start, _, _ in _placed_backwards(fd, 0, end)), 0)
+
+
+def shown(lines: Iterator[str], wanted: Filter) -> Iterator[str]:
+    """What `wanted` shows of `lines`."""
+    return (text for line in lines if (text := wanted(line)) is not None)
+
+
+def _placed_backwards(fd: int, start: int, end: int, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes, int]]:
+    """(position, bytes, how many bytes more it had) of each line, last one first; the first only where `start` is 0.
+
+    marks: lines without any of these may be left out, for who does not want them.
+    """
+    line, cut_bytes = b"", 0  # the later part of a line whose beginning lies in a block before
+    begin = end
+    for begin, data in blocks_backwards(fd, start, end):
+        stop = len(data)
+        if marks and b"\0" not in data and (first := data.find(b"\n")) >= 0:
+            last = data.rfind(b"\n")
+            line, cut_bytes = _joined(data[last + 1 :], line, cut_bytes)
+            yield begin + last + 1, line, cut_bytes
+            for place, line_end in reversed(_marked(data, first + 1, last, marks)):
+                line, cut_bytes = _joined(data[place:line_end], b"", 0)
+                yield begin + place, line, cut_bytes
+            line, cut_bytes, stop = b"", 0, first
+        while (line_end := data.rfind(b"\n", 0, stop)) >= 0:
+            line, cut_bytes = _joined(data[line_end + 1 : stop], line, cut_bytes)
+            yield begin + line_end + 1, line, cut_bytes
+            line, cut_bytes, stop = b"", 0, line_end
+        line, cut_bytes = _joined(data[:stop], line, cut_bytes)
+    if begin == start == 0 and end:
+        yield 0, line, cut_bytes
+
+
+def _marked(data: bytes, start: int, stop: int, marks: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Where lines with one of `marks` in them begin and end, among the whole lines from `start` to `stop`.
+
+    A search for each mark through all of them at once is many times faster than one for each line.
+    """
+    found: dict[int, int] = {}
+    for mark in marks:
+        at = data.find(mark, start, stop)
+        while at >= 0:
+            line_end = data.find(b"\n", at, stop)
+            line_end = stop if line_end < 0 else line_end
+            found[data.rfind(b"\n", 0, at) + 1] = line_end
+            at = data.find(mark, line_end, stop)
+    return sorted(found.items())
+
+
+def _joined(before: bytes, line: bytes, cut_bytes: int) -> tuple[bytes, int]:
+    """`before` and the part of the line after it, no longer than a line may be."""
+    joined = without_nuls(before) + line
+    most = line_text.LONGEST_LINE_BYTES
+    return joined[:most], cut_bytes + max(0, len(joined) - most)

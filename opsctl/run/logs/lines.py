@@ -7,24 +7,198 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
 
+import msgspec
+
+from opsctl.core.timestamps import iso
 from opsctl.run.logs import pulse
-from opsctl.run.logs.attempt_lines import parse_attempt_time
-from opsctl.run.logs.other_lines import parse_setting, parse_skipped, parse_titan_line
-from opsctl.run.logs.records import Record
+from opsctl.run.logs.records import Record, SaveEnded, Setting, SkippedRange
 from trainer.formats.logs import training_line
 from trainer.formats.logs.guard_lines import parse_guard_line
-from trainer.formats.logs.leave_lines import parse_leave
+from trainer.formats.logs.leave_lines import Left, Reason, parse_leave
 from trainer.formats.logs.log_lines import (
     CLOCK,
+    CheckpointLoaded,
+    Evaluation,
+    Stamp,
     parse_checkpoint_line,
     parse_clock,
     parse_evaluation,
+    parse_moment,
     parse_stamp,
     parse_timers,
 )
-from trainer.formats.logs.training_line import TrainingLine, parse_training_line
+from trainer.formats.logs.training_line import Layout, TrainingLine, number_or_none, parse_training_line
+
+#: One of these is in every line here that says something: what a search through a log's bytes looks for.
+OTHER_MARKS = (b" - INFO - ", b" ...", b"Skipped iterations ")
+
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
+_TITAN = re.compile(rf"\s*(?:\[titan\] )?(?P<at>{CLOCK}),(?P<fraction>\d{{1,9}}) - \S+ - INFO - (?P<said>.*)")
+_STEP = re.compile(r"(?P<validate>validate )?step:\s*(?P<step>\d{1,18})\s+loss:")
+_PART = re.compile(r"(?P<name>[a-z_]+):\s*(?P<number>-?[\d.,]+(?:e[-+]?\d+)?|nan|inf)")
+_FROM = re.compile(r"Loading the checkpoint from (?P<folder>.+?step-(?P<step>\d{1,18}))")
+_STARTS = re.compile(r"Training starts at step (?P<step>\d{1,18})")
+_TRAINER = {
+    "global_batch_size": re.compile(r"global batch size (\d{1,18})"),
+    "sequence_length": re.compile(r"sequence length (\d{1,18})"),
+    "total_iterations": re.compile(r"total steps (\d{1,18})"),
+}
+#: torchtitan's names of what a training line has.
+_TITAN_FIELDS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "tflops": "tflops",
+    "mfu": "mfu_percent",
+    "tps": "tokens_per_second_per_gpu",
+}
+_ARGUMENT = re.compile(r"\s*(?P<name>[a-z][a-z_-]{2,60}) \.{3,64} (?P<value>\d{1,18})\s*")
+_ARGUMENTS = {
+    "seq_length": "sequence_length",
+    "world_size": "world_size",
+    "global_batch_size": "global_batch_size",
+    "train_iters": "total_iterations",
+}
+_SKIPPED = re.compile(r"\s*Skipped iterations (?P<first>\d{1,18}) to (?P<last>\d{1,18}) due to ")
+
+TitanRecord = TrainingLine | Evaluation | CheckpointLoaded | Setting | SaveEnded | Stamp | Left
+
+
+def parse_titan_line(text: str) -> TitanRecord | None:
+    """What a line of torchtitan's says, with or without its colours, else None.
+
+    It names neither samples nor how long a step took: `opsctl.run.logs.reader` adds what the lines before it say.
+    """
+    match = _TITAN.match(_COLOUR.sub("", text)) if " - INFO - " in text else None
+    at = parse_clock(match["at"], None) if match else None
+    if match is None or at is None:
+        return None
+    # Steps may take less than a second.
+    at += timedelta(microseconds=int(match["fraction"][:6].ljust(6, "0")))
+    said = match["said"]
+    return _step(said, at) or _milestone(said, at)
+
+
+def parse_setting(text: str) -> Setting | None:
+    """What a line of the list of arguments says that matters here, else None."""
+    match = _ARGUMENT.fullmatch(text) if " ..." in text else None
+    field = _ARGUMENTS.get(match["name"].replace("-", "_")) if match else None
+    return Setting(**{field: int(match["value"])}) if match and field else None
+
+
+def parse_skipped(text: str) -> SkippedRange | None:
+    """The range that a line says was left out, else None."""
+    match = _SKIPPED.match(text) if "Skipped iterations " in text else None
+    return SkippedRange(int(match["first"]), int(match["last"])) if match else None
+
+
+def _step(said: str, at: datetime) -> TrainingLine | Evaluation | None:
+    head = _STEP.match(said)
+    if head is None:
+        return None
+    values = {part["name"]: number_or_none(part["number"].replace(",", "")) for part in _PART.finditer(said)}
+    if head["validate"]:
+        loss = values.get("loss")
+        return None if loss is None else Evaluation("validation", int(head["step"]), loss, None)
+    fields = {field: values.get(name) for name, field in _TITAN_FIELDS.items()}
+    return TrainingLine(iteration=int(head["step"]), total_iterations=0, logged_at=at, **fields)  # type: ignore[arg-type]
+
+
+def _milestone(said: str, at: datetime) -> CheckpointLoaded | Setting | SaveEnded | Stamp | Left | None:
+    if match := _FROM.match(said):
+        return CheckpointLoaded(int(match["step"]), match["folder"])
+    if said.startswith("Finished saving the checkpoint"):
+        return SaveEnded()
+    if said.startswith("Training completed"):
+        return Left(Reason.FINISHED, "", at)
+    found = {field: int(match[1]) for field, pattern in _TRAINER.items() if (match := pattern.search(said))}
+    if match := _STARTS.match(said):
+        return Setting(starts_at=int(match["step"]), **found)
+    return Setting(**found) if "sequence_length" in found else None
+
+
+#: In every such line: what a search through a log's bytes looks for.
+ATTEMPT_MARKS = (b" TIME: ",)
+_START, _END = "START TIME", "END TIME"
+_TIME_LINE = re.compile(rf"(?P<what>{_START}|{_END}): (?P<at>\S+) attempt ")
+
+_START_LINE = re.compile(
+    rf"{_START}: (?P<at>\S+) attempt (?P<attempt>\d{{1,9}}), job (?P<job>\S+) "
+    r"\((?P<job_id>\d{1,18})(?:, requeued (?P<requeues>\d{1,9}) times)?\), revision (?P<revision>\S*), "
+    r"from (?:the beginning|iteration (?P<iteration>\d{1,18})), nodes (?P<nodes>.*)"
+)
+
+
+class AttemptStart(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt begins."""
+
+    at: datetime  # with zone
+    attempt: int
+    job: str  # as squeue shows it
+    job_id: int
+    requeues: int  # of this job, before
+    revision: str
+    iteration: int | None  # that it goes on from; None: the beginning
+    nodes: tuple[str, ...]
+
+
+class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt has ended."""
+
+    at: datetime  # with zone
+    attempt: int
+    reason: str
+    exit_code: int | None
+    checkpoint: int | None  # iteration of the last whole one
+    first_failure: str = ""  # in a few words
+
+
+def write_attempt_start(start: AttemptStart) -> str:
+    """One line."""
+    origin = "the beginning" if start.iteration is None else f"iteration {start.iteration}"
+    again = f", requeued {start.requeues} times" if start.requeues else ""
+    return (
+        f"{_START}: {iso(start.at)} attempt {start.attempt}, job {start.job} ({start.job_id}{again}), "
+        f"revision {start.revision}, from {origin}, nodes {' '.join(start.nodes)}"
+    )
+
+
+def write_attempt_end(end: AttemptEnd) -> str:
+    """One line."""
+    failed = f", first failure: {end.first_failure}" if end.first_failure else ""
+    saved = "none" if end.checkpoint is None else f"iteration {end.checkpoint}"
+    return (
+        f"{_END}: {iso(end.at)} attempt {end.attempt} ended: {end.reason}, "
+        f"exit code {end.exit_code}, last checkpoint {saved}{failed}"
+    )
+
+
+def parse_attempt_start(text: str) -> AttemptStart | None:
+    """What the line says of an attempt that begins, else None."""
+    match = _START_LINE.match(text) if text.startswith(_START) else None
+    at = parse_moment(match["at"]) if match else None
+    if match is None or at is None:
+        return None
+    return AttemptStart(
+        at=at,
+        attempt=int(match["attempt"]),
+        job=match["job"],
+        job_id=int(match["job_id"]),
+        requeues=int(match["requeues"] or 0),
+        revision=match["revision"],
+        iteration=int(match["iteration"]) if match["iteration"] else None,
+        nodes=tuple(match["nodes"].split()),
+    )
+
+
+def parse_attempt_time(text: str) -> Stamp | None:
+    """When an attempt began or ended, else None."""
+    match = _TIME_LINE.match(text) if " TIME: " in text else None
+    at = parse_moment(match["at"]) if match else None
+    return Stamp(match["what"], at) if match and at else None
+
 
 _PREFIX = re.compile(r"(?:\d+:\s?)?(?:\[[A-Za-z_]*(?P<local_rank>\d+)\]:)?")
 
@@ -89,3 +263,22 @@ def iteration_losses(text: str) -> list[tuple[int, float]]:
     """(iteration, loss) of every training line in `text` that has a loss, in the log's order."""
     records = parse_lines(filter(is_of_an_iteration, text.splitlines()))
     return [(one.iteration, one.loss) for one in records if isinstance(one, TrainingLine) and one.loss is not None]
+
+
+def example_of(text: str) -> str:
+    """What later lines are held against: the whole line without what a launcher and a logger put before it."""
+    return split_logger(split_prefix(text)[1])[1]
+
+
+def read_alike(text: str, example: str) -> TrainingLine | None:
+    """What `parse_line` says of a line that looks like `example`; None for any other, and without an example."""
+    if not example or not text.endswith(("|", " ")):
+        return None
+    _, said = split_prefix(text)
+    at, said = split_logger(said)
+    return _layout(example).read(said, at)
+
+
+@lru_cache(maxsize=16)
+def _layout(example: str) -> Layout:
+    return Layout(example)

@@ -12,11 +12,10 @@ import msgspec
 
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs import attempt_lines
-from opsctl.run.logs.lines import parse_line, parse_lines
+from opsctl.run.logs import lines
+from opsctl.run.logs.line_text import last_lines, lines_backwards
+from opsctl.run.logs.lines import example_of, parse_line, parse_lines, read_alike
 from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
-from opsctl.run.logs.similar_lines import example_of, read_alike
-from opsctl.run.logs.tail import last_lines, lines_backwards
 from trainer.formats.logs import guard_lines, log_lines, training_line
 from trainer.formats.logs.guard_lines import GuardLine
 from trainer.formats.logs.leave_lines import Left
@@ -35,7 +34,7 @@ from trainer.formats.logs.log_lines import (
 from trainer.formats.logs.training_line import TrainingLine
 
 #: What a search from the end looks for.
-_MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *attempt_lines.MARKS, b"] PULSE: ")
+_MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, b"] PULSE: ")
 #: How much of a log's end `measured` and `recent` look at.
 TAIL_BYTES = 4 * 1024 * 1024
 #: Iterations over which durations are taken.
@@ -300,3 +299,70 @@ def _median(values: Sequence[float | None]) -> float | None:
     known = sorted(value for value in values if value is not None)
     middle = len(known) // 2
     return (known[middle] + known[~middle]) / 2 if known else None
+
+
+#: A running training that has logged nothing for so many iterations, and so long in seconds, is worth a look.
+SILENT_ITERATIONS = 10
+SILENT_LEAST_S = 600.0
+#: It stands still after fewer, where every known pause is allowed for: that is reported, and ends nothing.
+STILL_ITERATIONS = 20
+STILL_LEAST_S = 60.0
+#: A start, with a checkpoint of terabytes to read and kernels to build, takes so much longer, seconds.
+START_MOST_S = 1800.0
+
+
+def longest_silence_s(
+    seconds_per_iteration: float, told_s: float | None, pauses_s: float, is_starting: bool, log_interval: int = 1
+) -> float:
+    """Seconds. told_s: what the run file says; None where it says nothing. pauses_s: an evaluation and a save.
+
+    is_starting: no iteration of this start was logged yet, for which what the run file says is too short.
+    log_interval: iterations to a line in the log; three lines may be missing.
+    """
+    if told_s is not None and not is_starting:
+        return told_s
+    iterations = max(SILENT_ITERATIONS, 3 * log_interval)
+    limit_s = max(SILENT_LEAST_S, iterations * seconds_per_iteration) + pauses_s
+    return max(limit_s, told_s or 0.0) + (START_MOST_S if is_starting else 0.0)
+
+
+def standstill_s(
+    seconds_per_iteration: float,
+    told_s: float | None,
+    pauses_s: float,
+    is_starting: bool,
+    log_interval: int,
+    may_pause: bool,
+) -> float:
+    """Return after how many seconds without a line a training stands still; never later than `longest_silence_s`.
+
+    may_pause: a start, or a save or evaluation whose length is not known, may be under way.
+    """
+    longest_s = longest_silence_s(seconds_per_iteration, told_s, pauses_s, is_starting, log_interval)
+    if is_starting or may_pause or told_s is not None:
+        return longest_s
+    iterations = max(STILL_ITERATIONS, 3 * log_interval)
+    return min(longest_s, max(STILL_LEAST_S, iterations * seconds_per_iteration) + pauses_s)
+
+
+def training_left_s(
+    measured: Measured,
+    total_samples: int | None,
+    total_iterations: int | None,
+    saved_samples: int | None = None,
+    saved_iteration: int | None = None,
+) -> float | None:
+    """Seconds of training left; None where the length, how far it is, or the speed is not known.
+
+    By samples where the training is counted in them, else by iterations. What the last iteration in the log does not
+    tell comes from the last checkpoint: `saved_samples`, `saved_iteration`.
+    """
+    last = measured.last_iteration
+    samples = last.consumed_samples if last is not None and last.consumed_samples is not None else saved_samples
+    iteration = last.iteration if last is not None else saved_iteration
+    in_all = last.total_iterations if last is not None else total_iterations
+    if total_samples and samples is not None and measured.samples_per_second:
+        return max(0, total_samples - samples) / measured.samples_per_second
+    if in_all and iteration is not None and measured.seconds_per_iteration:
+        return max(0, in_all - iteration) * measured.seconds_per_iteration
+    return None

@@ -11,12 +11,18 @@ from datetime import datetime
 
 import msgspec
 
-from opsctl.run.logs import attempt_lines, other_lines
-from opsctl.run.logs.attempt_lines import AttemptStart, parse_attempt_start
+from opsctl.run.logs import lines
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, text_of, without_nuls
-from opsctl.run.logs.lines import closed, parse_line, split_prefix
+from opsctl.run.logs.lines import (
+    AttemptStart,
+    closed,
+    example_of,
+    parse_attempt_start,
+    parse_line,
+    read_alike,
+    split_prefix,
+)
 from opsctl.run.logs.records import Record, SaveEnded, Setting
-from opsctl.run.logs.similar_lines import example_of, read_alike
 from trainer.formats.logs import guard_lines, log_lines
 from trainer.formats.logs.log_lines import CheckpointSaved
 from trainer.formats.logs.training_line import TrainingLine
@@ -24,7 +30,7 @@ from trainer.formats.logs.training_line import TrainingLine
 _ITERATION = b"iteration"
 #: This, or one of these, is in every line that says something.
 _MARKS = (
-    *(*log_lines.MARKS, *guard_lines.MARKS, *attempt_lines.MARKS, *other_lines.MARKS),
+    *(*log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
     *(b"PULSE: ", b"ALERT: ", b"xiting", b"etected"),
 )
 #: A page or a mail may have broken a line into so many.

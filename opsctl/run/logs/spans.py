@@ -13,16 +13,15 @@ from datetime import datetime
 
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs import attempt_lines
-from opsctl.run.logs.attempt_lines import parse_attempt_start
+from opsctl.run.logs import lines
 from opsctl.run.logs.line_text import Lines, blocks
-from opsctl.run.logs.lines import parse_line, split_prefix
+from opsctl.run.logs.lines import parse_attempt_start, parse_line, split_prefix
 from opsctl.run.logs.records import Record
 from trainer.formats.logs import training_line
 from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
 from trainer.formats.logs.training_line import TrainingLine
 
-_MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *attempt_lines.MARKS)
+_MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *lines.ATTEMPT_MARKS)
 #: What evaluations' timers are called, ours and the originals'.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
 _TRAINS = "before the start of training"

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from opsctl.core.errors import UsageError
-from opsctl.run.logs.line_text import Lines, blocks
-from opsctl.run.logs.tail import end_of_whole_lines, last_lines, start_of_last
+from opsctl.run.logs.line_text import Lines, blocks, end_of_whole_lines, last_lines, start_of_last
 from opsctl.transfer.hub.far_files import FarFiles, Look
 from opsctl.transfer.hub.hub_errors import NotNow
 

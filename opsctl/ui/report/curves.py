@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 
-from opsctl.run.logs.attempt_lines import AttemptStart
+from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.reader import Found
 from opsctl.run.logs.records import Alert, Pulse, Setting, SkippedRange
 from opsctl.ui.report.rows import Rows, Superseded

@@ -11,9 +11,9 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.attempt_lines import AttemptStart
+from opsctl.run.logs.index import digests, is_same
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
-from opsctl.run.logs.log_identity import digests, is_same
+from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.reader import Found, LogReader
 from opsctl.run.logs.spans import Span
 from opsctl.ui.report.curves import Course

@@ -13,7 +13,7 @@ from opsctl.monitoring.checks import training
 from opsctl.monitoring.checks.silence import Standstill, standstill
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Part, Snapshot
-from opsctl.run.logs.time_left import training_left_s
+from opsctl.run.logs.measurements import training_left_s
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from opsctl.monitoring.runner import in_words, settings_of
 from opsctl.run.config.locate import locate_run_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import index
-from opsctl.run.logs.sources import main_source
+from opsctl.run.logs.follow import main_source
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.register import all_runs
 from opsctl.run.state.run_view import glance, view

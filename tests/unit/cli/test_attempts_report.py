@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.attempt_lines import AttemptStart, write_attempt_start
+from opsctl.run.logs.lines import AttemptStart, write_attempt_start
 from opsctl.run.state.chains import Chain, append_chain
 from tests.printed_json import printed
 from tests.unit.cli.test_attempts import NOON, call, paths, record

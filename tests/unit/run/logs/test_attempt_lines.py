@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.run.logs.attempt_lines import (
-    MARKS,
+from opsctl.run.logs.lines import (
+    ATTEMPT_MARKS,
     AttemptEnd,
     AttemptStart,
     parse_attempt_time,
+    parse_line,
     write_attempt_end,
     write_attempt_start,
 )
-from opsctl.run.logs.lines import parse_line
 from tests.facts import missing
 from trainer.formats.logs.log_lines import Stamp
 
@@ -54,7 +54,7 @@ def test_when_an_attempt_began_and_ended_is_read_back_with_its_zone(start: Attem
     assert parse_attempt_time(first) == Stamp("START TIME", second(start.at)) == parse_line(first)
     assert parse_attempt_time(last) == Stamp("END TIME", second(end.at)) == parse_line(last)
     assert all(one and one.at.tzinfo for one in map(parse_attempt_time, (first, last)))
-    assert all(mark in line.encode() for mark in MARKS for line in (first, last))
+    assert all(mark in line.encode() for mark in ATTEMPT_MARKS for line in (first, last))
 
 
 def test_the_lines_have_the_facts_of_an_attempt() -> None:

@@ -7,8 +7,7 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from opsctl.run.logs.attempt_lines import AttemptStart
-from opsctl.run.logs.lines import parse_line
+from opsctl.run.logs.lines import AttemptStart, parse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.logs.records import Setting, SkippedRange
 from tests.unit.run.logs.test_lines import TR1, TR11_EARLY, WRAPPED

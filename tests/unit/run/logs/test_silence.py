@@ -1,8 +1,10 @@
+"""How long a training that runs may log nothing before it stands still, and before it is taken to hang. Pure."""
+
 from __future__ import annotations
 
 import pytest
 
-from opsctl.run.logs.silence import longest_silence_s
+from opsctl.run.logs.measurements import longest_silence_s
 
 
 @pytest.mark.parametrize(

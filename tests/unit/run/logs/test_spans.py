@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.attempt_lines import AttemptStart, parse_attempt_start, write_attempt_start
+from opsctl.run.logs.lines import AttemptStart, parse_attempt_start, write_attempt_start
 from opsctl.run.logs.spans import read_spans, spans_of
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opsctl.run.logs import line_text
-from opsctl.run.logs.tail import end_of_whole_lines, last_lines, lines_backwards, whole
+from opsctl.run.logs.line_text import end_of_whole_lines, last_lines, lines_backwards, whole
 from tests.reading import read_so_far_bytes
 
 Opened = Callable[[Path], int]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError, UsageError
-from opsctl.run.logs.tail import last_lines
+from opsctl.run.logs.line_text import last_lines
 from opsctl.transfer.hub import far_files, far_log
 from opsctl.transfer.hub.far_files import FarFiles, Look, repo_of
 from opsctl.transfer.hub.far_log import find_log, last_far_lines

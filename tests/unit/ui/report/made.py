@@ -14,7 +14,7 @@ from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evide
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.attempt_lines import AttemptStart, write_attempt_start
+from opsctl.run.logs.lines import AttemptStart, write_attempt_start
 from opsctl.run.logs.pulse import pulse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.state.chains import Chain, append_chain

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from opsctl.run.logs.attempt_lines import AttemptStart, write_attempt_start
+from opsctl.run.logs.lines import AttemptStart, write_attempt_start
 from opsctl.run.logs.reader import LogReader
 from opsctl.ui.report.curves import ALERT, KILL, REVISION, SAVE, SKIP, SPIKE, START, Course
 from opsctl.ui.report.log_tables import progress, starts
