@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from opsctl.jobs.control.prune_plan import Plan
     from opsctl.jobs.control.rollback import EventFile, Point, RolledBack
     from opsctl.run.checkpoints.backups import BackedUp
-    from opsctl.run.checkpoints.remote_copies import Answers
+    from opsctl.run.checkpoints.retention import Answers
     from opsctl.run.state.run_view import RunView
 
 #: Characters of a reason for the record, also where another checkpoint is made the latest.

@@ -66,7 +66,7 @@ def verify(
     from opsctl.core.errors import OpsctlError
     from opsctl.core.files.state_files import parsed
     from opsctl.core.output import message, print_json
-    from opsctl.run.checkpoints.verified import VerifiedCheckpoint, record_verification
+    from opsctl.run.checkpoints.contents import VerifiedCheckpoint, record_verification
     from opsctl.run.state.run_view import glance
 
     if step is not None and all_of_them:

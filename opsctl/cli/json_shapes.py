@@ -37,9 +37,8 @@ from opsctl.monitoring.all_runs import PrintedRun
 from opsctl.monitoring.disk.json_output import PrintedDisk, PrintedPurge, PrintedTouch
 from opsctl.monitoring.finding import PrintedFinding
 from opsctl.run.attempts.table import PrintedAttempt
-from opsctl.run.checkpoints.contents import ShownCheckpoint
+from opsctl.run.checkpoints.contents import ShownCheckpoint, VerifiedCheckpoint
 from opsctl.run.checkpoints.listing import ListedCheckpoint
-from opsctl.run.checkpoints.verified import VerifiedCheckpoint
 from opsctl.run.environments.checking import CheckedEnvironment
 from opsctl.run.environments.json_output import BuiltEnvironment
 from opsctl.run.permissions.report import PrintedPerms

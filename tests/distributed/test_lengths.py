@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.run.checkpoints.inventory import last_checkpoint
-from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import TINY, Seen, run_training, write_corpus
 from trainer.recipe.options import parse, to_arguments

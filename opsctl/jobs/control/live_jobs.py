@@ -11,8 +11,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import overlap
 from opsctl.run.attempts.events import read as read_attempts
 from opsctl.run.attempts.hidden_jobs import Unseen, sees_others, unseen
-from opsctl.run.checkpoints.inventory import last_checkpoint
-from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import chains, kill_switch

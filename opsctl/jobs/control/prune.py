@@ -21,10 +21,9 @@ from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
 from opsctl.jobs.control.prune_plan import GOING, Plan, Seen, leftovers_in, plan_prune
 from opsctl.run.checkpoints.backups import BackedUp
-from opsctl.run.checkpoints.folder_identity import mark_of
-from opsctl.run.checkpoints.prunes import Pruned, append_prune
-from opsctl.run.checkpoints.remote_copies import Answers
-from opsctl.run.checkpoints.rollback_folder import refuse_unfinished
+from opsctl.run.checkpoints.inventory import mark_of
+from opsctl.run.checkpoints.retention import Answers
+from opsctl.run.checkpoints.rollbacks import Pruned, append_prune, refuse_unfinished
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from opsctl.run.state.checkpoint_readers import being_read

@@ -8,9 +8,8 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.trusted import listed_within, opened_folder
 from opsctl.run.checkpoints.backups import BackedUp, digest_here, places_named, read_backups
-from opsctl.run.checkpoints.folder_identity import mark_of
-from opsctl.run.checkpoints.remote_copies import NOT_BACKED_UP, Answers, Copies
-from opsctl.run.checkpoints.retention import Kept, Progress, Verdict, verdicts
+from opsctl.run.checkpoints.inventory import mark_of
+from opsctl.run.checkpoints.retention import NOT_BACKED_UP, Answers, Copies, Kept, Progress, Verdict, verdicts
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import RetentionTable
 from opsctl.run.state.chains import read_chains

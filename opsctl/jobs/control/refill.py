@@ -23,8 +23,7 @@ from opsctl.run.attempts.events import Attempt, read
 from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, brake_trips
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
-from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
-from opsctl.run.checkpoints.progress import is_finished, length
+from opsctl.run.checkpoints.inventory import Checkpoint, is_finished, last_checkpoint, length
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import SlurmTable
 from opsctl.run.logs.measurements import recent, training_left_s

@@ -21,8 +21,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.events import read as read_attempts
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.lease_holder import attempt_of
-from opsctl.run.checkpoints.inventory import last_checkpoint
-from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease, requests
 from opsctl.run.state.group_folder import explained_disk_errors, way_in

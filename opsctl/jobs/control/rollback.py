@@ -21,11 +21,9 @@ from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import fsync_folder, locked, make_folder, write_atomically
 from opsctl.core.files.trusted import Untrusted, opened_folder
 from opsctl.core.timestamps import now
-from opsctl.run.checkpoints import rollback_folder
-from opsctl.run.checkpoints.folder_identity import mark_of
-from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
-from opsctl.run.checkpoints.rollback_folder import MovedCheckpoint, MovedEvents, SetAside
-from opsctl.run.checkpoints.rollbacks import append_rollback, read_rollbacks
+from opsctl.run.checkpoints import rollbacks
+from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration, mark_of
+from opsctl.run.checkpoints.rollbacks import MovedCheckpoint, MovedEvents, SetAside, append_rollback, read_rollbacks
 from opsctl.run.checkpoints.set_latest import complete_checkpoint, refuse_beside_a_training, sole_writer
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
@@ -87,17 +85,17 @@ def rollback(
     with _explained(paths, f"roll back {name}"), _locked(paths, f"roll back {name}") as warning:
         finished = _finish(paths, name)
         number = _next_number(paths)
-        folder = rollback_folder.folder_of(paths, number)
+        folder = rollbacks.folder_of(paths, number)
         refuse_beside_a_training(paths, name, is_locked=True)
         planned = _planned(paths, to, why, read_curves, folder, number)
         if planned.before == to and not planned.checkpoints and not planned.events:
             return RolledBack(to, planned.before, (), (), None, None, finished, warning)
         make_folder(paths.output, folder)
-        rollback_folder.write_record(paths, planned)
+        rollbacks.write_set_aside(paths, planned)
         try:
             _forward(paths, name, planned)
         except OpsctlError:  # somebody trains after all: then nothing has been moved, and nothing is to be finished
-            rollback_folder.write_record(paths, replace(planned, state=rollback_folder.UNDONE))
+            rollbacks.write_set_aside(paths, replace(planned, state=rollbacks.UNDONE))
             raise
         return dataclasses.replace(_told(planned, folder), finished=finished, warning=warning)
 
@@ -118,8 +116,8 @@ def undo(paths: RunPaths, name: str, number: int | None, read_curves: ReadCurves
         chosen = _to_undo(paths, number)
         refuse_beside_a_training(paths, name, is_locked=True)
         _refuse_new_branch(paths, chosen, read_curves)
-        chosen = replace(chosen, state=rollback_folder.UNDOING)
-        rollback_folder.write_record(paths, chosen)
+        chosen = replace(chosen, state=rollbacks.UNDOING)
+        rollbacks.write_set_aside(paths, chosen)
         _backward(paths, name, chosen)
         return dataclasses.replace(_brought_back(paths, chosen), finished=finished, warning=warning)
 
@@ -136,7 +134,7 @@ def _planned(paths: RunPaths, to: int, why: str, read_curves: ReadCurves, folder
     curves = read_curves(paths.tensorboard, point, folder / _CUT if folder else None)
     return SetAside(
         number=number,
-        state=rollback_folder.BEGUN,
+        state=rollbacks.BEGUN,
         to=to,
         before=latest_iteration(root),
         by=account_and_host(),
@@ -151,11 +149,11 @@ def _planned(paths: RunPaths, to: int, why: str, read_curves: ReadCurves, folder
 
 def _forward(paths: RunPaths, name: str, one: SetAside) -> None:
     """Set aside what the record names and is still in place, then say that it is done."""
-    folder = rollback_folder.folder_of(paths, one.number)
+    folder = rollbacks.folder_of(paths, one.number)
     with sole_writer(paths, name, "rollback"):
         if not _is_on_record(paths, one):
             if _has_gone_on(paths, one):
-                rollback_folder.write_record(paths, replace(one, state=rollback_folder.UNDONE))
+                rollbacks.write_set_aside(paths, replace(one, state=rollbacks.UNDONE))
                 return
             append_rollback(paths, Rollback(one.to, one.before, one.by, one.at, one.why, one.number))
         if _latest_mark(paths) in (None, *(moved.mark for moved in one.checkpoints)):
@@ -171,12 +169,12 @@ def _forward(paths: RunPaths, name: str, one: SetAside) -> None:
                 _move(paths, own, aside)
             if events.is_cut:
                 _move(paths, cut, own)
-        rollback_folder.write_record(paths, replace(one, state=rollback_folder.DONE))
+        rollbacks.write_set_aside(paths, replace(one, state=rollbacks.DONE))
 
 
 def _backward(paths: RunPaths, name: str, one: SetAside) -> None:
     """Bring back what the record names and is still aside, then say that it is undone."""
-    folder = rollback_folder.folder_of(paths, one.number)
+    folder = rollbacks.folder_of(paths, one.number)
     with sole_writer(paths, name, "rollback"):
         for moved in one.checkpoints:
             tag = tag_of(moved.iteration)
@@ -187,21 +185,21 @@ def _backward(paths: RunPaths, name: str, one: SetAside) -> None:
             why = f"undoes rollback {one.number}"
             append_rollback(paths, Rollback(one.before, one.to, account_and_host(), now().replace(microsecond=0), why))
             write_atomically(paths.output, paths.checkpoints / LATEST, tag_of(one.before))
-        rollback_folder.write_record(paths, replace(one, state=rollback_folder.UNDONE))
+        rollbacks.write_set_aside(paths, replace(one, state=rollbacks.UNDONE))
 
 
 def _finish(paths: RunPaths, name: str) -> tuple[str, ...]:
     """Go on where somebody was cut off, in the same direction, and tell of it."""
     told = []
-    known = rollback_folder.read_all(paths)
+    known = rollbacks.read_set_aside(paths)
     for one in known:
-        if one.state == rollback_folder.BEGUN:
+        if one.state == rollbacks.BEGUN:
             _forward(paths, name, one)
             told.append(f"the rollback to iteration {one.to} that {one.by} had begun is finished")
-        elif one.state == rollback_folder.UNDOING:
+        elif one.state == rollbacks.UNDOING:
             _backward(paths, name, one)
             told.append(f"undoing the rollback to iteration {one.to} is finished")
-    for number, folder in rollback_folder.numbered(paths):
+    for number, folder in rollbacks.numbered_folders(paths):
         if number not in {one.number for one in known} and not _is_there(paths, folder / _CHECKPOINTS):
             with opened_folder(paths.output, folder.parent) as (above, _):  # curves written anew, and no word on them
                 shutil.rmtree(folder.name, dir_fd=above)
@@ -209,7 +207,7 @@ def _finish(paths: RunPaths, name: str) -> tuple[str, ...]:
 
 
 def _to_undo(paths: RunPaths, number: int | None) -> SetAside:
-    done = [one for one in rollback_folder.read_all(paths) if one.state == rollback_folder.DONE]
+    done = [one for one in rollbacks.read_set_aside(paths) if one.state == rollbacks.DONE]
     chosen = next((one for one in reversed(done) if number in (None, one.number)), None)
     if chosen is None:
         there = ", ".join(f"{one.number} (to {one.to})" for one in done)
@@ -238,7 +236,7 @@ def _told(one: SetAside, folder: Path | None) -> RolledBack:
 
 
 def _brought_back(paths: RunPaths, one: SetAside) -> RolledBack:
-    told = _told(one, rollback_folder.folder_of(paths, one.number))
+    told = _told(one, rollbacks.folder_of(paths, one.number))
     return RolledBack(
         one.to if one.before is None else one.before, one.to, told.checkpoints, told.events, one.number, told.folder
     )
@@ -265,7 +263,7 @@ def _explained(paths: RunPaths, what: str) -> Iterator[None]:
 
 
 def _next_number(paths: RunPaths) -> int:
-    return max((number for number, _ in rollback_folder.numbered(paths)), default=0) + 1
+    return max((number for number, _ in rollbacks.numbered_folders(paths)), default=0) + 1
 
 
 def _is_on_record(paths: RunPaths, one: SetAside) -> bool:

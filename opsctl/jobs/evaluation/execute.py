@@ -29,8 +29,7 @@ from opsctl.jobs.evaluation.records import Evaluated, What, append, standing
 from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, answered, collected, task_file, words_of
 from opsctl.jobs.evaluation.schedule import Due, lines_of
 from opsctl.jobs.evaluation.settings import Settings
-from opsctl.run.checkpoints.backups import digest_here
-from opsctl.run.checkpoints.selection import manifest_or_fault
+from opsctl.run.checkpoints.backups import digest_here, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.background_progress import errand_at_work, tell_progress
 from opsctl.run.state.checkpoint_readers import reading

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.jobs.evaluation.records import MOST_TRIES, Evaluated, read, standing
-from opsctl.run.checkpoints.backups import digest_here
-from opsctl.run.checkpoints.selection import divides, folders_oldest_first, manifest_or_fault
+from opsctl.run.checkpoints.backups import digest_here, divides, folders_oldest_first, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import EvaluationTable
 from trainer.formats.checkpoint.manifest import iteration_of, tag_of

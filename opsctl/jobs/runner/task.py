@@ -12,8 +12,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.probe.report import ProbeReport
 from opsctl.jobs.runner.allocation import Allocation, read_allocation
 from opsctl.jobs.runner.main_log import MainLog
-from opsctl.run.checkpoints.inventory import last_checkpoint, latest_problem
-from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint, latest_problem
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.revisions import Revision, newest_for_task, no_revision
 from opsctl.slurm.backends import client_for

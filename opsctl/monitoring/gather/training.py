@@ -9,8 +9,7 @@ import msgspec
 from opsctl.core.timestamps import now
 from opsctl.monitoring.gather.asked import Asked, changed_at
 from opsctl.monitoring.snapshot import Part, Snapshot
-from opsctl.run.checkpoints.inventory import last_checkpoint, latest_problem
-from opsctl.run.checkpoints.progress import Length, is_finished, length
+from opsctl.run.checkpoints.inventory import Length, is_finished, last_checkpoint, latest_problem, length
 from opsctl.run.logs import index
 from opsctl.run.logs.measurements import recent, recent_and_series
 from trainer.formats.checkpoint.manifest import MANIFEST

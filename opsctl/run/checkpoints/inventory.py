@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from opsctl.core.files.trusted import opened_folder
 from trainer.formats.checkpoint.fallback import fall_back
-from trainer.formats.checkpoint.manifest import check_recorded_damage, iteration_of, latest_folder, read_manifest
+from trainer.formats.checkpoint.manifest import (
+    MANIFEST,
+    check_recorded_damage,
+    iteration_of,
+    latest_folder,
+    read_manifest,
+)
 from trainer.formats.checkpoint.reached import latest_reached
 from trainer.formats.errors import CheckpointError
+from trainer.recipe.lengths import BEGINNING, End
+from trainer.recipe.options import Options
 
 
 @dataclass(frozen=True)
@@ -61,3 +73,45 @@ def latest_iteration(checkpoints: Path) -> int | None:
     except CheckpointError:
         return None
     return iteration_of(latest.name) if latest else None
+
+
+class Length(NamedTuple):
+    """How long a training is, as its options ask; None: it is not counted in these."""
+
+    samples: int | None
+    iterations: int | None
+
+
+def is_finished(options: Options, checkpoint: Checkpoint | None) -> bool:
+    """Whether the trainer would take no further step from `checkpoint`."""
+    end = _end(options)
+    return checkpoint is not None and end is not None and end.is_reached(checkpoint)
+
+
+def length(options: Options, checkpoint: Checkpoint | None) -> Length:
+    """What the options ask for, tokens as samples."""
+    end = _end(options)
+    if end is None:
+        return Length(None, None)
+    return Length(end.samples_in_all(checkpoint or BEGINNING), end.iterations)
+
+
+def _end(options: Options) -> End | None:
+    """None where the options do not say it, or cannot be: then no task could train."""
+    try:
+        return End.of(options)
+    except (TypeError, ValueError):
+        return None
+
+
+def mark_of(root: Path, folder: Path) -> str:
+    """What stays with the folder when it is moved on its file system, and another one has not.
+
+    Numbers of folders are given again, so the time at which it was whole is part of it. root: the run's output folder.
+    Raises OSError, Untrusted for a link or somebody else's.
+    """
+    with opened_folder(root, folder) as (opened, _):
+        number, whole_ns = os.fstat(opened).st_ino, 0
+        with contextlib.suppress(FileNotFoundError):
+            whole_ns = os.stat(MANIFEST, dir_fd=opened, follow_symlinks=False).st_mtime_ns
+    return f"{number}.{whole_ns}"

@@ -12,8 +12,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import FULL_DISK, locked, make_folder, write_atomically
 from opsctl.core.timestamps import now
 from opsctl.run.checkpoints.inventory import latest_iteration
-from opsctl.run.checkpoints.rollback_folder import refuse_unfinished
-from opsctl.run.checkpoints.rollbacks import append_rollback
+from opsctl.run.checkpoints.rollbacks import append_rollback, refuse_unfinished
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in

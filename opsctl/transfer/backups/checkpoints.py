@@ -9,10 +9,8 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import FULL_DISK
 from opsctl.core.units import bytes_words
-from opsctl.run.checkpoints.backups import BackedUp, digest_here, record
-from opsctl.run.checkpoints.folder_identity import mark_of
-from opsctl.run.checkpoints.inventory import latest_iteration
-from opsctl.run.checkpoints.selection import folders_oldest_first, manifest_or_fault
+from opsctl.run.checkpoints.backups import BackedUp, digest_here, folders_oldest_first, manifest_or_fault, record
+from opsctl.run.checkpoints.inventory import latest_iteration, mark_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.run_view import RunView

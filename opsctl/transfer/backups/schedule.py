@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opsctl.run.checkpoints.backups import BackedUp, What
-from opsctl.run.checkpoints.selection import Every
+from opsctl.run.checkpoints.backups import BackedUp, Every, What
 from opsctl.run.config.schema import BackupTable
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.run.checkpoints.selection import Every, folders_oldest_first, manifest_or_fault, sent_as
+from opsctl.run.checkpoints.backups import Every, folders_oldest_first, manifest_or_fault, sent_as
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import HubTable
 from opsctl.transfer.hub.ledger import Place, Sent

@@ -20,7 +20,7 @@ from opsctl.monitoring.snapshot import queue_order
 from opsctl.run.attempts.cause import describe
 from opsctl.run.attempts.environments import changed_pairs
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.checkpoints.prunes import Pruned
+from opsctl.run.checkpoints.rollbacks import Pruned
 from opsctl.run.state.alert_log import Event
 from opsctl.run.state.chains import REFILL, REVISE, Cancel, Chain
 from opsctl.run.state.kill_switch import Deactivation

@@ -9,8 +9,7 @@ from typing import TypeVar
 from opsctl.core.errors import OpsctlError
 from opsctl.monitoring.runner import in_words
 from opsctl.monitoring.snapshot import Part, Snapshot
-from opsctl.run.checkpoints.prunes import read_prunes
-from opsctl.run.checkpoints.rollbacks import read_rollbacks
+from opsctl.run.checkpoints.rollbacks import read_prunes, read_rollbacks
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alerts, requests
 from opsctl.run.state.kill_switch import read_deactivations

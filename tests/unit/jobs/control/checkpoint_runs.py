@@ -10,7 +10,7 @@ from pathlib import Path
 import xxhash
 
 from opsctl.run.checkpoints.backups import BackedUp
-from opsctl.run.checkpoints.remote_copies import Answers
+from opsctl.run.checkpoints.retention import Answers
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
 from opsctl.run.state.run_view import RunView, view

@@ -17,8 +17,8 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import prune as pruning
 from opsctl.jobs.control.prune import prune
 from opsctl.jobs.control.prune_plan import Plan, plan_prune
-from opsctl.run.checkpoints.prunes import read_prunes
-from opsctl.run.checkpoints.remote_copies import Answers
+from opsctl.run.checkpoints.retention import Answers
+from opsctl.run.checkpoints.rollbacks import read_prunes
 from opsctl.run.state import lease
 from opsctl.run.state.checkpoint_readers import reading
 from opsctl.run.state.run_view import RunView

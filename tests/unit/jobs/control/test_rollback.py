@@ -17,7 +17,7 @@ from opsctl.core.files.state_files import parsed
 from opsctl.jobs.control import rollback as rollbacks
 from opsctl.jobs.control.prune import prune
 from opsctl.jobs.control.rollback import EventFile, Point, RolledBack, rollback, undo
-from opsctl.run.checkpoints import rollback_folder
+from opsctl.run.checkpoints import rollbacks
 from opsctl.run.checkpoints.rollbacks import read_rollbacks
 from opsctl.run.checkpoints.set_latest import repoint
 from opsctl.run.config.paths import RunPaths
@@ -208,7 +208,7 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
         return prepared
 
     for step in killed_at_every_step(lambda: back(folder, curves=copied)):
-        told = rollback_folder.read_all(paths)
+        told = rollbacks.read_set_aside(paths)
         if any(one.is_unfinished for one in told):
             with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
                 prune(seen(folder), lambda _line: None, asks_nobody)
@@ -224,10 +224,10 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
         assert read_rollbacks(paths)[-1].to == 40
 
     for step in killed_at_every_step(lambda: forward(folder)):
-        done_of = {one.state for one in rollback_folder.read_all(paths)}
-        if rollback_folder.DONE not in done_of:
+        done_of = {one.state for one in rollbacks.read_set_aside(paths)}
+        if rollbacks.DONE not in done_of:
             back(folder, to=40)  # finishes the undoing; there is nothing later but what was never finished
-            assert rollback_folder.UNDOING not in {one.state for one in rollback_folder.read_all(paths)}
+            assert rollbacks.UNDOING not in {one.state for one in rollbacks.read_set_aside(paths)}
             forward(folder)
         else:
             forward(folder)
@@ -237,7 +237,7 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
 
 def test_two_at_once_are_one_after_the_other(folder: Path) -> None:
     two_at_once(lambda: back(folder))
-    assert len(rollback_folder.read_all(seen(folder).paths)) == 1 and there(folder) == [10, 20]
+    assert len(rollbacks.read_set_aside(seen(folder).paths)) == 1 and there(folder) == [10, 20]
 
 
 def test_one_that_was_cut_off_before_its_record_is_none_once_somebody_has_trained_on(

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.run.checkpoints.inventory import Checkpoint
-from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.checkpoints.inventory import Checkpoint, is_finished
 from trainer.recipe.options import parse
 
 #: A model, and nothing of how long it trains; on one rank the batch is one sample unless an argument says more.

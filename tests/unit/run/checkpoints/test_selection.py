@@ -1,9 +1,10 @@
+"""Which checkpoints leave for another place and in which form: what a backup and a sync to a hub decide alike."""
+
 from __future__ import annotations
 
 import pytest
 
-from opsctl.run.checkpoints.backups import What
-from opsctl.run.checkpoints.selection import Every
+from opsctl.run.checkpoints.backups import Every, What
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opsctl.core.output import json_text
 from opsctl.monitoring.observed import Channel
-from opsctl.run.checkpoints.prunes import Pruned
+from opsctl.run.checkpoints.rollbacks import Pruned
 from opsctl.run.state.alert_log import Event, Message
 from opsctl.run.state.alerts import Remembered
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
