@@ -29,10 +29,9 @@ def command(
     from opsctl.core.output import message, print_json, printable, show_lines
     from opsctl.diagnosis.triage.on_close import judge_lost
     from opsctl.run.attempts.close_lost import may_be_of, settle
-    from opsctl.run.attempts.environments import changes
     from opsctl.run.attempts.events import read
     from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
-    from opsctl.run.attempts.table import attempt_table, printed_attempt
+    from opsctl.run.attempts.table import attempt_table, changes, printed_attempt
     from opsctl.run.state.chosen_cluster import choose_cluster, record_of
     from opsctl.run.state.run_view import glance
     from opsctl.slurm.backends import client_for

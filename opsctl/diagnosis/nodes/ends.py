@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.diagnosis.nodes.policy import WEIGHTS
-from opsctl.run.attempts.cause import describe
 from opsctl.run.attempts.ending import AS_PLANNED, Ending
 from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.outcome import describe
 
 _BAD = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.HANG, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
 

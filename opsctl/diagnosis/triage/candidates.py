@@ -10,8 +10,8 @@ from datetime import datetime
 from opsctl.diagnosis.triage.collective_timeouts import waited
 from opsctl.diagnosis.triage.findings import ENDING_RULES, SURE, Facts, Finding, SlurmWord, by_one_clock, is_root
 from opsctl.diagnosis.triage.rules import Fault, Role
-from opsctl.run.attempts.cause import describe, signal_of
 from opsctl.run.attempts.ending import Ending
+from opsctl.run.attempts.outcome import describe, signal_of
 from opsctl.run.attempts.verdict import Cause, Quote
 from opsctl.slurm.states import End, end_of
 from trainer.formats.attempt.attempt_records import HARD_END_STATUS, Failure

@@ -31,7 +31,7 @@ from opsctl.diagnosis.triage.candidates import (
 from opsctl.diagnosis.triage.findings import Facts, by_one_clock
 from opsctl.diagnosis.triage.location import of_one_node, placed
 from opsctl.diagnosis.triage.rules import Advice, Fault, Role, Rules
-from opsctl.run.attempts.cause import describe, elect
+from opsctl.run.attempts.outcome import describe, elect
 from opsctl.run.attempts.verdict import Cause, Quote, Verdict
 from trainer.formats.attempt.attempt_records import Failure
 

@@ -35,7 +35,7 @@ from opsctl.diagnosis.triage.rank_locations import PLACE_MARKS, Places, told_by
 from opsctl.diagnosis.triage.rank_tables import Told
 from opsctl.diagnosis.triage.rules import Role, Rules
 from opsctl.diagnosis.triage.scan import Hit, last_progress, line_numbers, scan, text_around
-from opsctl.run.attempts.cause import signal_of
+from opsctl.run.attempts.outcome import signal_of
 from opsctl.run.attempts.verdict import Quote
 from opsctl.run.logs.line_text import last_lines
 from trainer.formats.attempt.attempt_records import Failure

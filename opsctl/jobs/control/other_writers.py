@@ -8,9 +8,8 @@ from __future__ import annotations
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import overlap
 from opsctl.jobs.control.live_jobs import Seen
-from opsctl.run.attempts.close_lost import holds, may_be_of
+from opsctl.run.attempts.close_lost import attempt_of, holds, may_be_of, over_by_slurm
 from opsctl.run.attempts.events import read
-from opsctl.run.attempts.lease_holder import attempt_of, over_by_slurm
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from opsctl.run.state.chains import recorded

@@ -17,10 +17,10 @@ from opsctl.core.errors import OpsctlError, SlurmUnreachable
 from opsctl.core.files.trusted import opened_folder
 from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.carry_out import find, meant_of
+from opsctl.run.attempts.close_lost import attempt_of
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.events import read as read_attempts
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
-from opsctl.run.attempts.lease_holder import attempt_of
 from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease, requests

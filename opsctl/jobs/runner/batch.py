@@ -33,13 +33,11 @@ from opsctl.jobs.runner.run_step import run_step
 from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
 from opsctl.jobs.runner.task import Task, this_task
 from opsctl.run.attempts import events as attempts_file
-from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts
+from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts, went_back
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.evidence import read_evidence
 from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, waits_in_vain
-from opsctl.run.attempts.outcome import StepEnd, closed
-from opsctl.run.attempts.progress_loss import went_back
+from opsctl.run.attempts.outcome import StepEnd, closed, read_evidence
 from opsctl.run.checkpoints.inventory import last_checkpoint
 from opsctl.run.checkpoints.rollbacks import read_rollbacks
 from opsctl.run.config.paths import RunPaths

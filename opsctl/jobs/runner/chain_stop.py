@@ -9,10 +9,10 @@ from opsctl.core.errors import SlurmError
 from opsctl.core.output import message
 from opsctl.jobs.runner.own_attempt import record_short
 from opsctl.jobs.runner.task import Task
-from opsctl.run.attempts.cause import describe
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import brake_trips, chains_to_cancel, learned_nothing, without_progress
+from opsctl.run.attempts.outcome import describe
 from opsctl.run.logs.pulse import alert_line
 from opsctl.run.state.chains import counted_since, read_chains, recorded
 

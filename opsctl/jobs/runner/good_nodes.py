@@ -21,7 +21,7 @@ from opsctl.diagnosis.probe.summary import summary
 from opsctl.jobs.runner.probe_setting import setting_for
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failed_nodes import struck
+from opsctl.run.attempts.failure_limit import struck
 from opsctl.run.logs.pulse import alert_line
 from opsctl.slurm.backends import client_for
 from trainer.formats.attempt.probe import EFFORTS

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opsctl.jobs.runner.main_log import MainLog
+from opsctl.run.attempts.close_lost import over_on_record
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.lease_holder import over_on_record
 from opsctl.run.state.lease import Held, OwnLease
 from opsctl.slurm.durations import format_duration
 from trainer.formats.attempt.lease import HEARTBEAT_S, SILENT_S, Holder

@@ -12,12 +12,10 @@ from opsctl.diagnosis.triage.on_close import CLOSING_S, ENDING_S, note_node, ver
 from opsctl.diagnosis.triage.report import verdict_line
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts import events as attempts_file
-from opsctl.run.attempts.cause import describe
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.evidence import Evidence
 from opsctl.run.attempts.kill_switch_readers import folder_inode
-from opsctl.run.attempts.outcome import StepEnd, closed
+from opsctl.run.attempts.outcome import Evidence, StepEnd, closed, describe
 from opsctl.run.checkpoints.inventory import last_checkpoint
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start

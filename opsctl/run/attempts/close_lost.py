@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from opsctl.core.account import account_and_host, account_name
 from opsctl.core.errors import SlurmError
 from opsctl.core.timestamps import now
-from opsctl.run.attempts.ending import STARTED_NOTHING
+from opsctl.run.attempts.ending import STARTED_NOTHING, Ending
 from opsctl.run.attempts.events import Attempt, append_closed, read
-from opsctl.run.attempts.evidence import read_evidence
-from opsctl.run.attempts.outcome import LOST, StepEnd, closed
+from opsctl.run.attempts.outcome import LOST, StepEnd, closed, read_evidence
 from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
 from opsctl.run.config.job_comment import parse_comment
 from opsctl.run.config.paths import RunPaths
@@ -23,6 +22,8 @@ from opsctl.slurm.ends import exit_code_of
 from opsctl.slurm.job_match import Match, Sent, match
 from opsctl.slurm.states import Phase, State, end_of
 from opsctl.slurm.types import Job, JobEnd
+from trainer.formats.attempt.lease import Holder
+from trainer.formats.checkpoint.rollbacks import Rollback
 
 #: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
 CLOCK_TOLERANCE = timedelta(minutes=2)
@@ -203,3 +204,59 @@ def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpo
         return newest
     started_from = later[0].iteration_at_start
     return None if started_from is None else Checkpoint(newest.folder, started_from, 0)
+
+
+def over_on_record(holder: Holder, attempts: Iterable[Attempt], requeued_id: int | None = None) -> str | None:
+    """Why the holding is over as far as `attempts` say: its job's own word, or Slurm's; None where they say nothing.
+
+    That Slurm does not know the job is none: it may be another cluster's, or hidden from us. `requeued_id`: of the job
+    that asks, where Slurm has started it anew, so that what its earlier life holds is over. Pure.
+    """
+    if requeued_id is not None and holder.job_id == requeued_id:
+        return "Slurm has started the job anew"
+    attempt = attempt_of(holder, attempts)
+    if attempt is None or attempt.reason is None or attempt.reason == Ending.UNKNOWN:
+        return None
+    return f"its attempt has ended: {attempt.reason}"
+
+
+def over_by_slurm(holder: Holder, paths: RunPaths, client: SlurmClient, queue: Sequence[Job], cluster: str) -> bool:
+    """The same after asking Slurm how the holder's job ended, where `queue` does not have it. Writes nothing.
+
+    cluster: Slurm's name of the one that is asked, as far as that is known. Raises SlurmUnreachable.
+    """
+    attempts = read(paths)
+    attempt = attempt_of(holder, attempts)
+    if attempt is not None and attempt.is_open and may_be_of(attempt, cluster):
+        job = next((job for job in queue if job.job_id == attempt.job_id), None)
+        if holds(attempt, job, recorded(paths)):
+            return False
+        ends = client.ends({attempt.job_id})
+        attempts = closings([attempt], attempts, {job.job_id: job} if job else {}, ends, paths, "")
+    return over_on_record(holder, attempts) is not None
+
+
+def attempt_of(holder: Holder, attempts: Iterable[Attempt]) -> Attempt | None:
+    """The attempt for which the lease was taken; None while it is not on record."""
+    return next((one for one in attempts if one.id == holder.attempt), None)
+
+
+def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequence[Rollback]) -> str | None:
+    """What is to be said of it; None when all is well, or when there is no `latest`: that is another trouble.
+
+    latest: its iteration. A rollback explains what is at or after it, if it was made since that attempt ended.
+    """
+    trained = (one for one in reversed(attempts) if one.reason not in STARTED_NOTHING)
+    last = next((one for one in trained if one.checkpoint_at_end is not None), None)
+    if latest is None or last is None or last.checkpoint_at_end is None or latest >= last.checkpoint_at_end:
+        return None
+    if any(one.to <= latest and _is_since(one, last) for one in rollbacks):
+        return None
+    was = f"iteration {last.checkpoint_at_end}, where attempt {last.number} left it"
+    return f"the latest checkpoint went back from {was}, to {latest}, and no rollback is on record"
+
+
+def _is_since(rollback: Rollback, attempt: Attempt) -> bool:
+    if rollback.at is None or attempt.closed_at is None:
+        return True
+    return rollback.at + CLOCK_TOLERANCE >= attempt.closed_at

@@ -2,19 +2,162 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
 
 import msgspec
 
-from opsctl.run.attempts.cause import elect, signal_of
+from opsctl.core.files.trusted import open_file
+from opsctl.core.output import printable
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.evidence import Evidence
 from opsctl.run.attempts.verdict import StackGroup, Verdict
 from opsctl.run.checkpoints.inventory import Checkpoint
+from opsctl.run.state.attempt_folder import exit_report, noted_failures, rank_map, started_with
 from opsctl.slurm.states import End, State, end_of
-from trainer.formats.attempt.attempt_records import Failure
+from trainer.formats.attempt.attempt_records import STOP_REQUEST, Failure, RankPlace
+from trainer.formats.attempt.environment import digest_of
+from trainer.formats.attempt.lost_peers import is_lost_peer, says_nothing, signal_name
+from trainer.formats.logs.training_line import iterations_in
+
+#: How much of a node's output is searched for its last iteration.
+_TAIL_BYTES = 64 * 1024
+#: What torch's launcher calls a rank's own words, and more folders than the ranks of any attempt leave.
+_ERROR_FILE, _MOST_FOLDERS = "error.json", 20_000
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The rank map, every failure a launcher noted, the elastic error files, and why the trainer says it left."""
+
+    ranks: tuple[RankPlace, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    error_files: tuple[str, ...] = ()
+    exit_reason: str | None = None  # an Ending, or a word that only another release knows
+    exit_iteration: int | None = None
+    stop_requested: bool = False  # by the job, or by a person
+    logged_iteration: int | None = None  # the last one in the nodes' output
+    environment: str = ""  # digest of what it was started with
+
+
+def read_evidence(root: Path, folder: Path) -> Evidence:
+    """Everything in an attempt's folder under the run's, `root`; empty when there is none."""
+    report = exit_report(root, folder)
+    failures = noted_failures(root, folder)
+    environment = started_with(root, folder)
+    return Evidence(
+        ranks=rank_map(root, folder),
+        failures=failures,
+        error_files=_error_files(folder, failures),
+        exit_reason=report.reason or None,
+        exit_iteration=report.iteration,
+        stop_requested=os.path.lexists(folder / STOP_REQUEST),
+        logged_iteration=_last_logged_iteration(root, folder),
+        environment="" if environment is None else digest_of(environment),
+    )
+
+
+def _last_logged_iteration(root: Path, folder: Path) -> int | None:
+    """The highest iteration among the last lines of the nodes' output: only the node of the last rank prints them."""
+    found = [
+        iteration
+        for path in (folder.glob("*.out") if folder.is_dir() else [])
+        for iteration in iterations_in(_end_of(root, path))
+    ]
+    return max(found, default=None)
+
+
+def _end_of(root: Path, path: Path) -> bytes:
+    try:
+        with os.fdopen(open_file(root, path), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES)
+    except OSError:
+        return b""
+
+
+def _error_files(folder: Path, failures: tuple[Failure, ...]) -> tuple[str, ...]:
+    """Elastic error files kept under NODE/ here: those that failures name, and any other a rank left."""
+    named = [item.error_file for item in failures if item.error_file]
+    walked = islice(os.walk(folder), _MOST_FOLDERS)  # into no links: somebody could lead one to all of a file system
+    found = sorted(f"{at}/{_ERROR_FILE}" for at, _, files in walked if at != str(folder) and _ERROR_FILE in files)
+    return tuple(dict.fromkeys([*named, *found]))
+
+
+#: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
+#: lost peer at once, sometimes before its own launcher does.
+SAME_EVENT_S = 3.0
+_NO_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+def elect(failures: Sequence[Failure]) -> tuple[Failure | None, tuple[Failure, ...]]:
+    """(the failure that caused the others, the others in order of time).
+
+    Among those of the first event: a rank that was killed or raised something of its own, before one that left without
+    a word, before one that lost a peer, before one that was told to end. Then by time, then by rank.
+    """
+    if not failures:
+        return None, ()
+    earliest = min(_time(item) for item in failures)
+    first_event = [item for item in failures if _within(item, earliest)]
+    cause = min(first_event, key=lambda item: (_followership(item), _time(item), item.rank))
+    rest = sorted((item for item in failures if item is not cause), key=lambda item: (_time(item), item.rank))
+    return cause, tuple(rest)
+
+
+def _followership(item: Failure) -> int:
+    """How surely a failure only follows another: 0 is a cause of its own."""
+    ended_by = signal_of(item)
+    if ended_by in (signal.SIGTERM, signal.SIGINT):
+        return 3
+    if is_lost_peer(item.message):
+        return 2
+    if ended_by is not None or _own_words(item):
+        return 0
+    return 1
+
+
+def signal_of(item: Failure) -> int | None:
+    """The signal that ended a rank, from whichever field tells it."""
+    if item.signal:
+        return abs(item.signal)
+    return -item.exit_code if item.exit_code is not None and item.exit_code < 0 else None
+
+
+def _time(item: Failure) -> datetime:
+    return item.failed_at or _NO_TIME
+
+
+def _within(item: Failure, earliest: datetime) -> bool:
+    return _time(item) == earliest or (_time(item) - earliest).total_seconds() <= SAME_EVENT_S
+
+
+def describe(item: Failure) -> str:
+    """A failure in a few words: rank, node, how."""
+    ended_by = signal_of(item)
+    if ended_by is not None:
+        how = f"ended by {signal_name(ended_by)}"
+    elif item.exit_code is not None:
+        how = f"exit code {item.exit_code}"
+    else:
+        how = "failed"
+    first_line = _own_words(item)
+    return f"rank {item.rank} on {item.node or 'an unknown node'} {how}" + (
+        f": {first_line[:200]}" if first_line else ""
+    )
+
+
+def _own_words(item: Failure) -> str:
+    """The first line that the rank itself left, "" when it left none."""
+    lines = (printable(line.strip()) for line in item.message.splitlines())
+    line = next((line for line in lines if line), "")
+    return "" if says_nothing(line) else line
+
 
 #: Stands where Slurm's state does, of a job that Slurm no longer knows.
 LOST = "LOST"

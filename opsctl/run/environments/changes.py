@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from opsctl.run.attempts import events
-from opsctl.run.attempts.environments import in_a_clause, last_environment
+from opsctl.run.attempts.table import in_a_clause, last_environment
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.environments.permission import why_not_started

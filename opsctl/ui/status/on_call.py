@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from opsctl.core.timestamps import iso, to_the_second
 from opsctl.monitoring.snapshot import queue_order
-from opsctl.run.attempts.cause import describe
-from opsctl.run.attempts.environments import changed_pairs
 from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.outcome import describe
+from opsctl.run.attempts.table import changed_pairs
 from opsctl.run.checkpoints.rollbacks import Pruned
 from opsctl.run.state.alert_log import Event
 from opsctl.run.state.chains import REFILL, REVISE, Cancel, Chain

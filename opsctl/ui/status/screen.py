@@ -10,10 +10,10 @@ from opsctl.core.output import printable, shortened
 from opsctl.core.timestamps import iso
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
-from opsctl.run.attempts.cause import describe
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
+from opsctl.run.attempts.outcome import describe
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from opsctl.run.attempts.cause import describe, elect
+from opsctl.run.attempts.outcome import describe, elect
 from trainer.formats.attempt.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -9,8 +9,7 @@ import pytest
 
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened, read
-from opsctl.run.attempts.evidence import read_evidence
-from opsctl.run.attempts.outcome import StepEnd, reason_of
+from opsctl.run.attempts.outcome import StepEnd, read_evidence, reason_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.states import End
 from trainer.formats.attempt.attempt_records import EXIT_REPORT

@@ -1,3 +1,5 @@
+"""What attempts were started with, as their first nodes wrote it down, and how that changed from one to the next."""
+
 from __future__ import annotations
 
 import re
@@ -7,9 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opsctl.run.attempts.environments import changes, in_a_clause, last_environment
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened, read
-from opsctl.run.attempts.table import attempt_table, printed_attempt
+from opsctl.run.attempts.table import attempt_table, changes, in_a_clause, last_environment, printed_attempt
 from opsctl.run.config.paths import RunPaths
 from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment, Package, digest_of
 from trainer.formats.json_text import json_file_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from opsctl.run.attempts.evidence import Evidence, read_evidence
+from opsctl.run.attempts.outcome import Evidence, read_evidence
 from trainer.formats.attempt.attempt_records import RankPlace
 
 

@@ -1,3 +1,5 @@
+"""Whether a lease that somebody has is over, as far as attempts and Slurm say. The heartbeat says the rest."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from opsctl.run.attempts.close_lost import over_by_slurm, over_on_record
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt, append_opened, read
-from opsctl.run.attempts.lease_holder import over_by_slurm, over_on_record
 from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.types import Job
 from tests.unit.run.attempts.test_close_lost import NOON, end, job, slurm

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.evidence import Evidence
-from opsctl.run.attempts.outcome import LauncherExit, StepEnd, closed, reason_of
+from opsctl.run.attempts.outcome import Evidence, LauncherExit, StepEnd, closed, reason_of
 from opsctl.run.checkpoints.inventory import Checkpoint
 from trainer.formats.attempt.attempt_records import Failure
 

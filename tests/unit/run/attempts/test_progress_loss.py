@@ -1,11 +1,13 @@
+"""Whether the latest checkpoint is earlier than the last attempt left it, and nobody is on record for that. Pure."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from opsctl.run.attempts.close_lost import went_back
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.progress_loss import went_back
 from trainer.formats.checkpoint.rollbacks import Rollback
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
