@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import SlurmError
-from opsctl.run.render.quoting import directive_word, filename_pattern
+from opsctl.run.render.templates import directive_word, filename_pattern
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.rows import FIELD_END, QUEUE_FIELDS, ROW_END

@@ -21,7 +21,7 @@ from opsctl.jobs.control.request import Wish
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.render.batch import ChainRequest, batch_script
-from opsctl.run.render.job_environment import exports_of
+from opsctl.run.render.templates import exports_of
 from opsctl.run.state import alerts, chains, kill_switch
 from opsctl.run.state.chains import Chain, recorded
 from opsctl.run.state.chosen_cluster import record_of

@@ -11,8 +11,8 @@ from opsctl.core.account import account_home
 from opsctl.core.files.trusted import names_of, read_program
 from opsctl.run.config.schema import CronTable
 from opsctl.run.config.values import RUN_NAME
-from opsctl.run.render.job_environment import exports_of
 from opsctl.run.render.scheduler import Setting
+from opsctl.run.render.templates import exports_of
 from opsctl.run.state.scheduler import CronPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

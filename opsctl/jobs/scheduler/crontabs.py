@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from opsctl.core.errors import OpsctlError, SlurmError, SlurmMissing, UsageError
 from opsctl.core.process import Ended, Overdue, find_program, run_program
 from opsctl.jobs.scheduler.context import Cron
-from opsctl.run.render.quoting import directive_word
 from opsctl.run.render.scheduler import TICK_NAME, crontab_line
+from opsctl.run.render.templates import directive_word
 from opsctl.run.state.scheduler import CronChain, Via
 
 #: For `crontab` to answer, seconds.

@@ -22,7 +22,7 @@ from opsctl.jobs.scheduler.context import Cron
 from opsctl.jobs.scheduler.directives import interpreter_of
 from opsctl.jobs.scheduler.printout import Printout
 from opsctl.jobs.scheduler.starting import LOCK_WAIT_S, digest_of
-from opsctl.run.render.job_environment import CRON_FOLDER_VARIABLE
+from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
 from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, read_runs
 
 #: Given to a program to go after SIGTERM, seconds.

@@ -17,7 +17,7 @@ from opsctl.core.shipped import cron_folder as shipped_jobs
 from opsctl.jobs.scheduler.chain import Begun, start
 from opsctl.jobs.scheduler.context import SUFFIX, Cron, JobFile
 from opsctl.jobs.scheduler.directives import own_directives
-from opsctl.run.render.job_environment import CRON_FOLDER_VARIABLE
+from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
 from opsctl.run.state.group_folder import CRON, open_to
 from opsctl.run.state.register import cron_folder
 from opsctl.run.state.scheduler import Via

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsctl.run.render.job_environment import cluster_lines
-from opsctl.run.render.quoting import filename_pattern
-from opsctl.run.render.templates import render_template
+from opsctl.run.render.templates import cluster_lines, filename_pattern, render_template
 from opsctl.slurm.cluster import Cluster
 
 #: Before the limit, to end the command cleanly and to submit the next job; less where the limit itself is short.

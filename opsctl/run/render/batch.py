@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from opsctl.core.errors import RunFileError
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.job_comment import JobComment
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import RunFile
-from opsctl.run.render.job_environment import cluster_lines
-from opsctl.run.render.quoting import filename_pattern
-from opsctl.run.render.templates import render_template
+from opsctl.run.render.templates import cluster_lines, filename_pattern, render_template
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import parse_duration_s
 
@@ -103,3 +102,21 @@ def _opens_its_output(file: RunFile) -> bool:
     what tasks run, that gives them nothing new.
     """
     return file.run.publish == "owner"
+
+
+#: The kernel takes 128 KiB for one variable, its name and a little more included.
+LARGEST_BYTES = 120 * 1024
+
+
+def step_script(run: ExpandedRun) -> str:
+    """The script of a run. It takes the launcher's command as its arguments, and from its environment
+    OPSCTL_ATTEMPT_FOLDER, where the node's output goes. Raises RunFileError for more than can be handed to srun.
+    """
+    text = render_template("step.sh.j2", environment=run.file.run.environment, env=sorted(run.file.env.items()))
+    size = len(text.encode())
+    if size > LARGEST_BYTES:
+        raise RunFileError(
+            f"{run.path}: [env] makes a step script of {size:,} bytes, more than the {LARGEST_BYTES:,} that a process "
+            "can be given: set large values in the environment script"
+        )
+    return text

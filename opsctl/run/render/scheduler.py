@@ -8,8 +8,7 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.run.config.schema import CronTable
-from opsctl.run.render.job_environment import cluster_lines
-from opsctl.run.render.templates import render_template
+from opsctl.run.render.templates import cluster_lines, render_template
 from opsctl.slurm.cluster import Cluster
 
 TICK_NAME = "opsctl-cron"

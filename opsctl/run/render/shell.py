@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from opsctl.run.render.job_environment import cluster_lines
-from opsctl.run.render.templates import render_template
+from opsctl.run.render.templates import cluster_lines, render_template
 from opsctl.slurm.cluster import Cluster
 
 #: What is started where nobody says what.

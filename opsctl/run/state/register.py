@@ -22,7 +22,7 @@ from opsctl.core.timestamps import now
 from opsctl.run.config.locate import account_state_folder, known_runs
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import cron_table
-from opsctl.run.render.job_environment import CRON_FOLDER_VARIABLE
+from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
 from opsctl.run.state.group_folder import is_open_to_group, refuse_who_cannot_enter
 from opsctl.run.state.run_view import glance
 

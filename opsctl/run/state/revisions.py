@@ -260,7 +260,7 @@ def contents(run: ExpandedRun) -> dict[str, str]:
     Raises RunFileError for a value that no script line can hold.
     """
     # Who only reads revisions, as every look at a run does, need not wait for what makes one.
-    from opsctl.run.render.step import step_script
+    from opsctl.run.render.batch import step_script
     from trainer.recipe.engine_config import engine_config
 
     return {

@@ -21,7 +21,7 @@ from opsctl.jobs.runner.step import Launch, Step
 from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
 from opsctl.run.attempts.outcome import LauncherExit
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.render.step import LARGEST_BYTES
+from opsctl.run.render.batch import LARGEST_BYTES
 from opsctl.run.state.lease import OwnLease, take
 
 

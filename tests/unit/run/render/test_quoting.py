@@ -1,3 +1,5 @@
+"""Quoting for the two readers of a batch script: bash, and sbatch with its `#SBATCH` lines. Pure."""
+
 import subprocess
 
 import pytest
@@ -5,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.core.errors import RunFileError
-from opsctl.run.render.quoting import directive_word, filename_pattern, shell_word
+from opsctl.run.render.templates import directive_word, filename_pattern, shell_word
 
 PRINTABLE = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs", "Cc"]))
 

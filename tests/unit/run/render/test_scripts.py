@@ -17,8 +17,7 @@ from opsctl.core.errors import RunFileError
 from opsctl.core.shipped import templates_folder
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import load_run_file
-from opsctl.run.render.batch import ChainRequest, batch_script
-from opsctl.run.render.step import step_script
+from opsctl.run.render.batch import ChainRequest, batch_script, step_script
 from opsctl.slurm.cluster import Cluster
 from tests.tiny_run import expand
 
