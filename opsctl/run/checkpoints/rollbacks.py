@@ -32,7 +32,7 @@ class MovedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint later than what the rollback goes back to."""
 
     iteration: int
-    mark: str  # of its folder (`checkpoints.which`): another one of that name is not meant
+    mark: str  # of its folder (`inventory.mark_of`): another one of that name is not meant
 
 
 class MovedEvents(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ class RunPaths:
     output: Path  # absolute
 
     def folder_of(self, kind: str) -> Path:
-        """Where the files of a kind are, one of `kinds.KINDS`."""
+        """Where the files of a kind are, one of `file_kinds.KINDS`."""
         return self.output / FOLDERS[kind]
 
     @property

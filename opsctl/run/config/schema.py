@@ -151,7 +151,7 @@ class HubTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     report: tuple[str, ...] = ("*.html",)
     mirror: tuple[
         str, ...
-    ] = ()  # of kinds.KINDS_OF_FILES: of these goes there what goes here; of the others everything stays
+    ] = ()  # of file_kinds.KINDS_OF_FILES: of these goes there what goes here; of the others everything stays
     checkpoints: str | None = None  # how they lie there, one of HUB_CHECKPOINTS; None: none is sent
     checkpoints_every: int = 1  # iterations that this divides
     weights_only: bool = False  # without the optimizer's states
@@ -298,7 +298,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `trainer`, `data` and `checkpoints` hold the trainer's options with `_` for `-`; which option belongs in which table
     is `trainer.recipe.options.Option.table`. `watch`, `alerts` and `hub` hold what is written there: a profile's
-    values, which are not this file's to publish, come under them when they are used (`runs.profile`).
+    values, which are not this file's to publish, come under them when they are used (`config.profile`).
     """
 
     run: RunTable

@@ -34,7 +34,7 @@ class ChainRequest:
     hold: bool = False
     after: tuple[str, ...] = ()  # ids of the arrays it waits for
     arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
-    exports: tuple[tuple[str, str], ...] = ()  # see `surroundings.exports_of`
+    exports: tuple[tuple[str, str], ...] = ()  # see `templates.exports_of`
 
 
 def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> str:

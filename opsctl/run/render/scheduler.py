@@ -25,7 +25,7 @@ class Setting:
     table: CronTable
     cluster: Cluster
     python: str  # absolute path of the interpreter that has opsctl
-    exports: tuple[tuple[str, str], ...] = ()  # see `surroundings.exports_of`
+    exports: tuple[tuple[str, str], ...] = ()  # see `templates.exports_of`
 
 
 def tick_script(setting: Setting, due: int, comment: str) -> str:

@@ -1,7 +1,7 @@
 """What makes a run this run: its id, its folder and its cluster together.
 
 The id alone is a file, and files are copied. `identity.json` beside it says which folder it was made for, so that a
-copy is known from the run itself, and a folder that was moved from both. The cluster is `records.cluster`'s.
+copy is known from the run itself, and a folder that was moved from both. The cluster is in `chosen_cluster`.
 """
 
 from __future__ import annotations

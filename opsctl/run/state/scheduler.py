@@ -1,7 +1,7 @@
 """The pseudo-cron on disk: where its files are, who carries it, which due times its ticks have covered, its heartbeat.
 
 All of it lies under the cron folder. The heartbeat is a file's mtime, stamped by the file server when a tick has done
-its part; its age is measured with that clock too. What its jobs did is in `cron_runs`.
+its part; its age is measured with that clock too.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CronPaths:
 
     @property
     def job_runs(self) -> Path:
-        """Lines of `cron_runs.RunEvent`."""
+        """Lines of RunEvent."""
         return self.state / "job-runs.jsonl"
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.core.dirwalk import file_system
 from opsctl.core.dirwalk.file_system import mount_point_of, mounted_under
 from opsctl.core.dirwalk.parallel import walk
 from tests.unit.core.dirwalk.trees import Noting, Places
@@ -63,7 +64,7 @@ def test_the_deepest_mount_counts_in_whatever_order_the_kernel_lists_them(
     points = ("/scratch/fast", "/scratch", "/", "/scratch/fast\\040disk")
     lines = (f"{number} 1 0:{number} / {point} rw - ext4 x rw\n" for number, point in enumerate(points))
     (tmp_path / "mountinfo").write_text("".join(lines))
-    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(file_system, "_MOUNTS", tmp_path / "mountinfo")
     assert mount_point_of(Path("/scratch/fast/run/output")) == "/scratch/fast"
     assert mount_point_of(Path("/scratch/faster")) == "/scratch"
     assert mount_point_of(Path("/scratch/fast disk/run")) == "/scratch/fast disk"

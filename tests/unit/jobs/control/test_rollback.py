@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import parsed
-from opsctl.jobs.control import rollback as rollbacks
+from opsctl.jobs.control import rollback as control_rollback
 from opsctl.jobs.control.prune import prune
 from opsctl.jobs.control.rollback import EventFile, Point, RolledBack, rollback, undo
 from opsctl.run.checkpoints import rollbacks
@@ -244,7 +244,7 @@ def test_one_that_was_cut_off_before_its_record_is_none_once_somebody_has_traine
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(rollbacks, "append_rollback", killed)
+        dying.setattr(control_rollback, "append_rollback", killed)
         with pytest.raises(Killed):
             back(folder)
     save(folder, 45)
@@ -259,7 +259,7 @@ def test_one_that_was_cut_off_after_its_record_is_finished_beside_what_was_train
 ) -> None:
     """From the checkpoint that it went back to, so that what it abandons is still abandoned."""
     with monkeypatch.context() as dying:
-        dying.setattr(rollbacks, "_move", killed)
+        dying.setattr(control_rollback, "_move", killed)
         with pytest.raises(Killed):
             back(folder)
     assert latest(folder) == "global_step20"
