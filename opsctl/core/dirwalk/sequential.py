@@ -123,7 +123,7 @@ MOST_NAMES = 200_000
 MOST_FOLDERS = 5_000
 #: Entries that are looked at together, between two looks at the clock.
 _LOOK_EACH = 64
-_KIND, _OPEN_FOLDER = 0o170000, stat.S_IFDIR
+_KIND, _FOLDER = 0o170000, stat.S_IFDIR
 #: The root's name in itself.
 ITSELF = "."
 
@@ -212,7 +212,7 @@ class Stretch(Generic[Found]):
             there, seen = self._looked_at(fd, one.place, [name for name in some if name not in mounted])
             self.visitor.see_all(folder, there, seen)
             self.entries += len(there)
-            in_it = [name for name, found in zip(there, seen, strict=True) if found.st_mode & _KIND == _OPEN_FOLDER]
+            in_it = [name for name, found in zip(there, seen, strict=True) if found.st_mode & _KIND == _FOLDER]
             folders += [Pending(under(one.place, name)) for name in in_it if self.visitor.goes_into(folder, name)]
             if len(some) < number:
                 return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.core.files.trusted import create_file, open_file
+from opsctl.core.files.trusted import create_file, opened_file
 
 #: How long the end of the thread may take when the file system does not answer.
 _END_WAIT_S = 10.0
@@ -41,24 +41,16 @@ def beat(root: Path, path: Path) -> datetime:
 
     Needs no room on the disk once the file is there. Raises OSError.
     """
-    fd = open_file(root, path, os.O_RDWR | os.O_CREAT)
-    try:
+    with opened_file(root, path, os.O_RDWR | os.O_CREAT) as fd:
         os.utime(fd)
         return datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC).astimezone()
-    finally:
-        os.close(fd)
 
 
 def beaten_at(root: Path, path: Path) -> datetime | None:
-    """When `beat` last stamped the file; None where there is none. Raises OSError."""
-    try:
-        fd = open_file(root, path)
-    except FileNotFoundError:
-        return None
-    try:
+    """Return when `beat` last stamped the file; None without a file. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError), opened_file(root, path) as fd:
         return datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC).astimezone()
-    finally:
-        os.close(fd)
+    return None
 
 
 def file_servers_now_ns(folder: int, beside: Path) -> int | None:

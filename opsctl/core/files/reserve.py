@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.core.files.state_files import fsync_folder, write_all, write_atomically
-from opsctl.core.files.trusted import open_file, opened_folder
+from opsctl.core.files.trusted import opened_file, opened_folder
 from trainer.formats.json_text import json_line
 
 
@@ -31,14 +31,10 @@ def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
 
     It keeps its length; neither writing over it nor a new name needs room.
     """
-    fd = open_file(root, reserve, os.O_WRONLY)
-    try:
-        # A file system that copies what it writes has no room for this either: then it says what it said before.
-        with contextlib.suppress(OSError):
-            os.utime(fd)
-            write_over(fd, value)
-    finally:
-        os.close(fd)
+    # A file system that copies what it writes has no room for this either: then it says what it said before.
+    with opened_file(root, reserve, os.O_WRONLY) as fd, contextlib.suppress(OSError):
+        os.utime(fd)
+        write_over(fd, value)
     with opened_folder(root, reserve.parent) as (source, _), opened_folder(root, path.parent) as (target, _):
         os.rename(reserve.name, path.name, src_dir_fd=source, dst_dir_fd=target)
     fsync_folder(root, path.parent)

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.core.files.trusted import Untrusted, create_file, names_in, open_within, opened_folder
+from opsctl.core.files.state_files import fsync_open_folder
+from opsctl.core.files.trusted import Untrusted, create_file, names_in, open_within, opened_folder, readable
 
 #: More than any of ours holds: what is larger was not written here.
 _MOST_FILES = 64
@@ -53,7 +54,7 @@ def write_sealed(root: Path, folder: Path, texts: Mapping[str, str]) -> None:
         except BaseException:
             _remove(around, building.name)
             raise
-        _fsync(around)
+        fsync_open_folder(around)
 
 
 def read_sealed(root: Path, folder: Path) -> Sealed:
@@ -93,11 +94,8 @@ def keep_apart(root: Path, folder: Path, closed: bool) -> None:
         openness = stat.S_IMODE(os.fstat(around).st_mode) & 0o2775 | stat.S_ISVTX
         wanted = openness & ~0o020 if closed else openness
         if os.geteuid() in (0, found.st_uid) and stat.S_IMODE(found.st_mode) != wanted:
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=within)
-            try:
+            with readable(within) as fd:
                 os.fchmod(fd, wanted)
-            finally:
-                os.close(fd)
 
 
 def _write(within: int, path: Path, text: str, mode: int) -> None:
@@ -111,11 +109,3 @@ def _write(within: int, path: Path, text: str, mode: int) -> None:
 def _remove(around: int, name: str) -> None:
     """Remove a folder if it is there; as far as that goes."""
     shutil.rmtree(name, ignore_errors=True, dir_fd=around)
-
-
-def _fsync(folder: int) -> None:
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ import msgspec
 
 from opsctl.core.account import account_and_host
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.trusted import create_file, open_file, opened_folder
+from opsctl.core.files.trusted import create_file, open_file, opened_file, opened_folder, readable
 from trainer.formats.file_lock import lock_within
 from trainer.formats.json_text import json_file_text, json_line
 from trainer.formats.tolerant import decode
@@ -94,24 +94,23 @@ def read_lines(root: Path, path: Path, kind: type[T]) -> list[T]:
     Raises OSError where it cannot be read: lines that nobody can see must not pass for no lines.
     """
     try:
-        lines = _read(root, path, LARGEST_LINES_BYTES).split(b"\n")
+        return _decoded(_read(root, path, LARGEST_LINES_BYTES).split(b"\n"), kind)
     except FileNotFoundError:
         return []
-    return [found for line in lines if line and (found := decode(line, kind)) is not None]
 
 
 def read_last_lines(root: Path, path: Path, kind: type[T], most_bytes: int) -> list[T]:
     """`read_lines` of a file's newest `most_bytes`, for one that grows for years. Raises OSError."""
     try:
-        fd = open_file(root, path)
+        with opened_file(root, path) as fd:
+            begin = max(0, os.fstat(fd).st_size - most_bytes)
+            data = os.pread(fd, most_bytes, begin)
     except FileNotFoundError:
         return []
-    try:
-        begin = max(0, os.fstat(fd).st_size - most_bytes)
-        data = os.pread(fd, most_bytes, begin)
-    finally:
-        os.close(fd)
-    lines = data.split(b"\n")[1 if begin else 0 :]
+    return _decoded(data.split(b"\n")[1 if begin else 0 :], kind)
+
+
+def _decoded(lines: Iterable[bytes], kind: type[T]) -> list[T]:
     return [found for line in lines if line and (found := decode(line, kind)) is not None]
 
 
@@ -152,7 +151,7 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
             with contextlib.suppress(OSError):
                 os.unlink(beside.name, dir_fd=folder)
             raise
-        _fsync_folder(folder)
+        fsync_open_folder(folder)
 
 
 def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
@@ -212,7 +211,7 @@ def create_state(root: Path, path: Path, value: Any) -> bool:
                 os.fsync(fd)
         finally:
             os.close(fd)
-        _fsync_folder(folder)
+        fsync_open_folder(folder)
     return True
 
 
@@ -266,16 +265,18 @@ def room_kept(root: Path, folder: Path, size_bytes: int) -> Iterator[None]:
 def fsync_folder(root: Path, folder: Path) -> None:
     """Make renames inside `folder` durable."""
     with opened_folder(root, folder) as (fd, _):
-        _fsync_folder(fd)
+        fsync_open_folder(fd)
+
+
+def fsync_open_folder(folder: int) -> None:
+    """`fsync_folder` of one that is open."""
+    with readable(folder) as fd:
+        os.fsync(fd)
 
 
 def fsync_named_folder(folder: Path) -> None:
     """Make renames durable inside a folder that the user named, which may be anybody's. Raises OSError."""
-    _fsync_folder(None, folder)
-
-
-def _fsync_folder(within: int | None, folder: str | Path = ".") -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=within)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -295,11 +296,10 @@ def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOC
     half a one. Whoever holds the lock for longer than `wait_s` seconds is not waited for: returns whether it was had.
     Raises PartlyWritten where a disk takes the beginning, OSError where nothing was written.
     """
-    held = open_file(root, path, os.O_RDWR | os.O_CREAT)
-    try:
+    with opened_file(root, path, os.O_RDWR | os.O_CREAT) as held:
         was_had = lock_within(held, wait_s)
-        fd = open_file(root, path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        try:
+        # Closing it gives up the lock: the kernel drops a process's locks on a file at the first close.
+        with opened_file(root, path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
             end = os.fstat(fd).st_size
             if end and os.pread(fd, 1, end - 1) != b"\n":
                 write_all(fd, b"\n")
@@ -310,10 +310,6 @@ def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOC
             except OSError as error:
                 written_bytes = len(data) - len(view)
                 raise PartlyWritten(error, path, written_bytes) if written_bytes else error from None
-        finally:
-            os.close(fd)  # with it goes the lock: the kernel drops a process's locks on a file at the first close
-    finally:
-        os.close(held)
     return was_had
 
 
@@ -324,18 +320,15 @@ def locked(root: Path, path: Path, wait_s: float, what: str) -> Iterator[None]:
     The file is closed to all others, for whoever may open a file may lock it. Raises OpsctlError naming the holder when
     it is still held after `wait_s` seconds; `what` says what could not be done.
     """
-    fd = open_file(root, path, os.O_RDWR | os.O_CREAT)
-    try:
+    with opened_file(root, path, os.O_RDWR | os.O_CREAT) as fd:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         if mode & 0o007:
             with contextlib.suppress(PermissionError):
                 os.fchmod(fd, mode & 0o770)
         if not lock_within(fd, wait_s):
-            holder = os.pread(fd, 200, 0).decode(errors="replace").partition("\n")[0].strip() or "somebody"
+            holder = os.pread(fd, 200, 0).decode(errors="replace").partition("\n")[0].strip() or "another process"
             raise OpsctlError(f"cannot {what}: {holder} holds {path}; try again when it is done")
         with contextlib.suppress(OSError):  # a full disk may not take a name; the lock is the kernel's
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{account_and_host()} pid {os.getpid()}\n".encode(), 0)
         yield
-    finally:
-        os.close(fd)

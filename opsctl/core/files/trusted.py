@@ -13,10 +13,10 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from opsctl.core.account import account_name, is_member, is_nobody_elses, unix_group
-from opsctl.core.files.state_files import make_folder
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: A FIFO must not keep anybody waiting, nor a terminal become ours.
@@ -122,14 +122,30 @@ def open_within(folder: int, keepers: Keepers, path: Path, flags: int = os.O_RDO
     return fd
 
 
-def names_in(folder: int, path: Path, most: int) -> list[str]:
-    """The names in a folder that is open, sorted. Raises OSError; Untrusted for more than `most` of them."""
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+@contextlib.contextmanager
+def opened_file(root: Path, path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """`open_file`, closed at the end of the block."""
+    fd = open_file(root, path, flags)
     try:
-        with os.scandir(fd) as entries:
-            names = sorted(entry.name for entry, _ in zip(entries, range(most + 1), strict=False))
+        yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def readable(folder: int) -> Iterator[int]:
+    """Give a descriptor that can list, sync and change an open folder, which `folder` itself may only name."""
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def names_in(folder: int, path: Path, most: int) -> list[str]:
+    """Return the names in an open folder, sorted. Raises OSError; Untrusted for more than `most` of them."""
+    with readable(folder) as fd, os.scandir(fd) as entries:
+        names = sorted(entry.name for entry in islice(entries, most + 1))
     if len(names) > most:
         raise Untrusted(f"holds more than {most} files", path)
     return names
@@ -145,12 +161,9 @@ def create_file(folder: int, path: Path, mode: int | None = None) -> int:
 
 
 def listed_within(folder: int) -> list[str]:
-    """The names in a folder that is open, in order. Raises OSError."""
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)  # `folder` may only name it
-    try:
+    """Return the names in an open folder, in order. Raises OSError."""
+    with readable(folder) as fd:
         return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor is no path
-    finally:
-        os.close(fd)
 
 
 def new_file_mode(folder: int) -> int:
@@ -187,17 +200,24 @@ def who_else_can_write(path: Path, group: int | None = None) -> str | None:
     """
     real = path.resolve(strict=True)
     for one, found in _on_the_way(path.absolute(), real):
-        if found.st_uid not in (0, os.geteuid()) and (group is None or not is_member(found.st_uid, group)):
+        if not _may_decide(found.st_uid, group):
             return f"{one} belongs to {account_name(found.st_uid)}"
         is_sticky_folder = one != real and bool(found.st_mode & stat.S_ISVTX)
         if stat.S_ISLNK(found.st_mode) or is_sticky_folder:
             continue  # a link's mode says nothing, and in such a folder nobody renames what is another's
-        by_others = found.st_mode & stat.S_IWOTH
-        # Where everybody's umask is 002, what people make is writable by a group that only they are in.
-        by_group = found.st_mode & stat.S_IWGRP and found.st_gid != group and not is_nobody_elses(found.st_gid)
-        if by_others or by_group:
+        if found.st_mode & stat.S_IWOTH or _other_group_can_write(found, group):
             return f"{one} can be written by others"
     return None
+
+
+def _may_decide(uid: int, group: int | None) -> bool:
+    """Return whether what `uid` wrote may run as the caller: root's, the caller's, or with `group` a member's."""
+    return uid in (0, os.geteuid()) or (group is not None and is_member(uid, group))
+
+
+def _other_group_can_write(found: os.stat_result, group: int | None) -> bool:
+    # Where everybody's umask is 002, what people make is writable by a group that only they are in.
+    return bool(found.st_mode & stat.S_IWGRP) and found.st_gid != group and not is_nobody_elses(found.st_gid)
 
 
 def _on_the_way(*ways: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -316,20 +336,23 @@ LARGEST_PROGRAM_BYTES = 1 << 20
 
 
 def read_program(root: Path, path: Path, group: str | None) -> str:
-    """The text of the program `path` under `root`.
+    """Return the text of the program `path` under `root`, which runs as the reader.
 
-    It is run as the reader, so it must be the reader's own or root's or, with `group`, which the reader's own profile
-    names, a member's; and nobody else may be able to write it. What runs is this text, whatever lies there by then.
-    Raises OSError: Untrusted, FileNotFoundError.
+    It must be the reader's own or root's or, with `group`, which the reader's own profile names, a member's; and nobody
+    else may be able to write it. What runs is this text, whatever the file says by then. Raises OSError: Untrusted,
+    FileNotFoundError.
     """
-    fd = open_file(root, path)
-    try:
-        _judge(os.fstat(fd), path, None if group is None else unix_group(group).gr_gid)
-        data = bytearray()
-        while len(data) <= LARGEST_PROGRAM_BYTES and (more := os.read(fd, LARGEST_PROGRAM_BYTES)):
-            data += more
-    finally:
-        os.close(fd)
+    gid = None if group is None else unix_group(group).gr_gid
+    with os.fdopen(open_file(root, path), "rb") as file:
+        found = os.fstat(file.fileno())
+        data = file.read(LARGEST_PROGRAM_BYTES + 1)
+    if not _may_decide(found.st_uid, gid):
+        owner = account_name(found.st_uid)
+        raise Untrusted(
+            f"belongs to {owner}, and would run as {account_name()}: only your own and your group's do", path
+        )
+    if _other_group_can_write(found, gid):
+        raise Untrusted("can be written by a group that your profile does not name: chmod g-w it", path)
     if len(data) > LARGEST_PROGRAM_BYTES:
         raise Untrusted(f"holds more than {LARGEST_PROGRAM_BYTES} bytes", path)
     try:
@@ -342,22 +365,10 @@ def read_program(root: Path, path: Path, group: str | None) -> str:
 
 
 def names_of(root: Path, folder: Path, most: int) -> list[str]:
-    """The names in a folder under `root`, sorted; none where there is no such folder. Raises OSError, Untrusted."""
-    try:
-        with opened_folder(root, folder) as (within, _):
-            return names_in(within, folder, most)
-    except FileNotFoundError:
-        return []
-
-
-def _judge(found: os.stat_result, path: Path, gid: int | None) -> None:
-    if found.st_uid not in (0, os.geteuid()) and (gid is None or not is_member(found.st_uid, gid)):
-        owner = account_name(found.st_uid)
-        raise Untrusted(
-            f"belongs to {owner}, and would run as {account_name()}: only your own and your group's do", path
-        )
-    if found.st_mode & stat.S_IWGRP and found.st_gid != gid and not is_nobody_elses(found.st_gid):
-        raise Untrusted("can be written by a group that your profile does not name: chmod g-w it", path)
+    """Return the names in a folder under `root`, sorted; none without such a folder. Raises OSError, Untrusted."""
+    with contextlib.suppress(FileNotFoundError), opened_folder(root, folder) as (within, _):
+        return names_in(within, folder, most)
+    return []
 
 
 def cache_place(name: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -376,7 +387,8 @@ def cache_folder(name: str, below: str = "", environment: Mapping[str, str] = os
             for one in (place.parent, place):
                 one.mkdir(mode=0o700, exist_ok=True)
             if below:
-                make_folder(place, folder)
+                with opened_folder(place, folder, make=True):
+                    pass
         return folder if is_the_accounts(folder) else None
     except OSError:
         return None
