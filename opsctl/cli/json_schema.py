@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,14 +13,11 @@ if TYPE_CHECKING:
 
     from opsctl.cli.json_shapes import Printed
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_REFERENCES = "#/$defs/{name}"
-
 
 @click.command("json-schema")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 def command(words: tuple[str, ...]) -> None:
-    """What a command prints with --json, as JSON Schema (draft 2020-12); without one, what all of them print.
+    """Print the JSON Schema (draft 2020-12) of what a command prints with --json; without one, of all commands.
 
     `opsctl json-schema checkpoints list`. While schema_version is the same, keys are added and none is removed or
     changed: docs/json.md says the rest.
@@ -33,7 +31,7 @@ def command(words: tuple[str, ...]) -> None:
 
 
 def _chosen(name: str, printed: Sequence[Printed]) -> Sequence[Printed]:
-    """What `opsctl NAME` prints. Raises UsageError where that has no --json."""
+    """Return what `opsctl NAME` prints. Raises UsageError if that has no --json."""
     import difflib
 
     from opsctl.cli.json_shapes import name_in_table
@@ -49,53 +47,66 @@ def _chosen(name: str, printed: Sequence[Printed]) -> Sequence[Printed]:
 
 
 def document(printed: Sequence[Printed]) -> dict[str, Any]:
-    """One schema that whatever these print fits: an alternative for each of them, every shape under `$defs` once."""
+    """Return a schema with one alternative for each of `printed`, and every shape once under `$defs`."""
     import msgspec
 
-    from opsctl.cli.json_help import shapes
     from trainer.formats.json_text import SCHEMA_VERSION
 
     kinds = [one.shape for one in printed]
-    inner, defined = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
-    for struct in shapes(*kinds):
-        _as_printed(defined[struct.__name__], struct)
+    schemas, defined = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for struct in shapes(kinds):
+        _describe_output(defined[struct.__name__], struct)
     return {
-        "$schema": DIALECT,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"What opsctl prints with --json, schema_version {SCHEMA_VERSION}",
-        "anyOf": [_alternative(one, schema, SCHEMA_VERSION) for one, schema in zip(printed, inner, strict=True)],
+        "anyOf": [
+            {
+                "title": " ".join(filter(None, ("opsctl", one.command, one.when))),
+                "type": "object",
+                "properties": {"schema_version": {"const": SCHEMA_VERSION}, one.key: schema},
+                "required": ["schema_version", one.key],
+            }
+            for one, schema in zip(printed, schemas, strict=True)
+        ],
         "$defs": defined,
     }
 
 
-def _alternative(printed: Printed, schema: dict[str, Any], version: int) -> dict[str, Any]:
-    return {
-        "title": " ".join(filter(None, ("opsctl", printed.command, printed.when))),
-        "type": "object",
-        "properties": {"schema_version": {"const": version}, printed.key: schema},
-        "required": ["schema_version", printed.key],
-    }
-
-
-def _as_printed(schema: dict[str, Any], struct: type[msgspec.Struct]) -> None:
-    """Say of a struct what is printed, where msgspec says what it would read: defaults are always printed or never."""
+def _describe_output(schema: dict[str, Any], struct: type[msgspec.Struct]) -> None:
+    """Change a schema of what msgspec reads into one of what it prints: a default is always printed or never."""
     import msgspec
-
-    from opsctl.cli.json_help import may_be_missing
 
     fields = msgspec.structs.fields(struct)
     schema["required"] = [field.encode_name for field in fields if not may_be_missing(struct, field)]
     for field in fields:
         value = schema["properties"][field.encode_name]
         value.pop("default", None)
-        if may_be_missing(struct, field):
-            _without_null(value)
+        if not may_be_missing(struct, field) or "anyOf" not in value:
+            continue
+        value["anyOf"] = [one for one in value["anyOf"] if one != {"type": "null"}]
+        if len(value["anyOf"]) == 1:
+            value.update(value.pop("anyOf")[0])
 
 
-def _without_null(value: dict[str, Any]) -> None:
-    """What may be missing is never null instead."""
-    left = [one for one in value.get("anyOf", ()) if one != {"type": "null"}]
-    if len(left) == 1:
-        del value["anyOf"]
-        value.update(left[0])
-    elif left:
-        value["anyOf"] = left
+def may_be_missing(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> bool:
+    """Return True if the key is left out when there is nothing to report."""
+    return struct.__struct_config__.omit_defaults and not field.required
+
+
+def shapes(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
+    """Return every struct in `kinds` once, each followed by those in its fields."""
+    import msgspec
+
+    found: dict[type[msgspec.Struct], None] = {}
+
+    def visit(kind: Any) -> None:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+            found[kind] = None
+            for field in msgspec.structs.fields(kind):
+                visit(field.type)
+        for inner in typing.get_args(kind):
+            visit(inner)
+
+    for kind in kinds:
+        visit(kind)
+    return list(found)

@@ -17,8 +17,8 @@ from opsctl.cli import root
 from tests.sessions import Typed, steps
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Lab notes tell of what was; two pages are made from the commands.
-LEFT_OUT = {ROOT / "docs" / name for name in ("lab-notes.md", "json.md", "commands.md")}
+#: Lab notes describe the past.
+LEFT_OUT = {ROOT / "docs" / "lab-notes.md"}
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - LEFT_OUT)
 _IN_LINE = re.compile(r"`(?:\$ )?opsctl ([a-z][^`]*)`")
 _ON_A_LINE = re.compile(r"^(?: {4}|\$ |)opsctl ([a-z].*)$")
@@ -86,7 +86,8 @@ NOT_TYPED = {
     *("cron logs", "disk touch", "env build", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
     *("hub sync", "import hf", "jobs cancel", "kernels build", "kernels measure", "perms", "probe"),
     *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),
-    *("watch filesystem", "watch filling", "watch hub-sync", "watch progress", "watch skipped", "watch slow-node"),
+    *("json-schema", "man"),
+    *("watch filesystem", "watch filling", "watch hub-sync", "watch slow-node"),
     *("watch speed", "watch throughput"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,45 @@ from pathlib import Path
 
 import pytest
 
+from docs.reference import on_page_markdown
+from opsctl.cli import COMMANDS
+from opsctl.cli.json_shapes import PRINTED
+from opsctl.monitoring.registry import DETECTORS, command_name
+from opsctl.ui.doctor.registry import CHECKS
+from trainer.recipe.option_table import OPTIONS
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def page(name: str) -> str:
+    """A reference page as the site has it."""
+    return on_page_markdown((ROOT / "docs" / f"{name}.md").read_text())
+
+
+def test_the_page_of_commands_has_each_once_as_help_writes_it() -> None:
+    import markdown  # what mkdocs reads pages with
+
+    headings = re.findall(r"^#{3,} (opsctl .+)$", page("commands"), re.MULTILINE)
+    assert {f"opsctl {name}" for name in COMMANDS} <= set(headings)
+    assert len(headings) == len(set(headings))
+    html = markdown.markdown(page("commands"), extensions=["tables", "fenced_code"])
+    assert "demo, llama-1B" in html and "[default: demo]" in html
+    assert re.findall(r"<(?!/?(?:h\d|p|code|pre|table|thead|tbody|tr|th|td|a|em|strong|ul|li|br)\b)", html) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("json", [one.command for one in PRINTED]),
+        ("watch", [command_name(one.name) for one in DETECTORS]),
+        ("doctor", [check.name for check in CHECKS]),
+        ("trainer-options", [option.name for option in OPTIONS]),
+    ],
+)
+def test_a_reference_page_has_all_that_the_program_has(name: str, rows: list[str]) -> None:
+    text = page(name)
+    assert "<!-- made" not in text
+    assert [row for row in rows if not re.search(rf"^\| `?(opsctl )?{re.escape(row)}`?[ ,]", text, re.MULTILINE)] == []
 
 
 @pytest.mark.nightly
@@ -21,6 +60,7 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 40
+    assert json.loads((tmp_path / "site" / "schemas" / "1.json").read_text())["$defs"]
     for page in pages:
         for asked in ('src="http', '<link rel="stylesheet" href="http', "fonts.g"):
             assert asked not in page.read_text(), f"{page.name} would fetch {asked}"

@@ -1,48 +1,30 @@
-"""The option table as text: `python -m trainer.recipe.option_help`, with --markdown for docs/trainer-options.md."""
+"""The option table as text: `python -m trainer.recipe.option_help`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-from trainer.recipe.option_table import OPTIONS, REFUSED, Option
+from trainer.recipe.option_table import OPTIONS, Option
 
 
 def help_text() -> str:
     """All options by group, for a terminal."""
     lines = ["usage: python -m trainer.pretrain_gpt --num-layers L --hidden-size H ...  (one launcher process per GPU)"]
-    for group, options in _by_group():
+    for group, options in options_by_group():
         lines += ["", f"{group}:"]
         for option in options:
-            lines += [f"  {option.name} {_values(option)}".rstrip(), f"      {_sentence(option)}"]
+            lines += [f"  {option.name} {values_of(option)}".rstrip(), f"      {described(option)}"]
     return "\n".join(lines)
 
 
-def markdown() -> str:
-    """All options as a page, with the run-file table each belongs to, and what is refused."""
-    lines = [
-        "# Trainer options",
-        "",
-        "Made from `trainer/recipe/option_table/` by `python -m trainer.recipe.option_help --markdown`.",
-        "In a run file an option is written with `_` for `-` in the table named here; those of `opsctl` are set by",
-        "opsctl itself.",
-    ]
-    for group, options in _by_group():
-        lines += ["", f"## {group.capitalize()}", "", "| option | values | table | |", "|---|---|---|---|"]
-        for option in options:
-            values = _values(option).replace("|", r"\|")
-            lines.append(f"| `{option.name}` | {values} | {option.table} | {_sentence(option)} |")
-    lines += ["", "## Refused", "", "| option | reason |", "|---|---|"]
-    lines += [f"| `{name}` | {reason} |" for name, reason in REFUSED.items()]
-    return "\n".join(lines)
-
-
-def _by_group() -> Iterator[tuple[str, list[Option]]]:
+def options_by_group() -> Iterator[tuple[str, list[Option]]]:
+    """Yield each group with its options."""
     for group in dict.fromkeys(option.group for option in OPTIONS):
         yield group, [option for option in OPTIONS if option.group == group]
 
 
-def _values(option: Option) -> str:
+def values_of(option: Option) -> str:
+    """Return the values that an option takes; empty for a flag."""
     if option.type is bool:
         return ""
     if option.choices:
@@ -53,10 +35,11 @@ def _values(option: Option) -> str:
     return f"{one} ..." if option.nargs == "+" else one
 
 
-def _sentence(option: Option) -> str:
+def described(option: Option) -> str:
+    """Return the help of an option with its default."""
     default = "" if option.default is None or option.type is bool else f" Default {option.default}."
     return option.help + default + (f" Changes nothing: {option.notice}." if option.notice else "")
 
 
 if __name__ == "__main__":
-    print(markdown() if "--markdown" in sys.argv[1:] else help_text())
+    print(help_text())

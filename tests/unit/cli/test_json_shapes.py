@@ -1,4 +1,4 @@
-"""What `--json` prints: every command has its shape, every shape is described, and the page says the same."""
+"""What `--json` prints: every command has its shape, and every shape is described."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import click
 import msgspec
 import pytest
 
+from docs.reference import description_of, name_of
 from opsctl.cli import COMMANDS, HIDDEN, root
-from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_of, shapes
+from opsctl.cli.json_schema import may_be_missing
+from opsctl.cli.json_schema import shapes as shapes_in
 from opsctl.cli.json_shapes import PRINTED, name_in_table
 from opsctl.core.output import json_text
 from opsctl.run.config.load import load_run_file
@@ -22,7 +24,7 @@ from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into
 from tests.unit.cli.called import opsctl as call
 
-PAGE = Path(__file__).parents[3] / "docs" / "json.md"
+SHAPES = shapes_in(one.shape for one in PRINTED)
 
 
 def commands_with_json(command: click.Command, words: str = "") -> Iterator[str]:
@@ -42,26 +44,22 @@ def test_every_command_with_json_has_its_shape_and_no_other_has_one() -> None:
     assert {one.command.split()[0] for one in PRINTED} <= set(COMMANDS)
 
 
-def test_the_page_says_what_the_structs_say() -> None:
-    assert PAGE.read_text() == markdown() + "\n", "write it anew: python -m opsctl.cli.json_help > docs/json.md"
-
-
 def test_every_shape_and_key_is_described_in_a_sentence() -> None:
     wrong = []
-    for struct in shapes():
+    for struct in SHAPES:
         sentences = [(struct.__doc__ or "").strip(), *map(description_of, msgspec.structs.fields(struct))]
         wrong += [(name_of(struct), text) for text in sentences if not text.endswith(".") or text[0].islower()]
     assert wrong == []
 
 
 def test_what_may_be_missing_is_none_by_default() -> None:
-    fields = [(struct, field) for struct in shapes() for field in msgspec.structs.fields(struct)]
+    fields = [(struct, field) for struct in SHAPES for field in msgspec.structs.fields(struct)]
     missing = [(name_of(struct), field) for struct, field in fields if may_be_missing(struct, field)]
     assert [(name, field.name) for name, field in missing if field.default is not None] == []
 
 
 def test_no_two_shapes_share_a_name() -> None:
-    names = [name_of(struct) for struct in shapes()]
+    names = [name_of(struct) for struct in SHAPES]
     assert sorted(set(names)) == sorted(names)
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opsctl.cli.json_help import shapes
+from opsctl.cli.json_schema import shapes
 from opsctl.cli.plan import command
 from opsctl.core.errors import OpsctlError
 from opsctl.core.shipped import templates_folder
@@ -249,7 +249,7 @@ class TestRefusals:
             seen |= keys_with_a_value(msgspec.convert(found, RunPlan))
         described = {
             f"{struct.__name__}.{field.encode_name}"
-            for struct in shapes(RunPlan, NumbersPlan)
+            for struct in shapes([RunPlan, NumbersPlan])
             for field in msgspec.structs.fields(struct)
         }
         assert described - seen == set()

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli.watch import command
-from opsctl.cli.watch_help import markdown
 from opsctl.monitoring import checks, registry
 from opsctl.monitoring.check import Detector, Settings
 from opsctl.monitoring.finding import Finding, Severity
@@ -36,11 +35,6 @@ def test_each_check_and_each_family_is_a_command() -> None:
         *(registry.command_name(one.name) for one in registry.DETECTORS),
     ]
     assert CliRunner().invoke(command, ["checkpoint_age"]).exit_code == 2
-
-
-def test_the_page_says_what_the_checks_say() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "watch.md").read_text()
-    assert page == markdown() + "\n", "write it anew: python -m opsctl.cli.watch_help > docs/watch.md"
 
 
 def test_the_help_of_each_check_has_exit_codes_and_only_keys_that_exist() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from opsctl.cli.doctor_help import markdown
 from opsctl.core.dirwalk.file_system import Filled
 from opsctl.monitoring.observed import CronSeen
 from opsctl.run.config.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
@@ -327,11 +326,6 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
     ("lm-eval", changed("lm_eval", no_folders=("/tasks",)), State.MISSING, "/tasks: no folder", "include"),
     ("lm-eval", changed("lm_eval", others_can_change="/x belongs to bob"), State.UNKNOWN, "belongs to bob", "owner"),
 ]
-
-
-def test_the_page_says_what_the_checks_ask() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "doctor.md").read_text()
-    assert page == markdown() + "\n", "write it anew: python -m opsctl.cli.doctor_help > docs/doctor.md"
 
 
 def answers(seen: Seen) -> dict[str, PrintedCheck]:

@@ -1,0 +1,1 @@
+"""The pages, and the code that fills in those that are made from the program."""
