@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -68,15 +67,14 @@ def _clean_branch(root: Path) -> str:
 
 def _check_promise(root: Path, before: str | None) -> None:
     """Raises Refused where `--json` breaks what the release `before` promised under the same schema version."""
-    from opsctl.cli.json_promise import broken, record
-    from opsctl.cli.json_schema import document
     from opsctl.cli.json_shapes import PRINTED
+    from release.json_fields import RECORD, broken, lines_of
 
-    path = record(Path("docs/schemas"))
+    path = RECORD.relative_to(Path(__file__).parents[1])
     if before is None or not git(root, "ls-tree", "--name-only", before, path):
         return
-    if found := broken(json.loads(git(root, "show", f"{before}:{path}")), document(PRINTED)):
-        raise Refused(f"--json breaks what {before} promised, {found[0]}: leave what was, or raise SCHEMA_VERSION")
+    if lost := broken(git(root, "show", f"{before}:{path}").splitlines(), lines_of(PRINTED)):
+        raise Refused(f"--json breaks what {before} promised, {lost[0]}: keep it, or raise SCHEMA_VERSION")
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def small(tmp_path: Path) -> Path:
         ".gitignore": "dist\n",
         "opsctl/__init__.py": "",
         "cron/daily/backup.slurm": "",
-        "docs/schemas/1.json": (ROOT / "docs/schemas/1.json").read_text(),
+        "release/json_fields.txt": (ROOT / "release/json_fields.txt").read_text(),
     }
     for name, text in texts.items():
         (tmp_path / "small" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -147,8 +147,8 @@ def test_a_checkout_with_uncommitted_files_or_without_a_branch_is_refused_first(
 
 
 def test_a_release_that_breaks_the_json_of_the_last_one_is_refused(small: Path) -> None:
-    path = small / "docs/schemas/1.json"
-    path.write_text(path.read_text().replace('"submitted"', '"sent"'))
+    path = small / "release/json_fields.txt"
+    path.write_text(path.read_text().replace("submit: submitted: ", "submit: sent: "))
     git(small, "commit", "-q", "-a", "-m", "Another schema")
     git(small, "tag", "v9.9.8")
     with pytest.raises(Refused, match=r"v9\.9\.8.*sent.*SCHEMA_VERSION"):

@@ -19,7 +19,6 @@ OTHERS = {
     "opsctl.cli.complete": "/dev/null, for what is said while somebody types",
     "opsctl.cli.init": "an example that is shipped with the product",
     "opsctl.cli.init_script": "a launch script that a person names, and the file of DeepSpeed that it names",
-    "opsctl.cli.json_promise": "the schemas on record, of a checkout",
     "opsctl.jobs.scheduler.setup": "a script that a person names, and those that are shipped",
     "opsctl.local.demo.stage": "what a command printed, and the log",
     "opsctl.ui.doctor.sources": "/proc, and a file without a name that tries a file system",
