@@ -257,6 +257,6 @@ def _local_cluster_hint(error: OpsctlError) -> str:
 def _forget_after(args: list[str]) -> None:
     """What Slurm has said to others of this account no longer counts when this command may have changed it."""
     if args and (args[0] not in LOOKS or "--job" in args) and not args[0].startswith("-"):
-        from opsctl.slurm.shared_answers import forget
+        from opsctl.slurm.cache import forget
 
         forget()

@@ -204,13 +204,15 @@ def _paths(params: Params) -> Any:
 
 def _slurm(params: Params) -> Any:
     from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
 
     try:
         paths = _paths(params)
     except Exception:  # without a run there is still a cluster
         paths = None
-    return looking_at(choose_cluster(params.get("cluster"), paths), deadline_s=_OF_THEM_SLURM * _most_s(), stays=True)
+    return cached_client(
+        choose_cluster(params.get("cluster"), paths), deadline_s=_OF_THEM_SLURM * _most_s(), is_live=True
+    )
 
 
 def _auto(_: Params) -> Iterable[tuple[str, str]]:

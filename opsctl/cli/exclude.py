@@ -39,11 +39,12 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
     from opsctl.diagnosis.nodes.places import place_of
     from opsctl.diagnosis.nodes.policy import PERSONS
     from opsctl.run.config.profile import nodes_table
+    from opsctl.slurm.nodes import expand_nodes
 
     if not why.strip():
         raise click.UsageError("--why is empty: say what is wrong with them")
     seen, client, looks, wanted = _asked(run, cluster)
-    names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
+    names = list(dict.fromkeys(one for folded in nodes for one in expand_nodes(folded)))
     end = moment_ahead(until, now()) if until else now() + PERSONS
     place = place_of(seen.paths, nodes_table())
     known = {node.name for node in looks.nodes()}
@@ -75,9 +76,10 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
     from opsctl.diagnosis.nodes.places import place_of
     from opsctl.run.attempts import events as attempts
     from opsctl.run.config.profile import nodes_table
+    from opsctl.slurm.nodes import expand_nodes
 
     seen, client, looks, wanted = _asked(run, cluster)
-    names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
+    names = list(dict.fromkeys(one for folded in nodes for one in expand_nodes(folded)))
     exclusion.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
     message(f"no longer excluded: {', '.join(names)}")
     _apply(seen, client, looks, wanted)
@@ -151,13 +153,13 @@ def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl,
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
-    from opsctl.slurm.cached_client import AskedOnce
+    from opsctl.slurm.cache import CachedSlurm
 
     seen = view(run)
     file = seen.file
     wanted = wanted_by(seen.paths, file.slurm) if file is not None else Wanted(None, 1)
     client = client_for(choose_cluster(cluster, seen.paths))
-    return seen, client, AskedOnce(lambda: client), wanted
+    return seen, client, CachedSlurm(lambda: client), wanted
 
 
 def _apply(seen: RunView, client: SlurmControl, looks: SlurmLooks, wanted: Wanted) -> None:

@@ -39,13 +39,13 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, all_
     from opsctl.run.state import register
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
 
     chosen = pick(run_argument, run)
     if all_runs and chosen:
         raise click.UsageError(f"--all-runs and {chosen}: give one of them")
     began = time.monotonic()
-    how = (lambda paths: choose_cluster(cluster, paths), partial(looking_at, is_fresh=True))
+    how = (lambda paths: choose_cluster(cluster, paths), partial(cached_client, is_fresh=True))
     parts = needs_of(DETECTORS) | Part.ALL
     if all_runs:
         looks = look_at_all(register.all_runs(), *how, parts)

@@ -19,7 +19,7 @@ def show_what_is_next() -> int:
     from opsctl.run.config.locate import known_runs, locate_run_file
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
     from opsctl.ui.status.next_steps import no_run_here, run_here, run_that_cannot_be_read
     from opsctl.ui.status.one_run import look_at_run
 
@@ -34,7 +34,7 @@ def show_what_is_next() -> int:
     else:
         try:
             run = view(None, asks_first=True)
-            slurm = looking_at(choose_cluster(None, run.paths))
+            slurm = cached_client(choose_cluster(None, run.paths))
             one = look_at_run(run, slurm)
             lines = run_here(one.overview, one.found, width, colour, _option_for(one.overview.state, slurm))
         except (OpsctlError, OSError) as error:

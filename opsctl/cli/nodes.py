@@ -117,10 +117,11 @@ def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
+    from opsctl.slurm.nodes import expand_nodes
 
     seen = view(run)
     client = client_for(choose_cluster(cluster, seen.paths))
-    names = [one for folded in nodes for one in client.nodes_of(folded)]
+    names = [one for folded in nodes for one in expand_nodes(folded)]
     wanted = wanted_by(seen.paths, seen.file.slurm) if seen.file is not None else Wanted(None, 1)
     return seen, look(seen.paths, client, wanted, names, now())
 

@@ -70,12 +70,12 @@ def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], dat
     from opsctl.monitoring.runner import gather
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
     from opsctl.ui.status.on_call_records import read_facts
     from opsctl.ui.status.overview import LOOKED_AT
 
     run = view(chosen)
-    snapshot = gather(run, looking_at(choose_cluster(cluster, run.paths)), LOOKED_AT, is_tolerant=True)
+    snapshot = gather(run, cached_client(choose_cluster(cluster, run.paths)), LOOKED_AT, is_tolerant=True)
     return read_facts(run, snapshot, from_when(str(run.paths.output)))
 
 
@@ -83,12 +83,12 @@ def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Fact
     from opsctl.monitoring.all_runs import look_at_all
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.register import all_runs
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
     from opsctl.ui.status.on_call import Facts
     from opsctl.ui.status.on_call_records import read_facts
     from opsctl.ui.status.rows import OF_MANY
 
-    looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), looking_at, OF_MANY)
+    looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), cached_client, OF_MANY)
     return [
         Facts(look.name, look.output, None, problem=look.problem)
         if look.run is None or look.snapshot is None

@@ -80,7 +80,7 @@ def _in_own_job(
     """Let salloc, which runs the command once it has the nodes, take this process's place."""
     from opsctl.core.errors import UsageError
     from opsctl.core.process import find_program
-    from opsctl.slurm.shared_answers import forget
+    from opsctl.slurm.cache import forget
 
     slurm = file.slurm
     kind = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
@@ -120,7 +120,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
     client = client_for(where, patient=True)  # between two questions lie the nodes' own tests
     if "SLURM_JOB_ID" not in os.environ:
         raise UsageError("no job here whose nodes could be tested: --nodes N tests those of a job of its own")
-    job = read_allocation(os.environ, client.nodes_of)
+    job = read_allocation(os.environ)
     run_file = seen.loaded.path if seen.loaded is not None else seen.paths.output
     folder = seen.paths.output if seen.paths.output.is_dir() else run_file.parent
     return probe(setting_for(file, run_file, folder, where, client, job.nodes, job.job_id), EFFORTS[effort])

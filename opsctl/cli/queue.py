@@ -33,7 +33,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, sees_others
     from opsctl.run.state.chains import Recorded, recorded
     from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
     from opsctl.ui.status.durations import answer_age
     from opsctl.ui.status.members import interested
     from opsctl.ui.status.queue import printed_job, queue_table
@@ -42,7 +42,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
     users = interested(seen.table.group if seen else None)
-    slurm = looking_at(choose_cluster(cluster, paths), fresh or as_json)
+    slurm = cached_client(choose_cluster(cluster, paths), fresh or as_json)
     jobs = slurm.jobs()
     others = (users | {chain.user for chain in known.chains}) - {account_name()}
     hidden = bool(others) and not sees_others(jobs) and slurm.hides_others_jobs()

@@ -123,9 +123,9 @@ class _Refill:
         from functools import partial
 
         from opsctl.slurm.backends import client_for
-        from opsctl.slurm.cached_client import AskedOnce
+        from opsctl.slurm.cache import CachedSlurm
 
-        return self._looks.setdefault(cluster, AskedOnce(partial(client_for, cluster)))
+        return self._looks.setdefault(cluster, CachedSlurm(partial(client_for, cluster)))
 
 
 def _stuck(name: str, output: str, why: str) -> RefilledRun:

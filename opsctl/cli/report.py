@@ -143,7 +143,7 @@ class _Writing:
 
     def _page_runs(self) -> list[PageRun]:
         from opsctl.run.state.chosen_cluster import choose_cluster
-        from opsctl.slurm.shared_answers import looking_at
+        from opsctl.slurm.cache import cached_client
         from opsctl.ui.report.gather import known_of, known_of_log
         from opsctl.ui.report.page_data import MOST_POINTS, page_run
 
@@ -153,7 +153,7 @@ class _Writing:
             if run is None:
                 known = known_of_log(log)
             else:
-                known = known_of(run, log, looking_at(choose_cluster(self.cluster, run.paths), False))
+                known = known_of(run, log, cached_client(choose_cluster(self.cluster, run.paths), False))
             shown.append(page_run(name, _in_text(log.path), log.course, known, MOST_POINTS // len(self.sources)))
         return shown
 

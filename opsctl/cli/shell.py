@@ -183,6 +183,6 @@ def _environment(environment: dict[str, str]) -> dict[str, str]:
 
 def _forget() -> None:
     """What Slurm has told others of this account does not have this job in it; nothing of ours runs afterwards."""
-    from opsctl.slurm.shared_answers import forget
+    from opsctl.slurm.cache import forget
 
     forget()

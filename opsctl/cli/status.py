@@ -94,12 +94,14 @@ class _Look:
         from opsctl.core.output import json_text
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.run.state.run_view import view
-        from opsctl.slurm.shared_answers import looking_at
+        from opsctl.slurm.cache import cached_client
         from opsctl.ui.status.one_run import look_at_run
         from opsctl.ui.status.screen import status_lines
 
         run = view(self.chosen)
-        one = look_at_run(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh, stays=self.stays))
+        one = look_at_run(
+            run, cached_client(choose_cluster(self.cluster, run.paths), self.is_fresh, is_live=self.stays)
+        )
         seen = one.overview.seen
         if as_json:
             from opsctl.ui.status.json_output import printed_status
@@ -116,11 +118,11 @@ class _Look:
         from opsctl.monitoring.all_runs import look_at_all
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.run.state.register import all_runs
-        from opsctl.slurm.shared_answers import looking_at
+        from opsctl.slurm.cache import cached_client
         from opsctl.ui.status.all_runs import all_lines, printed_row
         from opsctl.ui.status.rows import OF_MANY, rows_of
 
-        client = partial(looking_at, is_fresh=self.is_fresh, stays=self.stays)
+        client = partial(cached_client, is_fresh=self.is_fresh, is_live=self.stays)
         looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, OF_MANY)
         rows = rows_of(looks)
         blind = next((one.snapshot.blind for one in looks if one.snapshot and one.snapshot.blind is not None), None)

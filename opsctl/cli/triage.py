@@ -131,9 +131,8 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
             raise
         message(f"opsctl: told without Slurm: {error}")
         return SlurmWord(exit_code=attempt.exit_code, signal=attempt.signal)
-    failed = (end.failed_node,) if end is not None and end.failed_node else attempt.lost_nodes
     state = "" if end is None else end.state
-    return SlurmWord(state, failed, attempt.exit_code, attempt.signal, bad_nodes=bad)
+    return SlurmWord(state, attempt.lost_nodes, attempt.exit_code, attempt.signal, bad_nodes=bad)
 
 
 def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:

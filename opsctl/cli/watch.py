@@ -108,10 +108,10 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     from opsctl.monitoring.runner import gather, pulse_lines, settings_of
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
 
     run = view(chosen)
-    client = looking_at(choose_cluster(how.cluster, run.paths), is_fresh=True)
+    client = cached_client(choose_cluster(how.cluster, run.paths), is_fresh=True)
     snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
     findings = run_detectors(detectors, snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
@@ -135,12 +135,12 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     from opsctl.monitoring.runner import pulse_lines
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.register import all_runs
-    from opsctl.slurm.shared_answers import looking_at
+    from opsctl.slurm.cache import cached_client
 
     looks = look_at_all(
         all_runs(),
         lambda paths: choose_cluster(how.cluster, paths),
-        partial(looking_at, is_fresh=True),
+        partial(cached_client, is_fresh=True),
         needs_of(detectors),
     )
     found = [(look, findings_in(look, detectors)) for look in looks]

@@ -27,7 +27,7 @@ from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.register import KnownRun, refuse_anothers_folder
 from opsctl.run.state.run_view import RunView, view_known
-from opsctl.slurm.cached_client import AskedOnce
+from opsctl.slurm.cache import CachedSlurm
 from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import Cluster
 
@@ -86,12 +86,12 @@ def gather_many(
     parts: Part = Part.ALL,
 ) -> list[Snapshot]:
     """A snapshot of each run, in order; what cannot be looked at is among its `problems`. See `look_at_all`."""
-    clients: dict[Cluster, AskedOnce] = {}
+    clients: dict[Cluster, CachedSlurm] = {}
     snapshots = []
     for run in runs:
         cluster = cluster_of(run.paths)
         if cluster not in clients:
-            clients[cluster] = AskedOnce(partial(client, cluster))
+            clients[cluster] = CachedSlurm(partial(client, cluster))
         snapshots.append(gather(run, clients[cluster], parts, is_tolerant=True))
     return snapshots
 

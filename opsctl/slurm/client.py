@@ -51,9 +51,6 @@ class SlurmLooks(Protocol):
     def configuration(self) -> dict[str, str]:
         """What the controller goes by, key and value in Slurm's words: `ClusterName`, `SlurmctldHost[0]`, ..."""
 
-    def nodes_of(self, folded: str) -> list[str]:
-        """The node names in a folded list, in Slurm's order: `x[01-03]`. Asks nobody."""
-
 
 class SlurmClient(SlurmLooks, Protocol):
     """One Slurm, and all that may be asked of it. See SlurmLooks for what its methods raise."""

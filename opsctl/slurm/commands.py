@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -12,9 +13,7 @@ from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnre
 from opsctl.core.timestamps import now
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import NODE_FIELDS, Node, parse_nodes
-from opsctl.slurm.privacy import hides_others_jobs
 from opsctl.slurm.process import Answer, refused, run_slurm, unreachable
 from opsctl.slurm.rows import (
     ACCOUNTING_FIELDS,
@@ -48,6 +47,7 @@ PATIENT_CALL_S = 30.0
 PATIENT_TOTAL_S = 300.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
+_UID = re.compile(r"\((\d+)\)$")
 
 
 class CommandClient:
@@ -191,10 +191,6 @@ class CommandClient:
         lines = (line.partition("=") for line in answer.stdout.splitlines())
         return {key.strip(): value.strip() for key, equals, value in lines if equals}
 
-    def nodes_of(self, folded: str) -> list[str]:
-        """See `expand_nodes`, which keeps the zeros of 01."""
-        return expand_nodes(folded)
-
     def _control(self, words: Sequence[str], what: str) -> None:
         if not words[1:]:
             return
@@ -321,3 +317,13 @@ def _had_ended(answer: Answer) -> bool:
     lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
     gone = ("invalid job id specified", "already completing or completed", "already finished")
     return bool(lines) and all(any(part in line for part in gone) for line in lines)
+
+
+def hides_others_jobs(configuration: Mapping[str, str], uid: int) -> bool:
+    """Return whether Slurm's configuration hides the jobs of other users from the account `uid`.
+
+    Slurm also shows all jobs to root and to its operators; the configuration does not name the operators.
+    """
+    kept = {word.strip().lower() for word in configuration.get("PrivateData", "").split(",")}
+    slurms = _UID.search(configuration.get("SlurmUser", ""))
+    return "jobs" in kept and uid != 0 and (slurms is None or int(slurms[1]) != uid)

@@ -1,8 +1,9 @@
-"""Nodes as sinfo lists them. Pure."""
+"""Nodes as sinfo lists them, and folded lists of their names. Pure."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from opsctl.slurm.rows import rows
 NODE_FIELDS = ("NodeList", "StateLong", "Reason", "Partition", "Memory")
 #: In the state of a node that a job should not go on on, or will not. A mark such as `*` (does not answer) may follow.
 _OUT_OF_SERVICE = ("drained", "draining", "down", "error", "fail", "failed", "failing", "inval", "unknown")
+_PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_ONE_BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\]([^\[]*)")
 _NO_REASON = "none"
 _DEFAULT_MARK = "*"
 
@@ -59,3 +62,19 @@ def in_partition(nodes: Iterable[Node], partition: str | None) -> tuple[str, lis
         name = next(marked, "").removesuffix(_DEFAULT_MARK)
     wanted = set(name.split(","))
     return name, [node for node in nodes if wanted & {one.removesuffix(_DEFAULT_MARK) for one in node.partitions}]
+
+
+def expand_nodes(folded: str) -> list[str]:
+    """Return x01, x02, x5, y for `x[01-02,5],y`: in Slurm's order, with its padding.
+
+    ClusterShell expands one range at a time, because a whole NodeSet would sort.
+    """
+    from ClusterShell.NodeSet import NodeSet
+
+    names: list[str] = []
+    for part in _PART.findall(folded):
+        one = _ONE_BRACKET.fullmatch(part)
+        pieces = [f"{one[1]}[{item}]{one[3]}" for item in one[2].split(",")] if one else [part]
+        for piece in pieces:
+            names.extend(str(name) for name in NodeSet(piece))
+    return names

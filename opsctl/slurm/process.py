@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.core.process import Overdue, find_program, run_program
-from opsctl.slurm.local_ports import local_folder, refusing_daemon
+from opsctl.slurm.cluster import CLUSTER_FILE
 
 #: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else is an answer.
 _UNREACHABLE = (
@@ -34,6 +38,14 @@ _UNREACHABLE = (
 _NO_CONFIGURATION = "could not establish a configuration source"
 #: sbatch hands its umask to the job, whose files the whole group has to read and write, and nobody else.
 _UMASK = 0o007
+#: The daemon that a command asks first, and how slurm.conf says where it listens; what is not listed is left to Slurm.
+_CONTROLLER = ("slurmctld", "SlurmctldHost", "SlurmctldPort")
+_ASKED = {
+    **dict.fromkeys(("squeue", "sinfo", "sbatch", "scancel", "scontrol", "srun"), _CONTROLLER),
+    "sacct": ("slurmdbd", "AccountingStorageHost", "AccountingStoragePort"),
+}
+_HERE = "127.0.0.1"
+_CONNECT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,3 +147,44 @@ def unreachable(program: str, why: str, slurm_conf: str | None = None) -> SlurmU
 def refused(answer: Answer, what: str) -> SlurmError:
     """Slurm's refusal in its own words."""
     return SlurmError(f"Slurm refused to {what}: {answer.words()}")
+
+
+def local_folder(slurm_conf: str | None) -> Path | None:
+    """The folder of the local cluster that this file configures; None where it is of another Slurm."""
+    folder = Path(slurm_conf).parent if slurm_conf else None
+    # No Path.is_file: what cannot be looked at (another's folder, a file server that is away) is an OSError to it.
+    return folder if folder is not None and os.path.isfile(folder / CLUSTER_FILE) else None  # noqa: PTH113
+
+
+def refusing_daemon(program: str, slurm_conf: str | None) -> str | None:
+    """Who does not listen, in words, where `program` would ask a local cluster's daemon here and its port refuses.
+
+    None where it may answer, and where that is not to be told.
+    """
+    asked = _ASKED.get(Path(program).name)
+    if asked is None or slurm_conf is None or local_folder(slurm_conf) is None:
+        return None
+    daemon, host_key, port_key = asked
+    try:
+        text = Path(slurm_conf).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    host, port = _value(text, host_key), _value(text, port_key)
+    if _HERE not in host or not port.isdecimal() or not _refuses(int(port)):
+        return None
+    return f"its {daemon} does not listen: port {port} of this machine refuses"
+
+
+def _value(text: str, key: str) -> str:
+    found = re.search(rf"^{key}=(\S+)", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _refuses(port: int) -> bool:
+    try:
+        socket.create_connection((_HERE, port), _CONNECT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False

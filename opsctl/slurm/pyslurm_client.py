@@ -24,8 +24,7 @@ from opsctl.slurm import pyslurm_rows
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import CommandClient
-from opsctl.slurm.nodelists import expand_nodes
-from opsctl.slurm.nodes import Node
+from opsctl.slurm.nodes import Node, expand_nodes
 from opsctl.slurm.process import Answer, judged, refused, run_slurm, unreachable
 from opsctl.slurm.types import Job, JobEnd
 

@@ -82,7 +82,6 @@ def ends_of(rows: Iterable[Sequence[Any]], job_ids: Iterable[int], now: datetime
                 started_at=job.started_at,
                 ended_at=job.ends_at,
                 nodes=job.nodes,
-                failed_node="",
                 name=job.name,
                 user=job.user,
                 comment=job.comment,

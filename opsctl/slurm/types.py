@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from opsctl.slurm.states import Phase, State, Wait, phase_of, wait_of
+from opsctl.slurm.states import End, Phase, State, Wait, end_of, phase_of, wait_of
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,42 @@ class JobEnd:
     started_at: datetime | None
     ended_at: datetime | None
     nodes: str
-    failed_node: str  # "" when unknown
     # Who the job was; "" and None where Slurm does not tell.
     name: str = ""
     user: str = ""
     comment: str = ""
     work_dir: str = ""
     submitted_at: datetime | None = None
+
+
+_SAID = {
+    End.TIME_LIMIT: "Slurm ended it at its time limit",
+    End.CANCELLED: "somebody cancelled it",
+    End.PREEMPTED: "Slurm preempted it",
+    End.NODE_FAILURE: "its node failed",
+    End.OUT_OF_MEMORY: "it was out of memory",
+}
+
+
+@dataclass(frozen=True)
+class SlurmsWord:
+    """What Slurm says of the end of a job."""
+
+    end: End | None  # what ended it; None where its script did
+    is_success: bool
+    exit_code: int  # of its script, 128 + N where signal N ended it
+    said: str  # in words
+
+
+def slurms_word(end: JobEnd) -> SlurmsWord:
+    """What `end` comes to."""
+    known, code = end_of(end.state), exit_code_of(end)
+    if known is not None:
+        return SlurmsWord(known, False, code, _SAID[known])
+    is_success = end.state == State.COMPLETED and not code
+    return SlurmsWord(None, is_success, code, "its own process put no end on record; Slurm says so")
+
+
+def exit_code_of(end: JobEnd) -> int:
+    """As a shell says it: 128 + N where signal N ended the job's script."""
+    return 128 + end.signal if end.signal else end.exit_code

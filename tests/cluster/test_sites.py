@@ -12,8 +12,8 @@ from opsctl.local.cluster import lifecycle
 from opsctl.local.cluster.installation import Installation
 from opsctl.local.cluster.spec import NodeGroup, Partition, plain
 from opsctl.slurm.backends import client_for
-from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.states import End
+from opsctl.slurm.types import slurms_word
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 from tests.cluster.watched_runs import WatchedRun, make_run

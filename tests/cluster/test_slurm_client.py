@@ -9,6 +9,7 @@ from opsctl.core.errors import SlurmError
 from opsctl.run.render.templates import directive_word, filename_pattern
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.nodes import expand_nodes
 from opsctl.slurm.rows import FIELD_END, QUEUE_FIELDS, ROW_END
 from tests.cluster.commands import open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
@@ -50,8 +51,8 @@ def test_an_array_is_its_running_task_and_one_row_for_the_rest(
     assert (task.display_id, task.array_job_id, task.node_count) == (f"{array}_1", array, 2)
     assert task.time_limit_s == 3600 and task.started_at is not None and task.ends_at is not None
     assert (task.ends_at - task.started_at).total_seconds() == 3600
-    assert len(client.nodes_of(task.nodes)) == 2
-    assert client.node_address(client.nodes_of(task.nodes)[0]) == "127.0.0.1"
+    assert len(expand_nodes(task.nodes)) == 2
+    assert client.node_address(expand_nodes(task.nodes)[0]) == "127.0.0.1"
 
 
 def test_a_scattered_rest_of_an_array_is_not_cut(local_cluster: RunningCluster, client: SlurmClient) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from opsctl.core.errors import SlurmError
 from opsctl.slurm.client import SlurmControl
+from opsctl.slurm.nodes import expand_nodes
 from tests.contract.scene import HOSTILE_COMMENT, HOSTILE_NAME, NOBODYS_ID, SCATTERED, SOMEBODY, Scene
 
 Sentence = Callable[[SlurmControl, Scene], None]
@@ -37,7 +38,7 @@ def an_array_is_its_running_task_and_one_row_for_the_rest(slurm: SlurmControl, s
     assert (rest.display_id, rest.state) == (f"{scene.array}_[2-1000%1]", "PENDING")
     assert (rest.job_id, rest.reason, rest.is_held) == (scene.array, "JobArrayTaskLimit", False)
     assert (task.display_id, task.state, task.array_job_id) == (f"{scene.array}_1", "RUNNING", scene.array)
-    assert task.job_id != scene.array and task.node_count == 2 and slurm.nodes_of(task.nodes) == ["node1", "node2"]
+    assert task.job_id != scene.array and task.node_count == 2 and expand_nodes(task.nodes) == ["node1", "node2"]
     assert task.time_limit_s == 3600 and task.started_at is not None and task.ends_at is not None
     assert (task.ends_at - task.started_at).total_seconds() == 3600
     assert [job.display_id for job in slurm.jobs(job_ids=[task.job_id])] in (

@@ -37,7 +37,7 @@ from opsctl.run.config.profile import nodes_table
 from opsctl.run.config.schema import NodesTable, SlurmTable
 from opsctl.run.state.chains import recorded
 from opsctl.slurm.client import SlurmControl, SlurmLooks
-from opsctl.slurm.nodes import Node, in_partition
+from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Wanted:
     def nodes_for(self, slurm: SlurmLooks) -> tuple[str, list[Node]]:
         """The partition's name, and those of its nodes that the run may be given. Raises SlurmError."""
         name, there = in_partition(slurm.nodes(), self.partition)
-        never = set(slurm.nodes_of(self.own_exclude)) if self.own_exclude else set()
+        never = set(expand_nodes(self.own_exclude or ""))
         return name, [node for node in there if node.name not in never]
 
 

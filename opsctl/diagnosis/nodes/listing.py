@@ -20,7 +20,7 @@ from opsctl.diagnosis.nodes.places import evidence_for, place_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import nodes_table
 from opsctl.slurm.client import SlurmLooks
-from opsctl.slurm.nodes import Node, in_partition
+from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 from opsctl.slurm.types import Job
 
 #: What stands where sinfo's state does, of a node that Slurm does not have.
@@ -61,7 +61,7 @@ def look(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted, names: Sequence[str
     by_name = {node.name: node for node in everywhere}
     evidence = by_node(evidence_for(paths, place_of(paths, nodes_table())))
     standing = {one.node: one for one in read_listed(paths)[1].nodes if one.stands(now)}
-    on = _jobs_on(slurm.jobs(), slurm)
+    on = _jobs_on(slurm.jobs())
     there = [node.name for node in in_partition(everywhere, wanted.partition)[1]]
     known = sorted(node for node, lines in evidence.items() if any(weight_of(one, now) >= 0.01 for one in lines))
     chosen = list(dict.fromkeys(names or [*there, *known, *standing]))
@@ -116,10 +116,10 @@ def _seen(
     )
 
 
-def _jobs_on(jobs: Sequence[Job], slurm: SlurmLooks) -> dict[str, list[Job]]:
+def _jobs_on(jobs: Sequence[Job]) -> dict[str, list[Job]]:
     found: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         if job.nodes and not job.is_pending:
-            for name in slurm.nodes_of(job.nodes):
+            for name in expand_nodes(job.nodes):
                 found[name].append(job)
     return found

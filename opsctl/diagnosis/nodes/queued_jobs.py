@@ -13,7 +13,8 @@ from opsctl.diagnosis.nodes.exclusion_list import LOCK_WAIT_S
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chains import Chain, recorded
 from opsctl.run.state.revisions import newest_whole
-from opsctl.slurm.client import SlurmControl, SlurmLooks
+from opsctl.slurm.client import SlurmControl
+from opsctl.slurm.nodes import expand_nodes
 
 
 class QueueExcludes(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ def apply_to_queue(paths: RunPaths, slurm: SlurmControl, excluded: Sequence[str]
 
 
 def _keep_off(paths: RunPaths, chain: Chain, tasks: list[str], slurm: SlurmControl, excluded: Sequence[str]) -> str:
-    names = sorted({*_own(paths, chain, slurm), *excluded})
+    names = sorted({*_own(paths, chain), *excluded})
     slurm.exclude(tasks, ",".join(names))
     return f"chain {chain.chain} is kept off {', '.join(names) or 'no node any more'}"
 
@@ -79,11 +80,11 @@ def _put_down(paths: RunPaths, now_kept: dict[str, str], gone: set[str]) -> None
         write_state(paths.output, paths.queue_excludes, QueueExcludes(chains()[1]))
 
 
-def _own(paths: RunPaths, chain: Chain, slurm: SlurmLooks) -> set[str]:
+def _own(paths: RunPaths, chain: Chain) -> set[str]:
     """What the chain stays off whatever the list says."""
     folded = chain.own_exclude
     if folded is None:  # a release that had no list submitted it
         revision = newest_whole(paths)
         of_file = revision.file.slurm.exclude if revision is not None else None
         folded = ",".join(filter(None, (of_file, chain.exclude)))
-    return set(slurm.nodes_of(folded)) if folded else set()
+    return set(expand_nodes(folded or ""))

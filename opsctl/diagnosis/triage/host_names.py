@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from opsctl.slurm.nodelists import expand_nodes
+from opsctl.slurm.nodes import expand_nodes
 
 #: A name that needs a label in front of it, and a name that looks like a node's.
 ANY = r"[A-Za-z](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?"

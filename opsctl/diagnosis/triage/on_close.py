@@ -133,7 +133,7 @@ def judge_lost(paths: RunPaths) -> Callable[[Attempt, JobEnd | None], Attempt]:
     """For `attempts.lost`: an attempt that is closed for its job, with the verdict that what is on disk allows."""
 
     def judge(attempt: Attempt, end: JobEnd | None) -> Attempt:
-        word = SlurmWord() if end is None else SlurmWord(end.state, _failed(end), end.exit_code, end.signal or None)
+        word = SlurmWord() if end is None else SlurmWord(end.state, (), end.exit_code, end.signal or None)
         verdict = verdict_of(paths, attempt, word, COMMAND_S, lambda _line: None)
         if verdict is not None:
             note_node(paths, attempt, verdict)
@@ -176,10 +176,6 @@ def _rules(say: Callable[[str], None]) -> Rules:
     except OpsctlError as error:
         say(f"opsctl: triage goes by its own rules alone: {error}")
         return shipped_rules()
-
-
-def _failed(end: JobEnd) -> tuple[str, ...]:
-    return (end.failed_node,) if end.failed_node else ()
 
 
 def _bounded(find: Callable[[], _T], seconds: float, say: Callable[[str], None]) -> _T | None:

@@ -13,10 +13,9 @@ from opsctl.core.timestamps import now
 from opsctl.jobs.background.records import Errand, Errands, ErrandState, parse_errand_comment
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.job_match import Match, match
 from opsctl.slurm.states import End
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job, JobEnd, slurms_word
 
 #: How long a job that is on record may be on its way to Slurm.
 ON_ITS_WAY = timedelta(seconds=60)

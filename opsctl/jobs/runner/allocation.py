@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opsctl.core.errors import UsageError
+from opsctl.slurm.nodes import expand_nodes
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Allocation:
         return self.job_id if self.restart_count else None
 
 
-def read_allocation(environment: Mapping[str, str], nodes_of: Callable[[str], list[str]]) -> Allocation:
+def read_allocation(environment: Mapping[str, str]) -> Allocation:
     """The allocation of the job that `environment` belongs to. Raises UsageError outside of one."""
     try:
         job_id = int(environment["SLURM_JOB_ID"])
@@ -47,7 +48,7 @@ def read_allocation(environment: Mapping[str, str], nodes_of: Callable[[str], li
         array_job_id=_number(environment, "SLURM_ARRAY_JOB_ID", job_id),
         array_task=environment.get("SLURM_ARRAY_TASK_ID", ""),
         restart_count=_number(environment, "SLURM_RESTART_COUNT", 0),
-        nodes=tuple(nodes_of(folded)),
+        nodes=tuple(expand_nodes(folded)),
         cpus_per_task=_number(environment, "SLURM_CPUS_PER_TASK", 0) or None,
         cluster=environment.get("SLURM_CLUSTER_NAME", ""),
         user=environment.get("SLURM_JOB_USER") or environment.get("USER") or str(os.getuid()),

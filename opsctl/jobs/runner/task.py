@@ -95,7 +95,7 @@ def this_task(
     if revision is None:
         why = f"{_ONLY_OWNERS}, and there is none" if passed_over else "there is none"
         revision = no_revision(paths.output, paths.revisions, f"no revision in {paths.revisions}: {why}; opsctl revise")
-    allocation = read_allocation(os.environ, client.nodes_of)
+    allocation = read_allocation(os.environ)
     return Task(
         paths=paths,
         cluster=cluster,

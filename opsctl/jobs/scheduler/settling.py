@@ -22,10 +22,9 @@ from opsctl.run.state.scheduler import (
     parse_cron_comment,
     read_runs,
 )
-from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.job_match import Match, Sent, match, sent_about
 from opsctl.slurm.states import End
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job, JobEnd, slurms_word
 
 #: How long a run that is on record may be on its way to Slurm.
 ON_ITS_WAY = timedelta(seconds=60)

@@ -15,7 +15,7 @@ from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.hidden_jobs import unseen
 from opsctl.run.state.identity import Standing, before_the_move, is_here, place_of
 from opsctl.slurm.client import SlurmLooks
-from opsctl.slurm.nodes import Node, in_partition
+from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 
 
 def look(seen: Snapshot, asked: Asked) -> Snapshot:
@@ -36,7 +36,7 @@ def look(seen: Snapshot, asked: Asked) -> Snapshot:
         return _without_nodes(seen, parts, str(error))
     if Part.PARTITION in parts:
         seen = replace(seen, partition=_partition(found, asked))
-        names = set(slurm.nodes_of(wanted)) if wanted else set()
+        names = set(expand_nodes(wanted or ""))
         found = [node for node in found if node.name in names]
     return replace(seen, nodes=tuple(found))
 
@@ -86,7 +86,7 @@ def _partition(nodes: Iterable[Node], asked: Asked) -> PartitionNodes | None:
     if file is None:
         return None
     name, there = in_partition(nodes, file.slurm.partition)
-    excluded = set(asked.slurm.nodes_of(file.slurm.exclude)) if file.slurm.exclude else set()
+    excluded = set(expand_nodes(file.slurm.exclude or ""))
     there = [node for node in there if node.name not in excluded]
     if not there:
         return None

@@ -18,10 +18,9 @@ from opsctl.run.config.job_comment import parse_comment
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chains import Recorded, recorded
 from opsctl.slurm.client import SlurmClient
-from opsctl.slurm.ends import exit_code_of
 from opsctl.slurm.job_match import Match, Sent, match
 from opsctl.slurm.states import Phase, State, end_of
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job, JobEnd, exit_code_of
 from trainer.formats.attempt.lease import Holder
 from trainer.formats.checkpoint.rollbacks import Rollback
 
@@ -177,8 +176,7 @@ def closings(
 def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[str, str]:
     """(Slurm's state, or our word where it has none, a note for people)."""
     if end is not None:
-        nodes = f" ({end.failed_node})" if end.failed_node else ""
-        return end.state, f"Slurm says {end.state}{nodes}"
+        return end.state, f"Slurm says {end.state}"
     if job is not None and parse_comment(job.comment) is not None:
         return State.REQUEUED, "Slurm has put the job back into the queue: a node failed, or it was preempted"
     return LOST, f"Slurm no longer knows job {attempt.job_id}"

@@ -19,9 +19,8 @@ from opsctl.run.logs.follow import main_source
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.register import all_runs
 from opsctl.run.state.run_view import glance, view
+from opsctl.slurm.cache import LIVE_AGE_S, CachedSlurm, MemoryStore, cached_client
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.rate_limited import RarelyAsked
-from opsctl.slurm.shared_answers import looking_at
 from opsctl.ui.status.all_runs import Row, all_lines
 from opsctl.ui.status.one_run import look_at_run
 from opsctl.ui.status.rows import OF_MANY, rows_of
@@ -60,17 +59,21 @@ class _Slurms:
 
     def __init__(self, is_fresh: bool) -> None:
         self._is_fresh = is_fresh
-        self._known: dict[str, RarelyAsked] = {}
+        self._known: dict[str, CachedSlurm] = {}
+        self._stores: dict[str, MemoryStore] = {}
 
-    def of(self, cluster: Cluster) -> RarelyAsked:
+    def of(self, cluster: Cluster) -> CachedSlurm:
         """That of `cluster`."""
-        make = partial(looking_at, cluster, self._is_fresh, stays=True)
-        return self._known.setdefault(repr(cluster), RarelyAsked(make))
+        if (key := repr(cluster)) not in self._known:
+            make = partial(cached_client, cluster, self._is_fresh, is_live=True)
+            store = self._stores[key] = MemoryStore()
+            self._known[key] = CachedSlurm(make, LIVE_AGE_S, LIVE_AGE_S / 2, store, max_per_minute=2)
+        return self._known[key]
 
     def has_acted(self) -> None:
         """See Watched."""
-        for one in self._known.values():
-            one.expect_change()
+        for store in self._stores.values():
+            store.forget()
 
 
 class OneRun:

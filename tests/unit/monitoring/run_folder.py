@@ -22,7 +22,6 @@ from opsctl.run.state.lease import take
 from opsctl.run.state.revisions import publish
 from opsctl.run.state.run_view import RunView, view
 from opsctl.slurm.client import SlurmClient
-from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
@@ -45,9 +44,6 @@ class StandIn:
     def nodes(self, folded: str | None = None) -> list[Node]:
         self.questions += 1
         return [Node(folded or "node1", "draining", "bad GPU 3")]
-
-    def nodes_of(self, folded: str) -> list[str]:
-        return expand_nodes(folded)
 
     def hides_others_jobs(self) -> bool:
         self.questions += 1

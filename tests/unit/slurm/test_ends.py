@@ -4,13 +4,12 @@ import signal
 
 import pytest
 
-from opsctl.slurm.ends import exit_code_of, slurms_word
 from opsctl.slurm.states import ENDS, End
-from opsctl.slurm.types import JobEnd
+from opsctl.slurm.types import JobEnd, exit_code_of, slurms_word
 
 
 def an_end(state: str, exit_code: int = 0, number: int = 0) -> JobEnd:
-    return JobEnd(7, state, exit_code, number, None, None, "", "")
+    return JobEnd(7, state, exit_code, number, None, None, "")
 
 
 @pytest.mark.parametrize("state", sorted(ENDS))

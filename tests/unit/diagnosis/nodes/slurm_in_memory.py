@@ -9,7 +9,6 @@ from typing import Any
 
 from opsctl.core.account import account_name
 from opsctl.run.config.job_comment import JobComment
-from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 
@@ -30,9 +29,6 @@ class SlurmInMemory:
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
         self.looks += 1
         return self.queue
-
-    def nodes_of(self, folded: str) -> list[str]:
-        return expand_nodes(folded)
 
     def exclude(self, ids: Iterable[str], folded: str) -> None:
         self.asked += [(one, folded) for one in ids]

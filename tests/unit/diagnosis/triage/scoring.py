@@ -108,5 +108,4 @@ def _slurm(case: Path) -> tuple[SlurmWord, tuple[str, ...]]:
         if node.name in nodes and node.is_out_of_service
     ]
     state = ends[-1].state if ends else told.get("slurm_state", "")
-    failed = (ends[-1].failed_node,) if ends and ends[-1].failed_node else ()
-    return SlurmWord(state, failed, told.get("exit_code"), told.get("signal"), bad_nodes=tuple(bad)), nodes
+    return SlurmWord(state, (), told.get("exit_code"), told.get("signal"), bad_nodes=tuple(bad)), nodes

@@ -75,7 +75,7 @@ def test_the_corpus_is_small_and_tells_nothing_of_where_it_was_made() -> None:
 
 def _nodes_of_accounting(name: str) -> list[str]:
     """Those of sacct's last row, unfolded."""
-    from opsctl.slurm.nodelists import expand_nodes
+    from opsctl.slurm.nodes import expand_nodes
     from opsctl.slurm.rows import FIELD_END
 
     rows = files(name).get("sacct.txt", b"").decode().strip().splitlines()

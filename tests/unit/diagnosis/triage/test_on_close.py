@@ -59,7 +59,9 @@ def start(number: int, job: int) -> str:
     return f"{begun}, from the beginning, nodes n0 n1"
 
 
-def an_attempt(paths: RunPaths, number: int = 1, *said: str, reason: Ending = Ending.FAILED) -> Attempt:
+def an_attempt(
+    paths: RunPaths, number: int = 1, *said: str, reason: Ending = Ending.FAILED, lost_nodes: tuple[str, ...] = ()
+) -> Attempt:
     """One that has ended after it said that, on record and in the log."""
     job = 70 + number
     with paths.main_log.open("a") as log:
@@ -72,7 +74,13 @@ def an_attempt(paths: RunPaths, number: int = 1, *said: str, reason: Ending = En
     attempt = Attempt(number=number, id=f"{job}-x", job_id=job, nodes=("n0", "n1"), opened_at=NOON)
     append_opened(paths, attempt)
     ended = replace(
-        attempt, closed_at=NOON.replace(hour=14), closed_by="job", reason=reason, iteration_at_end=25, exit_code=1
+        attempt,
+        closed_at=NOON.replace(hour=14),
+        closed_by="job",
+        reason=reason,
+        iteration_at_end=25,
+        exit_code=1,
+        lost_nodes=lost_nodes,
     )
     append_closed(paths, ended)
     return ended
@@ -154,8 +162,8 @@ def test_a_hang_is_a_bad_end_that_triage_tells(paths: RunPaths, capsys: pytest.C
 
 
 def test_whoever_closes_for_a_lost_job_finds_what_is_on_disk_and_takes_slurms_word(paths: RunPaths) -> None:
-    attempt = an_attempt(paths, 1, reason=Ending.NODE_FAILURE)
-    end = JobEnd(71, "NODE_FAIL", 0, 0, NOON, NOON, "n[0-1]", "n1")
+    attempt = an_attempt(paths, 1, reason=Ending.NODE_FAILURE, lost_nodes=("n1",))
+    end = JobEnd(71, "NODE_FAIL", 0, 0, NOON, NOON, "n[0-1]")
     judged = judge_lost(paths)(attempt, end)
     assert judged.verdict is not None and (judged.verdict.cause, judged.verdict.node) == ("node-failure", "n1")
     assert [one.node for one in read_node_evidence(paths)] == ["n1"]

@@ -10,7 +10,6 @@ import pytest
 from opsctl.cli import main
 from opsctl.core.errors import UsageError
 from opsctl.jobs.runner.allocation import Allocation, read_allocation
-from opsctl.slurm.nodelists import expand_nodes
 
 
 def test_an_array_task_knows_its_place() -> None:
@@ -23,13 +22,13 @@ def test_an_array_task_knows_its_place() -> None:
         "SLURM_JOB_USER": "ann",
         "SLURM_CPUS_PER_TASK": "16",
     }
-    found = read_allocation(environment, lambda folded: [folded])
-    assert found == Allocation(13, 12, "2", 1, ("x[03,01-02]",), "ann", 16)
+    found = read_allocation(environment)
+    assert found == Allocation(13, 12, "2", 1, ("x03", "x01", "x02"), "ann", 16)
     assert found.display_id == "12_2"
 
 
 def test_a_job_without_an_array_stands_for_itself() -> None:
-    found = read_allocation({"SLURM_JOB_ID": "13", "SLURM_JOB_NODELIST": "x[1-3]", "USER": "bob"}, expand_nodes)
+    found = read_allocation({"SLURM_JOB_ID": "13", "SLURM_JOB_NODELIST": "x[1-3]", "USER": "bob"})
     assert found == Allocation(13, 13, "", 0, ("x1", "x2", "x3"), "bob", None)
     assert found.display_id == "13"
 
@@ -37,7 +36,7 @@ def test_a_job_without_an_array_stands_for_itself() -> None:
 @pytest.mark.parametrize("environment", [{}, {"SLURM_JOB_ID": "13"}, {"SLURM_JOB_ID": "?", "SLURM_JOB_NODELIST": "x"}])
 def test_outside_of_a_job_it_says_what_starts_it(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"SLURM_JOB_ID.* opsctl submit"):
-        read_allocation(environment, expand_nodes)
+        read_allocation(environment)
 
 
 @pytest.mark.parametrize(

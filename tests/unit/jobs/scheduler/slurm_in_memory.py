@@ -67,7 +67,7 @@ class SlurmInMemory:
     def end(self, job_id: int, state: str, exit_code: int = 0, signal: int = 0, **shown: Any) -> None:
         """Let a job end without a word of its own. shown: what Slurm tells of who it was."""
         self.queue = [job for job in self.queue if job.job_id != job_id]
-        self.ended[job_id] = JobEnd(job_id, state, exit_code, signal, None, None, "", "", **shown)
+        self.ended[job_id] = JobEnd(job_id, state, exit_code, signal, None, None, "", **shown)
 
 
 def a_job(job_id: int, comment: str, **changes: Any) -> Job:

@@ -9,8 +9,7 @@ from opsctl.monitoring.observed import PartitionNodes
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part
 from opsctl.run.state.run_view import view
-from opsctl.slurm.nodelists import expand_nodes
-from opsctl.slurm.nodes import Node
+from opsctl.slurm.nodes import Node, expand_nodes
 from tests.tiny_run import write_run
 from tests.unit.monitoring.run_folder import StandIn, troubled_run
 

@@ -82,7 +82,7 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> Job:
 
 
 def end(job_id: int, state: str, exit_code: int = 0, ended_by: int = 0, started: float = 0, ended: float = 5) -> JobEnd:
-    return JobEnd(job_id, state, exit_code, ended_by, minutes(started), minutes(ended), "x[01-02]", "")
+    return JobEnd(job_id, state, exit_code, ended_by, minutes(started), minutes(ended), "x[01-02]")
 
 
 @pytest.fixture

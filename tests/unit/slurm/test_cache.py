@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
-from opsctl.slurm import shared_answers
+from opsctl.core.errors import SlurmError, SlurmUnasked, SlurmUnreachable
+from opsctl.slurm import cache as cache_module
+from opsctl.slurm.cache import CachedSlurm, MemoryStore, SharedStore, cached_client, forget
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import CommandClient
-from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import Node
-from opsctl.slurm.shared_answers import SharedAnswers, forget, looking_at
 from opsctl.slurm.types import Job
 from tests.unit.monitoring.jobs import HELD, RUNNING
 
@@ -30,6 +30,7 @@ class Slurm:
         self.queue, self.asked = jobs, 0
         self.error: Exception | None = None
         self.during: Any = None
+        self.queue_age_s = 0.0
 
     def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
         self.asked += 1
@@ -47,9 +48,6 @@ class Slurm:
     def hides_others_jobs(self) -> bool:
         self.asked += 1
         return False
-
-    def nodes_of(self, folded: str) -> list[str]:
-        return expand_nodes(folded)
 
 
 @pytest.fixture
@@ -82,13 +80,13 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("opsctl.slurm.shared_answers.time.time", lambda: found.wall_s)
-    monkeypatch.setattr(shared_answers, "_since_start_s", lambda: found.since_start_s)
+    monkeypatch.setattr("opsctl.slurm.cache.time.time", lambda: found.wall_s)
+    monkeypatch.setattr(cache_module, "_since_start_s", lambda: found.since_start_s)
     return found
 
 
-def look(slurm: Slurm, cache: Path, most_s: float = 40.0) -> SharedAnswers:
-    return SharedAnswers(slurm, cache, most_s)  # type: ignore[arg-type]
+def look(slurm: Slurm, cache: Path, most_s: float = 40.0) -> CachedSlurm:
+    return CachedSlurm(lambda: slurm, most_s, 5.0, SharedStore(cache))  # type: ignore[arg-type, return-value]
 
 
 def test_a_second_look_takes_the_first_ones_answer_whole_and_says_how_old_it_is(
@@ -113,11 +111,11 @@ def test_who_asks_for_some_jobs_is_told_of_those_and_not_what_is_shared(
 
 
 def test_of_a_cluster_that_must_not_be_asked_no_answer_is_shared(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_answers, "_folder_of", lambda *_: cache)
+    monkeypatch.setattr(cache_module, "_folder_of", lambda *_: cache)
     monkeypatch.delenv("OPSCTL_ANSWERS_AGE", raising=False)
-    assert isinstance(looking_at(Cluster()), SharedAnswers)
-    closed = looking_at(Cluster(out_of_bounds="its slurm.conf is anybody's"))
-    assert not isinstance(closed, SharedAnswers)
+    assert isinstance(cached_client(Cluster()), CachedSlurm)
+    closed = cached_client(Cluster(out_of_bounds="its slurm.conf is anybody's"))
+    assert not isinstance(closed, CachedSlurm)
     with pytest.raises(SlurmError, match="is anybody's"):
         closed.jobs()
 
@@ -197,17 +195,9 @@ def test_a_shared_error_is_of_the_class_that_was_raised(slurm: Slurm, cache: Pat
         slurm.error = error
         for _ in range(2):
             with pytest.raises(SlurmError) as seen:
-                SharedAnswers(slurm, cache, 40.0).jobs()  # type: ignore[arg-type]
+                look(slurm, cache).jobs()
             assert type(seen.value) is type(error)
     assert slurm.asked == 3
-
-
-def test_a_missing_slurm_is_not_remembered(slurm: Slurm, cache: Path) -> None:
-    slurm.error = SlurmMissing("squeue is not on PATH")
-    for _ in range(2):
-        with pytest.raises(SlurmMissing):
-            look(slurm, cache).jobs()
-    assert slurm.asked == 2
 
 
 @pytest.mark.parametrize(
@@ -236,7 +226,7 @@ def test_a_disk_that_takes_nothing_makes_everybody_ask_for_himself(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shared_answers, "write_atomically", full)
+    monkeypatch.setattr(cache_module, "write_atomically", full)
     for _ in range(2):
         assert look(slurm, cache).jobs()
     assert slurm.asked == 2
@@ -248,37 +238,37 @@ def test_the_folder_is_the_accounts_own_and_its_files_are_closed(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
     monkeypatch.setenv("OPSCTL_ANSWERS_AGE", "40")
     monkeypatch.setattr(CommandClient, "jobs", lambda *_: [RUNNING])
-    client = looking_at(Cluster())
-    assert isinstance(client, SharedAnswers) and client.jobs() == [RUNNING]
+    client = cached_client(Cluster())
+    assert isinstance(client, CachedSlurm) and client.jobs() == [RUNNING]
     answers = tmp_path / "new" / "opsctl" / "answers"
     (folder,) = answers.iterdir()
     assert [one.stat().st_mode & 0o777 for one in (answers.parent, answers, folder)] == [0o700] * 3
     assert (folder / "queue.json").stat().st_mode & 0o077 == 0
     folder.chmod(0o770)
-    assert isinstance(looking_at(Cluster()), CommandClient)  # others may have written there
+    assert isinstance(cached_client(Cluster()), CommandClient)  # others may have written there
 
 
 @pytest.mark.parametrize("age", ["0", "-1"])
 def test_it_can_be_turned_off(age: str, tmp_path: Path) -> None:
     environment = {"OPSCTL_ANSWERS_AGE": age, "XDG_CACHE_HOME": str(tmp_path)}
-    assert isinstance(looking_at(Cluster(), environment=environment), CommandClient)
+    assert isinstance(cached_client(Cluster(), environment=environment), CommandClient)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_clusters_do_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"OPSCTL_ANSWERS_AGE": "40", "XDG_CACHE_HOME": str(tmp_path)}
     for conf in ("/a/slurm.conf", "/b/slurm.conf"):
-        assert isinstance(looking_at(Cluster(slurm_conf=conf), environment=environment), SharedAnswers)
+        assert isinstance(cached_client(Cluster(slurm_conf=conf), environment=environment), CachedSlurm)
     assert len(list((tmp_path / "opsctl" / "answers").iterdir())) == 2
 
 
 LOOKER = """
 import sys
-from opsctl.slurm.shared_answers import looking_at
+from opsctl.slurm.cache import cached_client
 from opsctl.slurm.cluster import Cluster
 print("ready", flush=True)
 sys.stdin.readline()
-print(len(looking_at(Cluster()).jobs()))
+print(len(cached_client(Cluster()).jobs()))
 """
 
 
@@ -339,18 +329,99 @@ def test_a_command_that_prints_once_takes_no_answer_that_a_screen_that_stays_sti
     cache: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = Slurm([RUNNING])
-    monkeypatch.setattr(shared_answers, "_folder_of", lambda *_: cache)
-    monkeypatch.setattr(shared_answers, "client_for", lambda *_: slurm)
+    monkeypatch.setattr(cache_module, "_folder_of", lambda *_: cache)
+    monkeypatch.setattr(cache_module, "client_for", lambda *_: slurm)
 
     def asks(**how: Any) -> bool:
         before = slurm.asked
-        looking_at(Cluster(), environment={}, **how).jobs()
+        cached_client(Cluster(), environment={}, **how).jobs()
         return slurm.asked > before
 
     assert asks()
     clock.go_on(4)
-    assert not asks() and not asks(stays=True)
+    assert not asks() and not asks(is_live=True)
     clock.go_on(10)
-    assert not asks(stays=True) and asks()
+    assert not asks(is_live=True) and asks()
     clock.go_on(1)
     assert asks(is_fresh=True)
+
+
+def test_without_limits_each_question_is_asked_once_and_an_error_stays(slurm: Slurm) -> None:
+    once = CachedSlurm(lambda: slurm)  # type: ignore[arg-type, return-value]
+    for _ in range(3):
+        assert once.jobs() == slurm.queue and not once.hides_others_jobs() and once.nodes("node[8-9]") == [NODES[1]]
+    assert slurm.asked == 3
+    once.jobs(users=["ana"])
+    assert slurm.asked == 4, "a narrowed question is asked each time"
+    slurm.error = SlurmUnreachable("no answer")
+    failed = CachedSlurm(lambda: slurm)  # type: ignore[arg-type, return-value]
+    for _ in range(3):
+        with pytest.raises(SlurmUnreachable, match="no answer"):
+            failed.jobs()
+    assert slurm.asked == 5
+
+
+@pytest.fixture
+def screen(slurm: Slurm) -> CachedSlurm:
+    """The client of a live screen."""
+    return CachedSlurm(lambda: slurm, 60.0, 30.0, MemoryStore(), max_per_minute=2)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("error", [None, SlurmUnreachable("no answer"), SlurmError("refused")], ids=str)
+def test_a_live_screen_asks_at_most_twice_in_any_minute(slurm: Slurm, clock: Clock, error: SlurmError | None) -> None:
+    slurm.error, store, asked_at = error, MemoryStore(), list[float]()
+    screen = CachedSlurm(lambda: slurm, 60.0, 30.0, store, max_per_minute=2)  # type: ignore[arg-type, return-value]
+    for second in range(2 * 3600):
+        clock.go_on(1)
+        if second % 7 == 0:
+            store.forget()
+        for ask in (screen.jobs, screen.hides_others_jobs, screen.nodes):
+            before = slurm.asked
+            with contextlib.suppress(SlurmError):
+                ask()
+            asked_at += [clock.wall_s] * (slurm.asked - before)
+    assert max(sum(0 <= at - begin <= 60 for at in asked_at) for begin in asked_at) == 2
+    assert len(asked_at) > 100
+
+
+def test_a_live_screen_asks_for_the_queue_each_minute_and_for_nodes_every_three(
+    slurm: Slurm, screen: CachedSlurm, clock: Clock
+) -> None:
+    for _ in range(600):
+        screen.jobs()
+        assert screen.nodes("node9") == [NODES[1]]
+        clock.go_on(1)
+    assert slurm.asked == 10 + 4
+    assert 0.0 < screen.queue_age_s <= 61.0
+
+
+def test_an_answer_that_another_process_had_before_keeps_its_age(
+    slurm: Slurm, screen: CachedSlurm, clock: Clock
+) -> None:
+    slurm.queue_age_s = 50.0
+    screen.jobs()
+    assert screen.queue_age_s == 50.0
+    clock.go_on(11)
+    screen.jobs()
+    assert slurm.asked == 2
+
+
+def test_a_live_screen_answers_narrowed_questions_from_the_whole_queue(slurm: Slurm, screen: CachedSlurm) -> None:
+    assert screen.jobs(job_ids=[RUNNING.job_id]) == [RUNNING] and screen.jobs(users=["nobody"]) == []
+    assert slurm.asked == 1
+
+
+def test_after_a_change_a_live_screen_asks_again_as_soon_as_it_may(slurm: Slurm, clock: Clock) -> None:
+    store = MemoryStore()
+    screen = CachedSlurm(lambda: slurm, 60.0, 30.0, store, max_per_minute=2)  # type: ignore[arg-type, return-value]
+    screen.jobs()
+    store.forget()
+    slurm.queue = []
+    assert screen.jobs() == []
+    store.forget()
+    slurm.queue = [RUNNING]
+    assert screen.jobs() == [], "a third question in this minute would be too many"
+    with pytest.raises(SlurmUnreachable, match="2 times a minute"):
+        screen.nodes()
+    clock.go_on(61)
+    assert screen.jobs() == [RUNNING] and screen.nodes() == NODES

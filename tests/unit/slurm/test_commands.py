@@ -1,4 +1,4 @@
-"""What is said where Slurm is one of a federation; programs of ours stand in for its commands."""
+"""Slurm as one of a federation, or with private data. Programs of the test stand in for its commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import CommandClient
+from opsctl.slurm.commands import CommandClient, hides_others_jobs
 
 OWN, FEDERATED = 2**26 - 1, 2**26 + 12
 
@@ -54,3 +54,22 @@ def test_a_federations_job_that_cannot_be_taken_back_is_looked_for(slurm: Comman
 def test_the_last_id_of_a_cluster_of_its_own_is_taken(slurm: CommandClient, tmp_path: Path) -> None:
     _program(tmp_path, "sbatch", f"echo {OWN}")
     assert slurm.submit("#!/bin/sh\n") == OWN
+
+
+@pytest.mark.parametrize(
+    ("kept", "uid", "hidden"),
+    [
+        ("jobs", 1000, True),
+        ("accounts,jobs,users", 1000, True),
+        ("none", 1000, False),
+        ("accounts,nodes", 1000, False),
+        ("jobs", 0, False),
+        ("jobs", 64030, False),
+    ],
+)
+def test_with_private_jobs_only_root_and_slurms_own_account_see_others(kept: str, uid: int, hidden: bool) -> None:
+    assert hides_others_jobs({"PrivateData": kept, "SlurmUser": "slurm(64030)"}, uid) is hidden
+
+
+def test_a_configuration_that_does_not_say_it_hides_nothing() -> None:
+    assert not hides_others_jobs({}, 1000)
