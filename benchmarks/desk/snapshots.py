@@ -13,8 +13,19 @@ from benchmarks.desk.shapes import HOUR_S
 from benchmarks.desk.trainer import CHECKPOINTS, KILL_SWITCH, REVISION
 from benchmarks.desk.world import EVERYBODYS_BYTES, SCRATCH_BYTES, SCRATCH_INODES, World
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.observed import Channel, Clock, CronJob, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
-from opsctl.monitoring.snapshot import Part, Published, Snapshot
+from opsctl.monitoring.snapshot import (
+    Channel,
+    Clock,
+    CronJob,
+    CronSeen,
+    FaultyCheckpoint,
+    Part,
+    PartitionNodes,
+    Published,
+    Purge,
+    Snapshot,
+    Space,
+)
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.config.schema import ExpectTable, WatchTable
 from opsctl.run.state.kill_switch import KillSwitchState

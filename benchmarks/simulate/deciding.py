@@ -23,7 +23,7 @@ from opsctl.diagnosis.probe.verdict import Expected
 from opsctl.diagnosis.probe.verdict import judge as judge_probe
 from opsctl.jobs.runner.hang_watch import Silence, is_hung, next_look_s
 from opsctl.jobs.runner.stacks import Taken
-from opsctl.monitoring.checks.slow_node import PARTS, SlowNode, slow_nodes
+from opsctl.monitoring.checks.nodes import PARTS, SlowNode, slow_nodes
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.slurm.nodes import Node

@@ -192,7 +192,7 @@ def _see_to_nodes(run: RunView, snapshot: Snapshot, detectors: Sequence[Detector
     from opsctl.diagnosis.nodes.node_evidence import append_node_evidence, read_node_evidence
     from opsctl.diagnosis.nodes.watch_evidence import slow_evidence
     from opsctl.monitoring import registry
-    from opsctl.monitoring.checks.slow_node import slow_nodes
+    from opsctl.monitoring.checks.nodes import slow_nodes
     from opsctl.monitoring.runner import settings_of
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for
@@ -225,7 +225,7 @@ def _tell_all(told: Sequence[tuple[RunView, Snapshot, Sequence[Finding]]], detec
     from opsctl.monitoring.finding import exit_code
 
     here = [one for one in told if one[0].paths.output.is_dir()]
-    of_desk = {one.name for one in detectors if one.is_of_desk}
+    of_desk = {one.name for one in detectors if one.is_shared}
     shares = told_once([findings for _, _, findings in here], [ear_of(run) for run, _, _ in here], of_desk)
     with ThreadPoolExecutor(8) as pool:
         for (run, snapshot, found), share in zip(here, shares, strict=True):

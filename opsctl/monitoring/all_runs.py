@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from opsctl.core.dirwalk.file_system import FileSystems
 from opsctl.monitoring.check import Detector, run_detectors
-from opsctl.monitoring.checks import training
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import (
     Finding,
     PrintedFinding,
@@ -115,7 +115,7 @@ def findings_in(look: RunLook, detectors: Iterable[Detector]) -> list[Finding]:
     except Exception as error:  # a fault of ours, or of its run file, must not blind who watches to the other runs
         return [Finding(CHECK, Severity.UNKNOWN, f"{look.name} cannot be looked at: {in_words(error)}")]
     is_missed = look.snapshot.was_submitted or look.snapshot.checkpoint is not None
-    return [one for one in found if is_missed or one.check != training.CHECK]
+    return [one for one in found if is_missed or one.check != training.name]
 
 
 def printed_run(look: RunLook, findings: Sequence[Finding]) -> PrintedRun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from opsctl.monitoring.observed import Channel
+from opsctl.monitoring.snapshot import Channel
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.alerts import channels_seen
 

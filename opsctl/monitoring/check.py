@@ -1,22 +1,24 @@
-"""What a check is: a name, a pure function of a snapshot and the run's settings, and what of a snapshot it looks at."""
+"""A check: a name, a pure function of a snapshot and the run's settings, and the parts of a snapshot that it reads."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from inspect import cleandoc
 
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.schema import ExpectTable, WatchTable
 from opsctl.run.logs.pulse import words_of
 from opsctl.run.logs.records import Saying
+from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.save_schedule import SaveSchedule
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the run file says that checks need."""
+    """The values of the run file that checks need."""
 
     name: str  # of the run
     team: str  # whom an alert names
@@ -31,6 +33,11 @@ class Settings:
     global_batch_size: int | None = None  # samples of an iteration, after the ramp
     array: str = ""  # the tasks of a chain, as sbatch takes them; empty: not known
 
+    def seconds_of(self, key: str) -> float | None:
+        """Return a duration of `[watch]` in seconds; None where it is not set."""
+        written = getattr(self.watch, key)
+        return None if written is None else float(parse_duration_s(written))
+
 
 _NOTHING = Part(0)
 
@@ -40,15 +47,15 @@ class Detector:
     """One check."""
 
     name: str  # what its findings' `check` says
-    find: Callable[[Snapshot, Settings], list[Finding]]  # empty when there is nothing to say
-    needs: Part  # all that `find` and `blind` look at
+    find: Callable[[Snapshot, Settings], list[Finding]]  # empty when there is nothing to report
+    needs: Part  # all that `find` and `blind` read
     help: str = ""  # of its command `opsctl watch NAME`; without one it has no command
-    can_do_without: Part = _NOTHING  # of `needs`: without these it still tells what it sees, and says what it does not
-    blind: Callable[[Snapshot], str] | None = None  # why else it can say nothing at all; empty when it can
-    is_of_desk: bool = False  # it looks at what all runs share, and finds the same in each of them
+    can_do_without: Part = _NOTHING  # of `needs`: without these it still reports what it sees
+    blind: Callable[[Snapshot], str] | None = None  # why else it can find nothing at all; empty when it can
+    is_shared: bool = False  # it reads what all runs share, and finds the same in each of them
 
     def why_blind(self, snapshot: Snapshot) -> str:
-        """Why it can say nothing at all, good or bad; empty when it can."""
+        """Return why it can find nothing at all, good or bad; empty when it can."""
         needed = self.needs & ~self.can_do_without
         if snapshot.blind is not None and Part.QUEUE in needed:
             return snapshot.blind
@@ -57,13 +64,33 @@ class Detector:
         return snapshot.problem_of(needed) or (self.blind(snapshot) if self.blind else "")
 
 
+def check(
+    needs: Part,
+    *,
+    can_do_without: Part = _NOTHING,
+    blind: Callable[[Snapshot], str] | None = None,
+    is_shared: bool = False,
+) -> Callable[[Callable[[Snapshot, Settings], Iterable[Finding]]], Detector]:
+    """Make a function the check of its name; its docstring is the help of `opsctl watch NAME`. See `Detector`."""
+
+    def detector(function: Callable[[Snapshot, Settings], Iterable[Finding]]) -> Detector:
+        name = function.__name__
+
+        def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
+            return [replace(one, check=name) for one in function(snapshot, settings)]
+
+        return Detector(name, find, needs, cleandoc(function.__doc__ or ""), can_do_without, blind, is_shared)
+
+    return detector
+
+
 def needs_of(detectors: Iterable[Detector]) -> Part:
-    """All that they look at together."""
+    """Return all parts that they read."""
     return functools.reduce(Part.__or__, (detector.needs for detector in detectors), _NOTHING)
 
 
 def run_detectors(detectors: Iterable[Detector], snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """What they find, in their order. Of one that is blind: one UNKNOWN finding that says why."""
+    """Return what they find, in their order. A blind one has one UNKNOWN finding with the reason."""
     return [finding for detector in detectors for finding in _found(detector, snapshot, settings)]
 
 
@@ -71,20 +98,20 @@ def _found(detector: Detector, snapshot: Snapshot, settings: Settings) -> list[F
     why = detector.why_blind(snapshot)
     if not why:
         return detector.find(snapshot, settings)
-    # The watchdog's own words: checks that are blind for one reason say one thing.
+    # The watchdog's own words: checks that are blind for one reason report one line.
     words = words_of(Saying(name=settings.name, state="blind", detail=why))
     return [Finding(detector.name, Severity.UNKNOWN, words)]
 
 
 def can_tell(key: str, findings: Iterable[Finding], checks: Collection[str]) -> bool:
-    """Whether a look at `checks`, which found `findings`, says that what had this key is over when it is not found.
+    """Return True if a run of `checks`, which found `findings`, shows that the finding `key` is over when it is absent.
 
-    It does not when the check was not among them, or could not see: an UNKNOWN finding speaks for its own key, and for
+    False if its check was not among them, or could not see: an UNKNOWN finding counts for its own key, and for
     all keys that begin with it: of the whole check, or of one subject (`filesystem:/scratch` for
     `filesystem:/scratch bytes`).
     """
-    check = key.partition(":")[0]
-    if check not in checks:
+    name = key.partition(":")[0]
+    if name not in checks:
         return False
     unknown = {one.key for one in findings if one.severity is Severity.UNKNOWN}
-    return not (check in unknown or any(key == one or key.startswith(f"{one} ") for one in unknown))
+    return not (name in unknown or any(key == one or key.startswith(f"{one} ") for one in unknown))

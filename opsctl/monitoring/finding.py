@@ -1,11 +1,12 @@
-"""What a check found, and how bad that is in Nagios's terms."""
+"""Findings of checks, with Nagios's severities, and numbers in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -60,6 +61,24 @@ class Finding:
         return f"{self.check}:{self.subject}" if self.subject else self.check
 
 
+def finding(
+    severity: Severity,
+    text: str,
+    subject: str = "",
+    *,
+    since: datetime | None = None,
+    evidence: Iterable[str] = (),
+    todo: str = "",
+    alert: str | None = None,
+) -> Finding:
+    """Return a finding of the check that runs, which `check.check` names. Empty lines of `evidence` are left out."""
+    return Finding("", severity, text, alert, subject, since, tuple(filter(None, evidence)), todo)
+
+
+warning = partial(finding, Severity.WARNING)
+critical = partial(finding, Severity.CRITICAL)
+
+
 class PrintedFinding(Struct, frozen=True, kw_only=True):
     """One line of one check."""
 
@@ -100,3 +119,23 @@ def worst_of(findings: Iterable[Finding]) -> Severity:
 def exit_code(findings: Iterable[Finding]) -> int:
     """That of the worst finding, 0 without any."""
     return int(worst_of(findings))
+
+
+def length_words(length: timedelta | float) -> str:
+    """Return `45 s`, `30 min`, `2.2 h` or `3.1 days`; a number is in seconds."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 120 * 60:
+        return f"{int(seconds // 60)} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def percent_words(share: float) -> str:
+    """Return `84.2 %` for 0.842."""
+    return f"{100 * share:.3g} %"
+
+
+def since_words(moment: datetime) -> str:
+    """Return `since 2022-04-28 09:15`, in local time."""
+    return f"since {moment.astimezone().strftime('%Y-%m-%d %H:%M')}"

@@ -1,83 +1,26 @@
-"""All checks: `opsctl status` shows what they find, `opsctl watch` runs those that have a command."""
+"""All checks: `opsctl status` shows what they find, `opsctl watch NAME` runs one of them."""
 
 from __future__ import annotations
 
 from opsctl.monitoring.check import Detector
-from opsctl.monitoring.checks import (
-    backups,
-    brake,
-    channels,
-    checkpoint_age,
-    checkpoint_files,
-    checkpoints,
-    clocks,
-    cron,
-    cron_jobs,
-    filesystem,
-    filling,
-    gradients,
-    hub_sync,
-    identity,
-    kill_switch,
-    lease,
-    loss_nan,
-    loss_spike,
-    loss_stuck,
-    must_run,
-    nodes,
-    purge,
-    queue,
-    revision,
-    silence,
-    skipped,
-    slow_node,
-    spare_nodes,
-    speed,
-    spike_guard,
-    throughput,
-    training,
-    unpublished,
-    waiting,
-)
+from opsctl.monitoring.checks.checkpoints import backups, checkpoint_age, checkpoint_files, checkpoints, hub_sync
+from opsctl.monitoring.checks.disk import filesystem, filling, purge
+from opsctl.monitoring.checks.loss import gradients, loss_nan, loss_spike, loss_stuck, skipped, spike_guard
+from opsctl.monitoring.checks.nodes import clocks, nodes, slow_node, spare_nodes
+from opsctl.monitoring.checks.records import identity, kill_switch, lease, revision, unpublished
+from opsctl.monitoring.checks.services import channels, cron, cron_jobs
+from opsctl.monitoring.checks.speed import silence, speed, throughput
+from opsctl.monitoring.checks.training import brake, must_run, queue, training, waiting
 
 #: In the order in which equally bad findings are shown.
 DETECTORS: tuple[Detector, ...] = (
-    training.DETECTOR,
-    must_run.DETECTOR,
-    waiting.DETECTOR,
-    queue.DETECTOR,
-    revision.DETECTOR,
-    checkpoints.DETECTOR,
-    identity.DETECTOR,
-    lease.DETECTOR,
-    nodes.DETECTOR,
-    spare_nodes.DETECTOR,
-    slow_node.DETECTOR,
-    silence.DETECTOR,
-    speed.DETECTOR,
-    throughput.DETECTOR,
-    loss_nan.DETECTOR,
-    loss_spike.DETECTOR,
-    spike_guard.DETECTOR,
-    loss_stuck.DETECTOR,
-    gradients.DETECTOR,
-    skipped.DETECTOR,
-    checkpoint_age.DETECTOR,
-    checkpoint_files.DETECTOR,
-    backups.DETECTOR,
-    brake.DETECTOR,
-    filesystem.DETECTOR,
-    filling.DETECTOR,
-    purge.DETECTOR,
-    cron.DETECTOR,
-    cron_jobs.DETECTOR,
-    hub_sync.DETECTOR,
-    channels.DETECTOR,
-    clocks.DETECTOR,
-    kill_switch.DETECTOR,
-    unpublished.DETECTOR,
+    *(training, must_run, waiting, queue, revision, checkpoints, identity, lease),
+    *(nodes, spare_nodes, slow_node, silence, speed, throughput),
+    *(loss_nan, loss_spike, spike_guard, loss_stuck, gradients, skipped),
+    *(checkpoint_age, checkpoint_files, backups, brake, filesystem, filling, purge),
+    *(cron, cron_jobs, hub_sync, channels, clocks, kill_switch, unpublished),
 )
-#: Commands for several checks that one asks together: name -> (help, checks).
+#: Commands for several checks that a user asks together: name -> (help, checks).
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "progress": (
         "Does the training get on? Its log, speed, loss, gradients, checkpoints and attempts in one look.",
@@ -90,5 +33,5 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def command_name(name: str) -> str:
-    """What one types after `opsctl watch` for this check: `checkpoint-age`."""
+    """Return the command of a check after `opsctl watch`: `checkpoint-age`."""
     return name.replace("_", "-")

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.monitoring.observed import CronJob, CronSeen
+from opsctl.monitoring.snapshot import CronJob, CronSeen
 from opsctl.run.state.scheduler import CronPaths, JobHistory, heartbeat, histories, read_chain, read_runs
 
 

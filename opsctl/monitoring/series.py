@@ -1,14 +1,27 @@
-"""Stretches of the newest iterations, as the checks of loss and speed compare them. Pure."""
+"""Stretches of the newest iterations, statistics that a few odd values do not move, and jumps of the loss. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from trainer.formats.logs.training_line import TrainingLine
 
 #: What came to pass and is over is told for so many seconds of training more, so that whoever looks hourly meets it.
 TOLD_FOR_S = 6 * 3600.0
+#: Of the median absolute deviation, to be the standard deviation of what is normally distributed.
+NORMAL = 1.4826
+#: Points that `slope` looks at: all pairs of them.
+_MOST_POINTS = 48
+#: Usual lines that say what is usual, how many that needs, and after how many the word is renewed.
+USUAL, USUAL_LEAST, RENEWED = 100, 20, 10
+#: Above the usual loss by so many of its standard deviations, and by this share of it, is no chance.
+DEVIATIONS, SHARE = 8.0, 0.1
+#: One line alone is told only when it is above by this share; else it takes two among so many.
+ALONE, AMONG = 0.5, 5
+#: So many lines in a row at the usual end it.
+BACK = 10
 
 
 def finite(value: float | None) -> float | None:
@@ -66,3 +79,94 @@ def span_words(lines: Sequence[TrainingLine]) -> str:
     """Which iterations these are: `iterations 31000 to 31020`."""
     first, last = lines[0].iteration, lines[-1].iteration
     return f"iteration {last}" if first == last else f"iterations {first} to {last}"
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value that `share` of `values` are not above, between two of them where it falls there. Needs one value."""
+    known = sorted(values)
+    place = share * (len(known) - 1)
+    low = int(place)
+    high = min(low + 1, len(known) - 1)
+    return known[low] + (known[high] - known[low]) * (place - low)
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median. Needs one value."""
+    return quantile(values, 0.5)
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation as the median absolute deviation tells it. Needs one value."""
+    centre = middle(values)
+    return NORMAL * middle(abs(value - centre) for value in values)
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """How much y grows for each unit of x: the median over all pairs (Theil-Sen). None of fewer than two moments."""
+    step = max(1, -(-len(points) // _MOST_POINTS))
+    few = points[::-1][::step]
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for place, later in enumerate(few)
+        for earlier in few[place + 1 :]
+        if later[0] != earlier[0]
+    ]
+    return middle(slopes) if slopes else None
+
+
+@dataclass(frozen=True)
+class Excursion:
+    """Lines of the log in which the loss is far above what it was."""
+
+    first: int  # place in the series of the first line above
+    last: int  # of the last one above, so far
+    above: int  # how many are
+    usual: float  # the loss before
+    peak: float
+    is_over: bool = False
+
+
+def excursions(series: Sequence[TrainingLine]) -> list[Excursion]:
+    """Return all in the series, oldest first. What is usual follows from the usual lines before a line."""
+    found: list[Excursion] = []
+    usual: list[float] = []
+    centre = 0.0
+    deviations: float | None = None  # of `usual`; only worked out where a line asks for it
+    # By iteration, not by place: an excursion begins at the same line also when the series has moved on.
+    width = RENEWED * middle(steps(series[-USUAL:])) if series else 1.0
+    renewed_in: float | None = None
+    open_one: Excursion | None = None
+    for place, line in enumerate(series):
+        loss = finite(line.loss)
+        if loss is None:
+            continue
+        block = line.iteration // width
+        if block != renewed_in and open_one is None and len(usual) >= USUAL_LEAST:
+            usual = usual[-USUAL:]
+            centre = middle(usual)
+            deviations, renewed_in = None, block
+        is_above = len(usual) >= USUAL_LEAST and loss > (1.0 + SHARE) * centre
+        if is_above:
+            deviations = DEVIATIONS * spread(usual) if deviations is None else deviations
+            is_above = loss > centre + deviations
+        if is_above:
+            if open_one is None:
+                open_one = Excursion(place, place, 1, centre, loss)
+            else:
+                open_one = replace(open_one, last=place, above=open_one.above + 1, peak=max(open_one.peak, loss))
+            continue
+        if open_one is not None:
+            if place - open_one.last < BACK:
+                continue
+            found.append(replace(open_one, is_over=True))
+            open_one = None
+        usual.append(loss)
+    if open_one is not None:
+        found.append(open_one)
+    return [one for one in found if _is_told(one)]
+
+
+def _is_told(one: Excursion) -> bool:
+    if one.above >= 2:
+        return one.above * AMONG >= one.last - one.first
+    return one.peak > (1.0 + ALONE) * one.usual

@@ -16,7 +16,7 @@ import pytest
 from opsctl.diagnosis.nodes.exclusion_list import own_place
 from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
 from opsctl.diagnosis.nodes.node_samples import last_samples, rank_timings
-from opsctl.monitoring.checks.slow_node import PARTS, SECONDS, slow_nodes
+from opsctl.monitoring.checks.nodes import PARTS, SECONDS, slow_nodes
 from opsctl.slurm.nodes import expand_nodes
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import RunningCluster, wait_until

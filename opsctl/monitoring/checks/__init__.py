@@ -1,1 +1,1 @@
-"""One check a module, each with its `DETECTOR`; `opsctl.monitoring.registry` lists them."""
+"""Checks by subject, each a function with `@check`; `opsctl.monitoring.registry` lists them."""

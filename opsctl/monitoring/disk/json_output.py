@@ -14,7 +14,7 @@ from opsctl.core.dirwalk.sequential import Walked
 from opsctl.core.units import bytes_words, count_words
 from opsctl.monitoring.disk.purging import Purged, Sum
 from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, Row, rows
-from opsctl.monitoring.quantities import length_words
+from opsctl.monitoring.finding import length_words
 from opsctl.run.state.space import SpaceLine
 from trainer.formats.json_text import Moment
 

@@ -9,8 +9,7 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.monitoring.gather.asked import Asked, changed_at
-from opsctl.monitoring.observed import FarCopies, LostCopy, Overdue
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import FarCopies, LostCopy, Overdue, Snapshot
 from opsctl.run.checkpoints.backups import BackedUp, What, digest_here, read_backups, where_full
 from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.paths import RunPaths

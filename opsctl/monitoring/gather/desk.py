@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 from opsctl.monitoring.channels import channels_of
 from opsctl.monitoring.gather.asked import Asked
-from opsctl.monitoring.observed import Clock
 from opsctl.monitoring.scheduler_state import cron_seen
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Clock, Snapshot
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.state.attempt_folder import node_clocks
 from opsctl.run.state.register import cron_folder, cron_folder_option

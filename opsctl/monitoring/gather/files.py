@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.monitoring.gather.asked import Asked, changed_at
-from opsctl.monitoring.observed import FaultyCheckpoint
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import FaultyCheckpoint, Snapshot
 from trainer.formats.checkpoint.manifest import TEMPORARY, checkpoint_folders, fault_of, latest_folder
 from trainer.formats.errors import CheckpointError
 

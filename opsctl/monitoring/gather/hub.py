@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from opsctl.monitoring.gather.asked import Asked
-from opsctl.monitoring.observed import Unsent
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Snapshot, Unsent
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS, kind_in
 from opsctl.run.config.paths import RunPaths

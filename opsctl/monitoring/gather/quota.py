@@ -12,7 +12,7 @@ from opsctl.core.account import account_name
 from opsctl.core.files.trusted import who_else_can_write
 from opsctl.core.process import ask
 from opsctl.monitoring.gather.quota_kinds import KINDS, Whose
-from opsctl.monitoring.observed import Space
+from opsctl.monitoring.snapshot import Space
 from opsctl.run.config.profile import quota_command, site_watch_table
 
 TIMEOUT_S = 10.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from opsctl.core.dirwalk.file_system import mount_point_of
-from opsctl.monitoring.observed import Space
+from opsctl.monitoring.snapshot import Space
 
 _KIB = 1024
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "k", "m", "g", "t", "p", "e"))}

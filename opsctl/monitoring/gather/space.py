@@ -16,8 +16,7 @@ from opsctl.core.files.trusted import listed_within, opened_folder
 from opsctl.monitoring.gather.asked import Asked
 from opsctl.monitoring.gather.quota import quotas
 from opsctl.monitoring.gather.walk import walked
-from opsctl.monitoring.observed import Purge, Space
-from opsctl.monitoring.snapshot import Part, Snapshot
+from opsctl.monitoring.snapshot import Part, Purge, Snapshot, Space
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import watch_table
 from opsctl.run.config.schema import WatchTable

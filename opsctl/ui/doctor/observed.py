@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.core.dirwalk.file_system import Filled
-from opsctl.monitoring.observed import CronSeen
+from opsctl.monitoring.snapshot import CronSeen
 from opsctl.run.config.schema import RunFile
 from opsctl.run.environments.checking import Discrepancy
 

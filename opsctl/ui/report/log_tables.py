@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from opsctl.core.units import count_words
-from opsctl.monitoring.robust import middle, quantile
+from opsctl.monitoring.series import middle, quantile
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.report.curves import LATEST_S, Course
 from opsctl.ui.report.eta import Arrival, arrival

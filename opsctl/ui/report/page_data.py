@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from opsctl.monitoring.excursions import excursions
+from opsctl.monitoring.series import excursions
 from opsctl.ui.report.curves import SAVE, SPIKE, Course, Mark
 from opsctl.ui.report.downsample import kept
 from opsctl.ui.report.rows import AXES, CURVES, Rows, Superseded

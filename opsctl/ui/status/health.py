@@ -13,7 +13,7 @@ from opsctl.core.timestamps import iso, to_the_second
 from opsctl.diagnosis.carbon.brief import EnergySeen
 from opsctl.diagnosis.goodput.brief import GoodputSeen
 from opsctl.jobs.evaluation.brief import EvaluationSeen
-from opsctl.monitoring.observed import Channel, CronSeen
+from opsctl.monitoring.snapshot import Channel, CronSeen
 from opsctl.run.state.alerts import Remembered, Silence
 from opsctl.run.state.chains import Cancel, Chain, resting
 from opsctl.ui.status.durations import rough, since

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from opsctl.core.output import printable, shortened
-from opsctl.monitoring.checks.training import CHECK as TRAINING
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity
 from opsctl.run.attempts.ending import AS_PLANNED
 from opsctl.ui.status.colours import BOLD, RED, YELLOW, paint
@@ -87,7 +87,7 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str =
     steps = list(_STOPPED if is_stopped else _BY_STATE.get(overview.state, _RUNNING))
     # That a stopped training does not run needs no triage; any other critical finding does.
     critical = [one.finding.check for one in findings if one.severity is Severity.CRITICAL]
-    if any(not (is_stopped and check == TRAINING) for check in critical):
+    if any(not (is_stopped and check == training.name) for check in critical):
         steps = [*_SICK, *steps]
     if switch is not None and switch.is_triggered and overview.state not in ("finished", "unsubmitted"):
         steps = [Step("opsctl kill-switch deactivate", "nothing trains before that"), *steps]

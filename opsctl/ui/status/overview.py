@@ -9,8 +9,8 @@ from pathlib import Path
 
 from opsctl.monitoring import registry
 from opsctl.monitoring.check import Detector, Settings, run_detectors
-from opsctl.monitoring.checks import training
-from opsctl.monitoring.checks.silence import Standstill, standstill
+from opsctl.monitoring.checks.speed import Standstill, standstill
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.logs.measurements import training_left_s
@@ -125,6 +125,6 @@ def findings(
         one
         for one in found
         if one.severity in (Severity.WARNING, Severity.CRITICAL)
-        and (overview.seen.was_submitted or one.check != training.CHECK)
+        and (overview.seen.was_submitted or one.check != training.name)
     ]
     return sorted(shown, key=lambda one: -one.severity.weight)

@@ -10,9 +10,8 @@ from datetime import timedelta
 import pytest
 
 from opsctl.monitoring.check import Settings, run_detectors
-from opsctl.monitoring.observed import Clock, Space
 from opsctl.monitoring.registry import DETECTORS
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Clock, Snapshot, Space
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.logs.records import Measured
 from opsctl.slurm.nodes import Node

@@ -10,9 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from opsctl.cli.metrics import command
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.metrics import RUN_LABELS, Reading, metrics_text
-from opsctl.monitoring.observed import Channel, Space
 from opsctl.monitoring.runner import gather
-from opsctl.monitoring.snapshot import Part, Snapshot
+from opsctl.monitoring.snapshot import Channel, Part, Snapshot, Space
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING
 from tests.unit.monitoring.run_folder import slurm, troubled_run
 

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.core.files.trusted import Untrusted
 from opsctl.monitoring.check import Detector
-from opsctl.monitoring.checks import revision
+from opsctl.monitoring.checks.records import revision
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.registry import DETECTORS
 from opsctl.monitoring.runner import gather, pulse_lines, settings_of
@@ -47,7 +47,7 @@ QUIET |= {"checkpoint_age", "checkpoint_files", "hub_sync", "backups", "spike_gu
     "detector", [one for one in DETECTORS if one.name not in QUIET], ids=lambda detector: detector.name
 )
 def test_a_check_finds_the_same_when_only_what_it_asks_for_is_gathered(detector: Detector, tmp_path: Path) -> None:
-    run, job = troubled_run(tmp_path, damaged=detector is revision.DETECTOR)
+    run, job = troubled_run(tmp_path, damaged=detector is revision)
     everything, asked = (gather(run, slurm([job]), parts) for parts in (Part.ALL, detector.needs))
     found = detector.find(everything, settings_of(run))
     assert found and {one.check for one in found} == {detector.name}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from opsctl.monitoring.checks.cron import LATE
-from opsctl.monitoring.quantities import length_words
+from opsctl.monitoring.checks.services import LATE
+from opsctl.monitoring.finding import length_words
 from opsctl.ui.doctor.check import Check, Result, missing, ok, optional, unknown
 from opsctl.ui.doctor.observed import Seen
 

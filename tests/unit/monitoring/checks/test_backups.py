@@ -6,10 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import backups
+from opsctl.monitoring.checks.checkpoints import backups
 from opsctl.monitoring.finding import Finding, Severity
-from opsctl.monitoring.observed import FarCopies, LostCopy, Overdue
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import FarCopies, LostCopy, Overdue, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

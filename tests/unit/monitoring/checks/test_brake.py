@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import brake
+from opsctl.monitoring.checks.training import brake
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt

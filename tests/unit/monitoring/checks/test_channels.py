@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import channels
+from opsctl.monitoring.checks.services import channels
 from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.observed import Channel
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Channel, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

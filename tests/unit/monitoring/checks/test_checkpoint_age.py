@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace as replace_in
 
 from opsctl.monitoring.check import Settings, run_detectors
-from opsctl.monitoring.checks import checkpoint_age
+from opsctl.monitoring.checks.checkpoints import checkpoint_age
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.checkpoints.inventory import Checkpoint
@@ -35,7 +35,7 @@ def found(saved_h: float, running_h: float = 50, settings: Settings = BLOOM, **s
         checkpoint_at=NOW - timedelta(hours=saved_h),
         **seen,  # type: ignore[arg-type]
     )
-    return run_detectors([checkpoint_age.DETECTOR], snapshot, settings)
+    return run_detectors([checkpoint_age], snapshot, settings)
 
 
 def test_an_overdue_save_is_found_within_an_hour_and_is_critical_later() -> None:
@@ -94,4 +94,4 @@ def test_a_state_that_is_not_finite_is_critical_also_after_its_job_until_there_i
         assert refused.why in finding.text
     later = Checkpoint(Path("/c/global_step30101"), 30_101, 1)
     snapshot = Snapshot(NOW, (), was_submitted=True, checkpoint=later, measured=measured)
-    assert run_detectors([checkpoint_age.DETECTOR], snapshot, BLOOM) == []
+    assert run_detectors([checkpoint_age], snapshot, BLOOM) == []

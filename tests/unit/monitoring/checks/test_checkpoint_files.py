@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import checkpoint_files
+from opsctl.monitoring.checks.checkpoints import checkpoint_files
 from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.observed import FaultyCheckpoint
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import FaultyCheckpoint, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import checkpoints
+from opsctl.monitoring.checks.checkpoints import checkpoints
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.checkpoints.inventory import Checkpoint

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import clocks
-from opsctl.monitoring.observed import Clock
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.checks.nodes import clocks
+from opsctl.monitoring.snapshot import Clock, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

@@ -7,10 +7,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from opsctl.monitoring.check import Settings, run_detectors
-from opsctl.monitoring.checks import cron
+from opsctl.monitoring.checks.services import cron
 from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.observed import CronSeen
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import CronSeen, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 
@@ -18,7 +17,7 @@ SEEN = CronSeen("/cron", is_started=True, carried_by="job 9 of ana", heartbeat_a
 
 
 def found(seen: CronSeen | None) -> list[tuple[Severity, str]]:
-    findings = run_detectors([cron.DETECTOR], Snapshot(NOW, cron=seen), Settings("demo", "us"))
+    findings = run_detectors([cron], Snapshot(NOW, cron=seen), Settings("demo", "us"))
     return [(one.severity, one.text) for one in findings]
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import cron_jobs
-from opsctl.monitoring.observed import CronJob, CronSeen
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.checks.services import cron_jobs
+from opsctl.monitoring.snapshot import CronJob, CronSeen, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

@@ -7,10 +7,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from opsctl.monitoring.check import Settings, can_tell
-from opsctl.monitoring.checks import filesystem
+from opsctl.monitoring.checks.disk import filesystem
 from opsctl.monitoring.finding import Finding, Severity
-from opsctl.monitoring.observed import Space
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Snapshot, Space
 from opsctl.run.config.schema import WatchTable
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW

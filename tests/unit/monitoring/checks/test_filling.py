@@ -6,10 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import filling
+from opsctl.monitoring.checks.disk import filling
 from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.observed import Space
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Snapshot, Space
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import gradients
+from opsctl.monitoring.checks.loss import gradients
 from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING

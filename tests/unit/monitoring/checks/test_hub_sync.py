@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import hub_sync
+from opsctl.monitoring.checks.checkpoints import hub_sync
 from opsctl.monitoring.finding import Finding, Severity
-from opsctl.monitoring.observed import Unsent
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Snapshot, Unsent
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import identity
+from opsctl.monitoring.checks.records import identity
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot, Whereabouts
 from opsctl.run.state.identity import Place, Standing

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import kill_switch
+from opsctl.monitoring.checks.records import kill_switch
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.state.kill_switch import KillSwitchState

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import lease, training
+from opsctl.monitoring.checks.records import lease
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.state.lease import Seen

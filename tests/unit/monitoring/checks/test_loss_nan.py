@@ -7,7 +7,7 @@ import math
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import loss_nan
+from opsctl.monitoring.checks.loss import loss_nan
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing

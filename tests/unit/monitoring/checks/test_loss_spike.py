@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import loss_spike
+from opsctl.monitoring.checks.loss import loss_spike
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing

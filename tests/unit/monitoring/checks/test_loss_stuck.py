@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import loss_stuck
+from opsctl.monitoring.checks.loss import loss_stuck
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing

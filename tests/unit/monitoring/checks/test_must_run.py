@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from opsctl.monitoring.check import Detector, Settings, run_detectors
-from opsctl.monitoring.checks import must_run
+from opsctl.monitoring.checks.training import must_run
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt
@@ -24,7 +24,7 @@ def found(*jobs: Job, settings: Settings = MUST, idle_min: float = 60, **seen: o
     ended = NOW - timedelta(minutes=idle_min)
     last = Attempt(number=1, id="a", job_id=1, opened_at=ended - timedelta(hours=20), closed_at=ended, reason="failed")
     snapshot = Snapshot(NOW, jobs, was_submitted=True, attempts=(last,), **seen)  # type: ignore[arg-type]
-    detector: Detector = must_run.DETECTOR
+    detector: Detector = must_run
     return run_detectors([detector], snapshot, settings)
 
 

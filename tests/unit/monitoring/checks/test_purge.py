@@ -7,10 +7,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import purge
+from opsctl.monitoring.checks.disk import purge
 from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.observed import Purge
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.snapshot import Purge, Snapshot
 from opsctl.run.config.schema import WatchTable
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW

@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import queue
-from opsctl.monitoring.observed import CronSeen
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.checks.training import queue
+from opsctl.monitoring.snapshot import CronSeen, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.kill_switch import KillSwitchState

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import revision, training
+from opsctl.monitoring.checks.records import revision
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from tests.unit.monitoring.jobs import NOW, RUNNING

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import silence
+from opsctl.monitoring.checks.speed import silence
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt

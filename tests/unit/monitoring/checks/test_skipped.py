@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import skipped
+from opsctl.monitoring.checks.loss import skipped
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.config.schema import WatchTable
 from tests.facts import missing

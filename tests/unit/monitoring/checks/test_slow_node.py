@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks.slow_node import DETECTOR, _middle_without, slow_nodes
+from opsctl.monitoring.checks.nodes import _middle_without, slow_node, slow_nodes
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.config.schema import WatchTable
 from tests.facts import missing
@@ -69,9 +69,9 @@ def test_only_the_slow_node_is_named(name: str, timings: list[RankTiming], expec
 
 def test_a_run_looks_for_nodes_that_are_three_percent_slower_unless_its_file_says_otherwise() -> None:
     snapshot = Snapshot(NOW, timings=tuple(timed(48, lambda node, _: 1.045 if node == 17 else 1.0, noise=0.005)))
-    assert [one.subject for one in DETECTOR.find(snapshot, Settings("demo", "us"))] == ["n17"]
+    assert [one.subject for one in slow_node.find(snapshot, Settings("demo", "us"))] == ["n17"]
     allowed = Settings("demo", "us", watch=WatchTable(slower_node_percent=6.0))
-    assert DETECTOR.find(snapshot, allowed) == []
+    assert slow_node.find(snapshot, allowed) == []
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [(16, []), (18, ["n0"])])
@@ -112,7 +112,7 @@ def test_a_slow_node_of_such_a_pipeline_is_named() -> None:
 
 def test_a_finding_has_the_numbers_and_the_commands_to_type() -> None:
     timings = tuple(timed(4, lambda node, _: 1.5 if node == 2 else 1.0, noise=0.0))
-    (found,) = DETECTOR.find(Snapshot(NOW, timings=timings), Settings("demo", "us"))
+    (found,) = slow_node.find(Snapshot(NOW, timings=timings), Settings("demo", "us"))
     assert found.key == "slow_node:n2" and missing(found.todo, "opsctl exclude add n2") == []
     assert missing(found.text, "n2", "3 s", "1.50 times", "2 s", "3 nodes", "20 to 60") == []
 

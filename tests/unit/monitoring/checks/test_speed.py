@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import speed
+from opsctl.monitoring.checks.speed import speed
 from opsctl.monitoring.finding import Finding
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt

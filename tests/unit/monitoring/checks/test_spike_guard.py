@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import spike_guard
+from opsctl.monitoring.checks.loss import spike_guard
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Snapshot
 from tests.facts import missing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import throughput
+from opsctl.monitoring.checks.speed import throughput
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.config.schema import ExpectTable, WatchTable
 from tests.facts import missing

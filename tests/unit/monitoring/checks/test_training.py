@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import training
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity, exit_code
 from opsctl.monitoring.runner import pulse_lines
 from opsctl.monitoring.snapshot import Snapshot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import unpublished
+from opsctl.monitoring.checks.records import unpublished
 from opsctl.monitoring.snapshot import Published, Snapshot
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW, RUNNING

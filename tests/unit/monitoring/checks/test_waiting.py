@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks import waiting
+from opsctl.monitoring.checks.training import earlier_waits_s, waiting
 from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.idle import earlier_waits_s
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.schema import WatchTable

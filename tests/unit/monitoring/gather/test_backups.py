@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.monitoring.observed import FarCopies
 from opsctl.monitoring.runner import gather
-from opsctl.monitoring.snapshot import Part
+from opsctl.monitoring.snapshot import FarCopies, Part
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
 from opsctl.transfer.backups.checkpoints import Wish

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.monitoring.gather import files
-from opsctl.monitoring.observed import FaultyCheckpoint
 from opsctl.monitoring.runner import gather
-from opsctl.monitoring.snapshot import Part
+from opsctl.monitoring.snapshot import FaultyCheckpoint, Part
 from opsctl.run.state.run_view import RunView, view
 from tests.tiny_run import write_checkpoint, write_run
 from tests.unit.monitoring.run_folder import slurm

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.timestamps import now
-from opsctl.monitoring.observed import Unsent
 from opsctl.monitoring.runner import gather
-from opsctl.monitoring.snapshot import Part
+from opsctl.monitoring.snapshot import Part, Unsent
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.state.run_view import RunView, view
 from opsctl.transfer.hub.ledger import Sent, add_to_ledger

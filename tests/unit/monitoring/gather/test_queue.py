@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.core.errors import SlurmError
-from opsctl.monitoring.observed import PartitionNodes
 from opsctl.monitoring.runner import gather
-from opsctl.monitoring.snapshot import Part
+from opsctl.monitoring.snapshot import Part, PartitionNodes
 from opsctl.run.state.run_view import view
 from opsctl.slurm.nodes import Node, expand_nodes
 from tests.tiny_run import write_run

@@ -8,7 +8,7 @@ import pytest
 from opsctl.core.errors import RunFileError
 from opsctl.monitoring.gather import quota
 from opsctl.monitoring.gather.quota import OWN_FORM, parsed, quotas
-from opsctl.monitoring.observed import Space
+from opsctl.monitoring.snapshot import Space
 from opsctl.run.state.run_view import view
 from tests.tiny_run import write_run
 from tests.unit.monitoring.jobs import NOW

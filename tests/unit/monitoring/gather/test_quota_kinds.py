@@ -8,7 +8,7 @@ import pytest
 from opsctl.monitoring.gather import quota_kinds
 from opsctl.monitoring.gather.quota import quotas
 from opsctl.monitoring.gather.quota_kinds import KINDS, Whose
-from opsctl.monitoring.observed import Space
+from opsctl.monitoring.snapshot import Space
 from opsctl.run.config.schema import QUOTA_KINDS
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from opsctl.core.files.state_files import append_state
 from opsctl.core.timestamps import now
-from opsctl.monitoring.checks import training
+from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.runner import gather, settings_of
 from opsctl.monitoring.snapshot import Part
@@ -83,5 +83,5 @@ def test_a_training_that_continued_after_a_cancel_and_then_died_is_missed(
     append_state(
         run.paths.output, run.paths.cancels, Cancel(at=at, by="ann", jobs=jobs, queued_only=queued_only, chains=2)
     )
-    (finding,) = training.find(gather(run, slurm([]), training.DETECTOR.needs), settings_of(run))
+    (finding,) = training.find(gather(run, slurm([]), training.needs), settings_of(run))
     assert finding.severity is (Severity.CRITICAL if is_missed else Severity.WARNING)

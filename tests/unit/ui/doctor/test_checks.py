@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from opsctl.core.dirwalk.file_system import Filled
-from opsctl.monitoring.observed import CronSeen
+from opsctl.monitoring.snapshot import CronSeen
 from opsctl.run.config.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
 from opsctl.run.environments.checking import Discrepancy
 from opsctl.ui.doctor.check import PrintedCheck, State, examined, is_well

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.monitoring.observed import Channel, CronJob, CronSeen
+from opsctl.monitoring.snapshot import Channel, CronJob, CronSeen
 from opsctl.run.state.alerts import Silence
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
 from opsctl.ui.status.health import Desk, alerts_line, cron_line, printed_alerts, printed_cron, refill_line

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.core.output import json_text
-from opsctl.monitoring.observed import Channel
+from opsctl.monitoring.snapshot import Channel
 from opsctl.run.checkpoints.rollbacks import Pruned
 from opsctl.run.state.alert_log import Event, Message
 from opsctl.run.state.alerts import Remembered
