@@ -35,7 +35,7 @@ typedef unsigned long uint64_t;
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                                              \
     type* const name = reinterpret_cast<type*>(dynamic_shared_bytes)
 #else
-#include "../emulator/emulated.h"
+#include "emulated.h"  // tests/emulator
 #endif
 
 constexpr int warp_size = 32;

@@ -92,7 +92,7 @@ def test_it_holds_every_module_template_source_and_cron_job_and_nothing_else(whe
         assert f"{package}/py.typed" in names
     for folder, some in (
         ("templates", {"step.sh.j2"}),
-        ("csrc", {"cuda/device.cuh", "emulator/emulated.h"}),
+        ("csrc", {"cuda/device.cuh", "data/indices.cpp"}),
         ("cron", {f"hourly/{name}.slurm" for name in ("slurm-status", "progress", "refill", "requests")}),
         ("cron", {f"daily/{name}.slurm" for name in ("fs-watchdog", "checkpoint-backup", "checkpoint-rotation")}),
     ):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.emulated import ORDERS, EmulatedRunner, needs_gxx
-from tests.replayed import RECORD_VARIABLE, LaunchKeeper
+from tests.emulator.replayed import RECORD_VARIABLE, LaunchKeeper
+from tests.emulator.runner import ORDERS, EmulatedRunner, needs_gxx
 from trainer.kernels.native.cubins import cubins_for
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelRunner

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.emulated import EmulatedRunner
+from tests.emulator.runner import EmulatedRunner
 from tests.unit.trainer.kernels.test_choice import CPU, options
 from tests.unit.trainer.kernels.test_measured_choice import measured, times
 from trainer.kernels import choice

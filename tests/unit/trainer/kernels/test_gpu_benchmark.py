@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulated import EmulatedRunner, needs_gxx
+from tests.emulator.runner import EmulatedRunner, needs_gxx
 
 ROOT = Path(__file__).resolve().parents[4]
 

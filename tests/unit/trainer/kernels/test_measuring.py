@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.emulated import EmulatedRunner, needs_gxx
+from tests.emulator.runner import EmulatedRunner, needs_gxx
 from tests.unit.trainer.kernels.test_choice import CPU, options
 from trainer.kernels import measuring
 from trainer.kernels.__main__ import main

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulated import kernels_in, needs_gxx
-from tests.replayed import RECORD_VARIABLE, Sanitizer, replay
+from tests.emulator.replayed import RECORD_VARIABLE, Sanitizer, replay
+from tests.emulator.runner import kernels_in, needs_gxx
 from trainer.kernels.native.sources import csrc_folder, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.emulated import EmulatedRunner, needs_gxx
+from tests.emulator.runner import EmulatedRunner, needs_gxx
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.core.dtypes import DTYPES
 from trainer.kernels.attention import SoftmaxAttention

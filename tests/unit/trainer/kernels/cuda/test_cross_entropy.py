@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.emulated import SMALL_GPU, EmulatedRunner
+from tests.emulator.runner import SMALL_GPU, EmulatedRunner
 from tests.unit.trainer.kernels.conftest import Machine
 from tests.unit.trainer.kernels.rounding import assert_no_worse, misaligned
 from trainer.kernels.cuda.cross_entropy import CudaCrossEntropy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulated import needs_gxx
+from tests.emulator.runner import needs_gxx
 from trainer.kernels.native import libraries, toolchains
 from trainer.kernels.native.artifacts import cuda_artifact, library_artifact, own_levels
 from trainer.kernels.native.building import build

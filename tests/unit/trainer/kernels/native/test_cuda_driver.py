@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulated import needs_gxx
+from tests.emulator.runner import needs_gxx
 from trainer.kernels.native.cubins import Cubins
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelError, Launch

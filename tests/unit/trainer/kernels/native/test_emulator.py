@@ -1,4 +1,4 @@
-"""The emulator of a thread block (`csrc/emulator`, `tests.emulated`): right kernels pass, planted bugs are found."""
+"""The emulator of a thread block (`tests/emulator`): right kernels pass, planted bugs are found."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulated import ORDERS, EmulatedRunner, needs_gxx, pointer
+from tests.emulator.runner import EMULATOR, ORDERS, EmulatedRunner, needs_gxx, pointer
 from trainer.kernels.native.launching import KernelError, Launch
 
 pytestmark = needs_gxx
 
 SAMPLE = Path(__file__).with_name("sample.cu")
-PLANTED = Path(__file__).with_name("planted.cu")
+PLANTED = EMULATOR / "planted.cu"
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 

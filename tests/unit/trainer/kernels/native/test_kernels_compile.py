@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kernel_resources import RECORD, all_compiled, compiled, compiler_for, record, text_of
-from tests.emulated import kernels_in, needs_gxx
+from tests.emulator.runner import kernels_in, needs_gxx
 from trainer.kernels.native.artifacts import ARCHITECTURES
 from trainer.kernels.native.cuda_driver import _SHARED_UNASKED
 from trainer.kernels.native.resources import resources_in

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulated import needs_gxx
+from tests.emulator.runner import needs_gxx
 from trainer.kernels.native import __main__ as program
 from trainer.kernels.native import inventory
 from trainer.kernels.native.artifacts import library_artifact, own_levels

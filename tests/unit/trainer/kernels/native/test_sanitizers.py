@@ -1,4 +1,4 @@
-"""Launches replayed under sanitizers (`tests.replayed`): planted bugs are named, right kernels pass."""
+"""Launches replayed under sanitizers (`tests.emulator.replayed`): planted bugs are named, right kernels pass."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.emulated import needs_gxx
-from tests.replayed import Sanitizer, record, recording, replay
+from tests.emulator.replayed import Sanitizer, record, recording, replay
+from tests.emulator.runner import EMULATOR, needs_gxx
 from trainer.kernels.native.launching import Launch
 
 pytestmark = [needs_gxx, pytest.mark.nightly]
 
 SAMPLE = Path(__file__).with_name("sample.cu")
-PLANTED = Path(__file__).with_name("planted.cu")
+PLANTED = EMULATOR / "planted.cu"
 
 
 def address(tensor: torch.Tensor) -> c_void_p:

@@ -1,4 +1,4 @@
-// Launches that were recorded (tests/replayed.py), run again in a process with a sanitizer: `replay FILE ORDER SEED
+// Launches that were recorded (tests/emulator/replayed.py), run again in a process with a sanitizer: `replay FILE ORDER SEED
 // BLOCKS`.
 //
 // Each buffer is an allocation of its own of just its size, so that what is read or written beside it is seen. The file

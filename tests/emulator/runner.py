@@ -1,4 +1,4 @@
-"""Running CUDA kernels on the CPU: what `csrc/emulator` makes of a `.cu` file, and launches of it in a chosen order.
+"""Running CUDA kernels on the CPU: what `tests/emulator` makes of a `.cu` file, and launches of it in a chosen order.
 
     runner = EmulatedRunner(csrc_folder() / "cuda" / "norms.cu", order=order)   # for order in ORDERS
     runner.launch(Launch("norm_f32", (rows, 1, 1), (128, 1, 1), 0, (pointer(out), pointer(x), c_int64(columns))))
@@ -27,6 +27,9 @@ import pytest
 
 from trainer.kernels.native.launching import DeviceFacts, KernelError, Launch, argument_pointers
 from trainer.kernels.native.sources import csrc_folder, kernel_sources, with_included
+
+EMULATOR = Path(__file__).resolve().parent
+_PARTS = ("blocks", "fibers", "meetings", "shared_memory")
 
 #: In which the threads of a block take turns. A bug may show in one of them only, so what matters runs in all.
 ORDERS = ("forward", "reverse", "random", "warps_ahead", "warps_ahead_reverse")
@@ -131,19 +134,23 @@ def signature(library: ctypes.CDLL, kernel: str) -> str:
 
 def build_emulated(source: Path, flags: tuple[str, ...] = ()) -> Path:
     """The library of one `.cu` file. flags: more for the compiler, as a sanitizer's. Raises CalledProcessError."""
-    csrc = csrc_folder()
-    emulator = [_built(one, ".o", flags, ("-c",)) for one in sorted((csrc / "emulator").glob("*.cpp"))]
-    return _built(source, ".so", flags, ("-shared", f"-I{csrc / 'cuda'}"), emulator)
+    return _built(source, ".so", flags, ("-shared", *_included_from()), _emulator_objects(flags))
 
 
 def build_program(source: Path, main: Path, flags: tuple[str, ...]) -> Path:
     """A program of one `.cu` file, the emulator and a file with `main`. Raises CalledProcessError."""
-    csrc = csrc_folder()
     # The emulator's own accesses are no thread's: whoever looks for races would take them for such.
     plain = ("-fno-sanitize=thread", "-D__SANITIZE_THREAD__") if "-fsanitize=thread" in flags else ()
-    objects = [_built(one, ".o", (*flags, *plain), ("-c",)) for one in sorted((csrc / "emulator").glob("*.cpp"))]
-    objects.append(_built(main, ".o", flags, ("-c",)))
-    return _built(source, "", flags, ("-rdynamic", f"-I{csrc / 'cuda'}"), objects)
+    objects = [*_emulator_objects((*flags, *plain)), _built(main, ".o", flags, ("-c",))]
+    return _built(source, "", flags, ("-rdynamic", *_included_from()), objects)
+
+
+def _emulator_objects(flags: tuple[str, ...]) -> list[Path]:
+    return [_built(EMULATOR / f"{name}.cpp", ".o", flags, ("-c",)) for name in _PARTS]
+
+
+def _included_from() -> tuple[str, ...]:
+    return f"-I{csrc_folder() / 'cuda'}", f"-I{EMULATOR}"
 
 
 def _built(
@@ -151,7 +158,7 @@ def _built(
 ) -> Path:
     """What the compiler makes of a source, if nobody has made it yet."""
     digest = hashlib.sha256(repr((FLAGS, flags, how, [one.name for one in objects], _compiler())).encode())
-    for file in with_included([source, csrc_folder() / "cuda" / "device.cuh"]):
+    for file in with_included([source, csrc_folder() / "cuda" / "device.cuh", EMULATOR / "launch.h"]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     target = _folder() / f"{source.stem}-{digest.hexdigest()[:20]}{suffix}"
     if target.exists():

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import torch
 
-from tests.emulated import ORDERS, EmulatedRunner, build_program, kernels_in
+from tests.emulator.runner import ORDERS, EmulatedRunner, build_program, kernels_in
 from trainer.kernels.native.launching import Argument, Launch
 from trainer.kernels.native.sources import csrc_folder, kernel_sources
 

@@ -1,0 +1,1 @@
+"""The CUDA kernels on the CPU: the emulator in C++, its runner, and replays under sanitizers."""
