@@ -318,17 +318,5 @@ int64_t prepare_encoder_asked(void *encoder, uint32_t *which, int64_t most) {
     return count;
 }
 
-// Adds to counts[id] how often each id is among `tokens`, of token_bytes (2 or 4) each, all in [0, vocabulary).
-// Returns 0; -1 where one is not: then counts are of what is before it.
-int64_t prepare_count(const void *tokens, int64_t count, int64_t token_bytes, int64_t *counts, int64_t vocabulary) {
-    for (int64_t at = 0; at < count; ++at) {
-        const int64_t token = token_bytes == 2 ? static_cast<const uint16_t *>(tokens)[at]
-                                               : static_cast<const int32_t *>(tokens)[at];
-        if (token < 0 || token >= vocabulary) return -1;
-        ++counts[token];
-    }
-    return 0;
-}
-
 }  // extern "C"
 #pragma GCC visibility pop

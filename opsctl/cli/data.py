@@ -80,7 +80,7 @@ def prepare(
         arguments += [f"{name}={value}"] if value else []
     arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
     arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", *inputs]
-    needed = ("numpy", "tokenizers", "tiktoken", "rich")
+    needed = ("numpy", "tokenizers", "rich")
     return run_trainer_program("trainer.data.prepare", arguments, needed, steps=tell_progress)
 
 

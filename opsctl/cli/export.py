@@ -8,7 +8,7 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument
 
 #: What the trainer's programs for other formats import.
-NEEDED = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "tiktoken", "xxhash", "rich")
+NEEDED = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash", "rich")
 
 
 @click.group()

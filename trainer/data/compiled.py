@@ -29,7 +29,6 @@ _SIGNATURES = {
         _NUMBER,
         (_ADDRESS, _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS),
     ),
-    "prepare_count": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _NUMBER)),
 }
 
 

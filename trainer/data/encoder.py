@@ -1,34 +1,39 @@
-"""Texts to ids, by the fastest engine whose ids are proven to be those of tokenizers.
+"""Texts to ids: by the encoder in C++ for a plain byte-level BPE, and by tokenizers for everything else.
 
-native, the encoder in C++, does what tokenizers does for any byte-level BPE, merge by merge, and asks tokenizers for
-the class of each character that it meets. tiktoken merges any neighbours whose bytes together are a token, lowest id
-first: the same where `ByteLevelBpe.is_merged_in_order_of_ids`. Whether it cuts a text into the same words hangs on
-Unicode tables of its own, and is checked for every character beyond ASCII that a text holds: documents with one on
-which they differ go through tokenizers, as everything does of which neither is proven.
+The encoder in C++ (`csrc/data/prepare_encode.cpp`) does what tokenizers does, merge by merge, and asks tokenizers for
+the class of each character that it meets. The ids are the same.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
-import tiktoken
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from trainer.data import compiled
-from trainer.data.byte_level import CLASSES, SPACE, WORDS, ByteLevelBpe, classes_of
-from trainer.data.native_encoder import NativeEncoder
+from trainer.data.compiled import address
+
+#: Classes of characters that GPT-2's pattern separates, each with a character of it. All others are white space.
+CLASSES = {"letter": "a", "number": "1", "other": "!"}
+SPACE = "space"
+#: Bytes that the encoder in C++ may read after the texts.
+_PADDING = bytes(32)
+_CLASS_NUMBERS = {name: number for number, name in enumerate((*CLASSES, SPACE), 1)}
+_CLASSES_ARE_MISSING = -2
 
 
 @dataclass(frozen=True)
 class Packed:
-    """tokens: [T], of the stored type, all texts' one after the other. lengths: [texts], int32, in tokens.
+    """The tokens of several texts in one array.
 
-    text_bytes: of the texts, in UTF-8.
+    tokens: [T], of the stored type. lengths: [texts], int32, in tokens. text_bytes: of the texts, in UTF-8.
     """
 
     tokens: NDArray[np.integer]
@@ -36,130 +41,168 @@ class Packed:
     text_bytes: int
 
 
-class Engine(Protocol):
-    """What an `Encoder` encodes with. Special tokens' names in a text stay text."""
-
-    #: As preparing data notes it.
-    name: str
-
-    def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
-        """The texts' tokens as they are stored, each text's ended by `eod` when given."""
-
-
 class Encoder:
-    """The engine for a tokenizer. library: the C++ of the data path, None to do without it."""
+    """Texts to ids. library: the C++ of the data path, or None. Special tokens' names in a text stay text."""
 
     def __init__(self, tokenizer: Tokenizer, library: ctypes.CDLL | None):
         tokenizer.encode_special_tokens = True
-        # A tokenizer.json may bring what it was fine-tuned with; a document is neither cut nor filled up.
+        # A tokenizer.json may have settings of a fine-tuning; a document is neither truncated nor padded.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self._engine = _engine(tokenizer, library)
+        self._tokenizer = tokenizer
+        bpe = ByteLevelBpe.of(tokenizer) if library is not None else None
+        self._native = NativeEncoder(library, bpe) if library is not None and bpe is not None else None
+        #: As the notes of prepared data name it.
+        self.engine = "tokenizers" if self._native is None else "native"
 
     @classmethod
     def fastest(cls, tokenizer: Tokenizer) -> Encoder:
-        """With what is built here."""
+        """Use the C++ library if it is built."""
         return cls(tokenizer, compiled.library())
 
-    @property
-    def engine(self) -> str:
-        """`native`, `tiktoken` or `tokenizers`. With tiktoken some texts still need tokenizers."""
-        return self._engine.name
-
     def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
-        """See `Engine.packed`."""
-        return self._engine.packed(texts, eod, dtype)
+        """Return the texts' tokens as they are stored, each text's ended by `eod` when given."""
+        raw = [text.encode() for text in texts]
+        text_bytes = sum(map(len, raw))
+        if self._native is not None:
+            return Packed(*self._native.packed(raw, eod, dtype), text_bytes)
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        end = [] if eod is None else [eod]
+        ids = [[*one.ids, *end] for one in encoded]
+        tokens = np.fromiter(itertools.chain.from_iterable(ids), dtype)
+        return Packed(tokens, np.fromiter(map(len, ids), np.int32, len(ids)), text_bytes)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one text."""
+        """Return the ids of one text."""
         ids: list[int] = self.packed([text], None, np.dtype(np.int32)).tokens.tolist()
         return ids
 
 
-def _engine(tokenizer: Tokenizer, library: ctypes.CDLL | None) -> Engine:
-    bpe = ByteLevelBpe.of(tokenizer)
-    if bpe is None:
-        return _Tokenizers(tokenizer)
-    if library is not None:
-        return _Native(NativeEncoder(library, bpe))
-    return _Tiktoken(tokenizer, bpe) if bpe.is_merged_in_order_of_ids(tokenizer) else _Tokenizers(tokenizer)
+@dataclass(frozen=True)
+class ByteLevelBpe:
+    """A byte-level BPE.
+
+    symbol_of_byte: 256 ids. merges: (left, right, result) ids in the order of merging.
+    """
+
+    symbol_of_byte: tuple[int, ...]
+    merges: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> ByteLevelBpe | None:
+        """That of `tokenizer`; None where anything else touches the ids, or merges do not say what they make."""
+        spec = json.loads(tokenizer.to_str())
+        if not _is_plain(spec):
+            return None
+        vocab: dict[str, int] = spec["model"]["vocab"]
+        byte_of = _bytes_of_characters()
+        pairs = [tuple(pair if isinstance(pair, list) else pair.split(" ")) for pair in spec["model"]["merges"]]
+        possible = {*byte_of, *("".join(pair) for pair in pairs)}
+        if len(set(pairs)) != len(pairs) or not {*possible, *itertools.chain.from_iterable(pairs)} <= vocab.keys():
+            return None
+        return cls(
+            tuple(vocab[character] for character, _ in sorted(byte_of.items(), key=lambda item: item[1])),
+            tuple((vocab[left], vocab[right], vocab[left + right]) for left, right in pairs),
+        )
 
 
-class _Native:
-    name = "native"
+class NativeEncoder:
+    """Texts to tokens by a `ByteLevelBpe`; classes: what classes characters, replaced in a test.
 
-    def __init__(self, encoder: NativeEncoder):
-        self._encoder = encoder
+    Not to be used by two threads at once.
+    """
 
-    def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
-        raw = [text.encode() for text in texts]
-        return Packed(*self._encoder.packed(raw, eod, dtype), sum(map(len, raw)))
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        bpe: ByteLevelBpe,
+        classes: Callable[[Sequence[str]], list[str]] | None = None,
+    ):
+        self._classes = classes or classes_of
+        self._library = library
+        symbols = np.array(bpe.symbol_of_byte, np.int32)
+        columns = np.array(bpe.merges, np.int32).reshape(-1, 3).T.copy()
+        self._encoder = library.prepare_encoder_new(
+            address(symbols), *(address(column) for column in columns), len(bpe.merges)
+        )
+        if not self._encoder:
+            raise MemoryError("no memory for the encoder")
+        self._tell([chr(one) for one in range(128)])
 
+    def __del__(self) -> None:
+        if getattr(self, "_encoder", None):
+            self._library.prepare_encoder_free(self._encoder)
 
-class _Tokenizers:
-    name = "tokenizers"
+    def packed(
+        self, texts: Sequence[bytes], eod: int | None, dtype: np.dtype[np.integer]
+    ) -> tuple[NDArray[np.integer], NDArray[np.int32]]:
+        """All texts' tokens in one array, each text's ended by `eod` when given; how many each has.
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
+        texts: UTF-8.
+        """
+        together = b"".join((*texts, _PADDING))
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        lengths = np.empty(len(texts), np.int32)
+        tokens: NDArray[np.integer] = np.empty(len(together) + len(texts), dtype)
+        end_token = -1 if eod is None else eod
+        while True:
+            given = (together, address(ends), len(texts), end_token, dtype.itemsize, address(tokens), address(lengths))
+            count = self._library.prepare_encode(self._encoder, *given)
+            if count >= 0:
+                return tokens[:count], lengths
+            if count != _CLASSES_ARE_MISSING:
+                raise MemoryError("no memory for a text's tokens")
+            self._tell(self._asked())
 
-    def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return _joined(texts, [np.array(one.ids, np.int32) for one in encoded], eod, dtype)
+    def _asked(self) -> list[str]:
+        """The characters whose class is missing."""
+        asked = np.empty(0, np.uint32)
+        while (found := self._library.prepare_encoder_asked(self._encoder, address(asked), len(asked))) > len(asked):
+            asked = np.empty(found, np.uint32)
+        return [chr(one) for one in asked.tolist()]
 
-
-class _Tiktoken:
-    name = "tiktoken"
-
-    def __init__(self, tokenizer: Tokenizer, bpe: ByteLevelBpe):
-        self._tokenizer = tokenizer
-        # A byte alone never competes with a merge, so only what is merged needs an order.
-        ranks = {token: number for number, token in bpe.token_bytes.items()}
-        self._fast = tiktoken.Encoding("opsctl", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
-        self._probe = _word_probe()
-        self._checked: set[str] = set()
-        self._differing: set[str] = set()
-
-    def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
-        for text in texts:
-            if not text.isascii():
-                self._check_characters(set(text) - self._checked)
-        return _joined(texts, map(self._encode_one, texts), eod, dtype)
-
-    def _encode_one(self, text: str) -> NDArray[np.integer]:
-        if not self._differing or self._differing.isdisjoint(text):
-            try:
-                return self._fast.encode_to_numpy(text, disallowed_special=())
-            except (ValueError, RuntimeError):
-                pass  # a run of white space beyond the pattern engine's limit
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
-
-    def _check_characters(self, characters: set[str]) -> None:
-        """Find the characters that the two libraries do not class alike."""
-        self._checked |= characters
-        asked = sorted(characters)
-        for character, theirs in zip(asked, classes_of(asked), strict=True):
-            leads = CLASSES.items()
-            words = (name for name, lead in leads if self._probe.encode_ordinary(lead + character)[0] >= 256)
-            if next(words, SPACE) != theirs:
-                self._differing.add(character)
-
-
-def _word_probe() -> tiktoken.Encoding:
-    """A vocabulary of bytes, and of each lead of CLASSES with any byte after it, ids from 256 on."""
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    for place, lead in enumerate(CLASSES.values(), 1):
-        ranks |= {bytes([ord(lead), byte]): 256 * place + byte for byte in range(256)}
-    return tiktoken.Encoding("words", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
+    def _tell(self, characters: Sequence[str]) -> None:
+        which = np.array([ord(one) for one in characters], np.uint32)
+        classes = np.array([_CLASS_NUMBERS[name] for name in self._classes(characters)], np.uint8)
+        self._library.prepare_encoder_classes(self._encoder, address(which), address(classes), len(which))
 
 
-def _joined(
-    texts: Sequence[str], encoded: Iterable[NDArray[np.integer]], eod: int | None, dtype: np.dtype[np.integer]
-) -> Packed:
-    """All texts' tokens in one array, each ended by `eod` when given."""
-    end = np.zeros(0, dtype) if eod is None else np.array([eod], dtype)
-    both = [(one, end) for one in encoded]
-    lengths = np.fromiter((len(one) + len(end) for one, _ in both), np.int32, len(both))
-    tokens = np.concatenate(
-        [np.zeros(0, dtype), *(part for pair in both for part in pair)], dtype=dtype, casting="unsafe"
+def classes_of(characters: Iterable[str]) -> list[str]:
+    """The class of each character, as tokenizers has it: a name of CLASSES, or SPACE.
+
+    Its own cutting is asked: a character makes one word with what is of its class before it.
+    """
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return [
+        next((name for name, lead in CLASSES.items() if len(words.pre_tokenize_str(lead + one)) == 1), SPACE)
+        for one in characters
+    ]
+
+
+def _is_plain(spec: dict[str, Any]) -> bool:
+    """Whether a tokenizer.json is byte-level BPE and nothing else that touches ids."""
+    model, words = spec["model"], spec["pre_tokenizer"]
+    return (
+        model["type"] == "BPE"
+        and not any(
+            model.get(key)
+            for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+        )
+        and spec["normalizer"] is None
+        and all(token["special"] for token in spec["added_tokens"])
+        and words is not None
+        and words["type"] == "ByteLevel"
+        and not words["add_prefix_space"]
+        and words.get("use_regex", True)
     )
-    return Packed(tokens, lengths, sum(len(text.encode()) for text in texts))
+
+
+def _bytes_of_characters() -> dict[str, int]:
+    """The byte behind each character of the byte-level alphabet.
+
+    Printable ones stand for themselves, the rest follow from 256 on.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    table = {chr(byte): byte for byte in printable}
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return table | {chr(256 + position): byte for position, byte in enumerate(hidden)}

@@ -23,11 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.core.files import be_as_open_as_its_folder, read_plain, write_atomically
-from trainer.data import compiled
 from trainer.data.corpus import BEGINNING, Placed, Position
 from trainer.data.encoding import Encoded
 from trainer.data.indexed import IndexedWriter, token_dtype
-from trainer.data.native_encoder import counter
 from trainer.data.texts.piece import PIECE_BYTES, Skipped
 from trainer.formats.data.data_notes import notes_path
 from trainer.formats.data.index_header import bin_path, idx_path
@@ -179,7 +177,6 @@ class UnfinishedPair(IndexedWriter):
         self._saved = saved
         self._leftovers = leftovers
         self._digest = hashlib.sha256()
-        self._count = counter(compiled.library())
         self._lengths_file: BinaryIO | None = None
         self._is_under_way, self._is_to_be_kept = False, True
 
@@ -274,7 +271,7 @@ class UnfinishedPair(IndexedWriter):
         self.add(piece.tokens, piece.lengths)
         self._lengths_file.write(np.asarray(piece.lengths, "<i4").tobytes())
         self._digest.update(piece.tokens.data)
-        self._count(piece.tokens, self.counts)
+        add_counts(piece.tokens, self.counts)
         skipped = msgspec.structs.replace(self.state.skipped)
         skipped.add(piece.skipped)
         self.state = msgspec.structs.replace(
@@ -326,7 +323,14 @@ class UnfinishedPair(IndexedWriter):
             while block := file.read(_READ_BYTES):
                 self._digest.update(block)
                 try:
-                    self._count(np.frombuffer(block, self.dtype), self.counts)
+                    add_counts(np.frombuffer(block, self.dtype), self.counts)
                 except IndexError:  # beyond the vocabulary
                     return False
         return self._digest.hexdigest() == state.tokens_sha256
+
+
+def add_counts(tokens: NDArray[np.integer], counts: NDArray[np.int64]) -> None:
+    """Add to counts[id] how often each id is in `tokens`. Raises IndexError for an id beyond the counts."""
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(counts):
+        raise IndexError(f"a token is not among {len(counts):,}")
+    counts += np.bincount(tokens, minlength=len(counts))

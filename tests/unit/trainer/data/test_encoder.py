@@ -1,4 +1,4 @@
-"""Encoding: every engine gives the ids of tokenizers, each only where that is proven."""
+"""Encoding: the encoder in C++ gives the ids of tokenizers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 import functools
 import random
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from tests.native_libraries import built_library
-from trainer.data import byte_level, compiled, encoder
+from trainer.data import compiled
 from trainer.data import tokenizer as bpe
-from trainer.data.encoder import Encoder
-from trainer.data.native_encoder import counter
+from trainer.data.encoder import Encoder, classes_of
 
 TEXTS = ["def hello(name):\n    return f'hello {name}'\n" * 20, "naïve café — 漢字 и кириллица 123 4567\t\r\n" * 20]
 ODD = (
@@ -52,11 +50,10 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-@pytest.mark.parametrize(("built", "engine"), [(with_cpp, "native"), (without_cpp, "tiktoken")])
 @given(text=st.text(max_size=80) | st.text(alphabet="ab '\n\t1!é漢s\u00a0\u2003", max_size=80))
-def test_a_fast_engine_gives_the_same_ids_on_any_text(trained: Tokenizer, built: Built, engine: str, text: str) -> None:
-    fast = built(trained)
-    assert fast.engine == engine
+def test_the_encoder_in_cpp_gives_the_same_ids_on_any_text(trained: Tokenizer, text: str) -> None:
+    fast = with_cpp(trained)
+    assert fast.engine == "native"
     assert fast.encode(text) == plain_ids(trained, text)
 
 
@@ -119,7 +116,7 @@ def slow(tokenizer: Tokenizer) -> Encoder:
     """An encoder of the same ids that goes through tokenizers: an added word keeps the fast engines away."""
     other = Tokenizer.from_str(tokenizer.to_str())
     other.add_tokens(["a word that no text here has"])
-    found = Encoder.fastest(other)
+    found = with_cpp(other)
     assert found.engine == "tokenizers"
     return found
 
@@ -135,12 +132,10 @@ def of_merges(merges: list[tuple[str, str]], **model: object) -> Tokenizer:
     return tokenizer
 
 
-def test_merges_that_tiktoken_would_do_differently_are_only_the_others() -> None:
-    # `abc` is listed as a+bc, but a+b comes first: tokenizers never makes it from its bytes, tiktoken would.
+def test_a_merge_that_is_never_reached_is_never_made() -> None:
+    # `abc` is listed as a+bc, but a+b comes first: tokenizers never makes it from its bytes.
     unsound = of_merges([("a", "b"), ("b", "c"), ("a", "bc")])
     assert plain_ids(unsound, "abc") != [258]
-    assert without_cpp(unsound).engine == "tokenizers"
-    assert without_cpp(of_merges([("b", "c"), ("a", "bc")])).engine == "tiktoken"
     assert with_cpp(unsound).encode("abc") == without_cpp(unsound).encode("abc") == plain_ids(unsound, "abc")
 
 
@@ -166,29 +161,10 @@ def test_anything_but_plain_byte_level_goes_through_tokenizers() -> None:
     with_a_word = of_merges([("a", "b")])
     with_a_word.add_tokens(["word"])
     for tokenizer in (prefixed, with_a_word, of_merges([("a", "b")], ignore_merges=True)):
-        for built in (Encoder.fastest, without_cpp):
+        for built in (with_cpp, without_cpp):
             found = built(tokenizer)
             assert found.engine == "tokenizers"
             assert found.encode("ab word ab") == plain_ids(tokenizer, "ab word ab")
-
-
-def test_characters_that_tiktoken_classes_differently_go_through_tokenizers(
-    trained: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # No such character is known between the pinned versions; one is made by changing what the fast side calls a letter.
-    monkeypatch.setattr(encoder, "WORDS", byte_level.WORDS.replace(r"\p{L}", r"(?:[^\P{L}é])"))
-    tokenizer = Tokenizer.from_str(trained.to_str())
-    encode, slowly = tokenizer.encode, []
-
-    def noted(text: str, **how: Any) -> Any:
-        slowly.append(text)
-        return encode(text, **how)
-
-    monkeypatch.setattr(tokenizer, "encode", noted)
-    texts = ["café ici", "plain", "naïve", "déjà"]
-    packed = without_cpp(tokenizer).packed(texts, None, np.dtype("<u2"))
-    assert packed.tokens.tolist() == [token for text in texts for token in plain_ids(trained, text)]
-    assert slowly == ["café ici", "déjà"]
 
 
 def test_more_new_characters_than_ever_asked_for_at_once_are_all_classed(trained: Tokenizer) -> None:
@@ -197,7 +173,7 @@ def test_more_new_characters_than_ever_asked_for_at_once_are_all_classed(trained
 
 
 def test_classes_are_those_of_tokenizers() -> None:
-    assert byte_level.classes_of("aé漢1\uff13Ⅷ!\u0301🙂 \u00a0\u3000\x1c\x85") == [
+    assert classes_of("aé漢1\uff13Ⅷ!\u0301🙂 \u00a0\u3000\x1c\x85") == [
         *(["letter"] * 3),
         *(["number"] * 3),
         *(["other"] * 3),
@@ -206,19 +182,6 @@ def test_classes_are_those_of_tokenizers() -> None:
     ]
 
 
-@pytest.mark.parametrize("dtype", ["<u2", "<i4"])
-def test_tokens_are_counted_alike_with_and_without_cpp(dtype: str) -> None:
-    tokens = np.random.default_rng(0).integers(0, 300, 5000).astype(dtype)
-    for library in (the_library(), None):
-        counts = np.ones(300, np.int64)
-        count = counter(library)
-        count(tokens, counts)
-        count(tokens[:0], counts)
-        assert (counts == 1 + np.bincount(tokens, minlength=300)).all()
-        with pytest.raises(IndexError, match="not among 200"):
-            count(tokens, np.zeros(200, np.int64))
-
-
 def test_without_a_library_data_is_prepared_all_the_same(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "library", lambda: None)
-    assert Encoder.fastest(trained).engine == "tiktoken"
+    assert Encoder.fastest(trained).engine == "tokenizers"

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, normalizers
 
@@ -27,7 +28,7 @@ from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Placed
 from trainer.data.encoding import Encoded
 from trainer.data.indexed import IndexedTokens
-from trainer.data.unfinished import UnfinishedPair
+from trainer.data.unfinished import UnfinishedPair, add_counts
 
 TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1, 2, 3]\n" * 9]
 
@@ -404,3 +405,11 @@ def test_a_job_that_carries_it_out_is_told_whenever_more_is_safe(tmp_path: Path,
         timeout=60,
     )
     assert json.loads(told.read_text())["done"] == 2, "the tokenizer that was trained, and the tokens"
+
+
+def test_a_token_beyond_the_vocabulary_is_not_counted() -> None:
+    counts = np.ones(300, np.int64)
+    add_counts(np.array([0, 299, 299], "<u2"), counts)
+    assert counts[[0, 1, 299]].tolist() == [2, 1, 3]
+    with pytest.raises(IndexError):
+        add_counts(np.array([300], "<i4"), counts)

@@ -70,7 +70,6 @@ def test_gpt2s_two_files_make_a_tokenizer(trained: Tokenizer, tmp_path: Path) ->
     loaded = bpe.load(tmp_path)
     assert bpe.end_of_document(loaded) == 0
     encoder = Encoder.fastest(loaded)
-    assert encoder.engine != "tokenizers"
     assert encoder.encode(TEXTS[0]) == plain_ids(trained, TEXTS[0])
 
 

@@ -68,7 +68,7 @@ def notes(file: str, text: str) -> DataNotes:
 
     return DataNotes(
         documents=1, tokens=1, text_bytes=1, bytes_per_token=1.0, vocab_size=TOKENS,
-        entropy_nats=1.0, ln_vocab_nats=1.0, eod=0, dtype="uint16", engine="tiktoken", tokenizer=file, bin_sha256="",
+        entropy_nats=1.0, ln_vocab_nats=1.0, eod=0, dtype="uint16", engine="native", tokenizer=file, bin_sha256="",
         tokenizer_sha256=hashlib.sha256(text.encode()).hexdigest(), skipped=SkippedCounts(0, 0, 0),
     )  # fmt: skip
 
