@@ -16,8 +16,8 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import MOMENTS, Part
+from trainer.convert.conversion import write_native
 from trainer.convert.native import NativeFiles
-from trainer.convert.to_native import write_native
 from trainer.core.dtypes import DTYPES
 from trainer.formats.checkpoint.manifest import Manifest, SavedParameter, tag_of
 from trainer.formats.checkpoint.partitions import Cut

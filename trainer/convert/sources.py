@@ -1,36 +1,210 @@
-"""What is to be converted: a checkpoint of ours or a universal one, with all that it says of its training."""
+"""The sources of a conversion: a checkpoint of ours or a universal one, with the states of every whole parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+import torch
+from torch import Tensor
 
-from trainer.convert.states import NativeStates, States, read_whole, refuse_unsharded
-from trainer.convert.universal_states import UniversalStates, refuse_half_written
+from trainer.checkpoint.optimizer_states import MASTER
+from trainer.checkpoint.pieces import Box, Run, fill
+from trainer.checkpoint.read import read_data
+from trainer.checkpoint.saved_state import MOMENTS, Part, SavedState
+from trainer.checkpoint.stored_tensors import StoredTensors, unreadable
+from trainer.core.dtypes import DTYPES
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
     Manifest,
+    SavedParameter,
     check_files,
     check_sizes,
     latest_checkpoint,
     read_manifest,
     read_manifest_file,
 )
-from trainer.formats.checkpoint.partitions import Cut, state_file
+from trainer.formats.checkpoint.partitions import Cut, engine_name, optimizer_file, state_file
 from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.checkpoint.saved_parameters import parameters_of, saved_parameters
 from trainer.formats.checkpoint.training_identity import Identity
-from trainer.formats.checkpoint.universal import LATEST_UNIVERSAL, UNIVERSAL_MANIFEST, ZERO
+from trainer.formats.checkpoint.universal import COMMON_STATE, LATEST_UNIVERSAL, PARAM, STEP, UNIVERSAL_MANIFEST, ZERO
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.vocabulary import Vocabulary
+
+# What every data rank's file of optimizer states has of its own.
+_OF_ONE_RANK = ("base_optimizer_state", "param_slice_mappings", "single_partition_of_fp32_groups")
+_CANNOT_READ = (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError)
+
+
+class States(Protocol):
+    """A checkpoint's parameters by their names in the model, and what there is of each; `SavedState` is one.
+
+    Everything raises CheckpointError, one line, for what cannot be read.
+    """
+
+    @property
+    def parameters(self) -> Mapping[str, SavedParameter]:
+        """All of them, as wholes, in the model's order."""
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What the optimizer keeps of each beside `fp32`."""
+
+    def weight(self, name: str, part: Part | None = None) -> Tensor:
+        """The part of a parameter (None: the whole), in the model's dtype."""
+
+    def optimizer(self, name: str, which: str, part: Part | None = None) -> Tensor:
+        """The part of "fp32" or one of `moments`, fp32."""
+
+    def step(self, name: str) -> float:
+        """How many steps the optimizer has counted for it."""
+
+    def common_state(self) -> dict[str, Any]:
+        """What DeepSpeed's optimizer says of itself, and `param_groups` as torch's does; empty without an optimizer."""
+
+
+def counts_steps(states: States) -> bool:
+    """Whether the optimizer keeps beside its moments how many steps it has taken: Adam does."""
+    return "exp_avg" in states.moments
+
+
+class NativeStates(SavedState):
+    """A checkpoint of any layout of ours."""
+
+    def common_state(self) -> dict[str, Any]:
+        """As `States`."""
+        if not self.has_optimizer:
+            return {}
+        path = self.folder / optimizer_file(0, 0, self.manifest.precision)
+        states = StoredTensors(path).mapping("optimizer_state_dict")
+        groups = states.get("base_optimizer_state", {}).get("param_groups")
+        if not isinstance(groups, list):
+            raise CheckpointError(f"{path} has no param_groups: it is not what it is called")
+        return {**{key: value for key, value in states.items() if key not in _OF_ONE_RANK}, "param_groups": groups}
+
+
+def refuse_without_states(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckpointError for a checkpoint that has nothing to make a universal one of."""
+    if manifest.layout.get("optimizer") == NO_OPTIMIZER:
+        raise CheckpointError(
+            f"{folder} was saved without optimizer states (--no-save-optim), and a universal checkpoint is made of "
+            "them: convert one that has them"
+        )
+
+
+def refuse_unsharded(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckpointError for a checkpoint whose optimizer states are in no files of their own."""
+    if manifest.layout.get("zero_stage") == 0 and manifest.layout.get("optimizer") != NO_OPTIMIZER:
+        raise CheckpointError(
+            f"{folder} was saved with --zero-stage 0, which has no files of optimizer states that could be converted: "
+            "convert one that was saved with --zero-stage 1"
+        )
+
+
+def read_whole(path: Path) -> Any:
+    """A small file of torch's, with its tensors. Raises CheckpointError."""
+    try:
+        return read_data(str(path), "cpu")
+    except _CANNOT_READ as error:
+        raise unreadable(path, error) from None
+
+
+# What DeepSpeed's conversion works in, and removes as it ends.
+_FRAGMENTS = "tmp"
+
+
+class UniversalStates:
+    """What a universal checkpoint has of each of the parameters, which its folder itself does not describe.
+
+    Raises CheckpointError, one line, where a file is missing or of another shape: of a half-written one too.
+    """
+
+    def __init__(self, folder: Path, parameters: Iterable[SavedParameter], precision: str, optimizer: str) -> None:
+        self.folder, self._dtype = folder, DTYPES[precision]
+        self.parameters: Mapping[str, SavedParameter] = {one.name: one for one in parameters}
+        self.moments: tuple[str, ...] = MOMENTS[optimizer]
+        refuse_half_written(folder)
+        for one in self.parameters.values():
+            for which in (MASTER, *self.moments, *([STEP] if counts_steps(self) else [])):
+                path = self._path(one, which)
+                if not path.is_file():
+                    raise CheckpointError(f"{path} is missing: {folder} is half written, or another model's")
+
+    def weight(self, name: str, part: Part | None = None) -> Tensor:
+        """As `States`: the fp32 weights, rounded as the engine rounds them after each step."""
+        return self._read(self.parameters[name], MASTER, part, self._dtype)
+
+    def optimizer(self, name: str, which: str, part: Part | None = None) -> Tensor:
+        """As `States`."""
+        return self._read(self.parameters[name], which, part, torch.float32)
+
+    def step(self, name: str) -> float:
+        """As `States`."""
+        path = self._path(self.parameters[name], STEP)
+        found = read_whole(path)
+        value = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise CheckpointError(f"{path} says {value}, which is no number of steps")
+        return float(value)
+
+    def common_state(self) -> dict[str, Any]:
+        """As `States`."""
+        path = self.folder / ZERO / COMMON_STATE
+        found = read_whole(path)
+        if not isinstance(found, dict) or not isinstance(found.get("param_groups"), list):
+            raise CheckpointError(f"{path} has no param_groups: it is not what it is called")
+        return found
+
+    def _read(self, parameter: SavedParameter, which: str, part: Part | None, dtype: torch.dtype) -> Tensor:
+        """The part, with zeros for the rows of padding, which are not stored."""
+        rows, columns = (*parameter.shape, 1)[:2]
+        slices = (*(part or ()), slice(None), slice(None))
+        (top, bottom, _), (left, right, _) = slices[0].indices(rows), slices[1].indices(columns)
+        wanted = Box(top, bottom, left, right)
+        found = torch.zeros(wanted.rows, wanted.columns, dtype=dtype)
+        fill(found, wanted, self._stored(parameter, which), columns)
+        return found.view((wanted.rows, wanted.columns)[: len(parameter.shape)])
+
+    def _stored(self, parameter: SavedParameter, which: str) -> Run:
+        path, shape = self._path(parameter, which), _stored_shape(parameter)
+        file, size = StoredTensors(path), math.prod(shape)
+        found = file.mapping().get(PARAM)
+        if not isinstance(found, Tensor) or tuple(found.shape) != shape:
+            has = tuple(found.shape) if isinstance(found, Tensor) else None
+            raise CheckpointError(f"{path} has {PARAM} of shape {has}, the model's is {shape}: it is another model's")
+        return Run(file.tensor(found, PARAM, size, torch.float32), 0, 0, size)
+
+    def _path(self, parameter: SavedParameter, which: str) -> Path:
+        return self.folder / ZERO / engine_name(parameter) / f"{which}.pt"
+
+
+def refuse_half_written(folder: Path) -> None:
+    """Raise CheckpointError for what DeepSpeed's conversion has begun and not ended, and for what is none."""
+    if not (folder / ZERO).is_dir():
+        raise CheckpointError(f"{folder} has no folder {ZERO}: it is no universal checkpoint, or one half written")
+    if (folder / _FRAGMENTS).exists():
+        raise CheckpointError(
+            f"{folder} still has the folder {_FRAGMENTS} that DeepSpeed's conversion works in, so it is half written: "
+            "convert again"
+        )
+    if not (folder / ZERO / COMMON_STATE).is_file():
+        raise CheckpointError(f"{folder / ZERO / COMMON_STATE} is missing: {folder} is half written")
+
+
+def _stored_shape(parameter: SavedParameter) -> tuple[int, ...]:
+    """Without the rows that are padding."""
+    return (parameter.token_rows or parameter.shape[0], *parameter.shape[1:])
+
 
 # Counters as the training's own part of a file calls them, by their names in a manifest.
 _COUNTERS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from trainer.convert.hf.tokenizer_files import TOKENIZER, tokenizer_files
+from trainer.convert.hf.documents import TOKENIZER, tokenizer_files
 from trainer.data.encoder import Encoder
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import CheckpointError

@@ -12,9 +12,19 @@ from pathlib import Path
 
 from trainer.convert.command_line import run_program
 from trainer.convert.hf.documents import About
-from trainer.convert.hf.export import FILE_BYTES, Export, is_written, planned, planned_repair, repair, write
+from trainer.convert.hf.export import (
+    FILE_BYTES,
+    Export,
+    found_latest,
+    found_steps,
+    is_written,
+    planned,
+    planned_repair,
+    repair,
+    steps_range,
+    write,
+)
 from trainer.convert.hf.families import FAMILIES
-from trainer.convert.hf.steps import found_latest, found_steps, steps_range
 from trainer.convert.output import refuse_without_room
 from trainer.core.console import failed, printable
 from trainer.core.dtypes import DTYPES_BY_NAME

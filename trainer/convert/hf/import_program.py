@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.convert.command_line import run_program
-from trainer.convert.hf.as_checkpoint import write_checkpoint
-from trainer.convert.hf.imported_model import ImportedModel, Padding
+from trainer.convert.hf.imported_model import ImportedModel, Padding, write_checkpoint
 from trainer.core.console import printable
 from trainer.formats.checkpoint import exchanged
 from trainer.formats.checkpoint.manifest import checkpoint_folders, tag_of

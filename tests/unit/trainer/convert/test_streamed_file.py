@@ -1,3 +1,5 @@
+"""Tests of streamed file, which `trainer.convert.native` contains."""
+
 from __future__ import annotations
 
 import weakref
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.convert.streamed_file import StreamedFile
+from trainer.convert.native import StreamedFile
 from trainer.formats.checkpoint.manifest import checksum
 
 

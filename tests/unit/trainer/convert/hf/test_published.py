@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.convert.hf.imported_model import ImportedModel, Padding
-from trainer.convert.hf.published import PublishedModel
+from trainer.convert.hf.imported_model import ImportedModel, Padding, PublishedModel
 from trainer.formats.errors import CheckpointError
 
 NO_TABLES: dict[str, Callable[[], Any]] = {

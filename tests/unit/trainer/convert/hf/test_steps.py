@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.convert.hf.steps import steps_range
+from trainer.convert.hf.export import steps_range
 
 
 def test_a_range_has_both_its_ends() -> None:

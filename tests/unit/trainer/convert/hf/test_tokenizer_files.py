@@ -1,3 +1,5 @@
+"""Tests of tokenizer files, which `trainer.convert.hf.documents` contains."""
+
 from __future__ import annotations
 
 import json
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from trainer.convert.hf.tokenizer_files import SpecialTokens, TokenizerFiles, tokenizer_files
+from trainer.convert.hf.documents import SpecialTokens, TokenizerFiles, tokenizer_files
 from trainer.data import tokenizer as bpe
 from trainer.formats.data.data_notes import DataNotes, SkippedCounts, write_notes
 from trainer.formats.data.vocabulary_files import tokenizer_identity
