@@ -62,9 +62,8 @@ def save(root: Path, store: Path, iteration: int, content: int, scenario: Scenar
     import torch.distributed as dist
 
     from trainer.checkpoint.destination import Destination
-    from trainer.checkpoint.publish import make_room, publish
-    from trainer.checkpoint.under_way import BackgroundWrite, SaveUnderWay
-    from trainer.checkpoint.write import write
+    from trainer.checkpoint.publish import make_room, publish, write
+    from trainer.checkpoint.save import BackgroundWrite, SaveUnderWay
     from trainer.core.held_folder import HeldFolder
     from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 

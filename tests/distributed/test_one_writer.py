@@ -15,7 +15,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import run_training, write_corpus
-from trainer.checkpoint.one_writer import WRITER_LOCK
+from trainer.checkpoint.destination import WRITER_LOCK
 from trainer.formats.attempt.lease import LEASE_FILE, Holder, taken_line
 
 pytestmark = pytest.mark.distributed

@@ -44,10 +44,8 @@ def step(options: Any, parallel: Any, engine: Any, number: int) -> float:
 def save_after_one_step(root: str, changes: dict[str, Any], copied: bool) -> list[float]:
     """Save the state after the first step, written by a thread after two more; the losses of these."""
     from trainer.checkpoint.destination import Destination
-    from trainer.checkpoint.host_copies import HostCopies
-    from trainer.checkpoint.publish import make_room, publish
-    from trainer.checkpoint.snapshot import snapshot
-    from trainer.checkpoint.write import write
+    from trainer.checkpoint.publish import make_room, publish, write
+    from trainer.checkpoint.save import HostCopies, snapshot
 
     options, parallel, engine = tiny_engine(**changes)
     step(options, parallel, engine, 0)
@@ -83,7 +81,7 @@ def test_a_plain_snapshot_has_to_be_written_before_the_next_step(pool: Pool, tmp
 
 def bytes_that_a_snapshot_copies(changes: dict[str, Any]) -> tuple[int, int]:
     """(bytes of all weights, bytes of the tensors that a plain snapshot adds to those in memory)."""
-    from trainer.checkpoint.snapshot import snapshot
+    from trainer.checkpoint.save import snapshot
 
     options, parallel, engine = tiny_engine(**changes)
     step(options, parallel, engine, 0)
@@ -113,9 +111,8 @@ def test_a_plain_snapshot_holds_no_copy_of_the_weights(pool: Pool, changes: dict
 def write_one_after_the_other(root: str) -> list[str]:
     """Rank 1 waits with its write until rank 0 has ended its own; the names that both have written."""
     from trainer.checkpoint.destination import Destination
-    from trainer.checkpoint.publish import make_room, publish
-    from trainer.checkpoint.snapshot import snapshot
-    from trainer.checkpoint.write import write
+    from trainer.checkpoint.publish import make_room, publish, write
+    from trainer.checkpoint.save import snapshot
 
     _, _, engine = tiny_engine(bf16=True)
     destination, turn = Destination(HeldFolder(Path(root))), Path(root) / "rank 0 has written"

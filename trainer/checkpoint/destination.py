@@ -1,18 +1,20 @@
-"""Where a training saves, and by what right: the folder wherever it is moved to, and the lease on the training."""
+"""The destination of a training's saves: the folder wherever it is moved to, the lease, and the lock of the writer."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.core.console import complain
-from trainer.core.files import make_folder
+from trainer.core.files import be_as_open_as_its_folder, make_folder
 from trainer.core.held_folder import HeldFolder
 from trainer.formats.attempt.lease import Holder, locked_lease, why_lost
 from trainer.formats.checkpoint.starting import refuse_later
 from trainer.formats.errors import CheckpointError
+from trainer.formats.file_lock import is_locked_by_another, open_to_lock, refuse_other_than_a_plain_file
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
 #: Seconds that a save waits for the lease's lock, before it goes by what it reads without.
@@ -122,3 +124,52 @@ def as_checkpoint_error(folder: HeldFolder) -> Iterator[None]:
         raise CheckpointError(folder.said(f"cannot write {where}: {error.strerror or error}")) from error
     except CheckpointError as error:
         raise CheckpointError(folder.said(str(error))) from error
+
+
+WRITER_LOCK = ".writer.lock"
+#: Seconds that are left to one that is just ending.
+_WAIT_S = 5.0
+
+
+@contextlib.contextmanager
+def only_writer(destination: Destination) -> Iterator[None]:
+    """Hold the lock on what is saved to, which is made first.
+
+    Collective. Raises Refusal where another process has it: with a lease, which decides, that is only said. A file
+    system without locks, or a file that cannot be opened, keeps nobody away.
+    """
+    with contextlib.ExitStack() as held:
+        from_first_rank(lambda: _take(destination, held), (CheckpointError,))
+        yield
+
+
+def _take(destination: Destination, held: contextlib.ExitStack) -> None:
+    with as_checkpoint_error(destination.folder):
+        destination.make(with_parents=True)
+        path = destination.folder.place() / WRITER_LOCK
+    shown = destination.folder.path / WRITER_LOCK
+    try:
+        fd = _opened(path)
+    except OSError as error:
+        complain(
+            f"trainer: {shown} cannot be locked ({error.strerror}): whether another training saves here is unknown"
+        )
+        return
+    held.callback(os.close, fd)
+    if is_locked_by_another(fd, 0.0 if destination.lease else _WAIT_S):
+        what = f"another process has the lock on {shown}, so it saves to this folder too"
+        if destination.lease is None:
+            raise CheckpointError(f"{what}: stop one of the two, or give this one another --save")
+        complain(f"trainer: {what}; going on, as this training has the run's lease")
+
+
+def _opened(path: Path) -> int:
+    fd = open_to_lock(path, mode_if_new=0o600)
+    try:
+        refuse_other_than_a_plain_file(fd, path)
+        with contextlib.suppress(OSError):
+            be_as_open_as_its_folder(path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -6,20 +6,31 @@ rank's. Nothing here talks to other ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import random
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor, nn
 
-from trainer.checkpoint.optimizer_states import MASTER
-from trainer.checkpoint.pieces import boxes_of_run
-from trainer.checkpoint.saved_state import SavedState
-from trainer.formats.checkpoint.manifest import SavedParameter
+from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error
+from trainer.checkpoint.saved_state import MASTER, SavedState
+from trainer.checkpoint.stored_tensors import boxes_of_run
+from trainer.core.files import be_as_open_as_its_folder, write_atomically
+from trainer.formats.checkpoint.fallback import FellBack
+from trainer.formats.checkpoint.manifest import LATEST, SavedParameter, iteration_of, tag_of
+from trainer.formats.checkpoint.origin import saved_now
 from trainer.formats.checkpoint.partitions import engine_name
+from trainer.formats.checkpoint.rollbacks import ROLLBACKS, Rollback
 from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import json_line
+from trainer.parallel.agreement import from_first_rank
 
 # Of the loss scaler: where it has come to. What it goes by is the command line's.
 _SCALER_COUNTERS = ("cur_iter", "last_overflow_iter")
@@ -200,3 +211,78 @@ def _refuse_unlike(state: SavedState, own: Own, master: Tensor, first: int) -> N
             raise CheckpointError(
                 f"{state.folder}: the weights of {own.saved.name} are not its optimizer's: one is another checkpoint's"
             )
+
+
+def random_states() -> dict[str, Any]:
+    """States of Python's, numpy's, torch's and, where one is used, the GPU's generator, under Megatron's names.
+
+    Dropout draws from seeds of its own and needs none of them; they are for whatever else draws.
+    """
+    kind, keys, position, has_gauss, cached = numpy.random.get_state()
+    states: dict[str, Any] = {
+        "random_rng_state": random.getstate(),
+        "np_rng_state": (str(kind), torch.from_numpy(numpy.asarray(keys).astype("int64")), position, has_gauss, cached),
+        "torch_rng_state": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():
+        states["cuda_rng_state"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random_states(states: Mapping[str, Any]) -> None:
+    """Set what `random_states` returned; states that are not there stay as they are."""
+    if "random_rng_state" in states:
+        random.setstate(states["random_rng_state"])
+    if "np_rng_state" in states:
+        kind, keys, position, has_gauss, cached = states["np_rng_state"]
+        numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
+    if "torch_rng_state" in states:
+        torch.set_rng_state(states["torch_rng_state"].cpu())
+    if "cuda_rng_state" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda_rng_state"].cpu())
+
+
+def step_back(destination: Destination, fell_back: FellBack) -> None:
+    """Let the checkpoint that was fallen back to be the latest, on record, where the training saves beside it.
+
+    Collective. Raises Refusal, and Overtaken when it is another writer's to do.
+    """
+    before, to = iteration_of(fell_back.damaged.name), fell_back.instead.manifest.iteration
+    go_back(destination, to, before, fell_back.said())
+
+
+def go_back(destination: Destination, to: int, before: int | None, why: str) -> None:
+    """Let the checkpoint at iteration `to` be the latest, on record as what came instead of `before`.
+
+    Collective. Raises as `step_back`.
+    """
+
+    def act() -> str | None:
+        with as_checkpoint_error(destination.folder), destination.shown() as lost:
+            if lost is None:
+                root = destination.folder.place()
+                _put_on_record(root / ROLLBACKS, to, before, why)
+                write_atomically(root / LATEST, tag_of(to))
+            return lost
+
+    lost = from_first_rank(act, (CheckpointError,))
+    if lost is not None:
+        raise Overtaken(lost)
+
+
+def _put_on_record(path: Path, to: int, before: int | None, why: str) -> None:
+    who = saved_now()
+    line = Rollback(
+        to=to,
+        before=before,
+        by=f"{who.user}@{who.host}",
+        at=datetime.now().astimezone().replace(microsecond=0),
+        why=why,
+    )
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    with os.fdopen(fd, "ab") as file:
+        file.write(json_line(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    be_as_open_as_its_folder(path)

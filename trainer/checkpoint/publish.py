@@ -1,28 +1,80 @@
-"""Making what all ranks have written the latest checkpoint, in one step that either happens or does not."""
+"""Writing a checkpoint durably, and publishing it as the latest in one atomic step."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import deepspeed
 import msgspec
+import torch
 import torch.distributed as dist
+import xxhash
 
 from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error, refuse_if_overtaken
-from trainer.checkpoint.leftovers import clear_leftovers
-from trainer.core.files import fsync, write_atomically
-from trainer.formats.checkpoint.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, set_aside, tag_of
+from trainer.core.console import complain
+from trainer.core.files import create_file, fsync, make_folder, write_atomically
+from trainer.core.held_folder import HeldFolder
+from trainer.formats.checkpoint.manifest import (
+    LATEST,
+    MANIFEST,
+    TEMPORARY,
+    Manifest,
+    SavedFile,
+    check_sizes,
+    fault_of,
+    read_manifest,
+    replaced_under,
+    set_aside,
+    tag_of,
+)
 from trainer.formats.checkpoint.partitions import is_optimizer_file
 from trainer.formats.checkpoint.reached import latest_beyond
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
+
+
+def clear_leftovers(folder: HeldFolder) -> None:
+    """Put back what was set aside and not replaced, and remove whatever else no save has finished. Raises OSError.
+
+    What cannot be removed stays and is told: the names of the next save's folders are its own.
+    """
+    root = folder.place()
+    kept = {one for one, was in replaced_under(root) if not _is_replaced(one, was)}
+    for leftover in root.glob(f"{TEMPORARY}*"):
+        if leftover not in kept:
+            shutil.rmtree(leftover, ignore_errors=True)
+            if leftover.exists():
+                complain(folder.said(f"trainer: {leftover}, left by a save that was cut off, cannot be removed"))
+    for leftover in root.glob(".*.tmp"):  # beside `latest` and DeepSpeed's programs, by `write_atomically`
+        leftover.unlink(missing_ok=True)
+
+
+def _is_replaced(set_aside: Path, was: Path) -> bool:
+    """Whether nobody needs what was set aside any more: another one has its place, or it has it again."""
+    if was.exists():
+        return fault_of(was) is None or not _is_whole(set_aside)
+    if _is_whole(set_aside):
+        set_aside.rename(was)
+        fsync(was.parent)
+    return True
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        check_sizes(folder, read_manifest(folder))
+    except CheckpointError:
+        return False
+    return True
+
 
 # DeepSpeed's programs for the files with optimizer states, and where they are.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
@@ -143,3 +195,69 @@ def _put_in_place_of(new: Path, old: Path) -> None:
     # A file system that cannot (NFS): two renames. After a crash between them the next save puts the older one back.
     old.rename(set_aside(old))
     new.rename(old)
+
+
+# torch.save writes a tensor in one piece and dozens of pieces of some bytes around it: only these are put together.
+_BUFFER_BYTES = 1 << 20
+
+
+def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path, durably: bool = True) -> dict[str, SavedFile]:
+    """Write each of the snapshot's files into `folder` and fsync it; sizes and checksums by name.
+
+    Not durably: whoever writes many leaves it to the system to write them out, and fsyncs all at the end.
+
+    Not collective: it touches nothing but files, so it may run in another thread. Raises CheckpointError, one line with
+    the disk's reason.
+    """
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return {name: _write_file(state, folder / name, durably) for name, state in snapshot.items()}
+
+
+def _write_file(state: Callable[[], Any], target: Path, durably: bool) -> SavedFile:
+    sink = None
+    try:
+        with os.fdopen(create_file(target), "wb", buffering=_BUFFER_BYTES) as file:
+            sink = _HashingSink(file)
+            torch.save(state(), sink)  # type: ignore[arg-type]
+            file.flush()
+            if durably:
+                os.fsync(file.fileno())
+            else:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # Linux begins to write it out
+    except (OSError, RuntimeError) as error:
+        # torch's archive writer turns an error of the file into one of its own, which says nothing of the disk.
+        raise _cannot_write(target, sink.error if sink is not None and sink.error is not None else error) from error
+    return SavedFile(sink.bytes_written, sink.digest.hexdigest())
+
+
+def _cannot_write(target: Path, error: Exception) -> CheckpointError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return CheckpointError(f"cannot write {target}: {reason}; the checkpoint before it is untouched")
+
+
+class _HashingSink(io.RawIOBase):
+    """What torch.save writes to: passes everything on to a file and into a checksum."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.digest = xxhash.xxh64()
+        self.bytes_written = 0
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        try:
+            self._file.write(view)
+        except OSError as error:
+            self.error = error
+            raise
+        self.bytes_written += len(view)
+        return len(view)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import torch
 
-from trainer.checkpoint.optimizer_states import MASTER
-from trainer.checkpoint.write import write
+from trainer.checkpoint.publish import write
+from trainer.checkpoint.saved_state import MASTER
 from trainer.convert.native import NativeFiles
 from trainer.convert.output import being_written, refuse_without_room
 from trainer.convert.sources import NativeStates, Source, counts_steps, read_whole, refuse_without_states, with_rows

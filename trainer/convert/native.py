@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.checkpoint.optimizer_states import MASTER
-from trainer.checkpoint.saved_state import Part
+from trainer.checkpoint.publish import write
+from trainer.checkpoint.saved_state import MASTER, Part
 from trainer.checkpoint.stored_tensors import StoredTensors
-from trainer.checkpoint.write import write
 from trainer.convert.sources import States, counts_steps
 from trainer.core.dtypes import DTYPES
 from trainer.core.files import create_file

@@ -12,11 +12,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from trainer.checkpoint.optimizer_states import MASTER
-from trainer.checkpoint.pieces import Box, Run, fill
-from trainer.checkpoint.read import read_data
-from trainer.checkpoint.saved_state import MOMENTS, Part, SavedState
-from trainer.checkpoint.stored_tensors import StoredTensors, unreadable
+from trainer.checkpoint.saved_state import MASTER, MOMENTS, Part, SavedState
+from trainer.checkpoint.stored_tensors import Box, Run, StoredTensors, fill, read_data, unreadable
 from trainer.core.dtypes import DTYPES
 from trainer.formats.checkpoint.manifest import (
     LATEST,

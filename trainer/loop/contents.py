@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.checkpoint.random_states import random_states
+from trainer.checkpoint.into_engine import random_states
 from trainer.formats.checkpoint.history import Start
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.checkpoint.origin import saved_now

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from trainer.checkpoint.destination import Destination, OwnLease, open_destination
-from trainer.checkpoint.one_writer import only_writer
-from trainer.checkpoint.step_back import step_back
+from trainer.checkpoint.destination import Destination, OwnLease, only_writer, open_destination
+from trainer.checkpoint.into_engine import step_back
 from trainer.core.console import complain
 from trainer.core.held_folder import HeldFolder
 from trainer.data.build import Datasets, build_datasets, vocab_size

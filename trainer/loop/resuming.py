@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from trainer.checkpoint.into_engine import restore_random_states
 from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one, find_latest, load_checkpoint
-from trainer.checkpoint.random_states import restore_random_states
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.sample_order import sample_order

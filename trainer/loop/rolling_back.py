@@ -9,9 +9,8 @@ import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination
+from trainer.checkpoint.into_engine import go_back, restore_random_states
 from trainer.checkpoint.load import find_before, load_checkpoint
-from trainer.checkpoint.random_states import restore_random_states
-from trainer.checkpoint.step_back import go_back
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.checkpoint.progress import Progress
 from trainer.formats.checkpoint.resumable import is_whole_state_of

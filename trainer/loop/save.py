@@ -9,9 +9,7 @@ from copy import copy
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination, Overtaken
-from trainer.checkpoint.host_copies import HostCopies
-from trainer.checkpoint.save import begin_save, save_checkpoint
-from trainer.checkpoint.under_way import SaveTimes, SaveUnderWay
+from trainer.checkpoint.save import HostCopies, SaveTimes, SaveUnderWay, begin_save, save_checkpoint
 from trainer.formats.checkpoint.progress import Progress
 from trainer.formats.logs.log_lines import (
     BACKGROUND_TIMER,

@@ -13,9 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from trainer.convert.hf.imported_model import CONFIG
 from trainer.convert.hf.saved_model import SavedModel
-from trainer.convert.hf.tensor_file import INDEX, TensorFile, index_of
+from trainer.convert.hf.tensor_file import CONFIG, INDEX, TensorFile, index_of
 from trainer.core.files import read_plain
 from trainer.data import tokenizer as bpe
 from trainer.formats.checkpoint.manifest import Manifest, tag_of

@@ -13,14 +13,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from trainer.checkpoint.read import read_data
 from trainer.checkpoint.saved_state import Part
-from trainer.checkpoint.stored_tensors import unreadable
+from trainer.checkpoint.stored_tensors import read_data, unreadable
 from trainer.convert.hf.documents import TOKENIZER
 from trainer.convert.hf.families import family_named
 from trainer.convert.hf.family import Family, Heads, Place, their_shapes, to_ours
 from trainer.convert.hf.saved_model import PRECISIONS
-from trainer.convert.hf.tensor_file import INDEX, WHOLE, TensorEntry, read_tensor_file
+from trainer.convert.hf.tensor_file import CONFIG, INDEX, WHOLE, TensorEntry, read_tensor_file
 from trainer.convert.native import NativeFiles
 from trainer.convert.output import being_written
 from trainer.core.dtypes import DTYPES_BY_NAME
@@ -42,7 +41,6 @@ from trainer.recipe.option_rules import combination_errors
 from trainer.recipe.options import Options, from_tables
 from trainer.recipe.vocabulary import Vocabulary
 
-CONFIG = "config.json"
 _PICKLED = "pytorch_model.bin"
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
 _LARGEST_JSON_BYTES = 1 << 26

@@ -27,6 +27,7 @@ from trainer.formats.errors import CheckpointError
 CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
 _ALIGNMENT = 8
 
 

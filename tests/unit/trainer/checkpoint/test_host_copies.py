@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.host_copies import HostCopies
+from trainer.checkpoint.save import HostCopies
 
 
 class Scaler:

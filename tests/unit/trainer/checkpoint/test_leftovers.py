@@ -1,3 +1,5 @@
+"""Tests of leftovers, which `trainer.checkpoint.publish` contains."""
+
 from __future__ import annotations
 
 import shutil
@@ -7,7 +9,7 @@ import pytest
 
 from tests.unit.trainer.checkpoint.test_publish import names, save
 from trainer.checkpoint.destination import Destination
-from trainer.checkpoint.leftovers import clear_leftovers
+from trainer.checkpoint.publish import clear_leftovers
 from trainer.core.held_folder import HeldFolder
 from trainer.formats.checkpoint.manifest import fault_of, set_aside
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.checkpoint.pieces import Box, Run, boxes_of_run, fill
-from trainer.checkpoint.stored_tensors import StoredTensors
+from trainer.checkpoint.stored_tensors import Box, Run, StoredTensors, boxes_of_run, fill
 from trainer.formats.errors import CheckpointError
 
 

@@ -12,8 +12,8 @@ from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
-from trainer.checkpoint.random_states import random_states
-from trainer.checkpoint.read import read_data
+from trainer.checkpoint.into_engine import random_states
+from trainer.checkpoint.stored_tensors import read_data
 
 
 class Calls:

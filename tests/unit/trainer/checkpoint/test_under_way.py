@@ -11,9 +11,8 @@ import torch
 
 from tests.unit.trainer.checkpoint.test_publish import manifest_of, names
 from trainer.checkpoint.destination import Destination
-from trainer.checkpoint.publish import make_room
-from trainer.checkpoint.under_way import BackgroundWrite, SaveUnderWay
-from trainer.checkpoint.write import write
+from trainer.checkpoint.publish import make_room, write
+from trainer.checkpoint.save import BackgroundWrite, SaveUnderWay
 from trainer.core.held_folder import HeldFolder
 from trainer.formats.checkpoint.manifest import SavedFile, latest_checkpoint
 from trainer.formats.errors import CheckpointError

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from trainer.checkpoint.snapshot import Snapshot
-from trainer.checkpoint.write import write
+from trainer.checkpoint.publish import write
+from trainer.checkpoint.save import Snapshot
 from trainer.formats.checkpoint.manifest import SavedFile
 from trainer.formats.errors import CheckpointError
 

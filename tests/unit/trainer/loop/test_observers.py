@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, step_at
 from trainer.checkpoint.destination import Overtaken
-from trainer.checkpoint.under_way import SaveTimes
+from trainer.checkpoint.save import SaveTimes
 from trainer.data.build import Datasets
 from trainer.formats.checkpoint.progress import Progress
 from trainer.formats.logs.log_lines import CheckpointFailed, parse_checkpoint_line
