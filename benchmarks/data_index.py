@@ -22,7 +22,7 @@ import numpy as np
 
 from trainer.data import compiled
 from trainer.data.build import build_datasets
-from trainer.data.gathering import OrderedTokens, gather
+from trainer.data.gpt_dataset import OrderedTokens, gather
 from trainer.data.indexed import IndexedTokens, index_bytes
 from trainer.data.indices import SampleOrder, build_order
 from trainer.recipe.passes import plan_epochs

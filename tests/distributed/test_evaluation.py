@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def seen_and_read(options: dict[str, Any]) -> tuple[Seen, list[list[int]]]:
     """In a rank: a training, and which places of each group's data its evaluations have read, in the groups' order."""
-    from trainer.data.cyclic import Cyclic
+    from trainer.data.gpt_dataset import Cyclic
 
     read: dict[int, list[int]] = {}
     usual = Cyclic.read_rows

@@ -18,7 +18,7 @@ from trainer.convert.output import being_written, refuse_without_room
 from trainer.convert.sources import NativeStates, Source, counts_steps, read_whole, refuse_without_states, with_rows
 from trainer.convert.workers import adding_up, each
 from trainer.core.files import make_folder, write_atomically
-from trainer.data.progress import Progress
+from trainer.data.program import Progress
 from trainer.formats.checkpoint.exchanged import ConvertedCheckpoint
 from trainer.formats.checkpoint.manifest import (
     LATEST,

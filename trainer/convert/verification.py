@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from trainer.convert.workers import default_workers, each
 from trainer.core.files import read_plain
-from trainer.data.progress import Progress
+from trainer.data.program import Progress
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,
     MANIFEST,

@@ -11,12 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from trainer.data.texts.columns import RowsRead
-from trainer.data.texts.compressed import LinesRead
-from trainer.data.texts.documents import Documents, FilesOfFolder
-from trainer.data.texts.inputs import Choice, Source, sources_of
-from trainer.data.texts.lines import LinesOfFile
-from trainer.data.texts.piece import FileFacts, Skipped, shown
-from trainer.data.texts.read_ahead import in_order
+from trainer.data.texts.inputs import Choice, Documents, FilesOfFolder, Source, sources_of
+from trainer.data.texts.lines import LinesOfFile, LinesRead
+from trainer.data.texts.piece import FileFacts, Skipped, in_order, shown
 
 Piece = LinesOfFile | LinesRead | FilesOfFolder | RowsRead
 #: Sources that are unpacked at once, and pieces of each that may wait.

@@ -1,17 +1,145 @@
-"""Samples of `sequence_length + 1` tokens from one file or from a blend of files."""
+"""Samples of `sequence_length + 1` tokens from one file, from a blend of files, or again from the start of either."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.gathering import OrderedTokens, gather
-from trainer.data.orders import BlendOrder, PartOrder
-from trainer.data.pair import Pair
+from trainer.data import compiled
+from trainer.data.index_cache import NodeCache
+from trainer.data.indexed import IndexedTokens
+from trainer.data.indices import SampleOrder
+from trainer.formats.data.index_header import idx_path, read_header, type_code
+from trainer.formats.errors import DataError
+
+
+class OrderedTokens:
+    """A pair of files, read in an order: sample `place` is what `order.shuffle_index[place]` starts with."""
+
+    def __init__(self, tokens: IndexedTokens, order: SampleOrder) -> None:
+        self.tokens, self.order = tokens, order
+        documents, samples, shuffle = order.document_index, order.sample_index, order.shuffle_index
+        parts = (
+            (compiled.address(tokens.tokens), len(tokens.tokens), type_code(tokens.header.type_name)),
+            (compiled.address(tokens.lengths), compiled.address(tokens.pointers), len(tokens)),
+            (compiled.address(documents), len(documents), documents.itemsize),
+            (compiled.address(samples), len(samples) - 1, samples.itemsize),
+            (compiled.address(shuffle), shuffle.itemsize),
+        )
+        #: A row of the table that `gather` in C++ takes: the enumeration there names these.
+        self.row = np.array([number for part in parts for number in part], np.int64)
+
+    def pieces(self, place: int, missing: int) -> Iterator[tuple[int, int, int]]:
+        """What the first `missing` tokens of a sample are: sequence after sequence, which tokens [start, stop) of it.
+
+        Raises IndexError where an index leads out of what it points into.
+        """
+        sample = int(self.order.shuffle_index[place])
+        position, start = (int(value) for value in self.order.sample_index[sample])
+        while missing:
+            sequence = int(self.order.document_index[position])
+            stop = min(int(self.tokens.lengths[sequence]), start + missing)
+            yield sequence, start, stop
+            missing -= stop - start
+            position, start = position + 1, 0
+
+
+def gather(sources: Sequence[OrderedTokens], places: Sequence[int], rows: NDArray[np.int64]) -> tuple[int, int]:
+    """Write sample `places[i]` of `sources[i]` into `rows[i]`; the smallest and the largest token of all.
+
+    rows: [n, tokens], contiguous. Raises DataError for files that lead out of themselves.
+    """
+    library = compiled.library()
+    if library is None:
+        for source, place, row in zip(sources, places, rows, strict=True):
+            _gather_row(source, place, row)
+        return int(rows.min()), int(rows.max())
+    tables = np.array([source.row.ctypes.data for source in sources], np.int64)
+    at = np.array(places, np.int64)
+    found = np.empty(2, np.int64)
+    shape = (len(rows), rows.shape[1])
+    where = compiled.address(rows), compiled.address(found)
+    filled = library.gather(compiled.address(tables), compiled.address(at), *shape, *where)
+    if filled < len(rows):
+        raise _leads_out(sources[filled], places[filled])
+    return int(found[0]), int(found[1])
+
+
+def _gather_row(source: OrderedTokens, place: int, row: NDArray[np.int64]) -> None:
+    filled = 0
+    try:
+        for sequence, start, stop in source.pieces(place, len(row)):
+            row[filled : filled + stop - start] = source.tokens.part(sequence, start, stop)
+            filled += stop - start
+    except (IndexError, ValueError):  # an array has no such place, or not so many
+        raise _leads_out(source, place) from None
+
+
+def _leads_out(source: OrderedTokens, place: int) -> DataError:
+    return DataError(
+        f"sample {place:,} of {source.tokens.prefix} leads out of its files: they or the kept order of its samples "
+        "have changed since they were opened; start again, or prepare the data again (opsctl data prepare)"
+    )
+
+
+def file_identity(prefix: str) -> dict[str, Any]:
+    """What tells one version of a `.bin/.idx` pair from another. Raises DataError where one is missing."""
+    # A prefix is no file, so nothing but its folder can be a link.
+    folder, _, name = prefix.rpartition("/")
+    folder = os.path.realpath(folder or ("/" if prefix.startswith("/") else "."))
+    return {"prefix": f"{folder.rstrip('/')}/{name}", **_versions(prefix)}
+
+
+def _versions(prefix: str) -> dict[str, list[int]]:
+    found = {}
+    for ending in ("bin", "idx"):
+        try:
+            state = os.stat(f"{prefix}.{ending}")  # noqa: PTH116
+        except OSError as error:
+            read_header(prefix)  # says by name what is missing
+            raise DataError(f"cannot read {prefix}.{ending}: {error.strerror}") from None
+        found[ending] = [state.st_size, state.st_mtime_ns]
+    return found
+
+
+class Pair:
+    """`PREFIX.bin` and `PREFIX.idx`; their header and sizes are checked when they are opened.
+
+    Thousands are told apart by two looks each; what was found to be whole then, and is as old and as large, is whole.
+    """
+
+    def __init__(self, prefix: str, node: NodeCache) -> None:
+        self.prefix, self._node = prefix, node
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """See `file_identity`. Raises DataError."""
+        return file_identity(self.prefix)
+
+    @cached_property
+    def told(self) -> str:
+        """`identity` as text. Raises DataError."""
+        versions = ", ".join(f"{ending} {self.identity[ending]}" for ending in ("bin", "idx"))
+        return f"{self.identity['prefix']} ({versions})"
+
+    @cached_property
+    def data(self) -> IndexedTokens:
+        """The files, mapped. Raises DataError, also where they are no longer those that `identity` told."""
+        known = self.identity
+        opened = IndexedTokens(self.prefix, self._node.local(idx_path(self.prefix)))
+        for ending, version in _versions(self.prefix).items():
+            if version != known[ending]:
+                raise DataError(
+                    f"{self.prefix}.{ending} has changed since the training looked at it, and the order of its samples "
+                    "with it; let whoever writes it end, then start again"
+                )
+        return opened
 
 
 class Dataset(Protocol):
@@ -26,6 +154,25 @@ class Dataset(Protocol):
 
         Returns the smallest and the largest token of all. Raises DataError for files that can no longer be read.
         """
+
+
+@dataclass(frozen=True)
+class PartOrder:
+    """The order in which sequences [first, last) of a pair are read. tokens: in them, None where nobody has counted."""
+
+    first: int
+    last: int
+    tokens: int | None
+    order: SampleOrder
+
+
+@dataclass(frozen=True)
+class BlendOrder:
+    """dataset_index, dataset_sample_index: [samples], which part serves each place, and which of its places."""
+
+    parts: list[PartOrder]
+    dataset_index: NDArray[np.int16]
+    dataset_sample_index: NDArray[np.int64]
 
 
 class GPTDataset:
@@ -100,3 +247,31 @@ def _sample(dataset: Dataset, place: int) -> NDArray[np.int64]:
     out = np.empty(dataset.sequence_length + 1, np.int64)
     dataset.read_rows(place, out[None])
     return out
+
+
+class Cyclic:
+    """`samples` places of a dataset that has fewer: place i is its sample i modulo its own length.
+
+    What is read on from where the last reading ended goes through all of it before any sample comes again.
+    """
+
+    def __init__(self, dataset: Dataset, samples: int) -> None:
+        self._dataset, self._samples = dataset, samples
+        self.sequence_length = dataset.sequence_length
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, place: int) -> NDArray[np.int64]:
+        return self._dataset[place % len(self._dataset)]
+
+    def read_rows(self, first: int, rows: NDArray[np.int64]) -> tuple[int, int]:
+        """See `Dataset.read_rows`."""
+        ranges = []
+        while len(rows):
+            begin = first % len(self._dataset)
+            count = min(len(rows), len(self._dataset) - begin)
+            ranges.append(self._dataset.read_rows(begin, rows[:count]))
+            first, rows = first + count, rows[count:]
+        smallest, largest = zip(*ranges, strict=True)
+        return min(smallest), max(largest)

@@ -18,8 +18,7 @@ import numpy as np
 from trainer.core.console import printable
 from trainer.data.build import build_datasets
 from trainer.data.index_cache import Arrays, IndexCache
-from trainer.data.program import run_program
-from trainer.data.progress import tell_step
+from trainer.data.program import run_program, tell_step
 from trainer.formats.checkpoint.starting import manifest_at_start, parse_to_start
 from trainer.formats.data.data_indices import IndexedData, KeptIndex
 from trainer.formats.json_text import printed_json_text

@@ -1,18 +1,23 @@
-"""Built indices as `.npy` files, made once by one rank and mapped by all.
+"""Sample orders as files: built once by one rank, mapped by all, and copied to each node's own disk.
 
-A file's name holds a hash of all that its content hangs on, the data's size and time included, so a stale one is
-never found. Two runs that build the same at once write the same, each beside and renamed.
+A file's name holds a hash of all that its content depends on, the data's size and time included, so a stale one is
+never found. Two runs that build the same at once write the same, each to its own file, and rename it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
+import io
 import json
 import os
 import secrets
+import stat
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +25,203 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.core.files import create_file, make_folder, write_atomically
-from trainer.data.node_cache import NodeCache
+from trainer.formats.errors import DataError
 from trainer.formats.json_text import json_file_text
+
+#: This much of the disk stays free.
+SPARED_SHARE = 0.05
+#: So long others wait for who makes a copy; then they read the file itself.
+WAIT_S = 20.0
+#: A copy that nobody has opened for so long is taken away by who makes another.
+UNUSED_S = 14 * 86_400.0
+_PIECE = 1 << 24
+_LOOK_S = 0.02
+
+
+class NodeCache:
+    """Local copies in `folder`/opsctl-data-UID, which is closed to others; None: files are read where they are.
+
+    say: told once, in a line, why there are no copies.
+    """
+
+    def __init__(self, folder: Path | None, say: Callable[[str], None] = lambda _: None) -> None:
+        self._above, self._say = folder, say
+        self._folder: Path | None = None
+
+    def local(self, source: Path) -> Path:
+        """A whole copy of `source`, made where there is none; `source` itself where there can be none.
+
+        Raises OSError where `source` itself cannot be read.
+        """
+        if self._above is None:
+            return source
+        try:
+            folder = self._folder = self._folder or _own_folder(self._above)
+            return _copy_in(folder, source)
+        except _SourceFailed as failed:
+            raise failed.error from None
+        except OSError as error:
+            why = f"warning: no copies in {self._above} on {os.uname().nodename}: {error.strerror or error}"
+            self._say(f"{why}; {source} and what follows is read where it is")
+            self._above = None
+            return source
+
+
+def expanded(text: str) -> Path:
+    """The folder an option names, with the node's own environment in it.
+
+    Raises DataError for a variable that it lacks, and for a path that hangs on where a process was started.
+    """
+    found = os.path.expandvars(text)
+    if "$" in found:
+        raise DataError(f"--data-node-cache-path {text}: this node's environment has not all of its variables")
+    if not found.startswith("/"):
+        raise DataError(f"--data-node-cache-path {text}: give an absolute path, a folder on each node's own disk")
+    return Path(found)
+
+
+def _own_folder(above: Path) -> Path:
+    folder = above / f"opsctl-data-{os.getuid()}"
+    above.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+    found = folder.lstat()
+    # In a folder for everybody somebody else may have been there first.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, f"{folder.name} is there and not a folder for us alone (0700)", str(folder))
+    return folder
+
+
+def _copy_in(folder: Path, source: Path) -> Path:
+    with _of_source():
+        state, path = source.stat(), source.resolve()
+    version = f"{path}\0{state.st_size}\0{state.st_mtime_ns}"
+    copy = folder / f"{hashlib.sha256(version.encode()).hexdigest()[:32]}{source.suffix}"
+    if _is_whole(copy, state.st_size):
+        return copy
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        with _begun(copy.with_name(f"{copy.name}.partial")) as file:
+            if file is not None:
+                if not _is_whole(copy, state.st_size):  # else it was made while we took the lock
+                    _make(folder, source, state, file, copy)
+                return copy
+        if time.monotonic() > deadline:
+            return source
+        time.sleep(_LOOK_S)
+        if _note(copy).exists() and _is_whole(copy, state.st_size):
+            return copy
+
+
+@contextlib.contextmanager
+def _begun(partial: Path) -> Iterator[int | None]:
+    """A descriptor of `partial`, locked by us; None while somebody else holds it."""
+    fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = _is_at(partial, fd)
+    except BlockingIOError:
+        is_ours = False
+    try:
+        # It may have become the copy between our opening and our locking it.
+        yield fd if is_ours else None
+    finally:
+        if is_ours and _is_at(partial, fd):
+            partial.unlink()
+        os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(path.lstat(), os.fstat(fd))
+    return False
+
+
+def _make(folder: Path, source: Path, state: os.stat_result, file: int, copy: Path) -> None:
+    """Fill `file`, which lies beside `copy`, and put it in its place. Raises OSError."""
+    import xxhash
+
+    _take_away_unused(folder)
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize - state.st_size < SPARED_SHARE * disk.f_blocks * disk.f_frsize:
+        free = f"{disk.f_bavail * disk.f_frsize / 1e6:,.1f} MB free"
+        raise OSError(errno.ENOSPC, f"{free} are not enough for {state.st_size / 1e6:,.1f} MB beside what stays free")
+    os.ftruncate(file, 0)
+    digest, done = xxhash.xxh64(), 0
+    with _of_source():
+        original = source.open("rb", buffering=0)
+    with original:
+        while piece := _read(original):
+            digest.update(piece)
+            done += _write_all(file, piece)
+        with _of_source():
+            now = os.fstat(original.fileno())
+    if (done, now.st_size, now.st_mtime_ns) != (state.st_size, state.st_size, state.st_mtime_ns):
+        raise OSError(errno.EBUSY, f"{source} changed while it was copied")
+    Path(f"{copy}.partial").replace(copy)
+    # The note comes last: without it there is no copy.
+    write_atomically(_note(copy), json.dumps({"source": str(source), "bytes": done, "xxh64": digest.hexdigest()}))
+
+
+def _read(original: io.FileIO) -> bytes:
+    with _of_source():
+        return original.read(_PIECE)
+
+
+@contextlib.contextmanager
+def _of_source() -> Iterator[None]:
+    """What fails in it is not the node's own disk."""
+    try:
+        yield
+    except OSError as error:
+        raise _SourceFailed(error) from None
+
+
+class _SourceFailed(Exception):
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _write_all(file: int, piece: bytes) -> int:
+    left = memoryview(piece)
+    while left:
+        left = left[os.write(file, left) :]
+    return len(piece)
+
+
+def _note(copy: Path) -> Path:
+    return Path(f"{copy}.json")
+
+
+def _is_whole(copy: Path, size: int) -> bool:
+    """Whether the copy is there with the length and the contents that its note says; reads all of it."""
+    import xxhash
+
+    try:
+        noted = json.loads(_note(copy).read_text())
+        digest = xxhash.xxh64()
+        with copy.open("rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size != size or noted["bytes"] != size:
+                return False
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+        if digest.hexdigest() != noted["xxh64"]:
+            return False
+        os.utime(_note(copy))  # it is in use
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _take_away_unused(folder: Path) -> None:
+    """Who still has one mapped keeps it: its bytes go when the last one closes it."""
+    for found in folder.iterdir():
+        with contextlib.suppress(OSError):
+            used = _note(found) if _note(found).exists() else found
+            if time.time() - used.stat().st_mtime > UNUSED_S:
+                found.unlink()
+
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -7,20 +7,302 @@ in a range of its samples or iterations, or what it has had of each of its data 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainer.core.console import complain, printable
-from trainer.data.mixture import realised_mixture
+from trainer.data.build import build_datasets
+from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
+from trainer.data.index_cache import IndexCache
+from trainer.data.indexed import IndexedTokens
+from trainer.data.micro_batches import sample_order
 from trainer.data.program import aligned, run_program
-from trainer.data.read_samples import Reader, read_samples
-from trainer.data.run_order import RunOrder
-from trainer.data.set_facts import inspect_set
-from trainer.formats.checkpoint.starting import parse_to_start
-from trainer.formats.data.data_inspected import InspectedSet, ReadSample, ReadSamples, RealisedMixture, RealisedSource
+from trainer.formats.checkpoint.batch_history import BatchHistory
+from trainer.formats.checkpoint.changes import training_changes
+from trainer.formats.checkpoint.manifest import Manifest
+from trainer.formats.checkpoint.starting import manifest_at_start, parse_to_start
+from trainer.formats.data.data_inspected import (
+    EpochEnd,
+    InspectedSet,
+    ReadPiece,
+    ReadSample,
+    ReadSamples,
+    RealisedMixture,
+    RealisedSource,
+    SequenceLengths,
+    SetNotes,
+)
+from trainer.formats.data.data_notes import read_notes
+from trainer.formats.data.data_sources import groups
+from trainer.formats.data.index_header import bin_path, idx_path
+from trainer.formats.data.vocabulary_files import tokenizer_path
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
+from trainer.recipe.lengths import BEGINNING, Lengths
+from trainer.recipe.options import Options
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """What each iteration reads. consumed: samples, by the checkpoint that the training goes on from."""
+
+    dataset: GPTDataset | BlendedDataset
+    history: BatchHistory
+    iterations: int  # of the whole training
+    consumed: int
+    is_checkpoints_order: bool | None  # None: there is no checkpoint, or it does not say
+
+    @classmethod
+    def of(cls, options: Options) -> RunOrder:
+        """For a training that would start with these options now. Raises DataError, CheckpointError and ValueError."""
+        manifest = manifest_at_start(options)
+        lengths = Lengths.of(options, manifest or BEGINNING)
+        data = build_datasets(
+            options, lengths.samples_to_read, 0, 0, cache=lambda folders: IndexCache(folders, keeps=False)
+        )
+        if not isinstance(data.train, GPTDataset | BlendedDataset):
+            raise DataError("the training reads no sample")
+        return cls(
+            data.train,
+            BatchHistory.of(options, manifest),
+            lengths.train_iterations,
+            manifest.consumed_train_samples if manifest else 0,
+            _is_its_order(manifest, data.train),
+        )
+
+    @property
+    def end(self) -> int:
+        """Samples consumed at the training's end."""
+        return self.history.samples_after(self.iterations)
+
+    @property
+    def sources(self) -> Sequence[GPTDataset]:
+        """Its data sets, in the blend's order."""
+        return self.dataset.sources if isinstance(self.dataset, BlendedDataset) else (self.dataset,)
+
+    def source_of(self, sample: int) -> tuple[GPTDataset, int]:
+        """The data set that gives the sample, and the place there."""
+        if isinstance(self.dataset, BlendedDataset):
+            number, place = self.dataset.source_of(sample)
+            return self.dataset.sources[number], place
+        return self.dataset, sample
+
+    def samples_in(self, text: str) -> tuple[int, int]:
+        """`A:B`: from A samples consumed to B. Raises DataError."""
+        first, end = _range(text, "--samples", "from A samples consumed to B, with A below B")
+        if not first < end:
+            raise DataError(f"--samples {text}: it has to end after it begins; expected A:B with A below B")
+        if end > self.end:
+            raise DataError(f"--samples {text}: the training ends with {self.end:,} samples consumed")
+        return first, end
+
+    def samples_of_iterations(self, text: str) -> tuple[int, int]:
+        """`A:B`: what the iterations A to B read, both in and counted from 1. Raises DataError."""
+        first, last = _range(text, "--iterations", "iterations A to B, both in, counted from 1")
+        if not 1 <= first <= last:
+            raise DataError(f"--iterations {text}: expected A:B with 1 <= A <= B; both are in, counted from 1")
+        if last > self.iterations:
+            raise DataError(f"--iterations {text}: the training has {self.iterations:,} iterations")
+        return self.history.samples_after(first - 1), self.history.samples_after(last)
+
+
+def _is_its_order(manifest: Manifest | None, dataset: GPTDataset | BlendedDataset) -> bool | None:
+    if manifest is None or manifest.training.get("sample_order") is None:
+        return None
+    return not training_changes(manifest, {"sample_order": sample_order(dataset)})
+
+
+def _range(text: str, option: str, means: str) -> tuple[int, int]:
+    first, colon, last = text.partition(":")
+    if not (colon and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        raise DataError(f"{option} {text}: expected A:B, two whole numbers: {means}")
+    return int(first), int(last)
+
+
+def realised_mixture(order: RunOrder, up_to: int | None) -> RealisedMixture:
+    """Of the first `up_to` samples; None: of those that the checkpoint has consumed, or all where there is none.
+
+    Raises DataError for more than the training has.
+    """
+    if up_to is None:
+        up_to = order.consumed or order.end
+    if not 0 <= up_to <= order.end:
+        raise DataError(f"--mixture {up_to}: the training ends with {order.end:,} samples consumed")
+    skipped = order.history.skipped_samples(up_to)
+    sources = [_realised(order, number, up_to, skipped) for number in range(len(order.sources))]
+    trained = sum(one.samples for one in sources)
+    return RealisedMixture(
+        up_to=up_to,
+        iteration=order.history.known_iteration_of(up_to - 1) if up_to else None,
+        end_sample=order.end,
+        samples=trained,
+        skipped_samples=up_to - trained,
+        sequence_length=order.dataset.sequence_length,
+        is_checkpoints_order=order.is_checkpoints_order,
+        sources=sources,
+    )
+
+
+def _realised(order: RunOrder, number: int, up_to: int, skipped: list[tuple[int, int]]) -> RealisedSource:
+    source = order.sources[number]
+    places = _places(order, number)
+    read = int(np.searchsorted(places, up_to))
+    left_out = sum(int(np.searchsorted(places, last) - np.searchsorted(places, first)) for first, last in skipped)
+    trained_in_all = up_to - sum(last - first for first, last in skipped)
+    tokens = source.tokens_per_epoch
+    return RealisedSource(
+        data=source.prefix,
+        first_document=source.first,
+        end_document=source.last,
+        tokens_per_epoch=tokens,
+        asked=order.dataset.weights[number] if isinstance(order.dataset, BlendedDataset) else 1.0,
+        realised=(read - left_out) / trained_in_all if trained_in_all else 0.0,
+        samples=read - left_out,
+        skipped_samples=left_out,
+        epochs=read * source.sequence_length / tokens,
+        epoch_ends=_epoch_ends(places, source, tokens, order.history),
+    )
+
+
+def _places(order: RunOrder, number: int) -> NDArray[np.int64]:
+    """The training's samples that the data set gives, up to the training's end."""
+    if isinstance(order.dataset, BlendedDataset):
+        return np.flatnonzero(order.dataset.dataset_index[: order.end] == number)
+    return np.arange(order.end)
+
+
+def _epoch_ends(places: NDArray[np.int64], source: GPTDataset, tokens: int, history: BatchHistory) -> list[EpochEnd]:
+    """The samples of n epochs are those that `plan_epochs` counts: the last token of all has no successor."""
+    found = []
+    epoch = 1
+    while (samples := (epoch * tokens - 1) // source.sequence_length) <= len(places):
+        if samples:
+            last = int(places[samples - 1])
+            found.append(EpochEnd(epoch=epoch, samples=last + 1, iteration=history.known_iteration_of(last)))
+        epoch += 1
+    return found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Tokens to text. tokenizer: None where there is none; `path` is where it is from."""
+
+    tokenizer: Tokenizer | None = None
+    path: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Reader:
+        """By the options' tokenizer, else by the one noted beside the data; what cannot be used is said on stderr."""
+        try:
+            return _of_options(options) or _of_notes(options) or cls()
+        except (DataError, ImportError) as error:
+            complain(
+                f"warning: tokens as numbers, for there is no tokenizer to read them with: {printable(str(error))}"
+            )
+            return cls()
+
+    def text(self, tokens: list[int]) -> str | None:
+        """The tokens as text, special ones included; a half of a character at either end is U+FFFD."""
+        if self.tokenizer is None:
+            return None
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=False))
+
+
+def read_samples(order: RunOrder, reader: Reader, first: int, end: int) -> Iterator[ReadSample]:
+    """The samples from `first` consumed to `end`, one after the other."""
+    for sample in range(first, end):
+        source, place = order.source_of(sample)
+        iteration = order.history.iteration_of(sample)
+        tokens = source[place].tolist()
+        yield ReadSample(
+            sample=sample,
+            iteration=iteration,
+            skipped=order.history.is_skipped(iteration),
+            data=source.prefix,
+            pieces=[
+                ReadPiece(document=document, start=start, stop=stop) for document, start, stop in source.pieces(place)
+            ],
+            tokens=tokens,
+            text=reader.text(tokens),
+        )
+
+
+def _of_options(options: Mapping[str, Any]) -> Reader | None:
+    from trainer.data import tokenizer as bpe
+
+    if options["tokenizer_name_or_path"]:
+        path = tokenizer_path(str(options["tokenizer_name_or_path"]))
+        return Reader(bpe.load(path), str(path))
+    if options["vocab_file"] and options["merge_file"]:
+        vocab = Path(options["vocab_file"])
+        return Reader(bpe.load_vocab_and_merges(vocab, Path(options["merge_file"])), str(vocab))
+    return None
+
+
+def _of_notes(options: Mapping[str, Any]) -> Reader | None:
+    """The first one noted beside the training data. Raises DataError where it has become another since."""
+    from trainer.data import tokenizer as bpe
+
+    for source in (source for group in groups(options, "train") for source in group.sources):
+        noted = read_notes(source.prefix)
+        if noted is None or not Path(noted.tokenizer).is_file():
+            continue
+        tokenizer = bpe.load(Path(noted.tokenizer))
+        found = hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
+        if noted.tokenizer_sha256 not in (None, found):
+            raise DataError(
+                f"{noted.tokenizer} is not what {source.prefix} was made with: its SHA-256 is {found}, noted is "
+                f"{noted.tokenizer_sha256}"
+            )
+        return Reader(tokenizer, noted.tokenizer)
+    return None
+
+
+_SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+
+
+def inspect_set(prefix: str) -> InspectedSet:
+    """Every length and offset is read, no token. Raises DataError for what is missing or cannot be."""
+    data = IndexedTokens(prefix)
+    data.check_every_entry()
+    noted = read_notes(prefix)
+    return InspectedSet(
+        data=prefix,
+        documents=len(data.document_indices) - 1,
+        sequences=len(data),
+        tokens=data.header.tokens,
+        empty=int(np.count_nonzero(data.lengths == 0)),
+        dtype=data.header.type_name,
+        bin_bytes=Path(bin_path(prefix)).stat().st_size,
+        idx_bytes=Path(idx_path(prefix)).stat().st_size,
+        lengths=_lengths(data.lengths) if len(data) else None,
+        notes=None
+        if noted is None
+        else SetNotes(
+            vocab_size=noted.vocab_size,
+            eod=noted.eod,
+            tokenizer=noted.tokenizer,
+            tokenizer_sha256=noted.tokenizer_sha256,
+        ),
+    )
+
+
+def _lengths(lengths: NDArray[np.int32]) -> SequenceLengths:
+    found = np.quantile(lengths, _SHARES, method="inverted_cdf").tolist()
+    shortest, p10, median, p90, p99, longest = (int(one) for one in found)
+    mean = float(lengths.mean(dtype=np.float64))
+    return SequenceLengths(shortest=shortest, p10=p10, median=median, p90=p90, p99=p99, longest=longest, mean=mean)
+
 
 #: Tokens that one JSON text may hold.
 MOST_JSON_TOKENS = 20_000_000

@@ -26,12 +26,10 @@ from tokenizers import Tokenizer
 
 from trainer.core.console import complain, failed
 from trainer.core.files import make_folder, write_atomically
-from trainer.data import corpus_tokenizer
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Corpus
-from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
 from trainer.data.encoding import Setting, encoding
-from trainer.data.progress import Progress, tell_step
+from trainer.data.program import Progress, tell_step
 from trainer.data.texts.inputs import Choice
 from trainer.data.texts.piece import shown
 from trainer.data.unfinished import VOCAB_SIZE, Asked, Leftovers, State, UnfinishedPair, differences
@@ -54,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--output-prefix", required=True, help="files are named PREFIX_KEY_document.*")
     result.add_argument("--tokenizer", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt")
     result.add_argument(
-        "--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {DEFAULT_VOCAB_SIZE:,}]"
+        "--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {bpe.DEFAULT_VOCAB_SIZE:,}]"
     )
     result.add_argument("--json-key", default="text", help="the key or the column with the text")
     result.add_argument("--split", metavar="NAME", help="of a folder that datasets saved, this split")
@@ -100,7 +98,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
     leftovers = Leftovers(prefix)
     written = leftovers.written()
     if not arguments.tokenizer:
-        written.append(corpus_tokenizer.place_in(prefix.parent))
+        written.append(bpe.place_in(prefix.parent))
     own = frozenset(str(prefix.parent.resolve() / path.name) for path in written)
     corpus = Corpus(
         arguments.inputs, Choice(arguments.json_key, arguments.include, arguments.exclude, arguments.split, own)
@@ -144,7 +142,7 @@ def _options(arguments: argparse.Namespace, given: Chosen | None) -> dict[str, s
 
 
 def _vocab_size(arguments: argparse.Namespace) -> int:
-    return int(arguments.vocab_size or DEFAULT_VOCAB_SIZE)
+    return int(arguments.vocab_size or bpe.DEFAULT_VOCAB_SIZE)
 
 
 def _given(file: str) -> Chosen:
@@ -158,10 +156,10 @@ def _trained(arguments: argparse.Namespace, corpus: Corpus, leftovers: Leftovers
     if text is not None:
         tokenizer = Tokenizer.from_str(text)
     else:
-        tokenizer = corpus_tokenizer.train(corpus, _vocab_size(arguments))
+        tokenizer = bpe.train_on(corpus, _vocab_size(arguments))
         text = tokenizer.to_str(pretty=True)
-    file = corpus_tokenizer.place_in(leftovers.prefix.parent)
-    corpus_tokenizer.refuse_other_tokenizer(file, text, arguments.overwrite)
+    file = bpe.place_in(leftovers.prefix.parent)
+    bpe.refuse_other_tokenizer(file, text, arguments.overwrite)
     return Chosen(tokenizer, text, file, is_trained=True)
 
 

@@ -1,9 +1,15 @@
-"""What the programs over data files share: an end by signal as by Ctrl-C, errors as one line and an exit code."""
+"""Programs over data files: progress on stderr, an end by signal, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, NoReturn
 
 from trainer.core.console import failed
@@ -42,3 +48,100 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _interrupted(_number: int, _frame: Any) -> NoReturn:
     raise KeyboardInterrupt
+
+
+QUIET_S = 2.0
+LINE_EVERY_S = 30.0
+
+
+def tell_step(steps_to: int | None) -> None:
+    """One more step is done for good: a byte to that descriptor, if any; that nobody listens any more is no matter."""
+    if steps_to is not None:
+        with contextlib.suppress(OSError):
+            os.write(steps_to, b".")
+
+
+class Waiting:
+    """Says what is being waited for where nothing can be counted, once it takes over two seconds; `begin` starts it."""
+
+    def __init__(self, what: str):
+        self._what = what
+        self._timer = threading.Timer(QUIET_S, self._say)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._over = False
+        self._status: Any = None
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def begin(self) -> None:
+        """From now on it is being waited for."""
+        self._timer.start()
+
+    def _say(self) -> None:
+        with self._lock:
+            if self._over:
+                return
+            if sys.stderr.isatty():
+                from rich.console import Console
+
+                self._status = Console(stderr=True).status(self._what)
+                self._status.start()
+            else:
+                sys.stderr.write(f"{self._what} ...\n")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._status is not None:
+                self._status.stop()
+
+
+class Progress:
+    """`reached(bytes)` as often as one likes, inside `with`. begun_bytes: what was done before."""
+
+    def __init__(self, what: str, total_bytes: int, begun_bytes: int = 0):
+        self._what, self._total, self._begun = what, max(1, total_bytes), begun_bytes
+        self._started = time.monotonic()
+        self._next = self._started + QUIET_S
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def reached(self, read_bytes: int) -> None:
+        """`read_bytes` of the total are done."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        if sys.stderr.isatty():
+            self._draw(read_bytes)
+            self._next = now + 0.1
+        else:
+            share = min(1.0, read_bytes / self._total)
+            done = (read_bytes - self._begun) / self._total
+            left_s = (now - self._started) * (1 - share) / max(done, 1e-9)
+            sys.stderr.write(f"{self._what}: {share:.0%}, about {left_s:.0f} s left\n")
+            self._next = now + LINE_EVERY_S
+
+    def _draw(self, read_bytes: int) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=read_bytes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.data.build import Dataset, Datasets
-from trainer.data.cyclic import Cyclic
+from trainer.data.gpt_dataset import Cyclic
 from trainer.engine.build import evaluate_step
 from trainer.formats.checkpoint.progress import Progress
 from trainer.formats.logs import log_lines

@@ -13,7 +13,7 @@ from trainer.checkpoint.into_engine import restore_random_states
 from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one, find_latest, load_checkpoint
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
-from trainer.data.sample_order import sample_order
+from trainer.data.micro_batches import sample_order
 from trainer.formats.checkpoint.changes import ALLOW, changes, refuse_other_training, said, training_changes
 from trainer.formats.checkpoint.fallback import FellBack
 from trainer.formats.checkpoint.history import Start

@@ -15,7 +15,7 @@ from trainer.convert.hf.saved_model import SavedModel
 from trainer.convert.hf.tensor_file import TensorFile, divided, read_tensor_file, write_tensors
 from trainer.convert.output import being_written
 from trainer.core.files import create_file, write_atomically
-from trainer.data.progress import Progress
+from trainer.data.program import Progress
 from trainer.formats.checkpoint.exchanged import ExportedModel
 from trainer.formats.checkpoint.manifest import (
     Found,

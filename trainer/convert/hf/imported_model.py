@@ -24,7 +24,7 @@ from trainer.convert.native import NativeFiles
 from trainer.convert.output import being_written
 from trainer.core.dtypes import DTYPES_BY_NAME
 from trainer.core.files import read_plain, write_atomically
-from trainer.data.progress import Progress
+from trainer.data.program import Progress
 from trainer.formats.checkpoint.manifest import LATEST, MANIFEST, Manifest, SavedFile, SavedParameter, tag_of
 from trainer.formats.checkpoint.origin import saved_now, started_now
 from trainer.formats.checkpoint.partitions import Cut

@@ -1,7 +1,7 @@
 """Whether a training of another length reads its data in another order than a checkpoint's: from headers and lengths.
 
 A length that needs more passes over some file shuffles that file's documents and samples anew. The trainer compares
-the orders themselves (`trainer.data.sample_order`) once it has built them; this tells it beforehand, where it is sure.
+the orders themselves (`trainer.data.micro_batches`) once it has built them; this tells it beforehand, where it is sure.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import blend
+from trainer.data import indices
 from trainer.recipe.passes import sizes_to_build, target_sizes
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -27,14 +27,14 @@ def one_by_one(weights: list[float], samples: int) -> tuple[list[int], list[int]
 
 @given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=12), st.integers(1, 3000))
 def test_pieces_run_side_by_side_give_the_step_by_step_order(raw: list[float], samples: int) -> None:
-    weights = blend.normalized(raw)
-    datasets, places = blend.blend_order(weights, samples)
+    weights = indices.normalized(raw)
+    datasets, places = indices.blend_order(weights, samples)
     assert (datasets.tolist(), places.tolist()) == one_by_one(weights, samples)
 
 
 @pytest.mark.parametrize("weights", [[0.5, 0.5], [1e-4, 1 - 1e-4], [0.1] * 10, [0.7, 0.2, 0.1]])
 def test_equal_and_rare_weights_too(weights: list[float]) -> None:
-    datasets, places = blend.blend_order(weights, 12_000)
+    datasets, places = indices.blend_order(weights, 12_000)
     assert (datasets.tolist(), places.tolist()) == one_by_one(weights, 12_000)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.cyclic import Cyclic
+from trainer.data.gpt_dataset import Cyclic
 from trainer.data.micro_batches import MicroBatches
 
 

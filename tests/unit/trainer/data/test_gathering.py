@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.unit.trainer.data.conftest import MakePair
-from trainer.data.gathering import OrderedTokens, gather
+from trainer.data.gpt_dataset import OrderedTokens, gather
 from trainer.data.indexed import IndexedTokens
 from trainer.data.indices import SampleOrder, build_order
 from trainer.formats.errors import DataError

@@ -28,7 +28,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(1)
         return build_order(*given)
 
-    monkeypatch.setattr("trainer.data.orders.build_order", counted)
+    monkeypatch.setattr("trainer.data.build.build_order", counted)
     return seen
 
 
@@ -254,7 +254,7 @@ def test_a_pair_that_changes_before_it_is_read_is_refused_by_name(many: list[str
 
 
 def test_a_blend_of_more_files_than_16_bits_count_is_refused(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.blend.MOST_DATASETS", 11)
+    monkeypatch.setattr("trainer.data.indices.MOST_DATASETS", 11)
     with pytest.raises(DataError, match=r"train.*\b12\b.*\b11\b"):
         build_datasets(options_for(data_path=many), 60, 0, 0)
 

@@ -145,7 +145,7 @@ class TestSamples:
         assert build_ahead(["--world-size=1", "--", *words]) == 0
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("trainer.data.orders.build_order", None)
+            patched.setattr("trainer.data.build.build_order", None)
             assert inspected(capsys, "--samples=7:9", "--", *words) == built
 
     def test_text_comes_by_the_tokenizer_that_is_noted_until_that_is_another(

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from trainer.data.blend import blend_order, normalized
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
-from trainer.data.indices import build_sample_index
+from trainer.data.indices import blend_order, build_sample_index, normalized
 from trainer.data.inspection import main as inspect
 from trainer.data.mix import main as write_mixture
 from trainer.recipe.data_options import SPLITS

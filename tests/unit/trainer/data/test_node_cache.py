@@ -16,9 +16,9 @@ import pytest
 
 from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from trainer.data import node_cache
+from trainer.data import index_cache
 from trainer.data.build import build_datasets
-from trainer.data.node_cache import NodeCache, expanded
+from trainer.data.index_cache import NodeCache, expanded
 from trainer.formats.errors import DataError
 
 
@@ -130,7 +130,7 @@ node_cache.NodeCache(Path({str(folder)!r})).local(Path({str(source)!r}))
 def test_while_another_copies_for_too_long_the_file_itself_is_read(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_cache, "WAIT_S", 0.1)
+    monkeypatch.setattr(index_cache, "WAIT_S", 0.1)
     copy = NodeCache(folder).local(source)
     copy.unlink()
     with Path(f"{copy}.partial").open("w") as held:
@@ -145,7 +145,7 @@ def test_a_full_disk_is_said_once_and_everything_is_read_where_it_is(
     def full(_file: int, _piece: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(node_cache, "_write_all", full)
+    monkeypatch.setattr(index_cache, "_write_all", full)
     said: list[str] = []
     node = NodeCache(folder, said.append)
     assert [node.local(source), node.local(source)] == [source, source]
@@ -170,7 +170,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_disk_that_cannot_be_use
 
 
 def test_what_would_fill_the_disk_is_not_begun(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_cache, "SPARED_SHARE", 1.0)
+    monkeypatch.setattr(index_cache, "SPARED_SHARE", 1.0)
     said: list[str] = []
     assert NodeCache(folder, said.append).local(source) == source
     assert not missing(said[0], str(folder), "0.1 MB")
@@ -199,7 +199,7 @@ def test_copies_that_nobody_opened_for_long_are_taken_away_by_who_makes_another(
     used = source.with_name("used.idx")
     used.write_bytes(b"used")
     kept = NodeCache(folder).local(used)
-    long_ago = time.time() - node_cache.UNUSED_S - 60
+    long_ago = time.time() - index_cache.UNUSED_S - 60
     for path in old.parent.iterdir():
         os.utime(path, (long_ago, long_ago))
     assert NodeCache(folder).local(used) == kept  # opening it is using it

@@ -36,7 +36,7 @@ TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is said of progress, on however busy a machine; a test that wants it says so."""
-    monkeypatch.setattr("trainer.data.progress.QUIET_S", 1e9)
+    monkeypatch.setattr("trainer.data.program.QUIET_S", 1e9)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -381,7 +381,7 @@ def test_training_a_tokenizer_says_so_when_it_takes_long(
 
     monkeypatch.setattr(sys, "stderr", heard)
     monkeypatch.setattr(bpe, "train", learn_until_heard)
-    monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.05)
+    monkeypatch.setattr("trainer.data.program.QUIET_S", 0.05)
     code, _, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     assert code == 0 and not missing(heard.getvalue(), "tokenizer", "280 tokens")
 
@@ -389,7 +389,7 @@ def test_training_a_tokenizer_says_so_when_it_takes_long(
 def test_beside_a_terminal_progress_is_a_line_now_and_then(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("trainer.data.program.QUIET_S", 0.0)
     code, out, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     assert code == 0 and "%" not in out
     assert not missing(err, "100%", "0 s")

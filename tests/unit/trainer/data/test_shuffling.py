@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import compiled, shuffling
+from trainer.data import compiled, indices
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("built")
 def however_few() -> Any:
     """Few values go to numpy otherwise."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(shuffling, "_FEWEST", 0)
+        patched.setattr(indices, "_FEWEST", 0)
         yield
 
 
@@ -44,7 +44,7 @@ def test_the_permutation_and_what_is_drawn_next_are_numpys(
     for count in counts:
         expected, found = np.arange(count, dtype=kind), np.arange(count, dtype=kind)
         theirs.shuffle(expected)
-        shuffling.shuffle(found, ours)
+        indices.shuffle(found, ours)
         assert found.tolist() == expected.tolist()
         assert state_of(ours) == state_of(theirs)
 
@@ -53,7 +53,7 @@ def test_the_permutation_and_what_is_drawn_next_are_numpys(
 def test_many_more_than_are_drawn_ahead(count: int) -> None:
     expected, found = np.arange(count), np.arange(count)
     np.random.RandomState(7).shuffle(expected)
-    shuffling.shuffle(found, np.random.RandomState(7))
+    indices.shuffle(found, np.random.RandomState(7))
     assert np.array_equal(found, expected)
 
 

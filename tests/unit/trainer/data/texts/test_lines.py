@@ -52,7 +52,7 @@ def test_every_line_comes_once_and_in_order_whatever_the_cut(
 ) -> None:
     wanted, raw = written
     cut(monkeypatch, piece_bytes)
-    monkeypatch.setattr("trainer.data.texts.compressed._BLOCK_BYTES", 97)
+    monkeypatch.setattr("trainer.data.texts.lines._BLOCK_BYTES", 97)
     half = len(raw) // 2
     packed = {
         "plain": raw,

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data import prepare, progress, unfinished
+from trainer.data import prepare, program, unfinished
 from trainer.data.texts import lines
 
 #: A preparation that pauses after its second save until a file named `go` is there.
 PAUSING = """
 import sys, time
 from pathlib import Path
-from trainer.data import prepare, progress, unfinished
+from trainer.data import prepare, program, unfinished
 from trainer.data.texts import lines
 
 folder, pieces, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-unfinished.SAVE_EVERY_S, progress.QUIET_S = 0.0, 1e9
+unfinished.SAVE_EVERY_S, program.QUIET_S = 0.0, 1e9
 lines.PIECE_BYTES = unfinished.PIECE_BYTES = pieces
 save, saves = unfinished.UnfinishedPair.save, []
 
@@ -82,7 +82,7 @@ class AtWork:
         """Prepare the data in this process, and return what it writes to stderr."""
         with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stderr(io.StringIO()) as err:
             patched.setattr(unfinished, "SAVE_EVERY_S", 0.0)
-            patched.setattr(progress, "QUIET_S", 1e9)
+            patched.setattr(program, "QUIET_S", 1e9)
             for module in (lines, unfinished):
                 patched.setattr(module, "PIECE_BYTES", PIECE_BYTES)
             assert prepare.main([*self.words, *words]) == 0, err.getvalue()

@@ -42,7 +42,7 @@ def test_killed_right_before_any_step_on_the_disk_it_goes_on_to_the_same_bytes(
 ) -> None:
     monkeypatch.setattr("trainer.data.texts.lines.PIECE_BYTES", 8 * PIECE_BYTES)
     monkeypatch.setattr("trainer.data.unfinished.SAVE_EVERY_S", 0.0)
-    monkeypatch.setattr("trainer.data.progress.QUIET_S", 1e9)
+    monkeypatch.setattr("trainer.data.program.QUIET_S", 1e9)
     out = in_memory / "out"
     words = [str(corpus / "corpus.jsonl"), f"--output-prefix={out}/c", f"--tokenizer={corpus}", "--workers=1"]
     deaths = 0

@@ -30,7 +30,7 @@ def test_a_second_one_while_the_first_puts_its_files_in_their_place_takes_none_o
     corpus: Path, tmp_path: Path, wanted: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     monkeypatch.setattr("trainer.data.texts.lines.PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr("trainer.data.progress.QUIET_S", 1e9)
+    monkeypatch.setattr("trainer.data.program.QUIET_S", 1e9)
     out = tmp_path / "out"
     words = [str(corpus / "corpus.jsonl"), f"--output-prefix={out}/c", f"--tokenizer={corpus}", "--workers=1"]
     replace, place, codes = Path.replace, IndexedWriter.place, []
