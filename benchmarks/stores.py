@@ -26,8 +26,8 @@ FOLDER_GOAL, BOTO3_GOAL, FSSPEC_GOAL = 0.8, 1.0, 1.5
 _OURS = """
 import sys, time
 from pathlib import Path
-import botocore.httpsession, botocore.session
-from opsctl.transfer.object_store.opening import open_store
+import fsspec, s3fs
+from opsctl.transfer.object_store.store import open_store
 from opsctl.transfer.object_store.types import ANYTHING
 folder = Path(sys.argv[1])
 begun = time.monotonic()

@@ -33,7 +33,7 @@ def flow_of(limit: str | None, total: int | None = None) -> Flow:
 def far_store(url: str, endpoint: str | None = None) -> Store:
     """The store behind a URL that a command was given. Raises StoreError."""
     from opsctl.run.checkpoints.backups import plain_url
-    from opsctl.transfer.object_store.opening import open_store
+    from opsctl.transfer.object_store.store import open_store
     from opsctl.transfer.object_store.types import Access
 
     return open_store(plain_url(url), Access(endpoint=endpoint))

@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _without_secret(_ctx: click.Context, option: click.Parameter, url: str | None) -> str | None:
     """Before the words are written down for a job."""
-    from opsctl.transfer.object_store.opening import refuse_secret
+    from opsctl.transfer.object_store.store import refuse_secret
     from opsctl.transfer.object_store.types import StoreError
 
     try:

@@ -16,7 +16,7 @@ from opsctl.transfer.backups.restore_run import Asked, bring_back
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.backups.send_checkpoint import Destination
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.store import open_store
 from tests.distributed.pool import Pool
 from tests.distributed.test_hf_export import program, tensors_in
 from tests.distributed.whole_training import Seen, run_training, write_corpus

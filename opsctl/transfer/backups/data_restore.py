@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from opsctl.transfer.backups.data_remote import FOLDER, FarRunData, OfRun, Part
 from opsctl.transfer.backups.data_sets import FOLDER as WHOLE_FOLDER
 from opsctl.transfer.backups.data_sets import PAIR, opened, part_of
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.remote_source import far_file
-from opsctl.transfer.object_store.sources import digest_of
+from opsctl.transfer.object_store.sources import Source, digest_of
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
 from trainer.recipe.data_options import SPLITS, weighted_file_key
@@ -82,7 +80,7 @@ def _missing(one: OfRun, path: str) -> dict[str, Part]:
         if not os.path.lexists(file):
             missing[name] = part
             continue
-        with opened(file, Expected()) as source, contextlib.closing(source):
+        with opened(file, Expected()) as source:
             is_same = source.bytes == part.bytes and digest_of(source) == part.xxh64
         if not is_same:
             raise OpsctlError(
@@ -102,11 +100,11 @@ def _fetch(store: Store, one: OfRun, path: str, parts: dict[str, Part], flow: Fl
     if size > free:
         raise OpsctlError(f"{folder} has {bytes_words(free)} free, and {bytes_words(size)} are to come")
 
-    def source(name: str) -> object:
+    def source(name: str) -> Source:
         part = by_name[name]
         far = f"{FOLDER}/{one.folder}/{part.name}"
-        return far_file(store.backend, far, Expected(part.bytes, part.xxh64))
+        return store.source(far, Expected(part.bytes, part.xxh64))
 
     last = {name for name in by_name if one.kind == PAIR and name.endswith(".idx")}
     for names in ([name for name in by_name if name not in last], sorted(last)):
-        store.fetch(names, source, folder, flow).raise_faults()  # type: ignore[arg-type]
+        store.fetch(names, source, folder, flow).raise_faults()

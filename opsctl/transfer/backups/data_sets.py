@@ -15,7 +15,7 @@ from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import read_state, write_state
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.background_progress import tell_progress
-from opsctl.transfer.object_store.sources import FileSource, digest_of
+from opsctl.transfer.object_store.sources import Source, digest_of, file_source
 from opsctl.transfer.object_store.store import held_folder
 from opsctl.transfer.object_store.types import Expected
 from trainer.formats.data.data_notes import notes_path
@@ -134,7 +134,7 @@ class Reader:
         before = self.known.get(str(real))
         if before is not None and _is_as(before, stat):
             return before
-        with opened(real, Expected()) as source, contextlib.closing(source):
+        with opened(real, Expected()) as source:
             xxh64 = digest_of(source)
         found = Sum(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, xxh64)
         if not _is_as(found, real.stat()):
@@ -155,14 +155,14 @@ class Reader:
 
 
 @contextlib.contextmanager
-def opened(file: Path, expected: Expected) -> Iterator[FileSource]:
+def opened(file: Path, expected: Expected) -> Iterator[Source]:
     """A file that may be a link, as a source of a store. Raises OpsctlError."""
     try:
         real = file.resolve(strict=True)
     except OSError as error:
         raise OpsctlError(file_problem(error, file)) from None
     with held_folder(real.parent) as folder:
-        yield FileSource(folder, real.name, expected)
+        yield file_source(folder, real.name, expected)
 
 
 def _is_as(one: Sum, stat: os.stat_result) -> bool:

@@ -88,7 +88,7 @@ def _vouched(place: Destination, found: Found, files: Mapping[str, Expected]) ->
     try:
         here = place.paths.checkpoints / tag_of(found.note.iteration)
         with opened_folder(place.paths.output, here) as (folder, _):
-            return place.store.vouched(folder, files, found.prefix, place.flow)
+            return place.store.proven(folder, files, found.prefix, place.flow)
     except OSError:
         return ()
 

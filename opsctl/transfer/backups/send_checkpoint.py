@@ -35,7 +35,7 @@ from opsctl.transfer.backups.remote_layout import (
 from opsctl.transfer.backups.schedule import Due
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import FolderStore
-from opsctl.transfer.object_store.memory_source import Said
+from opsctl.transfer.object_store.sources import bytes_source
 from opsctl.transfer.object_store.store import Store
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
 from trainer.formats.checkpoint.verification import digest_of
@@ -60,7 +60,7 @@ class Destination:
 
     def say(self, name: str, data: bytes) -> None:
         """Put a file there that is nowhere else. Raises StoreError, FileFault."""
-        self.store.put_source(Said(name, data), name, self.flow)
+        self.store.put_source(bytes_source(name, data), name, self.flow)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A folder, on whatever file system: written beside, made durable, read back from the disk, then renamed."""
+"""A folder on any file system: a file gets its name when it is durable and was read back from the disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import stat
 from collections.abc import Collection, Iterator
 
 from opsctl.transfer.object_store.below import create_below, folder_of, open_below, open_plain
-from opsctl.transfer.object_store.direct import make_buffer, pieces, write_piece
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.sources import Source, check_digest, digest_of, new_digest
-from opsctl.transfer.object_store.types import PART, FarFile, FileFault, StoreError
+from opsctl.transfer.object_store.sources import Source, check_digest, digest_of, new_digest, read_chunks
+from opsctl.transfer.object_store.types import PART, FarFile, FileFault, StoreError, is_part
 
 #: What concerns one name only; everything else is the file system's, and the next file would meet it too.
 _OF_ONE_FILE = (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EILSEQ, errno.ENOENT, 0)
@@ -48,29 +47,15 @@ class FolderStore:
         return _far(found) if stat.S_ISREG(found.st_mode) else None
 
     def list(self, prefix: str) -> dict[str, FarFile]:
-        """Every whole file below the folder `prefix`, by its name there."""
-        found = {}
-        for name, one in self._walk(prefix):
-            if not name.rpartition("/")[2].startswith(PART):
-                found[name] = _far(one)
-        return found
-
-    def look(self, names: Collection[str]) -> dict[str, FarFile]:
-        """Those of `names` that are there."""
-        found = {}
-        for name in names:
-            with contextlib.suppress(FileFault):
-                far = self.stat(name)
-                if far is not None:
-                    found[name] = far
-        return found
+        """Return every whole file below the folder `prefix`, by its name there."""
+        return {name: _far(one) for name, one in self._walk(prefix) if not is_part(name)}
 
     def holds(self, name: str, source: Source) -> str | None:
         """The checksum, where a file of that size is there with the same contents, which are read."""
         expected = source.xxh64 or digest_of(source)
         return expected if self._digest(name) == expected else None
 
-    def vouches(self, name: str, source: Source) -> str | None:
+    def proves(self, name: str, source: Source) -> str | None:
         """Return None: only reading proves a file of a folder."""
         return None
 
@@ -81,8 +66,7 @@ class FolderStore:
             fd = create_below(folder, part)
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH)  # dies with this process, and tells that it is at work
-                _fill(fd, source, flow)
-                written = source.finish()
+                written = _fill(fd, source, flow)
                 if source.changed_ns is not None:
                     os.utime(fd, ns=(source.changed_ns, source.changed_ns))
                 os.fsync(fd)
@@ -105,7 +89,7 @@ class FolderStore:
         with self._saying(name):
             fd = open_below(self._root, name)
             try:
-                yield from pieces(fd, begin, os.fstat(fd).st_size if end is None else end, name)
+                yield from _from_disk(fd, begin, os.fstat(fd).st_size if end is None else end, name)
             finally:
                 os.close(fd)
 
@@ -119,8 +103,8 @@ class FolderStore:
                 with folder_of(self._root, name) as (folder, last):
                     os.rmdir(last, dir_fd=folder)
 
-    def settle(self, names: Collection[str]) -> dict[str, FarFile]:
-        """Make the names themselves durable, and look once more: those that are there."""
+    def settle(self, names: Collection[str]) -> None:
+        """Make the names of files durable."""
         folders = {""}
         for name in names:
             steps = name.split("/")[:-1]
@@ -128,34 +112,26 @@ class FolderStore:
         for one in sorted(folders):
             with self._saying(one), folder_of(self._root, f"{one}/." if one else ".") as (folder, _):
                 os.fsync(folder)
-        return self.look(names)
 
     def tidy(self, names: Collection[str]) -> None:
-        """`clean` in the folders that `names` are in."""
+        """Remove what killed transfers left in the folders of `names`, but nothing that another process writes now."""
         for folder in sorted({name.rpartition("/")[0] for name in names}):
-            with contextlib.suppress(FileFault):  # what cannot be a folder is told of by its files' names
-                self.clean(folder, deep=False)
+            with contextlib.suppress(FileFault):  # a folder that cannot be one is reported with its files
+                for name, _ in self._walk(folder, deep=False):
+                    if is_part(name):
+                        with self._saying(name), contextlib.suppress(FileNotFoundError):
+                            self._clean_one(f"{folder}/{name}" if folder else name)
 
-    def clean(self, prefix: str, deep: bool = True) -> int:
-        """Remove what killed transfers left, but nothing that somebody writes now. Returns how many."""
-        count = 0
-        for name, _ in self._walk(prefix, deep):
-            if name.rpartition("/")[2].startswith(PART):
-                with self._saying(name), contextlib.suppress(FileNotFoundError):
-                    count += self._clean_one(f"{prefix}/{name}" if prefix else name)
-        return count
-
-    def _clean_one(self, name: str) -> bool:
+    def _clean_one(self, name: str) -> None:
         with folder_of(self._root, name) as (folder, last):
             fd = open_plain(folder, last)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(last, dir_fd=folder)
             except BlockingIOError:
-                return False
+                pass
             finally:
                 os.close(fd)
-        return True
 
     def _walk(self, prefix: str, deep: bool = True) -> Iterator[tuple[str, os.stat_result]]:
         """Every plain file below the folder `prefix`, or only in it: its name there, and what it is."""
@@ -195,21 +171,30 @@ def _raise(error: OSError) -> None:
 
 def _far(found: os.stat_result) -> FarFile:
     # No program can set the time of the last change of the inode, so who keeps the mtime is noticed too.
-    return FarFile(found.st_size, found.st_mtime, f"{found.st_ino}.{found.st_mtime_ns}.{found.st_ctime_ns}")
+    return FarFile(found.st_size, f"{found.st_ino}.{found.st_mtime_ns}.{found.st_ctime_ns}")
 
 
-def _fill(fd: int, source: Source, flow: Flow) -> None:
-    view = make_buffer(source.bytes)
-    while count := source.read_into(view):
-        flow.take(count)
-        write_piece(fd, view[:count])
-        flow.done(count)
+def _fill(fd: int, source: Source, flow: Flow) -> str:
+    """Write a source to a new file; return its xxh64."""
+    digest = new_digest()
+    for chunk in source.checked(digest):
+        flow.take(len(chunk))
+        written = 0
+        while written < len(chunk):
+            written += os.write(fd, chunk[written:])
+        flow.done(len(chunk))
+    return str(digest.hexdigest())
+
+
+def _from_disk(fd: int, begin: int, end: int, name: str) -> Iterator[memoryview]:
+    """Yield a durable file's bytes, without what the page cache still has of it."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return read_chunks(fd, begin, end, name)
 
 
 def _digest_from_disk(fd: int, flow: Flow) -> str:
-    """xxh64 of a file that was made durable, without what the page cache still has of it."""
     digest = new_digest()
-    for piece in pieces(fd, 0, os.fstat(fd).st_size, ""):
+    for chunk in _from_disk(fd, 0, os.fstat(fd).st_size, ""):
         flow.pause(0)
-        digest.update(piece)
+        digest.update(chunk)
     return str(digest.hexdigest())

@@ -1,4 +1,4 @@
-"""Whatever else fsspec reaches, GCS among it, through its plain calls; what a store cannot prove is read back."""
+"""A store that fsspec reaches: S3 through s3fs, GCS through gcsfs, others through its plain calls."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from opsctl.transfer.object_store.deadlines import NoAnswer, limit_s, within
-from opsctl.transfer.object_store.etag import next_md5
-from opsctl.transfer.object_store.flow import Flow, Stopped
-from opsctl.transfer.object_store.keys import key_of, name_of
+from opsctl.transfer.object_store.flow import Flow, NoAnswer, Stopped, limit_s, within
 from opsctl.transfer.object_store.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
-from opsctl.transfer.object_store.types import PART, Access, FarFile, FileFault, StoreError
+from opsctl.transfer.object_store.types import PART, Access, FarFile, FileFault, StoreError, is_part, key_of, name_of
 from trainer.formats.distribution import install_command
 
 T = TypeVar("T")
 
-#: Stores in which a file comes to be when it is whole; elsewhere it is written beside and renamed.
-_WHOLE_AT_ONCE = ("gs", "gcs", "abfs", "abfss", "az", "adl")
-_GCS = ("gs", "gcs")
-#: What a client sends at once: the piece that it was given last, and what it held before.
-_MOST_AT_ONCE_BYTES = CHUNK_BYTES + (5 << 20)
+_S3, _GCS = ("s3", "s3a"), ("gs", "gcs")
+#: Stores in which an object appears when it is whole; elsewhere a file is written under another name and renamed.
+_WHOLE_AT_ONCE = (*_S3, *_GCS, "abfs", "abfss", "az", "adl")
+_EXTRAS = {**dict.fromkeys(_S3, "s3"), **dict.fromkeys(_GCS, "gcs")}
+#: Objects are sent in parts of this size, or larger ones where S3 would get more than it takes.
+PART_BYTES = 16 << 20
+_MOST_PARTS = 10_000
+#: What a client sends at once: one part, and what it held before.
+_MOST_AT_ONCE_BYTES = PART_BYTES + (5 << 20)
 #: Keys of fsspec's information about a file. A store that has one of them changes it with every write.
 _CHANGES_WITH_EVERY_WRITE = ("etag", "ETag", "generation", "md5Hash", "content_md5")
-_EXTRAS = {"gs": "gcs", "gcs": "gcs"}
+_NO_CREDENTIALS = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials"
 
 
 class FsspecStore:
-    """What is below a URL. Raises StoreError where fsspec knows no such store, or its package is missing."""
+    """The files below a URL. Raises StoreError where fsspec knows no such store, or its package is missing."""
 
     workers = 4
 
@@ -50,60 +51,73 @@ class FsspecStore:
         except Exception as error:
             raise StoreError(f"{where} cannot be used: {type(error).__name__}") from None
         self._root = root.rstrip("/")
-        self._is_whole_at_once = scheme in _WHOLE_AT_ONCE
+        self._is_whole_at_once, self._is_s3 = scheme in _WHOLE_AT_ONCE, scheme in _S3
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: fsspec closes its connections."""
 
     def stat(self, name: str) -> FarFile | None:
-        """The file, None where there is none."""
+        """Return the file; None where there is none."""
         info = self._info(name)
         return None if info is None else _far(info)
 
     def list(self, prefix: str) -> dict[str, FarFile]:
-        """Every whole file below the folder `prefix`, by its name there."""
-        return {name: far for name, far in self._found(prefix) if not name.rpartition("/")[2].startswith(PART)}
-
-    def look(self, names: Collection[str]) -> dict[str, FarFile]:
-        """Those of `names` that are there."""
-        return {name: far for name in names if (far := self.stat(name)) is not None}
+        """Return every whole file below the folder `prefix`, by its name there."""
+        top = self._path(prefix)
+        with self._translated(prefix):
+            try:
+                found = self._waited_for(lambda: self._system.find(top, detail=True))
+            except FileNotFoundError:
+                return {}
+        names = {name_of(path.removeprefix(f"{top}/")): _far(info) for path, info in found.items()}
+        return {name: far for name, far in names.items() if not is_part(name)}
 
     def holds(self, name: str, source: Source) -> str | None:
-        """The checksum, where the file of that size that is there has the same contents, which are read."""
+        """Return the checksum where the file there has the source's contents: by the store's word, or by reading it."""
+        if (proven := self.proves(name, source)) is not None:
+            return proven
         expected = source.xxh64 or digest_of(source)
         return expected if self._digest(name) == expected else None
 
-    def vouches(self, name: str, source: Source) -> str | None:
-        """Return the source's xxh64 where the store reports an MD5, and it is that of the source."""
-        told = (self._info(name) or {}).get("md5Hash")
-        return source.finish() if told and base64.b64decode(told) == next_md5(source, source.bytes) else None
+    def proves(self, name: str, source: Source) -> str | None:
+        """Return the source's xxh64 where the checksum that the store computed is that of the source."""
+        reported = self._checksum(self._info(name))
+        if reported is None:
+            return None
+        digest, own = new_digest(), self._own_checksum(source)
+        for piece in _pieces(source.checked(digest), _part_bytes(source.bytes)):
+            own.add(piece)
+        return str(digest.hexdigest()) if own.value == reported else None
 
     def send(self, source: Source, name: str, flow: Flow) -> str:
-        """Write the file, and prove it by the store's own MD5 or by reading it back. Returns its xxh64."""
+        """Write the file, prove it by the store's own checksum or by reading it back, and return its xxh64."""
         above, slash, _ = name.rpartition("/")
         written = name if self._is_whole_at_once else f"{above}{slash}{PART}{secrets.token_hex(8)}"
-        with self._saying(name):
+        with self._translated(name):
             if not self._is_whole_at_once:
                 self._waited_for(lambda: self._system.makedirs(self._path(above), exist_ok=True))
-            found, md5 = self._written(source, written, flow)
-            told = (self._info(written) or {}).get("md5Hash")
-            if told is None:
-                check_digest(name, self._digest(written), found, f"read back from {self.where}")
-            elif base64.b64decode(told) != md5:
-                raise FileFault(f"{name!a} arrived otherwise in {self.where}")
+            found, own = self._write(source, written, flow)
+            if self._checksum(self._info(written)) != own:
+                try:
+                    check_digest(name, self._digest(written), found, f"read back from {self.where}")
+                except FileFault:
+                    self.remove(written)
+                    raise
             if written != name:
                 self._waited_for(lambda: self._system.mv(self._path(written), self._path(name)), source.bytes)
         return found
 
     def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
-        """The bytes from `begin` to before `end`."""
+        """Yield the bytes from `begin` to before `end`. Raises FileFault where there are none, or fewer."""
         far = self.stat(name)
         if far is None:
             raise FileFault(f"{name!a} is not in {self.where}")
         end = far.bytes if end is None else end
         while begin < end:
-            with self._saying(name):
-                piece = self._piece(name, begin, min(end, begin + CHUNK_BYTES))
+            stop = min(end, begin + CHUNK_BYTES)
+            read = partial(self._system.cat_file, self._path(name), start=begin, end=stop)
+            with self._translated(name):
+                piece = bytes(self._waited_for(read, stop - begin))
             if not piece:
                 raise FileFault(f"{name!a} in {self.where} ends after {begin} bytes")
             begin += len(piece)
@@ -111,43 +125,25 @@ class FsspecStore:
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
-        with self._saying(name), contextlib.suppress(FileNotFoundError):
+        with self._translated(name), contextlib.suppress(FileNotFoundError):
             self._waited_for(lambda: self._system.rm_file(self._path(name)))
 
-    def settle(self, names: Collection[str]) -> dict[str, FarFile]:
-        """Look once more: those that are there."""
-        return self.look(names)
+    def settle(self, names: Collection[str]) -> None:
+        """Do nothing: a store answers when an object is durable."""
 
     def tidy(self, names: Collection[str]) -> None:
-        """Nothing: whether somebody writes a part now cannot be seen here."""
-
-    def clean(self, prefix: str) -> int:
-        """Remove parts that transfers left below `prefix`. Returns how many."""
-        left = [name for name, _ in self._found(prefix) if name.rpartition("/")[2].startswith(PART)]
-        for name in left:
-            self.remove(f"{prefix}/{name}" if prefix else name)
-        return len(left)
+        """Do nothing: whether another process writes a part now cannot be seen here."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{key_of(name)}" if name else self._root
 
     def _info(self, name: str) -> dict[str, Any] | None:
-        with self._saying(name):
+        with self._translated(name):
             try:
                 info = dict(self._waited_for(lambda: self._system.info(self._path(name))))
             except FileNotFoundError:
                 return None
         return info if info.get("type") == "file" else None
-
-    def _found(self, prefix: str) -> Iterator[tuple[str, FarFile]]:
-        top = self._path(prefix)
-        with self._saying(prefix):
-            try:
-                found = self._waited_for(lambda: self._system.find(top, detail=True))
-            except FileNotFoundError:
-                return
-        for path, info in found.items():
-            yield name_of(path.removeprefix(f"{top}/")), _far(info)
 
     def _digest(self, name: str) -> str:
         digest = new_digest()
@@ -155,44 +151,47 @@ class FsspecStore:
             digest.update(piece)
         return str(digest.hexdigest())
 
-    def _written(self, source: Source, name: str, flow: Flow) -> tuple[str, bytes]:
-        """(xxh64, MD5) of what was written under `name`; where it fails, nothing comes to be."""
-        view, md5 = memoryview(bytearray(CHUNK_BYTES)), hashlib.md5(usedforsecurity=False)
-        file = self._waited_for(lambda: self._system.open(self._path(name), "wb"))
+    def _checksum(self, info: dict[str, Any] | None) -> str | None:
+        """Return the checksum that the store computed; None where it reports none."""
+        if info and info.get("md5Hash"):
+            return base64.b64decode(info["md5Hash"]).hex()
+        return str(info["ETag"]).strip('"') if info and self._is_s3 and info.get("ETag") else None
+
+    def _own_checksum(self, source: Source) -> _Checksum:
+        return _Checksum(in_parts=self._is_s3 and source.bytes >= _part_bytes(source.bytes))
+
+    def _write(self, source: Source, name: str, flow: Flow) -> tuple[str, str]:
+        """Return (xxh64, checksum as the store computes it) of what was written; after an error nothing is there."""
+        digest, own, size = new_digest(), self._own_checksum(source), _part_bytes(source.bytes)
+        file = self._waited_for(lambda: self._system.open(self._path(name), "wb", block_size=size))
         try:
-            while count := source.read_into(view):
-                flow.take(count)
-                md5.update(view[:count])
-                self._waited_for(partial(file.write, bytes(view[:count])), count)
-                flow.done(count)
-            found = source.finish()
-            self._waited_for(file.close, min(source.bytes, _MOST_AT_ONCE_BYTES))
+            for piece in _pieces(_counted(source.checked(digest), flow), size):
+                own.add(piece)
+                self._waited_for(partial(file.write, piece), len(piece))
+                flow.done(len(piece))
+            self._waited_for(file.close, min(source.bytes, size + (5 << 20)))
         except BaseException as error:
             if not isinstance(error, NoAnswer):  # or each of these would wait as long again
-                self._let_go(file, name)
+                self._discard(file, name)
             with contextlib.suppress(AttributeError):
-                file.closed = True  # or its destructor would make a file of the half
+                file.closed = True  # or its destructor would write the half that there is
             raise
-        return found, md5.digest()
+        return str(digest.hexdigest()), own.value
 
-    def _let_go(self, file: Any, name: str) -> None:
+    def _discard(self, file: Any, name: str) -> None:
         with contextlib.suppress(Exception):
             self._waited_for(file.discard)
         if not self._is_whole_at_once:
             with contextlib.suppress(Exception):
                 self._waited_for(lambda: self._system.rm_file(self._path(name)))
 
-    def _piece(self, name: str, begin: int, end: int) -> bytes:
-        read = partial(self._system.cat_file, self._path(name), start=begin, end=end)
-        return bytes(self._waited_for(read, end - begin))
-
     def _waited_for(self, do: Callable[[], T], count: int = 0) -> T:
-        """What `do` returns, which carries `count` bytes. Raises NoAnswer."""
+        """Return what `do` returns, which carries `count` bytes. Raises NoAnswer."""
         return within(limit_s(self._patience_s, count), do)
 
     @contextlib.contextmanager
-    def _saying(self, name: str) -> Iterator[None]:
-        """Turn whatever errors there are into ours, in one line without what a library may put into its own."""
+    def _translated(self, name: str) -> Iterator[None]:
+        """Raise a library's errors as StoreError: one line, without the library's text, which may have a secret."""
         try:
             yield
         except (StoreError, FileFault, Stopped):
@@ -202,35 +201,89 @@ class FsspecStore:
         except FileNotFoundError:
             raise StoreError(f"{self.where}: there is no such bucket or folder: make it, or correct the URL") from None
         except Exception as error:
-            what = " ".join(str(one) for one in (type(error).__name__, getattr(error, "code", "")) if one)
-            raise StoreError(f"{self.where}: {what} about {name!a}") from None
+            if type(error).__name__ == "FlexibleChecksumError":  # botocore's, which compares what it reads
+                raise FileFault(f"{name!a} in {self.where} has not the checksum that it was sent with") from None
+            raise StoreError(f"{self.where}: {_reason(error)} about {name!a}") from None
+
+
+class _Checksum:
+    """The checksum that a store computes of what it gets: an MD5, on S3 that of the parts' MD5s."""
+
+    def __init__(self, in_parts: bool) -> None:
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._in_parts, self._count = in_parts, 0
+
+    def add(self, part: bytes) -> None:
+        self._count += 1
+        self._md5.update(hashlib.md5(part, usedforsecurity=False).digest() if self._in_parts else part)
+
+    @property
+    def value(self) -> str:
+        return self._md5.hexdigest() + (f"-{self._count}" if self._in_parts else "")
+
+
+def _part_bytes(size: int) -> int:
+    """Return the size of the parts of an object of `size` bytes: the same for every sender, so that ETags agree."""
+    return max(PART_BYTES, -(-size // (_MOST_PARTS << 20)) << 20)
+
+
+def _pieces(chunks: Iterable[memoryview], size: int) -> Iterator[bytes]:
+    """Yield the bytes of chunks in pieces of `size`; only the last one may be shorter."""
+    held = bytearray()
+    for chunk in chunks:
+        held += chunk
+        while len(held) >= size:
+            yield bytes(held[:size])
+            del held[:size]
+    if held:
+        yield bytes(held)
+
+
+def _counted(chunks: Iterable[memoryview], flow: Flow) -> Iterator[memoryview]:
+    for chunk in chunks:
+        flow.take(len(chunk))
+        yield chunk
 
 
 def _opened(where: str, scheme: str, access: Access) -> tuple[Any, str]:
-    """fsspec's own system, and the path in it. Raises what it raises."""
+    """Return fsspec's file system, and the path in it. Raises what fsspec raises."""
     from fsspec.core import url_to_fs
 
-    # What is wrong is raised too: without a handler it would be printed, with its traceback, as the library's warning.
+    # Errors are raised too: without a handler Python would print the library's warning with its traceback.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
-    limits = {"requests_timeout": _of_each_request(access)} if scheme in _GCS else {}
-    system, root = url_to_fs(where, use_listings_cache=False, skip_instance_cache=True, **limits)
+    system, root = url_to_fs(
+        where, use_listings_cache=False, skip_instance_cache=True, **_limits_of_requests(scheme, access)
+    )
     return system, str(root)
 
 
-def _of_each_request(access: Access) -> Any:
-    """What gcsfs gives a request, which has no limit otherwise and is not repeated while it is silent."""
-    from aiohttp import ClientTimeout
+def _limits_of_requests(scheme: str, access: Access) -> dict[str, Any]:
+    """Return the options that limit each request; the libraries repeat what failed for a passing reason."""
+    if scheme in _S3:
+        limits = {"connect_timeout": access.connect_timeout_s, "read_timeout": access.answer_timeout_s}
+        return {
+            "endpoint_url": access.endpoint,
+            "config_kwargs": {**limits, "retries": {"mode": "standard", "max_attempts": 6}},
+        }
+    if scheme in _GCS:  # it has no limit otherwise, and is not repeated while it is silent
+        from aiohttp import ClientTimeout
 
-    return ClientTimeout(
-        total=limit_s(access.patience_s, _MOST_AT_ONCE_BYTES),
-        sock_connect=access.connect_timeout_s,
-        sock_read=access.answer_timeout_s,
-    )
+        total_s = limit_s(access.patience_s, _MOST_AT_ONCE_BYTES)
+        connect_s, read_s = access.connect_timeout_s, access.answer_timeout_s
+        return {"requests_timeout": ClientTimeout(total=total_s, sock_connect=connect_s, sock_read=read_s)}
+    return {}
+
+
+def _reason(error: Exception) -> str:
+    """Return the kind of an error and the store's code for it."""
+    kind = type(error).__name__
+    if kind in ("NoCredentialsError", "PartialCredentialsError"):
+        return _NO_CREDENTIALS
+    answer = getattr(error.__cause__, "response", None) or {}
+    code = (answer.get("Error") or {}).get("Code") if isinstance(answer, dict) else None
+    return " ".join(str(one) for one in (kind, code or getattr(error, "code", "")) if one)
 
 
 def _far(info: dict[str, Any]) -> FarFile:
-    changed = info.get("mtime") or info.get("updated") or info.get("created") or 0.0
-    if hasattr(changed, "timestamp"):
-        changed = changed.timestamp()
     mark = ".".join(str(info[key]) for key in _CHANGES_WITH_EVERY_WRITE if info.get(key))
-    return FarFile(int(info["size"]), float(changed) if isinstance(changed, int | float) else 0.0, mark)
+    return FarFile(int(info["size"]), mark)

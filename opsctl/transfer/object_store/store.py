@@ -1,4 +1,4 @@
-"""One engine over every kind of store: many files at once, each proven where it went, the last piece last."""
+"""Many files at once to and from a store, each proven where it went."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from opsctl.transfer.object_store.flow import Flow, Stopped
 from opsctl.transfer.object_store.folder import FolderStore
-from opsctl.transfer.object_store.remote_source import far_file
-from opsctl.transfer.object_store.sources import FileSource, Source, check_digest, new_digest
+from opsctl.transfer.object_store.fsspec_store import FsspecStore
+from opsctl.transfer.object_store.sources import Source, digest_of, file_source
 from opsctl.transfer.object_store.types import (
+    Access,
     Expected,
     FarFile,
     FileFault,
@@ -22,14 +24,13 @@ from opsctl.transfer.object_store.types import (
     Outcome,
     StoreError,
     check_name,
-    is_name,
 )
 
-T = TypeVar("T")
+_FORMS = "a destination is /FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or another fsspec URL"
 
 
 class Backend(Protocol):
-    """What a kind of store has to be able to do. Each raises StoreError, or FileFault where only one name is wrong."""
+    """One kind of store. Every method raises StoreError, or FileFault where only one name is wrong."""
 
     @property
     def where(self) -> str:
@@ -37,47 +38,41 @@ class Backend(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many files at once are best."""
+        """The number of files to move at once."""
 
     def stat(self, name: str) -> FarFile | None:
-        """The file, None where there is none."""
+        """Return the file; None where there is none."""
 
     def list(self, prefix: str) -> dict[str, FarFile]:
-        """Every whole file below the folder `prefix`, by its name there."""
-
-    def look(self, names: Collection[str]) -> dict[str, FarFile]:
-        """Those of `names` that are there."""
+        """Return every whole file below the folder `prefix`, by its name there."""
 
     def holds(self, name: str, source: Source) -> str | None:
-        """The checksum, where the file of the source's size that is there has its contents."""
+        """Return the checksum where the file there, which has the source's size, has its contents."""
 
-    def vouches(self, name: str, source: Source) -> str | None:
-        """Return the source's xxh64 where a checksum of the store's own, not a note of ours, is that of the source."""
+    def proves(self, name: str, source: Source) -> str | None:
+        """Return the source's xxh64 where a checksum that the store computed proves the file there."""
 
     def send(self, source: Source, name: str, flow: Flow) -> str:
-        """Put it there whole, replacing what is there, and prove it. Returns its xxh64."""
+        """Put the file there whole, replacing what is there; prove it and return its xxh64."""
 
     def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
-        """The bytes from `begin` to before `end`; each piece is valid until the next."""
+        """Yield the bytes from `begin` to before `end`; each piece is valid until the next one."""
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
 
-    def settle(self, names: Collection[str]) -> dict[str, FarFile]:
-        """Make names durable that were put there, and look once more: those that are there."""
+    def settle(self, names: Collection[str]) -> None:
+        """Make the names of files durable."""
 
     def tidy(self, names: Collection[str]) -> None:
-        """Remove what killed transfers left in the folders of `names`, but what these can be gone on with."""
-
-    def clean(self, prefix: str) -> int:
-        """Remove what killed transfers left below `prefix`. Returns how many."""
+        """Remove what killed transfers left in the folders of `names`."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release what is held."""
 
 
 class Store:
-    """A place for copies of files; `opening.open_store` makes one. Used in a `with`."""
+    """A place for copies of files; `open_store` makes one. Used in a `with`."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -96,37 +91,20 @@ class Store:
         self.backend.close()
 
     def put(
-        self,
-        folder: Path | int,
-        files: Mapping[str, Expected],
-        prefix: str = "",
-        last: Collection[str] = (),
-        flow: Flow | None = None,
+        self, folder: Path | int, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None
     ) -> Outcome:
         """Send `files` of `folder` (a path, or a descriptor of it), each to its name below the folder `prefix`.
 
-        What is there with the right size and contents is not sent again. Those in `last` follow only when all others
-        are there and durable: where any has a fault, they are not sent at all. Raises StoreError.
+        What is there with the right size and contents is not sent again. Raises StoreError.
         """
-        flow = flow or Flow()
-        early = [name for name in files if name not in last]
         with held_folder(folder) as held:
-
-            def send(name: str) -> Moved:
-                return self._send(_opened(held, name, files[name]), _joined(prefix, name), flow, there)
-
-            there = self._prepared(prefix, files)
-            outcome = self._settled(self._each(early, send, flow), prefix)
-            for name in (one for one in files if one in last):
-                if outcome.faults:
-                    return outcome
-                outcome = _both(outcome, self._settled(self._each([name], send, flow), prefix))
-        return outcome
+            return self._send_all(files, lambda name: file_source(held, name, files[name]), prefix, flow or Flow())
 
     def put_source(self, source: Source, name: str, flow: Flow | None = None) -> Moved:
-        """Send what is no file of a folder. Raises FileFault, StoreError."""
-        moved = self._send(source, name, flow or Flow(), self._prepared("", [name]))
-        self._settled(Outcome({name: moved}), "").raise_faults()
+        """Send one content. Raises FileFault, StoreError."""
+        self.backend.tidy([name])
+        moved = self._send(source, name, flow or Flow())
+        self.backend.settle([name])
         return moved
 
     def get(self, files: Mapping[str, Expected], folder: Path, prefix: str = "", flow: Flow | None = None) -> Outcome:
@@ -134,123 +112,122 @@ class Store:
 
         What is there with the right size and contents is not fetched again. Raises StoreError.
         """
-        return self.fetch(files, lambda name: far_file(self.backend, _joined(prefix, name), files[name]), folder, flow)
+        return self.fetch(files, lambda name: self.source(_joined(prefix, name), files[name]), folder, flow)
 
     def fetch(
         self, names: Collection[str], opened: Callable[[str], Source], folder: Path, flow: Flow | None = None
     ) -> Outcome:
-        """`get` of what `opened` gives for each of `names`."""
-        flow = flow or Flow()
+        """Fetch what `opened` returns for each of `names`, as `get` does."""
         with Store(FolderStore(str(folder))) as here:
+            return here._send_all(names, opened, "", flow or Flow())
 
-            def fetch(name: str) -> Moved:
-                check_name(name)
-                return here._send(opened(name), name, flow, there)
-
-            there = here._prepared("", names)
-            return here._settled(self._each(names, fetch, flow), "")
-
-    def check(
-        self, files: Mapping[str, Expected], prefix: str = "", reading: bool = True, flow: Flow | None = None
-    ) -> Outcome:
-        """Which of `files` are below `prefix` as they have to be: all their bytes are read, or only sizes looked at."""
+    def check(self, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None) -> Outcome:
+        """Read all bytes of `files` below `prefix` and compare them with what they have to be. Raises StoreError."""
         flow = flow or Flow()
-        there = {} if reading else self.list(prefix)
 
         def check(name: str) -> Moved:
-            expected = files[name]
-            if reading:
-                return self._read_through(_joined(prefix, name), expected, flow)
-            found = there.get(name)
-            if found is None or expected.bytes not in (None, found.bytes):
-                raise FileFault(_gone(self.where, name, found, expected.bytes))
-            return Moved(found.bytes, "", was_there=True)
+            source = self.source(_joined(prefix, name), files[name], flow)
+            return Moved(source.bytes, digest_of(source), was_there=True)
 
         return self._each(files, check, flow)
 
-    def vouched(
-        self, folder: Path | int, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None
-    ) -> Collection[str]:
+    def proven(self, folder: int, files: Mapping[str, Expected], prefix: str, flow: Flow) -> Collection[str]:
         """Return those of `files` that the store's own checksums prove, by reading them in `folder` and not there.
 
         Raises StoreError.
         """
-        with held_folder(folder) as held:
 
-            def vouch(name: str) -> Moved:
-                with contextlib.closing(_opened(held, name, Expected(files[name].bytes))) as source:
-                    found = self.backend.vouches(_joined(prefix, name), source)
-                if found is None or found != files[name].xxh64:
-                    raise FileFault(f"{name!a} in {self.where} is not proven by a checksum of the store's own")
-                return Moved(source.bytes, found, was_there=True)
+        def prove(name: str) -> Moved:
+            source = file_source(folder, name, Expected(files[name].bytes))
+            found = self.backend.proves(_joined(prefix, name), source)
+            if found is None or found != files[name].xxh64:
+                raise FileFault(f"{name!a} in {self.where} is not proven by a checksum of the store's own")
+            return Moved(source.bytes, found, was_there=True)
 
-            return self._each(files, vouch, flow or Flow()).moved.keys()
+        return self._each(files, prove, flow).moved.keys()
+
+    def source(self, name: str, expected: Expected, flow: Flow | None = None) -> Source:
+        """Return a whole file of the store. Raises FileFault where it is not there, or has another size; StoreError.
+
+        flow: for what is read and goes nowhere.
+        """
+        far = self.backend.stat(name)
+        if far is None or expected.bytes not in (None, far.bytes):
+            raise FileFault(self._wrong(name, far, expected.bytes))
+        return self.part(name, name, 0, far.bytes, expected.xxh64, flow)
+
+    def part(self, file: str, name: str, begin: int, size: int, xxh64: str | None, flow: Flow | None = None) -> Source:
+        """Return `size` bytes of the store's file `file` as a source `name`."""
+
+        def chunks() -> Iterator[memoryview]:
+            for chunk in self.backend.read(file, begin, begin + size):
+                if flow:
+                    flow.take(len(chunk))
+                    flow.done(len(chunk))
+                yield chunk
+
+        return Source(name, size, xxh64, chunks, where=f"in {self.where}")
 
     def list(self, prefix: str = "") -> dict[str, FarFile]:
-        """Every whole file below the folder `prefix`, by its name there; empty where there is no such folder."""
+        """Return every whole file below the folder `prefix`, by its name there; empty where there is no such folder."""
         return self.backend.list(prefix)
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        """All of a file, or of a part of it, for what is small. Raises FileFault where there is none, StoreError."""
+        """Return a small file, or a part of one. Raises FileFault where there is none, StoreError."""
         return b"".join(bytes(piece) for piece in self.backend.read(name, begin, end))
 
+    def read_if_there(self, name: str) -> bytes | None:
+        """Return a small file; None where there is none. Raises StoreError."""
+        return None if self.backend.stat(name) is None else self.read(name)
+
     def remove(self, names: Iterable[str], prefix: str = "") -> None:
-        """Remove files; those that are not there are none. Raises StoreError."""
-        flow = Flow()
+        """Remove files; those that are not there are ignored. Raises StoreError."""
 
         def remove(name: str) -> Moved:
             check_name(name)
             self.backend.remove(_joined(prefix, name))
             return Moved(0, "", was_there=True)
 
-        self._each(list(names), remove, flow).raise_faults()
+        self._each(list(names), remove, Flow()).raise_faults()
 
-    def clean(self, prefix: str = "") -> int:
-        """Remove what killed transfers left below `prefix`. Returns how many."""
-        return self.backend.clean(prefix)
+    def _send_all(self, names: Collection[str], opened: Callable[[str], Source], prefix: str, flow: Flow) -> Outcome:
+        self.backend.tidy([_joined(prefix, name) for name in names])
 
-    def _prepared(self, prefix: str, names: Iterable[str]) -> Mapping[str, FarFile]:
-        """What is there, by its whole name, of the files that are to come, after a clean-up where they go."""
-        far = [_joined(prefix, name) for name in names if is_name(name)]
-        self.backend.tidy(far)
-        return self.backend.look(far)
+        def send(name: str) -> Moved:
+            check_name(name)
+            return self._send(opened(name), _joined(prefix, name), flow)
 
-    def _send(self, source: Source, name: str, flow: Flow, there: Mapping[str, FarFile]) -> Moved:
-        with contextlib.closing(source):
-            is_alike = name in there and there[name].bytes == source.bytes
-            found = self.backend.holds(name, source) if is_alike else None
-            if found is not None:
-                flow.done(source.bytes)
-                return Moved(source.bytes, found, was_there=True)
-            return Moved(source.bytes, self.backend.send(source, name, flow), was_there=False)
+        return self._settled(self._each(names, send, flow), prefix)
 
-    def _read_through(self, name: str, expected: Expected, flow: Flow) -> Moved:
-        digest, count = new_digest(), 0
-        for piece in self.backend.read(name, 0, None):
-            flow.take(len(piece))
-            digest.update(piece)
-            count += len(piece)
-            flow.done(len(piece))
-        found = str(digest.hexdigest())
-        if expected.bytes not in (None, count):
-            raise FileFault(f"{name!a} in {self.where} has {count} bytes instead of {expected.bytes}")
-        check_digest(name, found, expected.xxh64, f"in {self.where}")
-        return Moved(count, found, was_there=True)
+    def _send(self, source: Source, name: str, flow: Flow) -> Moved:
+        far = self.backend.stat(name)
+        found = self.backend.holds(name, source) if far is not None and far.bytes == source.bytes else None
+        if found is not None:
+            flow.done(source.bytes)
+            return Moved(source.bytes, found, was_there=True)
+        return Moved(source.bytes, self.backend.send(source, name, flow), was_there=False)
 
     def _settled(self, outcome: Outcome, prefix: str) -> Outcome:
-        """The outcome after what was put is durable, and was looked for once more: a store may lose what it took."""
-        far = {name: _joined(prefix, name) for name in outcome.moved}
-        there = self.backend.settle(list(far.values())) if far else {}
+        """Make what was sent durable, and list it once more: a store may lose what it has acknowledged."""
+        if not outcome.moved:
+            return outcome
+        self.backend.settle([_joined(prefix, name) for name in outcome.moved])
+        there = self.list(prefix)
         lost = {
-            name: _gone(self.where, far[name], there.get(far[name]), moved.bytes)
+            name: self._wrong(_joined(prefix, name), there.get(name), moved.bytes)
             for name, moved in outcome.moved.items()
-            if (found := there.get(far[name])) is None or found.bytes != moved.bytes
+            if name not in there or there[name].bytes != moved.bytes
         }
         kept = {name: moved for name, moved in outcome.moved.items() if name not in lost}
         return Outcome(kept, {**outcome.faults, **lost})
 
+    def _wrong(self, name: str, found: FarFile | None, expected_bytes: int | None) -> str:
+        if found is None:
+            return f"{name!a} is not in {self.where}"
+        return f"{name!a} in {self.where} has {found.bytes} bytes instead of {expected_bytes}"
+
     def _each(self, names: Collection[str], do: Callable[[str], Moved], flow: Flow) -> Outcome:
-        """Do it for every name, several at once. The first StoreError, or an interruption, ends the others."""
+        """Call `do` for every name, several at once. The first StoreError, or an interruption, ends the others."""
         moved: dict[str, Moved] = {}
         faults: dict[str, str] = {}
 
@@ -269,42 +246,62 @@ class Store:
                     flow.stop()
                     pool.shutdown(cancel_futures=True)
         _raise_first(futures)
-        order = list(names)
         return Outcome(
-            {name: moved[name] for name in order if name in moved},
-            {name: faults[name] for name in order if name in faults},
+            {name: moved[name] for name in names if name in moved},
+            {name: faults[name] for name in names if name in faults},
         )
 
 
+def open_store(url: str, access: Access | None = None) -> Store:
+    """Return the store behind `/folder`, `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or another URL.
+
+    Only a folder is known to be there then. Raises StoreError where there can be no such store, or a package is
+    missing.
+    """
+    if url.startswith("/"):
+        return Store(FolderStore(url))
+    parts = _parts(url)
+    if parts.scheme == "file" and not parts.netloc:
+        return Store(FolderStore(unquote(parts.path)))
+    if parts.scheme and parts.netloc and parts.scheme != "file":
+        return Store(FsspecStore(url, parts.scheme, access or Access()))
+    raise StoreError(f"{url!a} names no store: {_FORMS}")
+
+
+def refuse_secret(url: str) -> None:
+    """Raise StoreError for a URL that may have a secret in it. The text has none of it."""
+    if not url.startswith("/"):
+        _parts(url)
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        has_secret = parts.username is not None or bool(parts.query or parts.fragment)
+    except ValueError:
+        raise StoreError(f"a destination's URL cannot be read: {_FORMS}") from None
+    if has_secret:
+        raise StoreError(
+            f"a destination's URL, {parts.scheme}://..., has a user, a password, a query or a # in it: "
+            "everybody sees URLs; give credentials by the store's own variables and files"
+        )
+    return parts
+
+
 def _raise_first(futures: Iterable[Future[None]]) -> None:
-    """Raise what ended the workers: not that they were told to end."""
+    """Raise the error that ended the workers, and not that they were stopped."""
     errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
     for error in sorted(errors, key=lambda one: isinstance(one, Stopped)):
         raise error
-
-
-def _gone(where: str, name: str, found: FarFile | None, expected_bytes: int | None) -> str:
-    if found is None:
-        return f"{name!a} is not in {where}, whatever it said before"
-    return f"{name!a} in {where} has {found.bytes} bytes instead of {expected_bytes}"
-
-
-def _both(one: Outcome, other: Outcome) -> Outcome:
-    return Outcome({**one.moved, **other.moved}, {**one.faults, **other.faults})
 
 
 def _joined(prefix: str, name: str) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 
-def _opened(folder: int, name: str, expected: Expected) -> Source:
-    check_name(name)
-    return FileSource(folder, name, expected)
-
-
 @contextlib.contextmanager
 def held_folder(folder: Path | int) -> Iterator[int]:
-    """A descriptor of the folder."""
+    """Yield a descriptor of the folder."""
     if isinstance(folder, int):
         yield folder
         return

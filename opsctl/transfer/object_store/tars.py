@@ -1,24 +1,21 @@
-"""One tar instead of many files, where inodes are few: written as it is sent, and read again member by member.
+"""One tar instead of many files, for places with few inodes: written while it is sent, read member by member.
 
-Beside `NAME` lies `NAME.index.json`, put there last: where each member's bytes are, and their checksum. So a member is
-fetched or checked without the others. What is no index is no tar of ours, and a tar without one was never finished.
+`NAME.index.json`, which is put there last, has each member's place in the tar and its checksum, so that a member is
+fetched or checked without the others. A tar without an index was never finished.
 """
 
 from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.keys import key_of, name_of
-from opsctl.transfer.object_store.remote_source import far_range
-from opsctl.transfer.object_store.sources import CHUNK_BYTES, FileSource, PiecesSource, digest_of
+from opsctl.transfer.object_store.sources import Source, bytes_source, digest_of, file_source, new_digest
 from opsctl.transfer.object_store.store import Store, held_folder
-from opsctl.transfer.object_store.types import Expected, FileFault, Moved, Outcome, check_name
+from opsctl.transfer.object_store.types import Expected, FileFault, Moved, Outcome, check_name, key_of, name_of
 
 INDEX = ".index.json"
 _BLOCK_BYTES = tarfile.BLOCKSIZE
@@ -44,44 +41,31 @@ class Index(msgspec.Struct, frozen=True):
         return {name_of(key): Expected(one.bytes, one.xxh64) for key, one in self.members.items()}
 
 
-@dataclass
 class _Tar:
-    """The bytes of a tar of files below a folder that is held open."""
+    """The bytes of a tar of files below an open folder. Raises FileFault."""
 
-    folder: int
-    files: Mapping[str, Expected]
-
-    def __post_init__(self) -> None:
-        self.heads: dict[str, bytes] = {}
+    def __init__(self, folder: int, files: Mapping[str, Expected]) -> None:
+        self.sources: dict[str, tuple[bytes, Source]] = {}
         self.members: dict[str, Member] = {}
         at = 0
-        for name, expected in self.files.items():
-            check_name(name)
-            source = FileSource(self.folder, name, expected)
-            source.close()
+        for name, expected in files.items():
+            source = file_source(folder, name, expected)
             info = tarfile.TarInfo(name)
             info.size, info.mtime, info.mode = source.bytes, (source.changed_ns or 0) // 10**9, 0o664
-            self.heads[name] = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-            at += len(self.heads[name])
-            self.members[name] = Member(at, source.bytes, "")
-            at += source.bytes + _padding(source.bytes)
+            head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+            self.sources[name] = head, source
+            self.members[name] = Member(at + len(head), source.bytes, "")
+            at += len(head) + source.bytes + _padding(source.bytes)
         self.bytes = at + 2 * _BLOCK_BYTES
 
-    def pieces(self) -> Iterator[memoryview]:
-        """All of it. Raises FileFault for a member that is not what it was when the tar was begun."""
-        view = memoryview(bytearray(CHUNK_BYTES))
-        for name, head in self.heads.items():
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield all of it. Raises FileFault for a member that is not what it was when the tar was begun."""
+        for name, (head, source) in self.sources.items():
+            digest = new_digest()
             yield memoryview(head)
-            size = self.members[name].bytes
-            expected = self.files[name]
-            source = FileSource(self.folder, name, Expected(size, expected.xxh64, expected.grows))
-            try:
-                while count := source.read_into(view):
-                    yield view[:count]
-                self.members[name] = Member(self.members[name].offset, size, source.finish())
-            finally:
-                source.close()
-            yield memoryview(bytes(_padding(size)))
+            yield from source.checked(digest)
+            self.members[name] = Member(self.members[name].offset, source.bytes, digest.hexdigest())
+            yield memoryview(bytes(_padding(source.bytes)))
         yield memoryview(bytes(2 * _BLOCK_BYTES))
 
 
@@ -94,17 +78,16 @@ def put_tar(
 ) -> Outcome:
     """Send `files` of `folder`, in their order, as the tar `name` of the store, which has it whole or not at all.
 
-    What is there with the same contents is not sent again. Of several faults the first is told. Raises StoreError.
+    What is there with the same contents is not sent again. Of several faults the first is reported. Raises StoreError.
     """
     flow = flow or Flow()
     try:
         with held_folder(folder) as held:
             tar = _Tar(held, files)
-            moved = store.put_source(PiecesSource(name, tar.bytes, None, tar.pieces), name, flow)
+            moved = store.put_source(Source(name, tar.bytes, None, tar.chunks), name, flow)
             members = {key_of(one): member for one, member in tar.members.items()}
             text = msgspec.json.encode(Index(moved.bytes, moved.xxh64, members))
-            source = PiecesSource(name + INDEX, len(text), None, lambda: iter((memoryview(text),)))
-            store.put_source(source, name + INDEX, flow)
+            store.put_source(bytes_source(name + INDEX, text), name + INDEX, flow)
     except FileFault as fault:
         return Outcome({}, {name: str(fault)})
     return Outcome({one: Moved(member.bytes, member.xxh64, moved.was_there) for one, member in tar.members.items()})
@@ -133,29 +116,26 @@ def get_members(
 def check_tar(store: Store, name: str, members: Collection[str] | None = None, flow: Flow | None = None) -> Outcome:
     """Read `members`, or all, where they are, against their checksums; without `members` the tar's size too."""
     index = read_index(store, name)
-    opened = _opener(store, name, index)
+    opened = _opener(store, name, index, flow or Flow())
     moved, faults = {}, {}
     far = store.backend.stat(name)
     if far is None or far.bytes != index.bytes:
         faults[name] = f"{name!a} in {store.where} is missing or of another size than its index says"
         return Outcome({}, faults)
-    flow = flow or Flow()
     for member in index.expected() if members is None else members:
         try:
             source = opened(member)
-            flow.take(source.bytes)
             moved[member] = Moved(source.bytes, digest_of(source), was_there=True)
-            flow.done(source.bytes)
         except FileFault as fault:
             faults[member] = str(fault)
     return Outcome(moved, faults)
 
 
-def _opener(store: Store, name: str, index: Index) -> Callable[[str], PiecesSource]:
-    def opened(member: str) -> PiecesSource:
+def _opener(store: Store, name: str, index: Index, flow: Flow | None = None) -> Callable[[str], Source]:
+    def opened(member: str) -> Source:
         found = index.members.get(key_of(member))
         if found is None:
             raise FileFault(f"{member!a} is not in {name!a} in {store.where}")
-        return far_range(store.backend, name, member, found.offset, found.bytes, found.xxh64)
+        return store.part(name, member, found.offset, found.bytes, found.xxh64, flow)
 
     return opened

@@ -1,35 +1,38 @@
-"""What is said of files and stores: what a file has to be, what it is far away, what became of it."""
+"""Values and errors of stores, and names of files as keys of objects."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from opsctl.core.errors import OpsctlError
 
-#: How what is written beside a file, until it is whole, begins: what a killed transfer leaves behind is known by it.
+#: The beginning of a file's name until it is whole: what a killed transfer leaves behind is known by it.
 PART = ".opsctl-part-"
-#: A name under a store or a folder: parts between single slashes, none of which leads out. Anything else may stand in
-#: it: spaces, newlines, dashes at its beginning.
+#: A name under a store or a folder: parts between single slashes, none of which leads out. Spaces, newlines and
+#: dashes at its beginning are allowed.
 _INSIDE = re.compile(r"(?!.*(?:\A|/)\.{0,2}(?:/|\Z))[^\0]+", re.DOTALL)
+_UNFIT = re.compile(r"%(?=[0-9A-Fa-f]{2})|[\x00-\x1f\x7f\udc80-\udcff]")
+_ESCAPED = re.compile(rb"%(25|[01][0-9A-F]|7F|[89A-F][0-9A-F])")
 
 
 class StoreError(OpsctlError):
-    """Nothing more can be done at this store: it is not there, is full, refuses, or does not answer."""
+    """The store is not there, is full, refuses, or does not answer: no other file would fare better."""
 
 
 class FileFault(OpsctlError):
-    """One file cannot be sent, fetched or believed. The text names it; the others go on."""
+    """One file cannot be sent, fetched or proven. The text names it; the other files are not affected."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a file has to be; what is None may be anything, and is what it is when it is opened."""
+    """The size and checksum that a file must have; None is any."""
 
     bytes: int | None = None
     xxh64: str | None = None  # 16 hexadecimal digits
-    grows: bool = False  # somebody may be appending: its first `bytes`, or what there are when it is opened, are meant
+    grows: bool = False  # another process may append: its first `bytes`, or what there is when it is opened, counts
 
 
 ANYTHING = Expected()
@@ -40,13 +43,12 @@ class FarFile:
     """One file of a store, as the store lists it."""
 
     bytes: int
-    changed_at: float  # seconds since 1970, by the store's clock
-    mark: str = ""  # changes with every write, as an ETag does; empty where the store has no such thing
+    mark: str = ""  # changes with every write, as an ETag does; empty where the store has no such value
 
 
 @dataclass(frozen=True)
 class Moved:
-    """One file that is now where it was to be, and was proven there."""
+    """One file that is at its destination, and was proven there."""
 
     bytes: int
     xxh64: str
@@ -55,13 +57,13 @@ class Moved:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of every file that was to be sent or fetched."""
+    """The result for every file that was to be sent, fetched or checked."""
 
     moved: Mapping[str, Moved] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)  # name -> one line
 
     def raise_faults(self) -> None:
-        """Raise FileFault with the first, and how many more there are."""
+        """Raise FileFault with the first fault and the number of others."""
         if self.faults:
             first, *others = self.faults.values()
             raise FileFault(first + (f" (and {len(others)} more)" if others else ""))
@@ -69,27 +71,36 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Access:
-    """How a store is reached where its own variables and files (AWS_*, ~/.aws, GOOGLE_*) do not say it all.
-
-    The secrets come from whoever follows references; they are in no text that is made of this.
-    """
+    """How a store is reached, beyond its own variables and files (AWS_*, ~/.aws, GOOGLE_*), and its time-outs."""
 
     endpoint: str | None = None
-    key: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
     connect_timeout_s: float = 10.0
     answer_timeout_s: float = 60.0
-    patience_s: float = 300.0  # how long one request is repeated before the store counts as down
-
-
-def is_name(name: str) -> bool:
-    """Whether a name leads to a file below a folder."""
-    return _INSIDE.fullmatch(name) is not None
+    patience_s: float = 300.0  # of one call with all its repetitions, before the store counts as down
 
 
 def check_name(name: str) -> None:
     """Raise FileFault for a name that leads out of the folder, or is one of a part."""
-    if not is_name(name):
+    if _INSIDE.fullmatch(name) is None:
         raise FileFault(f"{name!a} is no name of a file below a folder")
-    if name.rpartition("/")[2].startswith(PART):
+    if is_part(name):
         raise FileFault(f"{name!a} is called like what a killed transfer leaves behind: remove or rename it")
+
+
+def is_part(name: str) -> bool:
+    """Return whether a file is what a transfer has not finished."""
+    return name.rpartition("/")[2].startswith(PART)
+
+
+def key_of(name: str) -> str:
+    """Return the key of an object for a file's name, as Python has names of files.
+
+    Keys are UTF-8 and may hold no control characters everywhere: such a byte is written as %XX, and a % that two
+    hexadecimal digits follow as %25.
+    """
+    return _UNFIT.sub(lambda found: "".join(f"%{byte:02X}" for byte in os.fsencode(found[0])), name)
+
+
+def name_of(key: str) -> str:
+    """Return the name for a key of `key_of`."""
+    return os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), key.encode()))

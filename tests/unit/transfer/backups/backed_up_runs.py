@@ -20,7 +20,7 @@ from opsctl.transfer.backups.checkpoints import Sent, Wish, back_up
 from opsctl.transfer.backups.prove_copies import ask
 from opsctl.transfer.backups.send_checkpoint import Destination
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.store import open_store
 from tests.unit.jobs.control.checkpoint_runs import care_run, save, seen
 
 TABLE = BackupTable(full_every=20, weights_every=10)

@@ -18,7 +18,7 @@ from opsctl.transfer.backups.listing import backup_table
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder
 from opsctl.transfer.backups.verify import Verified, verify
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.store import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import save, seen
 from tests.unit.transfer.backups import backed_up_runs

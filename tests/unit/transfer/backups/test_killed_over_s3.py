@@ -15,7 +15,7 @@ from opsctl.run.state.identity import Standing, place_of
 from opsctl.transfer.backups.restore_run import Asked, bring_back
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.store import open_store
 from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import latest, seen
 from tests.unit.transfer.backups.backed_up_runs import a_run, back_up_now, contents, destination

@@ -22,7 +22,7 @@ from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.backups.send_checkpoint import Destination
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.opening import open_store
+from opsctl.transfer.object_store.store import open_store
 from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import save, seen
 from tests.unit.transfer.backups import backed_up_runs

@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.transfer.object_store.keys import key_of, name_of
+from opsctl.transfer.object_store.types import key_of, name_of
 
 
 @given(st.binary(min_size=1).filter(lambda name: b"\0" not in name))
