@@ -21,6 +21,7 @@ from opsctl.core.files.heartbeats import beat, beaten_at, file_servers_now_ns
 from opsctl.core.files.state_files import append_state, read_last_lines, read_whole, write_state
 from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
+from opsctl.run.config.paths import Place
 from trainer.formats.json_text import Moment
 
 #: What carries the ticks.
@@ -43,60 +44,28 @@ class CronPaths:
 
     folder: Path
 
-    @property
-    def hourly(self) -> Path:
-        """Jobs of every tick."""
-        return self.folder / "cron.hourly"
-
-    @property
-    def daily(self) -> Path:
-        """Jobs of every day's first tick."""
-        return self.folder / "cron.daily"
-
-    @property
-    def logs(self) -> Path:
-        """What jobs printed."""
-        return self.folder / "logs"
-
-    @property
-    def state(self) -> Path:
-        """What is below."""
-        return self.folder / ".opsctl"
-
-    @property
-    def chain(self) -> Path:
-        """A CronChain."""
-        return self.state / "chain.json"
-
-    @property
-    def chain_lock(self) -> Path:
-        """Held while ticks are queued or the chain changes hands: Slurm is asked meanwhile."""
-        return self.state / "chain.lock"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a due time or a job is claimed: for a moment."""
-        return self.state / "lock"
-
-    @property
-    def ticks(self) -> Path:
-        """Lines of TickEvent."""
-        return self.state / "ticks.jsonl"
-
-    @property
-    def job_runs(self) -> Path:
-        """Lines of RunEvent."""
-        return self.state / "job-runs.jsonl"
-
-    @property
-    def reserve(self) -> Path:
-        """Disk that is given up for the records of ticks and jobs when none is left."""
-        return self.state / "reserve"
-
-    @property
-    def heartbeat(self) -> Path:
-        """Its mtime counts."""
-        return self.state / "heartbeat"
+    #: Jobs of every tick.
+    hourly = Place("cron.hourly", "folder")
+    #: Jobs of every day's first tick.
+    daily = Place("cron.daily", "folder")
+    #: What jobs printed.
+    logs = Place("logs", "folder")
+    #: What is below.
+    state = Place(".opsctl", "folder")
+    #: A CronChain.
+    chain = Place(".opsctl/chain.json", "folder")
+    #: Held while ticks are queued or the chain changes hands: Slurm is asked meanwhile.
+    chain_lock = Place(".opsctl/chain.lock", "folder")
+    #: Held while a due time or a job is claimed: for a moment.
+    lock = Place(".opsctl/lock", "folder")
+    #: Lines of TickEvent.
+    ticks = Place(".opsctl/ticks.jsonl", "folder")
+    #: Lines of RunEvent.
+    job_runs = Place(".opsctl/job-runs.jsonl", "folder")
+    #: Disk that is given up for the records of ticks and jobs when none is left.
+    reserve = Place(".opsctl/reserve", "folder")
+    #: Its mtime counts.
+    heartbeat = Place(".opsctl/heartbeat", "folder")
 
     def job(self, name: str) -> Path:
         """The file of the job that is called `hourly/NAME` or `daily/NAME`."""
