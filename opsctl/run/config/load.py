@@ -19,22 +19,9 @@ from opsctl.core.errors import RunFileError
 from opsctl.run.config import expansion, values
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import profile
-from opsctl.run.config.schema import (
-    ArrayTable,
-    BackupTable,
-    CarbonTable,
-    EnvironmentTable,
-    EvaluationTable,
-    ExpectTable,
-    GpuTable,
-    RetentionTable,
-    RunFile,
-    RunTable,
-    SlurmTable,
-)
+from opsctl.run.config.schema import RunFile, SlurmTable
 from opsctl.run.config.toml_file import parse_toml, toml_bytes
 from opsctl.run.config.toml_types import check_tables
-from opsctl.run.config.values import check_desk
 
 #: What a group sets once for its cluster and a person may set in the environment: OPSCTL_PARTITION and so on.
 ENVIRONMENT_KEYS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type")
@@ -75,30 +62,12 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
     check_tables(path, written)
     profiles = profile(environment)
     slurm = _merged_slurm(path, {**profiles.get("slurm", {}), **written.get("slurm", {})}, environment)
+    shared = {name: {**profiles.get(name, {}), **written.get(name, {})} for name in ("gpu", "carbon")}
     try:
-        file = RunFile(
-            run=msgspec.convert(written["run"], RunTable),
-            slurm=msgspec.convert(slurm, SlurmTable),
-            array=msgspec.convert(written.get("array", {}), ArrayTable),
-            trainer=written.get("trainer", {}),
-            data=written.get("data", {}),
-            checkpoints=written.get("checkpoints", {}),
-            retention=msgspec.convert(written.get("retention"), RetentionTable | None),
-            environment=msgspec.convert(written.get("environment"), EnvironmentTable | None),
-            backup=msgspec.convert(written.get("backup"), BackupTable | None),
-            evaluation=msgspec.convert(written.get("evaluation"), EvaluationTable | None),
-            expect=msgspec.convert(written.get("expect", {}), ExpectTable),
-            gpu=msgspec.convert({**profiles.get("gpu", {}), **written.get("gpu", {})}, GpuTable),
-            carbon=msgspec.convert({**profiles.get("carbon", {}), **written.get("carbon", {})}, CarbonTable),
-            watch=written.get("watch", {}),
-            alerts=written.get("alerts", {}),
-            hub=written.get("hub", {}),
-            env=written.get("env", {}),
-        )
+        file = msgspec.convert({**written, **shared, "slurm": slurm}, RunFile)
     except msgspec.ValidationError as error:  # what check_tables lets through must convert; say where if it does not
         raise RunFileError(f"{path}: {error}") from None
-    values.check_values(path, file)
-    check_desk(path, written)
+    values.check_values(path, msgspec.to_builtins(file))
     return LoadedRun(file=file, path=path, sha256=hashlib.sha256(raw).hexdigest(), environment=dict(environment))
 
 

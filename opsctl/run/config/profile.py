@@ -15,7 +15,7 @@ import msgspec
 from opsctl.run.config.schema import ClusterTable, CronTable, JobsTable, NodesTable, RunFile, WatchTable
 from opsctl.run.config.toml_file import read_toml
 from opsctl.run.config.toml_types import check_tables
-from opsctl.run.config.values import check_desk
+from opsctl.run.config.values import check_values
 
 SYSTEM_PROFILE = Path("/etc/opsctl/profile.toml")
 
@@ -32,7 +32,7 @@ def profile(environment: Mapping[str, str] = os.environ) -> dict[str, dict[str, 
     for path in profile_files(environment):
         written = read_toml(path)
         check_tables(path, written, profile=True)
-        check_desk(path, written, profile=True)
+        check_values(path, written, profile=True)
         for name, table in written.items():
             merged.setdefault(name, {}).update(table)
     return merged

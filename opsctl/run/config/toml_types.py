@@ -12,27 +12,8 @@ import msgspec
 
 from opsctl.core.errors import RunFileError
 from opsctl.core.output import printable
-from opsctl.run.config.schema import (
-    AlertsTable,
-    ArrayTable,
-    BackupTable,
-    CarbonTable,
-    ClusterTable,
-    CronTable,
-    EnvironmentTable,
-    EvaluationTable,
-    ExpectTable,
-    GpuTable,
-    HubTable,
-    JobsTable,
-    NodesTable,
-    RetentionTable,
-    RunFile,
-    RunTable,
-    SlurmTable,
-    TriageTable,
-    WatchTable,
-)
+from opsctl.run.config import schema
+from opsctl.run.config.schema import RunFile, RunTable
 from trainer.recipe.nearest_name import likeness, nearest_name
 from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.option_table import OPTIONS, REFUSED
@@ -47,6 +28,23 @@ _LARGEST = 2**53
 MOST_RAMP_STAGES = 10_000
 _FLAG = re.compile(r"--([A-Za-z][A-Za-z0-9-]*)")
 _INDIVISIBLE = re.compile(r"(?P<given>\d+)(?P<extra> \+ 2 embeddings)? is not divisible by .*?(?P<divisor>\d+)$")
+#: Likeness from which on a key of another table is meant.
+_SURE = 0.85
+#: Table -> its struct, of run files and profiles.
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    name.removesuffix("Table").lower(): struct for name, struct in vars(schema).items() if name.endswith("Table")
+}
+#: What a profile may have; [cron], [jobs], [cluster], [nodes] and [triage] are nowhere else.
+PROFILE_TABLES = ("slurm", "gpu", "carbon", "watch", "alerts", "hub", "cron", "jobs", "cluster", "nodes", "triage")
+TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
+_ALLOWED = {
+    "str": 'text in quotes, like "..."',
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": 'a list of texts, like ["...", "..."]',
+    "tuple[int": "a list of whole numbers",
+}
 
 
 def option_names(table: str) -> tuple[str, ...]:
@@ -109,41 +107,6 @@ def _nearest_multiples(given: int, divisor: int, extra: int) -> str:
     below = (given + extra) // divisor * divisor - extra
     around = [str(one) for one in (below, below + divisor) if one > 0]
     return "the nearest that is: " + around[0] if len(around) == 1 else "the nearest that are: " + " and ".join(around)
-
-
-#: Likeness from which on a key of another table is meant.
-_SURE = 0.85
-STRUCTS: dict[str, type[msgspec.Struct]] = {
-    "run": RunTable,
-    "slurm": SlurmTable,
-    "array": ArrayTable,
-    "retention": RetentionTable,
-    "environment": EnvironmentTable,
-    "backup": BackupTable,
-    "evaluation": EvaluationTable,
-    "expect": ExpectTable,
-    "gpu": GpuTable,
-    "carbon": CarbonTable,
-    "watch": WatchTable,
-    "alerts": AlertsTable,
-    "hub": HubTable,
-    "cron": CronTable,
-    "jobs": JobsTable,
-    "cluster": ClusterTable,
-    "nodes": NodesTable,
-    "triage": TriageTable,
-}
-#: What a profile may have; [cron], [jobs], [cluster], [nodes] and [triage] are nowhere else.
-PROFILE_TABLES = ("slurm", "gpu", "carbon", "watch", "alerts", "hub", "cron", "jobs", "cluster", "nodes", "triage")
-TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
-_ALLOWED = {
-    "str": 'text in quotes, like "..."',
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "tuple": 'a list of texts, like ["...", "..."]',
-    "tuple[int": "a list of whole numbers",
-}
 
 
 def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:

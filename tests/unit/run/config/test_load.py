@@ -140,7 +140,7 @@ def test_durations_are_slurms_and_the_margin_fits_in_the_limit(tmp_path: Path, k
 @pytest.mark.parametrize("kind", ["checkpoints", "log"])
 def test_only_small_kinds_of_files_can_be_mirrored(tmp_path: Path, kind: str) -> None:
     line = refusal(tmp_path, f'{VALID}\n[hub]\nmirror = ["logs", "{kind}"]\n')
-    assert missing(line, "[hub] mirror", f'"{kind}"', "logs, tensorboard, carbon, report") == []
+    assert missing(line, "[hub] mirror", f'"{kind}"', '"logs", "tensorboard", "carbon", "report"') == []
 
 
 def test_toml_errors_say_line_and_column(tmp_path: Path) -> None:
