@@ -7,7 +7,7 @@ says may hold anything.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 
@@ -47,6 +47,22 @@ def shortened(text: str, width: int) -> str:
         return clean
     tail = (width - 1) // 2
     return clean[: width - 1 - tail] + "…" + clean[len(clean) - tail :]
+
+
+def table_lines(rows: Sequence[Sequence[str]], align: str = "<") -> list[str]:
+    """Return rows of cells as lines with aligned columns.
+
+    align: `<` or `>` for each column; its last character is for all further columns.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = align.ljust(len(widths), align[-1])
+    return [
+        "  ".join(
+            cell.rjust(width) if side == ">" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, sides, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def show(line: str) -> None:

@@ -207,7 +207,6 @@ class _Walk(Generic[Found]):
         return said.pending
 
     def _begun(self) -> _Worker:
-        """One more process."""
         here, there = Pipe()
         pid = os.fork()
         if not pid:

@@ -198,7 +198,6 @@ class Stretch(Generic[Found]):
         self._way.close()
 
     def _in_folder(self, one: Pending, folders: list[Pending], most: int, ends_at: float) -> Pending | None:
-        """See what is in one folder, put its folders into `folders`; what is left of it, None where nothing is."""
         fd = self._way.to(one.place)
         folder = Folder(one.place, fd)
         if one == BEGINNING[0]:

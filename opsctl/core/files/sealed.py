@@ -107,5 +107,4 @@ def _write(within: int, path: Path, text: str, mode: int) -> None:
 
 
 def _remove(around: int, name: str) -> None:
-    """Remove a folder if it is there; as far as that goes."""
     shutil.rmtree(name, ignore_errors=True, dir_fd=around)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opsctl.core.output import table_lines
 from opsctl.diagnosis.carbon.report import CarbonReport, ReportLine
 from opsctl.run.planning.section import amount, whole
 
@@ -20,11 +21,7 @@ def report_lines(report: CarbonReport) -> list[str]:
     rows = [_row(line) for line in report.lines]
     rows.append(("all of it", energy_text(report.kwh), mass_text(report.kg), "", ""))
     rows += [_row(line) for line in report.beside]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [seen, ""]
-    for what, kwh, kg, how, why in rows:
-        cells = (what.ljust(widths[0]), kwh.rjust(widths[1]), kg.rjust(widths[2]), how.ljust(widths[3]), why)
-        lines.append("  ".join(cells).rstrip())
+    lines = [seen, "", *table_lines(rows, "<>><")]
     grams = "not known" if report.g_per_kwh is None else f"{report.g_per_kwh:,.4g} g CO2e"
     lines += ["", f"a kWh comes to {grams} ({report.g_per_kwh_from}); PUE {report.pue:g}"]
     return [*lines, *(f"assumed: {one}" for one in report.assumptions)]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from opsctl.core.output import table_lines
 from opsctl.core.timestamps import iso
 from opsctl.diagnosis.goodput.account import ROLLED_BACK, Stay
 from opsctl.diagnosis.goodput.parts import Amounts, Key, Part
@@ -166,13 +167,7 @@ def lines(told: GoodputReport) -> list[str]:
         name = words((Part(one.part), one.cause))
         rows.append((name, format_duration(one.wall_s), f"{one.wall_percent:.1f} %", f"{one.gpu_hours:.1f}"))
     rows.append(("in all", format_duration(told.wall_s), "100.0 %", f"{told.gpu_hours:.1f}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    table = [
-        "  ".join(
-            (row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)))
-        )
-        for row in rows
-    ]
+    table = table_lines(rows, "<>")
     of_gpus = "" if told.trained_gpu_percent is None else f", {told.trained_gpu_percent:.1f} % of the GPU hours"
     head = f"since {iso(told.since, 'minutes')}: {told.trained_percent:.1f} % of the time trained{of_gpus}"
     in_vain = (

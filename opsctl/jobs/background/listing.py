@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from opsctl.core.files.trusted import open_file
-from opsctl.core.output import printable
+from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso, to_the_second
 from opsctl.jobs.background.records import Errand, Errands
 from opsctl.jobs.background.settling import Seen
@@ -18,7 +18,6 @@ from trainer.formats.json_text import Moment
 
 _LAST_BYTES = 4096
 _COLUMNS = ("ID", "JOB", "STATE", "SINCE", "JOBS", "EXIT", "COMMAND")
-_GAP = "  "
 #: What is longer is cut where people read it.
 _WIDEST = 160
 
@@ -77,9 +76,7 @@ def printed_errand(place: Errands, seen: Seen) -> PrintedErrand:
 
 def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
     """A table, and under each errand what it said last."""
-    rows = [_COLUMNS, *(_row(one) for one in printed)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    lines = [_GAP.join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = table_lines([_COLUMNS, *(_row(one) for one in printed)])
     told = [lines[0]]
     for line, one in zip(lines[1:], printed, strict=True):
         told.append(line)

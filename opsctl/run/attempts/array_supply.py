@@ -41,7 +41,6 @@ def arrays_missing(jobs: Sequence[Job], keep_queued: int, left_s: float | None, 
 
 
 def _trains_s(job: Job, per_task_s: float) -> float:
-    """How long the job, or what is pending of its array, will train."""
     if job.state == State.COMPLETING:
         return 0.0
     if job.is_pending:

@@ -153,7 +153,6 @@ def describe(item: Failure) -> str:
 
 
 def _own_words(item: Failure) -> str:
-    """The first line that the rank itself left, "" when it left none."""
     lines = (printable(line.strip()) for line in item.message.splitlines())
     line = next((line for line in lines if line), "")
     return "" if says_nothing(line) else line
@@ -305,5 +304,4 @@ def _first_known(*numbers: int | None) -> int | None:
 
 
 def _signal_in(exit_code: int | None) -> int | None:
-    """The signal in a shell's way of telling it."""
     return exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else None

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from opsctl.core.output import printable
+from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.outcome import describe
@@ -81,11 +81,7 @@ def attempt_table(
             for attempt in attempts
         ),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    return [
-        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()
-        for row in rows
-    ]
+    return table_lines(rows)
 
 
 def state_word(attempt: Attempt, is_known: bool) -> str:

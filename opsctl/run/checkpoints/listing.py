@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from opsctl.core.output import printable, shortened
+from opsctl.core.output import printable, shortened, table_lines
 from opsctl.core.timestamps import iso, now
 from opsctl.run.checkpoints.backups import BackedUp, digest_here, shown_place
 from trainer.formats.checkpoint.manifest import (
@@ -94,12 +94,7 @@ def checkpoint_table(found: Sequence[ListedCheckpoint], width: int | None = None
     """Lines of a table, and one for each destination by its number there, cut to `width` characters; None: not cut."""
     places = {one.to: one for checkpoint in found for one in checkpoint.backups}
     numbers = {to: f"[{number}]" for number, to in enumerate(sorted(places), 1)}
-    rows = [_HEAD, *(_row(one, numbers) for one in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    lines = [
-        "  ".join((*(cell.rjust(wide) for cell, wide in zip(row, widths, strict=False)), row[-1])).rstrip()
-        for row in rows
-    ]
+    lines = table_lines([_HEAD, *(_row(one, numbers) for one in found)], ">>>>><")
     return [*lines, *(_place_line(numbers[to], places[to], width) for to in sorted(places))]
 
 

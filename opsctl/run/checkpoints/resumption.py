@@ -52,7 +52,6 @@ def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
 
 
 def _to_go_on_from(run: ExpandedRun) -> Found | None:
-    """What the trainer would go on from. Raises CheckpointError."""
     options, own = run.options, run.paths.checkpoints
     is_elsewhere = options.load_step is not None and options.load != options.save
     return found_at_start(options.replace(load=options.load if is_elsewhere else str(own), save=str(own)))

@@ -109,7 +109,6 @@ def complete_checkpoint(root: Path, iteration: int) -> Path:
 
 
 def _write(paths: RunPaths, name: str, found: Repointed, why: str) -> None:
-    """On record first, then so."""
     with sole_writer(paths, name, "repoint"):
         rollback = Rollback(found.to, found.before, account_and_host(), now().replace(microsecond=0), why)
         append_rollback(paths, rollback)

@@ -221,7 +221,6 @@ def _unset_names(loaded: LoadedRun) -> list[str]:
 
 
 def _layout(loaded: LoadedRun, nodes: int | None) -> tuple[Layout | None, list[str]]:
-    """The layout on `nodes` nodes, or why the ranks do not divide by it."""
     slurm = loaded.file.slurm
     used = slurm.nodes if nodes is None else nodes
     try:
@@ -234,7 +233,6 @@ def _layout(loaded: LoadedRun, nodes: int | None) -> tuple[Layout | None, list[s
 
 
 def _trained(loaded: LoadedRun, file: RunFile, nodes: int | None) -> tuple[ExpandedRun | None, str | None]:
-    """The run, or what the trainer says against arguments in which nothing else was found wrong."""
     try:
         return ExpandedRun.of(loaded, file, nodes), None
     except RunFileError as error:
@@ -250,7 +248,6 @@ def _ramp(options: Options) -> BatchRamp | None:
 
 
 def _ramp_problems(options: Options) -> list[str]:
-    """A ramp that is too long to walk."""
     ramp = _ramp(options)
     if ramp is None or ramp.intervals <= MOST_RAMP_STAGES:
         return []
@@ -261,7 +258,6 @@ def _ramp_problems(options: Options) -> list[str]:
 
 
 def _length_problems(options: Options) -> list[str]:
-    """A training that is over before its first step."""
     ramp, samples = _ramp(options), options.train_samples
     if ramp is None or not samples or samples >= ramp.batch_at(0):
         return []
@@ -278,14 +274,12 @@ def _environment_problems(file: RunFile, folder: Path) -> list[str]:
 
 
 def _texts(file: RunFile) -> list[str]:
-    """Every text of the run file in which a variable may stand."""
     values: list[Any] = [file.run.output, file.run.environment, *file.env.values(), *all_options(file).values()]
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
     return [item for item in flat if isinstance(item, str)]
 
 
 def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
-    """The exit margin against what `[expect]` reckons with."""
     margin_s = parse_duration_s(slurm.exit_margin)
     reckoned = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
     if options.eval_iters <= 0:

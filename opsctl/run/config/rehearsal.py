@@ -109,7 +109,6 @@ def _times(file: RunFile) -> dict[str, str]:
 
 
 def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, Any]:
-    """The options that are scaled to `ranks` ranks, all of them dividing."""
     tensor = _largest_divisor(trainer.get("tensor_model_parallel_size", 1), ranks)
     stages = trainer.get("pipeline_model_parallel_size", 1)
     # Two replicas where there is room for them, so that what they do together is tried too.
@@ -172,5 +171,4 @@ def _said(values: Mapping[str, Any], key: str) -> str:
 
 
 def _lines(values: Mapping[str, Any]) -> str:
-    """Keys and values of a TOML table."""
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())

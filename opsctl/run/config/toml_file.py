@@ -82,7 +82,6 @@ def _line_words(error: str, text: str) -> str:
 
 
 def _advice(error: str, line: str) -> str:
-    """Return what to change in the line, empty where that is not known."""
     key, _, value = line.partition("=")
     if _is_toml(line):
         return f"; {key.strip()} is in this table twice: remove one" if error.startswith(_TWICE) and value else ""
@@ -103,7 +102,6 @@ def _line_left_open(lines: list[str]) -> int:
 
 
 def _as_meant(line: str) -> Iterator[str]:
-    """The line with one usual slip undone, each by itself."""
     yield line.translate(_CURLY)
     key, sign, said = line.partition("=")
     if not sign:

@@ -55,8 +55,6 @@ def follow(
 
 
 class _Source:
-    """An open log and how far it has been read."""
-
     def __init__(self, root: Path, path: Path) -> None:
         self.root, self.path = root, path
         self.fd: int | None = None

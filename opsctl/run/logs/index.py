@@ -151,7 +151,6 @@ def _records(reader: LogReader, data: bytes) -> Iterator[Found]:
 
 
 def _is_of(fd: int, index: LogIndex) -> bool:
-    """Whether the log that is open is the one that was read."""
     is_told = index.version == VERSION and index.read_bytes > 0
     return is_told and is_same(fd, index.read_bytes, (index.first, index.last))
 

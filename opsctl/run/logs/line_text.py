@@ -238,7 +238,6 @@ def _marked(data: bytes, start: int, stop: int, marks: Sequence[bytes]) -> list[
 
 
 def _joined(before: bytes, line: bytes, cut_bytes: int) -> tuple[bytes, int]:
-    """`before` and the part of the line after it, no longer than a line may be."""
     joined = without_nuls(before) + line
     most = line_text.LONGEST_LINE_BYTES
     return joined[:most], cut_bytes + max(0, len(joined) - most)

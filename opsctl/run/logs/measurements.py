@@ -180,7 +180,6 @@ def _is_being_written(record: Record, line: str) -> bool:
 
 
 def _window(records: Sequence[Record]) -> list[TrainingLine]:
-    """The iterations that durations are taken from."""
     settled: list[TrainingLine] = []  # all but those that carry a start's costs
     since_start = 0
     before: TrainingLine | None = None
@@ -208,7 +207,6 @@ def _is_start(record: Record) -> bool:
 
 
 def _evaluations_s(records: Sequence[Record], typical_s: float | None) -> list[float]:
-    """Seconds of each evaluation that shows, oldest first."""
     timed = _timers_s(records, ("evaluation", "evaluate", "eval-time"))
     if timed or typical_s is None:
         return timed
@@ -238,7 +236,6 @@ def _evaluations_s(records: Sequence[Record], typical_s: float | None) -> list[f
 
 
 def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
-    """Seconds of these timers, wherever they are printed."""
     return [
         record.milliseconds[name] / 1000
         for record in records
@@ -258,7 +255,6 @@ def _saves_s(records: Sequence[Record]) -> list[float]:
 
 
 def _failed_save(records: Sequence[Record]) -> CheckpointFailed | None:
-    """The newest save of the newest start, where it failed."""
     for record in reversed(records):
         if isinstance(record, CheckpointFailed):
             return record
@@ -268,14 +264,12 @@ def _failed_save(records: Sequence[Record]) -> CheckpointFailed | None:
 
 
 def _is_saving(records: Sequence[Record]) -> bool:
-    """Return whether the last thing in the log is a save that has begun."""
     ends = (CheckpointSaved, CheckpointFailed, SaveEnded, TrainingLine)
     last = next((one for one in reversed(records) if isinstance(one, (CheckpointSaving, *ends))), None)
     return isinstance(last, CheckpointSaving)
 
 
 def _iterations_per_line(window: Sequence[TrainingLine]) -> int:
-    """Return of how many iterations each line tells."""
     steps = [later.iteration - one.iteration for one, later in itertools.pairwise(window)]
     return int(_median([step for step in steps if step > 0]) or 1)
 

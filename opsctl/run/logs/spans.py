@@ -82,7 +82,6 @@ def spans_of(lines: Iterable[str]) -> list[Span]:
 
 
 def _lines(fd: int) -> Iterator[str]:
-    """The lines that may say something."""
     lines = Lines(_MARKS)
     for _, data in blocks(fd, 0, os.fstat(fd).st_size):
         yield from lines.feed(data)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from opsctl.core.errors import UsageError
+from opsctl.core.output import table_lines
 from opsctl.run.config.schema import ExpectTable, GpuTable, SlurmTable
 from opsctl.run.planning.gpus import Gpu, gpu_of
 from opsctl.run.planning.model_part import model_shape
@@ -119,8 +120,7 @@ def search_lines(found: LayoutSearch) -> Iterator[str]:
     rows = [_HEADING, *(_row(_place(place, one), one) for place, one in enumerate(found.layouts[:_SHOWN], 1))]
     if found.own is not None:
         rows.append(_row("as it is", found.own))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADING))]
-    yield from ("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    yield from (f"  {line}" for line in table_lines(rows, ">"))
     yield ""
     yield (
         f"  {gpu.name}: {gpu.usable_gb:g} GB usable, {gpu.peak_tflops:g} TFLOP/s stated, {gpu.within_node_gbs:g} GB/s "

@@ -331,7 +331,6 @@ def settle_reserve(paths: RunPaths) -> Stored:
 
 
 def _settle_lines(paths: RunPaths, fd: int | None, stored: Stored) -> Stored:
-    """Append the lines to the log, and return `stored` without them."""
     if not stored.lines:
         return stored
     lines = "".join(f"{json_line(one)}\n" for one in stored.lines)

@@ -156,7 +156,6 @@ def _exported() -> str | None:
 
 
 def _own_local_cluster(conf: str) -> Cluster | None:
-    """This account's local cluster that `conf` configures."""
     folder = local_clusters_folder()
     for description in folder.glob(f"*/{CLUSTER_FILE}") if folder.is_dir() else ():
         found = read_state(description.parent, description, Cluster)

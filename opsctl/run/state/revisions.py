@@ -436,7 +436,6 @@ def _differences(file: RunFile, revision: Revision) -> dict[str, tuple[Any, Any]
 
 
 def _flat(file: RunFile) -> dict[str, Any]:
-    """`table.key` -> value, of everything that is set."""
     return {
         f"{table}.{key}": value
         for table, values in msgspec.to_builtins(file).items()

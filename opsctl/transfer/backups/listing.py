@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from opsctl.core.output import printable
+from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What, shown_place
 from opsctl.transfer.backups.checkpoint_forms import Form
@@ -17,10 +17,7 @@ def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None
     in_order = sorted(lines, key=lambda line: (line.to, line.iteration, line.what))
     # data sets may have places of their own
     rows = [_HEAD, *(_row(line, named is None or line.to in named or line.what is What.DATA) for line in in_order)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    return [
-        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
-    ]
+    return table_lines(rows)
 
 
 def _row(line: BackedUp, is_named: bool) -> tuple[str, ...]:
