@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opsctl.core import process
-
 #: For what was killed to be gone. What hangs in the kernel, or gave its output to another, is not waited for.
 _LAST_S = 2.0
 #: What is read at once, and what a program may print before it waits for that.
@@ -183,29 +181,18 @@ class ProgramProblem(Exception):
         self.has_begun = has_begun  # it was handed its input, and may have done its work
 
 
-@dataclass(frozen=True)
-class NamedEnded:
-    """How a program ended."""
-
-    code: int
-    output: str  # what it printed on stdout
-
-
-def run_named_program(
-    words: Sequence[str], environment: Mapping[str, str], timeout_s: float, stdin: str = ""
-) -> NamedEnded:
+def run_named_program(words: Sequence[str], environment: Mapping[str, str], timeout_s: float, stdin: str = "") -> Ended:
     """Run it and wait, at most so long. A bare name is looked for in the absolute folders of PATH only.
 
     Raises ProgramProblem.
     """
-    path = process.find_program(words[0], environment) if words else None
+    path = find_program(words[0], environment) if words else None
     if path is None:
         raise ProgramProblem("no such program: name it with its whole path", has_begun=False)
     handed = stdin.encode(errors="replace")
     try:
-        ended = process.run_program([path, *words[1:]], environment, timeout_s, handed, folder="/")
-    except process.Overdue:
+        return run_program([path, *words[1:]], environment, timeout_s, handed, folder="/")
+    except Overdue:
         raise ProgramProblem(f"no answer within {timeout_s:.0f} s", has_begun=True) from None
     except OSError as error:
         raise ProgramProblem(f"cannot be started: {error.strerror}", has_begun=False) from None
-    return NamedEnded(ended.code, ended.out.decode(errors="replace"))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import heapq
 import os
 import stat
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -117,8 +116,6 @@ def under(place: str, name: str) -> str:
 
 
 Found = TypeVar("Found")
-#: Names of one folder that are held at once; one with more is listed again for each so many.
-MOST_NAMES = 200_000
 #: Folders of one folder that are pending at once: the next ones wait until those are done.
 MOST_FOLDERS = 5_000
 #: Entries that are looked at together, between two looks at the clock.
@@ -126,6 +123,7 @@ _LOOK_EACH = 64
 _KIND, _FOLDER = 0o170000, stat.S_IFDIR
 #: The root's name in itself.
 ITSELF = "."
+_BLOCK_BYTES = 512  # what st_blocks counts
 
 
 @dataclass(frozen=True)
@@ -242,42 +240,20 @@ class Stretch(Generic[Found]):
         kept, self._kept = self._kept, None
         if kept is not None and kept[0] == one:
             return kept[1]
-        return chain.from_iterable(_all_names(fd, one.after))
+        return iter(sorted(name for name in os.listdir(fd) if name > one.after))
 
     def _not_read(self, place: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone, or another thing now
             self.unread.append(Unread(place, error.strerror or str(error)))
 
 
-def _all_names(fd: int, after: str) -> Iterator[list[str]]:
-    is_all = False
-    while not is_all:
-        names, is_all = _next_names(fd, after)
-        yield names
-        after = names[-1] if names else after
-
-
-def _next_names(fd: int, after: str) -> tuple[list[str], bool]:
-    """The first names after `after`, and whether these are all of them."""
-    with os.scandir(fd) as listing:
-        later = (entry for entry in listing if entry.name > after) if after else listing
-        first = [entry.name for entry in islice(later, MOST_NAMES)]
-        if len(first) < MOST_NAMES:
-            first.sort()
-            return first, True
-        return heapq.nsmallest(MOST_NAMES, chain(first, (entry.name for entry in later))), False
-
-
-_BLOCK_BYTES = 512  # what st_blocks counts
-
-
 def share_of_bytes(seen: os.stat_result) -> int:
-    """What it takes on the disk; of a file with several names its share, so that all of them together are the file."""
+    """Return what an entry takes on the disk; of a file with several names its share."""
     if seen.st_nlink > 1 and stat.S_ISREG(seen.st_mode):
         return seen.st_blocks * _BLOCK_BYTES // seen.st_nlink
     return seen.st_blocks * _BLOCK_BYTES
 
 
 def touched_at_s(seen: os.stat_result) -> float:
-    """When it was read or written last, as far as the file system keeps count."""
+    """Return when an entry was read or written last, as far as the file system keeps count."""
     return max(seen.st_atime, seen.st_mtime)

@@ -117,7 +117,7 @@ def _of_command(text: str, environment: Mapping[str, str]) -> str:
         raise SecretRefused(f"the program that has it: {problem}") from None
     if ended.code:
         raise SecretRefused(f"the program that has it ended with {ended.code}")
-    return ended.output
+    return ended.out.decode(errors="replace")
 
 
 class Redactor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.trusted import open_file
+from opsctl.core.files.trusted import open_file, opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.line_text import Filter, Lines, blocks, end_of_whole_lines, last_lines, shown, start_of_last, whole
 from opsctl.run.logs.lines import split_prefix
@@ -131,15 +131,12 @@ class LogSource:
     def last(self, count: int) -> Iterator[str]:
         """The last `count` lines. Raises OpsctlError when there is no file yet, OSError for one that cannot be read."""
         try:
-            fd = open_file(self.root, self.path)
+            with opened_file(self.root, self.path) as fd:
+                yield from last_lines(fd, count, self._wanted)
         except FileNotFoundError:
             raise OpsctlError(
                 f"no log yet at {self.path}: the first task writes it; opsctl status says what it waits for"
             ) from None
-        try:
-            yield from last_lines(fd, count, self._wanted)
-        finally:
-            os.close(fd)
 
     def follow(self, count: int, say: Callable[[str], None], pause: Callable[[], None]) -> Iterator[str]:
         """The last `count` lines and every one that comes, for ever; see `opsctl.run.logs.follow`."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.core.files.state_files import read_state, write_atomically
-from opsctl.core.files.trusted import cache_folder, open_file
+from opsctl.core.files.trusted import cache_folder, opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.curve import Curve
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
@@ -77,31 +77,29 @@ class LogIndex(msgspec.Struct, kw_only=True):
         """Whether nothing but a line that is not ended yet is left to read."""
         return self.size_bytes - self.read_bytes <= LONGEST_LINE_BYTES
 
+    def is_of(self, fd: int) -> bool:
+        """Return whether the log that is open as `fd` is the one that was read."""
+        is_known = self.version == VERSION and self.read_bytes > 0
+        return is_known and is_same(fd, self.read_bytes, (self.first, self.last))
+
 
 def look(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
     """The summary of the run's log, up to `budget_s` seconds of reading further than the last look got.
 
     An empty one where there is no log, or it is not to be believed: `opsctl logs` says why.
     """
-    try:
-        fd = open_file(paths.output, paths.main_log)
-    except OSError:
-        return LogIndex()
-    try:
+    with contextlib.suppress(OSError), opened_file(paths.output, paths.main_log) as fd:
         folder = cache_folder("logs")
         file = folder / f"{hashlib.sha256(str(paths.main_log).encode()).hexdigest()[:24]}.json" if folder else None
         kept = read_state(folder, file, LogIndex, _LARGEST_BYTES) if folder and file else None
-        index = kept if kept is not None and _is_of(fd, kept) else LogIndex()
+        index = kept if kept is not None and kept.is_of(fd) else LogIndex()
         before_bytes = index.read_bytes
         read_on(fd, index, budget_s)
         if folder and file and index.read_bytes - before_bytes >= _WORTH_KEEPING_BYTES:
             _keep(folder, file, index)
         take_newest(index)
         return index
-    except OSError:  # the log's file system: what the index adds is not worth a failure
-        return LogIndex()
-    finally:
-        os.close(fd)
+    return LogIndex()  # what the index adds is not worth a failure
 
 
 def read_on(fd: int, index: LogIndex, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -148,11 +146,6 @@ def _records(reader: LogReader, data: bytes) -> Iterator[Found]:
         end = data.find(b"\n", at) + 1
         yield from reader.feed(data[at:end])
         at = end
-
-
-def _is_of(fd: int, index: LogIndex) -> bool:
-    is_told = index.version == VERSION and index.read_bytes > 0
-    return is_told and is_same(fd, index.read_bytes, (index.first, index.last))
 
 
 def _keep(folder: Path, file: Path, index: LogIndex) -> None:

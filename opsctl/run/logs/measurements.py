@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
-from opsctl.core.files.trusted import open_file
+from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import lines
 from opsctl.run.logs.line_text import last_lines, lines_backwards
@@ -72,37 +71,30 @@ class Series(NamedTuple):
 def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, Series]:
     """`recent`, and the newest `iterations` lines of iterations with what is among them, from one reading."""
     try:
-        fd = open_file(paths.output, paths.main_log)
+        with opened_file(paths.output, paths.main_log) as fd:
+            records = _records(fd, iterations)
+            found = _seen_in(fd, _newest(records, WINDOW + 1))
     except OSError:
         return Measured(), Series()
-    try:
-        records = _records(fd, iterations)
-        series = series_of(records)
-        found = _seen_in(fd, _newest(records, WINDOW + 1))
-        # A failed save is told until the next one, which may be many iterations later.
-        return msgspec.structs.replace(found, failed_save=_failed_save(records)), series
-    finally:
-        os.close(fd)
+    # A failed save is reported until the next one, which may be many iterations later.
+    return msgspec.structs.replace(found, failed_save=_failed_save(records)), series_of(records)
 
 
 def series_of(records: Iterable[Record]) -> Series:
     """Those of them."""
-    lines = [record for record in records if isinstance(record, TrainingLine | GuardLine)]
+    lines = list(records)
     return Series(
         tuple(one for one in lines if isinstance(one, TrainingLine)),
-        tuple(one for one in lines if not isinstance(one, TrainingLine)),
+        tuple(one for one in lines if isinstance(one, GuardLine)),
     )
 
 
 def _measured(paths: RunPaths, iterations: int | None) -> Measured:
     try:
-        fd = open_file(paths.output, paths.main_log)
+        with opened_file(paths.output, paths.main_log) as fd:
+            return _seen_in(fd, _records(fd, iterations))
     except OSError:  # also of a log that is not to be believed, which `opsctl logs` says: the rest of a status counts
         return Measured()
-    try:
-        return _seen_in(fd, _records(fd, iterations))
-    finally:
-        os.close(fd)
 
 
 def _seen_in(fd: int, records: Sequence[Record]) -> Measured:

@@ -5,13 +5,14 @@ One pass over the log from its beginning; what is kept of an iteration's line is
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from opsctl.core.files.trusted import open_file
+from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import lines
 from opsctl.run.logs.line_text import Lines, blocks
@@ -58,14 +59,9 @@ class Span:
 
 def read_spans(paths: RunPaths) -> list[Span]:
     """The attempts in the run's training log, in its order; empty while there is none. Raises OSError."""
-    try:
-        fd = open_file(paths.output, paths.main_log)
-    except FileNotFoundError:
-        return []
-    try:
+    with contextlib.suppress(FileNotFoundError), opened_file(paths.output, paths.main_log) as fd:
         return spans_of(_lines(fd))
-    finally:
-        os.close(fd)
+    return []
 
 
 def spans_of(lines: Iterable[str]) -> list[Span]:

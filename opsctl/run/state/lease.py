@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from opsctl.core.files.heartbeats import file_servers_now_ns
 from opsctl.core.files.state_files import write_all
-from opsctl.core.files.trusted import judge_file, new_file_mode, open_file, opened_folder
+from opsctl.core.files.trusted import judge_file, new_file_mode, opened_file, opened_folder
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.identity import place_of
@@ -156,12 +156,9 @@ def look(paths: RunPaths) -> Seen:
         return Seen()
     try:
         with opened_folder(paths.output, paths.state) as (folder, _):
-            fd = open_file(paths.output, paths.lease)
-            try:
+            with opened_file(paths.output, paths.lease) as fd:
                 lease: Lease = OpenLease(fd, is_locked=False).read()
                 beat_ns = os.fstat(fd).st_mtime_ns
-            finally:
-                os.close(fd)
             if lease.holder is None:
                 return Seen()
             now_ns = file_servers_now_ns(folder, paths.lease)

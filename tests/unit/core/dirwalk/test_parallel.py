@@ -37,14 +37,12 @@ def test_several_processes_see_every_entry_once(tmp_path: Path, processes: int) 
     files=st.integers(0, 4),
     entries=st.lists(st.integers(3, 20), min_size=1, max_size=4),
     processes=st.integers(1, 3),
-    names=st.integers(1, 9),
     pending_folders=st.integers(1, 4),
 )
 def test_a_walk_that_stops_and_goes_on_sees_every_entry_once_and_keeps_to_its_number(
-    folders: int, files: int, entries: list[int], processes: int, names: int, pending_folders: int
+    folders: int, files: int, entries: list[int], processes: int, pending_folders: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequential, "MOST_NAMES", names)
         patch.setattr(sequential, "MOST_FOLDERS", pending_folders)
         root = Path(folder)
         grow(root, folders, files)

@@ -51,16 +51,6 @@ def test_a_stretch_whose_time_is_over_still_gets_on(tmp_path: Path) -> None:
     assert rounds == 4
 
 
-def test_a_folder_with_more_names_than_are_held_is_listed_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_NAMES", 7)
-    names = sorted(f"{number * 7919 % 1000:03}" for number in range(50))
-    for name in names:
-        (tmp_path / name).touch()
-    assert went(tmp_path)[0] == [".", *names]
-
-
 def test_few_folders_are_pending_where_one_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FOLDERS", 5)
     for number in range(40):
