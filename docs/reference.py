@@ -18,7 +18,7 @@ from typing import Any
 import click
 import msgspec
 
-from opsctl.cli import grouped, root
+from opsctl.cli import GROUPS, root
 from opsctl.cli.json_schema import document, may_be_missing, shapes
 from opsctl.cli.json_shapes import PRINTED
 from opsctl.cli.man import commands_below, context_of, help_paragraphs, options_of
@@ -63,7 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 def commands() -> str:
     """Return what `--help` prints of every command."""
     lines = []
-    for heading, names in grouped().items():
+    for heading, names in GROUPS.items():
         lines.append(f"## {heading}")
         for name in names:
             command = root.get_command(click.Context(root), name)

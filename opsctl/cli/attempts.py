@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 
 @click.command()
@@ -13,9 +13,7 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 @click.option("--report", is_flag=True, help="Where the time has gone since the first submission, and the GPU hours.")
 @click.option("--since", metavar="TIME", help="With --report: from then on (12h, 3d, 2026-03-01T08:00).")
 @json_option
-def command(
-    run_argument: str | None, run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool
-) -> None:
+def command(run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool) -> None:
     """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
 
     Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
@@ -38,7 +36,7 @@ def command(
 
     if since is not None and not report:
         raise click.UsageError("--since is --report's: give both")
-    seen = glance(pick(run_argument, run))
+    seen = glance(run)
     paths = seen.paths
     attempts = read(paths)
     unknown = frozenset(attempt.id for attempt in attempts if attempt.is_open)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 
 @click.command()
@@ -15,7 +15,6 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 @cluster_option
 @json_option
 def command(
-    run_argument: str | None,
     run: str | None,
     queued: bool,
     dry_run: bool,
@@ -34,7 +33,7 @@ def command(
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import glance
 
-    seen = glance(pick(run_argument, run))  # who has to stop a run at once may be in the middle of editing it
+    seen = glance(run)  # who has to stop a run at once may be in the middle of editing it
     name = seen.table.name
     where = choose_cluster(cluster, seen.paths)
     done = cancel(seen.paths, name, where, queued_only=queued, dry_run=dry_run)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.diagnosis.carbon.estimate import Building
@@ -58,7 +58,6 @@ def command() -> None:
 @cluster_option
 @json_option
 def report(
-    run_argument: str | None,
     run: str | None,
     folders: tuple[Path, ...],
     extrapolate: bool,
@@ -92,8 +91,7 @@ def report(
 
     if country and intensity is not None:
         raise click.UsageError("--country, or --intensity: give one of them")
-    chosen = pick(run_argument, run)
-    view = None if folders and chosen is None else _view(chosen)
+    view = None if folders and run is None else _view(run)
     file = view.loaded.file if view is not None and view.loaded is not None else None
     table = CarbonTable() if file is None else file.carbon
     if gpus_per_node is None and file is not None:

@@ -8,7 +8,7 @@ import click
 
 from opsctl.cli import checkpoints_backup, checkpoints_care, checkpoints_show
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import json_option, run_argument
 
 _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 
@@ -16,7 +16,7 @@ _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 @click.command("list")
 @run_argument
 @json_option
-def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
+def list_(run: str | None, as_json: bool) -> None:
     """List every checkpoint, and what is wrong with it.
 
     Iteration, samples, when it was saved, size, whether it is complete, which one is the latest, and where it is
@@ -35,7 +35,7 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     from opsctl.run.state.run_view import glance
     from trainer.formats.errors import CheckpointError
 
-    seen = glance(pick(run_argument, run))
+    seen = glance(run)
     checkpoints, ledger = seen.paths.checkpoints, read_backups(seen.paths)
     try:
         found = listed(checkpoints, ledger, named_by(seen) if ledger else None)
@@ -57,9 +57,7 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
 @click.option("--dry-run", is_flag=True, help="Say which one it would be; change nothing.")
 @json_option
-def repoint(
-    run_argument: str | None, run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool
-) -> None:
+def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool) -> None:
     """Let another checkpoint be the latest; later ones stay.
 
     The next task goes on from it; prints its name. It has to be complete, and nobody may be training. Later ones are
@@ -70,7 +68,7 @@ def repoint(
     from opsctl.run.checkpoints.set_latest import repoint
     from opsctl.run.state.run_view import glance
 
-    chosen = glance(pick(run_argument, run))
+    chosen = glance(run)
     name = chosen.table.name
     done = repoint(chosen.paths, name, to, printable(reason)[: checkpoints_care.LONGEST_REASON], dry_run)
     if done.warning:
@@ -104,7 +102,6 @@ def repoint(
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and what room it needs.")
 @json_option
 def convert(
-    run_argument: str | None,
     run: str | None,
     folder: str | None,
     to: str,
@@ -134,9 +131,9 @@ def convert(
     if to == "universal" and any(layout.values()):
         raise click.UsageError("a universal checkpoint has no layout: leave out --tensor-parallel and the others")
     if folder is None:
-        checkpoints = glance(pick(run_argument, run)).paths.checkpoints
+        checkpoints = glance(run).paths.checkpoints
         folder = str(checkpoints if step is None else checkpoints / tag_of(step))
-    elif run_argument or run:
+    elif run:
         raise click.UsageError("a run and --folder given: the run has its own checkpoints")
     elif step is not None:
         raise click.UsageError("--step is of a run's checkpoints: give --folder the checkpoint itself")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+from opsctl.cli.selection import all_runs_option, json_option, run_argument
 from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def anew_option(function: Function) -> Function:
 @click.pass_context
 def backup(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     all_runs: bool,
     to: str | None,
@@ -98,15 +97,14 @@ def backup(
     from opsctl.core.output import print_json
     from opsctl.transfer.backups.checkpoints import Wish
 
-    chosen = pick(run_argument, run)
-    if all_runs and (chosen or to or steps or anew):
+    if all_runs and (run or to or steps or anew):
         raise click.UsageError("--all-runs, or one run with --to, --step and --anew: give one of them")
     wish = Wish(steps or None, weights_only, anew)
 
     def act(seen: RunView) -> list[BackedUpRun]:
         return _back_up(seen, to, limit, wish, dry_run)
 
-    done, is_well = for_runs(chosen, all_runs, act)
+    done, is_well = for_runs(run, all_runs, act)
     if as_json:
         print_json("backups", done)
     is_all = not steps or not any(one.left for one in done)
@@ -177,7 +175,6 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
 @limit_option
 @json_option
 def restore(
-    run_argument: str | None,
     run: str | None,
     from_: str,
     step: int,
@@ -202,12 +199,11 @@ def restore(
     from opsctl.transfer.backups.json_output import RestoredCheckpoint
     from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
 
-    chosen_run = pick(run_argument, run)
-    if into is not None and chosen_run:
+    if into is not None and run:
         raise click.UsageError("a run and --into given: give one of them")
     if patterns and into is None:
         raise click.UsageError("--files brings no whole checkpoint: give --into FOLDER")
-    seen = glance(chosen_run) if into is None else None
+    seen = glance(run) if into is None else None
     with far_store(from_, endpoint or (endpoint_of(seen, from_) if seen else None)) as store:
         chosen = choose(store, step, weights_only)
         flow = flow_of(limit, chosen.bytes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+from opsctl.cli.selection import all_runs_option, json_option, run_argument
 from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ LONGEST_REASON = 1000
 @click.pass_context
 def prune(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     all_runs: bool,
     dry_run: bool,
@@ -51,12 +50,11 @@ def prune(
     """
     from opsctl.core.output import message, print_json
 
-    chosen = pick(run_argument, run)
-    if all_runs and chosen:
-        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    if all_runs and run:
+        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     if yes and dry_run:
         raise click.UsageError("--yes, or --dry-run: give one of them")
-    done = _prune_all(not yes) if all_runs else [_prune_one(chosen, not yes)]
+    done = _prune_all(not yes) if all_runs else [_prune_one(run, not yes)]
     if not (yes or dry_run) and any(one.pruned for one in done):
         message("nothing was removed: --yes removes them")
     if as_json:
@@ -146,7 +144,6 @@ def _show(name: str, plan: Plan) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be set aside; change nothing.")
 @json_option
 def rollback(
-    run_argument: str | None,
     run: str | None,
     to: int | None,
     undo: str | None,
@@ -171,7 +168,7 @@ def rollback(
         raise click.UsageError("give --to ITERATION, or --undo")
     if undo is not None and undo != "newest" and not undo.isdecimal():
         raise click.UsageError(f"--undo {undo}: give the number of a rollback, or none for the newest")
-    seen = glance(pick(run_argument, run))
+    seen = glance(run)
     name, read = seen.table.name, _no_curves if keep_curves else _curves
     if to is not None:
         done = roll_back(seen.paths, name, to, printable(reason)[:LONGEST_REASON], read, dry_run)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import json_option, run_argument
 from opsctl.core.units import bytes_words
 
 _step = click.option(
@@ -18,7 +18,7 @@ _step = click.option(
 @run_argument
 @_step
 @json_option
-def show(run_argument: str | None, run: str | None, step: int | None, as_json: bool) -> None:
+def show(run: str | None, step: int | None, as_json: bool) -> None:
     """Tell what is in a checkpoint, and how the training came there.
 
     Model, layout, samples, tokens, loss, learning rate, who saved it, every start with what it changed. All of it
@@ -29,7 +29,7 @@ def show(run_argument: str | None, run: str | None, step: int | None, as_json: b
     from opsctl.run.checkpoints.contents import lines_of, shown
     from trainer.formats.errors import CheckpointError
 
-    (folder,) = _folders(pick(run_argument, run), step, False)
+    (folder,) = _folders(run, step, False)
     try:
         found = shown(folder)
     except CheckpointError as error:
@@ -49,7 +49,6 @@ def show(run_argument: str | None, run: str | None, step: int | None, as_json: b
 @click.pass_context
 def verify(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     step: int | None,
     all_of_them: bool,
@@ -71,9 +70,8 @@ def verify(
 
     if step is not None and all_of_them:
         raise click.UsageError("--step, or --all: give one of them")
-    chosen = pick(run_argument, run)
-    output = glance(chosen).paths.output
-    folders = [str(folder) for folder in _folders(chosen, step, all_of_them)]
+    output = glance(run).paths.output
+    folders = [str(folder) for folder in _folders(run, step, all_of_them)]
     arguments = [*([f"--workers={workers}"] if workers else []), "--", *folders]
     told = output_of_trainer_program("trainer.convert.verification", arguments, needed=("xxhash", "rich"))
     found = [parsed(line, VerifiedCheckpoint) for line in told.splitlines()]

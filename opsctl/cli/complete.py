@@ -39,7 +39,7 @@ def script(shell: str) -> str:
     return _class(shell)(_no_group(), {}, "opsctl", COMPLETION_VARIABLE).source()
 
 
-def answer(root: click.Group, commands: Mapping[str, tuple[str, str]], instruction: str) -> None:
+def answer(root: click.Group, commands: Mapping[str, str], instruction: str) -> None:
     """Print what fits. commands: those of `root` with a line about each. Never an error."""
     # What is imported may warn, and what is asked may complain: none of it belongs on a prompt.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -81,7 +81,7 @@ def _no_group() -> click.Command:
 class _Answer:
     """click's own reading of the command line, with our values in the place of its own."""
 
-    def __init__(self, shell: ShellComplete, root: click.Group, commands: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, shell: ShellComplete, root: click.Group, commands: Mapping[str, str]) -> None:
         self.shell, self.root, self.commands = shell, root, commands
 
     def text(self) -> str:
@@ -97,8 +97,7 @@ class _Answer:
         self, place: click.Command | click.Parameter, context: click.Context, incomplete: str
     ) -> list[CompletionItem]:
         if place is self.root and not incomplete.startswith("-"):
-            lines = ((name, line) for name, (_, line) in self.commands.items())
-            return _fitting(lines, incomplete)
+            return _fitting(self.commands.items(), incomplete)
         if isinstance(place, click.Parameter):
             name = str(place.metavar or place.human_readable_name).strip("[].").replace("...]", "")
             values = _VALUES.get(name.rstrip(".]"))
@@ -199,7 +198,7 @@ def _paths(params: Params) -> Any:
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
 
-    return load_run_file(locate_run_file(params.get("run_argument") or params.get("run"))).paths
+    return load_run_file(locate_run_file(params.get("run"))).paths
 
 
 def _slurm(params: Params) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, pick, run_argument, run_option
+from opsctl.cli.selection import json_option, run_argument, run_option
 
 if TYPE_CHECKING:
     from opsctl.run.config.expanded import ExpandedRun
@@ -88,7 +88,7 @@ def prepare(
 @run_argument
 @click.option("--dry-run", is_flag=True, help="Say what is there and what would be built; build nothing.")
 @json_option
-def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: bool) -> int:
+def index(run: str | None, dry_run: bool, as_json: bool) -> int:
     """Build the orders of samples that the training would build at its first start, while its nodes wait.
 
     For the run file as it is now and from where the training would go on: its training, validation and test data, at
@@ -97,7 +97,7 @@ def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: boo
     from opsctl.cli.trainer_program import run_trainer_program
     from opsctl.run.state.background_progress import tell_progress
 
-    expanded = _expanded(pick(run_argument, run))
+    expanded = _expanded(run)
     arguments = [f"--world-size={expanded.layout.world_size}", *["--dry-run"] * dry_run, *["--json"] * as_json]
     return run_trainer_program(
         "trainer.data.index", [*arguments, "--", *expanded.arguments], ("numpy",), steps=tell_progress

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @cluster_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
+def command(ctx: click.Context, run: str | None, cluster: str | None, as_json: bool) -> None:
     """Say what is missing here, for this user, run and cluster, and what to type; the worst comes last.
 
     Works without a run at hand and without Slurm. Nothing is changed, nothing is asked of the internet, and what does
@@ -34,7 +34,7 @@ def command(ctx: click.Context, run_argument: str | None, run: str | None, clust
     from opsctl.ui.doctor.gather import Asked, gather, run_at_hand
     from opsctl.ui.doctor.registry import CHECKS
 
-    loaded, known = run_at_hand(pick(run_argument, run))
+    loaded, known = run_at_hand(run)
     # Where the run was submitted to stands in its folder; a source of its own says where that does not answer.
     answers_us = loaded is not None and not FileSystems().problem(loaded.paths.output)
     chosen = choose_cluster(cluster, loaded.paths if loaded is not None and answers_us else None)

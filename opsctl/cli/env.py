@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.run.config.load import LoadedRun
@@ -28,7 +28,7 @@ def command() -> None:
 @click.option("--again", is_flag=True, help="Also where what is in use was built from the same.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @json_option
-def build(run_argument: str | None, run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
+def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
     """Build what [environment] of the run file says, beside the environment in use; then let that be the next one.
 
     It is whole and looked at before anything names it, and the one in use is neither changed nor removed: running jobs
@@ -41,7 +41,7 @@ def build(run_argument: str | None, run: str | None, offline: bool, again: bool,
     from opsctl.run.environments.json_output import BuiltEnvironment
     from opsctl.run.environments.recipe import LOCK, recipe_of
 
-    loaded = _needed(pick(run_argument, run))
+    loaded = _needed(run)
     recipe = recipe_of(loaded)
     if dry_run:
         show_lines(would_do(recipe, offline, again))
@@ -72,7 +72,7 @@ _trust_option = click.option(
 @run_argument
 @_trust_option
 @json_option
-def freeze(run_argument: str | None, run: str | None, trust: bool, as_json: bool) -> None:
+def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     """Print what is in the environment that the run's next step starts with: a lock file, or with --json all of it.
 
     Without a run at hand it is the Python that runs opsctl. The same environment gives the same text.
@@ -84,7 +84,7 @@ def freeze(run_argument: str | None, run: str | None, trust: bool, as_json: bool
     from opsctl.run.environments.json_output import frozen
     from opsctl.run.environments.lock import lock_text
 
-    looked = replace(_looked(_at_hand(pick(run_argument, run)), trust), reads_files=True)
+    looked = replace(_looked(_at_hand(run), trust), reads_files=True)
     with _reported_if_long():
         asked = looked.ask()
     if asked.found is None:
@@ -111,7 +111,6 @@ def freeze(run_argument: str | None, run: str | None, trust: bool, as_json: bool
 @click.pass_context
 def check(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     against: Path | None,
     remove: bool,
@@ -134,7 +133,7 @@ def check(
     from opsctl.run.environments.checking import without_what_follows
     from opsctl.run.environments.recipe import recipe_of
 
-    loaded = _at_hand(pick(run_argument, run))
+    loaded = _at_hand(run)
     looked = _looked(loaded, trust)
     imports: tuple[str, ...] = ()
     places = None

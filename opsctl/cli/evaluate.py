@@ -9,7 +9,7 @@ import click
 
 from opsctl.cli.export import NEEDED
 from opsctl.cli.long_command import LongCommand, job_umask, refuse_job_in_a_job
-from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+from opsctl.cli.selection import all_runs_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.jobs.evaluation.jobs import AskedEvaluation
@@ -37,7 +37,6 @@ class _OneJobForEach(LongCommand):
 @click.pass_context
 def command(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     all_runs: bool,
     step: int | None,
@@ -57,7 +56,7 @@ def command(
 
     done: list[EvaluatedCheckpoint] = []
     is_well = True
-    for seen, settings in _runs(pick(run_argument, run), all_runs, step, again):
+    for seen, settings in _runs(run, all_runs, step, again):
         try:
             found, went_well = _evaluate_run(seen, settings, step, again, dry_run)
         except OpsctlError as error:
@@ -189,8 +188,7 @@ def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
     params = ctx.params
     asked: list[AskedEvaluation] = []
     is_well = True
-    chosen = pick(params["run_argument"], params["run"])
-    for seen, settings in _runs(chosen, params["all_runs"], params["step"], params["again"]):
+    for seen, settings in _runs(params["run"], params["all_runs"], params["step"], params["again"]):
         try:
             asked += _ask_run(seen, settings, given, params, errands())
         except OpsctlError as error:

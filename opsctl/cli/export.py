@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import json_option, run_argument
 
 #: What the trainer's programs for other formats import.
 NEEDED = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash", "rich")
@@ -36,7 +36,6 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option
 def hf(
-    run_argument: str | None,
     run: str | None,
     checkpoints: str | None,
     output: str,
@@ -62,9 +61,9 @@ def hf(
     from opsctl.run.state.run_view import glance
 
     if checkpoints is None:
-        chosen = glance(pick(run_argument, run))
+        chosen = glance(run)
         checkpoints, name = str(chosen.paths.checkpoints), name or chosen.table.name
-    elif run_argument or run:
+    elif run:
         raise click.UsageError("a run and --checkpoints given: the run has its own")
     values = {
         "--output": output,

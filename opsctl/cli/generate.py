@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from opsctl.cli.export import NEEDED
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, pick, run_option
+from opsctl.cli.selection import json_option, run_argument
 
 
 @click.command("generate", cls=LongCommand, goes_on=False)
-@click.argument("what", metavar="[RUN|CHECKPOINT]", required=False)
-@run_option
+@partial(run_argument, metavar="[RUN|CHECKPOINT]")
 @click.option("--prompt", "prompts", metavar="TEXT", multiple=True, required=True, help="Its beginning (repeatable).")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="At most so many.")
@@ -30,7 +30,6 @@ from opsctl.cli.selection import json_option, pick, run_option
 )
 @json_option
 def command(
-    what: str | None,
     run: str | None,
     prompts: tuple[str, ...],
     step: int | None,
@@ -49,9 +48,9 @@ def command(
     """
     from opsctl.cli.trainer_program import run_trainer_program
 
-    place, named_step = _place(what, run)
+    place, named_step = _place(run)
     if named_step is not None and step not in (None, named_step):
-        raise click.UsageError(f"--step {step} with the checkpoint {what}: give one of them")
+        raise click.UsageError(f"--step {step} with the checkpoint {run}: give one of them")
     step = named_step if named_step is not None else step
     values = {
         "--step": step,
@@ -68,16 +67,16 @@ def command(
     return run_trainer_program("trainer.generation.program", arguments, NEEDED)
 
 
-def _place(what: str | None, run: str | None) -> tuple[Path, int | None]:
+def _place(run: str | None) -> tuple[Path, int | None]:
     """The folder of checkpoints, and the iteration where a single checkpoint was named."""
     from opsctl.run.state.run_view import glance
     from trainer.formats.checkpoint.manifest import iteration_of
 
-    if what is not None and run is None:
-        named = Path(what).absolute()
+    if run is not None:
+        named = Path(run).absolute()
         iteration = iteration_of(named.name)
         if iteration is not None and named.is_dir():
             return named.parent, iteration
         if (named / "latest").is_file():
             return named, None
-    return glance(pick(what, run)).paths.checkpoints, None
+    return glance(run).paths.checkpoints, None

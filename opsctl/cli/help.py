@@ -9,7 +9,7 @@ import click
 @click.argument("words", nargs=-1, metavar="[COMMAND ...]")
 def command(words: tuple[str, ...]) -> None:
     """Every command in a line, by what a person wants; of a named one what its --help says."""
-    from opsctl.cli import COMMANDS, grouped, root
+    from opsctl.cli import COMMANDS, GROUPS, root
     from opsctl.core.output import show_lines
 
     if words:
@@ -17,6 +17,6 @@ def command(words: tuple[str, ...]) -> None:
         return
     width = max(map(len, COMMANDS))
     lines: list[str] = []
-    for heading, names in grouped().items():
-        lines += [f"{heading}:", *(f"  {name:<{width}}  {COMMANDS[name][1]}" for name in names), ""]
+    for heading, names in GROUPS.items():
+        lines += [f"{heading}:", *(f"  {name:<{width}}  {line}" for name, line in names.items()), ""]
     show_lines(lines[:-1])

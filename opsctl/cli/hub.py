@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument, run_option
+from opsctl.cli.selection import all_runs_option, json_option, run_argument, run_option
 from opsctl.core.units import bytes_words
 from opsctl.run.config.file_kinds import KINDS
 
@@ -47,7 +47,7 @@ def login() -> None:
 @run_argument
 @json_option
 @click.pass_context
-def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json: bool) -> None:
+def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
     """Token, repositories, the right to write, where the cron's syncs run, what would be sent.
 
     Sends nothing. Exits 1 where something is in the way.
@@ -57,7 +57,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
     from opsctl.run.state.run_view import view
     from opsctl.transfer.hub import check as look
 
-    seen = view(pick(run_argument, run))
+    seen = view(run)
     found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition)
     if as_json:
         print_json("checked", found)
@@ -112,7 +112,7 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 @click.option("--repair", is_flag=True, help="Send again what is not there as it was sent.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, run_argument: str | None, run: str | None, repair: bool, as_json: bool) -> None:
+def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> None:
     """What was sent against what is there: every name, and every content that the hub stores.
 
     Exits 1 where they disagree, with --repair where they still do afterwards.
@@ -121,7 +121,7 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
     from opsctl.run.state.run_view import view
     from opsctl.transfer.hub import check as look
 
-    seen = view(pick(run_argument, run))
+    seen = view(run)
     settings = settings_of(seen)
     found = look.compare(seen.paths, seen.table.name, settings)
     left: list[str] = []

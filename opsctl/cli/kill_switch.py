@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import json_option, run_argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ def command() -> None:
 @run_argument
 @json_option
 @dry_run_option
-def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
+def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
     """Let the run file's group trigger the run's switch; submit does it as well."""
     from opsctl.core.errors import OpsctlError
     from opsctl.core.files.state_files import locked
@@ -43,7 +43,7 @@ def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool)
     from opsctl.run.state.group_folder import LOCK_WAIT_S
     from opsctl.run.state.identity import settle_identity
 
-    paths, group = _paths(run_argument, run)
+    paths, group = _paths(run)
     if group is None:
         raise OpsctlError(
             "not armed: the run file names no group, so only its owner can trigger the switch; "
@@ -68,9 +68,7 @@ def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool)
 @click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for the training to say that it saw it.")
 @json_option
 @dry_run_option
-def trigger(
-    run_argument: str | None, run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run: bool
-) -> None:
+def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run: bool) -> None:
     """Make the training save and leave, and queued tasks leave at their start.
 
     Fails when a live job looks where it cannot be triggered from here.
@@ -81,7 +79,7 @@ def trigger(
     from opsctl.run.state import kill_switch
     from opsctl.run.state.identity import place_of
 
-    paths, _ = _paths(run_argument, run)
+    paths, _ = _paths(run)
     place = place_of(paths)
     if place.is_another_runs:
         raise OpsctlError(f"not triggered: {paths.output} is {place.describe()}; nothing trains here, do it there")
@@ -111,13 +109,13 @@ def trigger(
 @run_argument
 @json_option
 @dry_run_option
-def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
+def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
     """Remove the switch: the next task trains again."""
     from opsctl.core.output import message
     from opsctl.run.state import kill_switch
     from opsctl.run.state.kill_switch import record_deactivation
 
-    paths, _ = _paths(run_argument, run)
+    paths, _ = _paths(run)
     if dry_run:
         _say(f"would remove {paths.kill_switch}", None, as_json, paths)
         return
@@ -137,12 +135,12 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
 @command.command()
 @run_argument
 @json_option
-def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
+def status(run: str | None, as_json: bool) -> None:
     """Say whether the switch is armed and triggered, by whom and why."""
     from opsctl.core.output import print_json, show
     from opsctl.run.state import kill_switch
 
-    paths, group = _paths(run_argument, run)
+    paths, group = _paths(run)
     state = kill_switch.state(paths)
     if as_json:
         print_json("kill_switch", kill_switch.printed_switch(state))
@@ -160,12 +158,12 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     show(f"{state.path}: {line}")
 
 
-def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | None]:
+def _paths(run: str | None) -> tuple[RunPaths, str | None]:
     from opsctl.core.output import message
     from opsctl.run.state import kill_switch
     from opsctl.run.state.run_view import glance
 
-    seen = glance(pick(run_argument, run))
+    seen = glance(run)
     paths, elsewhere = seen.paths, kill_switch.path_passed_over(seen.paths)
     if elsewhere:
         message(f"{paths.state}/kill-switch.json names {elsewhere}: passed over, the switch is {paths.kill_switch}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from opsctl.cli.selection import far_options, only_with_hub, pick, run_argument
+from opsctl.cli.selection import far_options, only_with_hub, run_argument
 
 #: Seconds between two looks at the hub, which gets a log once an hour.
 _FAR_POLL_S = 60
@@ -26,7 +26,6 @@ _FAR_POLL_S = 60
 @click.pass_context
 def command(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     following: bool,
     lines: int,
@@ -45,7 +44,7 @@ def command(
     from opsctl.core.output import message, show_lines
 
     only_with_hub(hub, path=path, revision=revision, every=every)
-    if hub is not None and (pick(run_argument, run) or rank is not None):
+    if hub is not None and (run or rank is not None):
         raise click.UsageError("--hub reads the hub's copy of the whole log: give no run and no --rank with it")
     try:
         if hub is not None:
@@ -54,7 +53,7 @@ def command(
         from opsctl.run.logs.follow import POLL_S, main_source, rank_source
         from opsctl.run.state.run_view import glance
 
-        paths = glance(pick(run_argument, run)).paths
+        paths = glance(run).paths
         source = main_source(paths) if rank is None else rank_source(paths, rank)
         show_lines(source.follow(lines, message, lambda: _pause(POLL_S)) if following else source.last(lines))
     except KeyboardInterrupt:

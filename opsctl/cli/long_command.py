@@ -144,17 +144,15 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
 
 def _run_of(params: dict[str, Any]) -> Any:
     """The run that the command is for; None for one that needs none and has none."""
-    from opsctl.cli.selection import pick
     from opsctl.core.errors import UsageError
     from opsctl.run.state.run_view import glance
 
     if "run" not in params or params.get("all_runs"):
         return None
-    chosen = pick(params.get("run_argument"), params["run"])
     try:
-        return glance(chosen)
+        return glance(params["run"])
     except UsageError:
-        if chosen:
+        if params["run"]:
             raise
         return None
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import always_fresh_option, cluster_option, pick, run_argument
+from opsctl.cli.selection import always_fresh_option, cluster_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.monitoring.all_runs import RunLook
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @always_fresh_option
 @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
 @click.option("--output", metavar="FILE", help="Replace this file in one step, for node_exporter's textfile collector.")
-def command(run_argument: str | None, run: str | None, cluster: str | None, all_runs: bool, output: str | None) -> None:
+def command(run: str | None, cluster: str | None, all_runs: bool, output: str | None) -> None:
     """Print a run's numbers and findings as OpenMetrics text.
 
     A file's name should end in .prom. Writes nothing of the run.
@@ -41,16 +41,15 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, all_
     from opsctl.run.state.run_view import view
     from opsctl.slurm.cache import cached_client
 
-    chosen = pick(run_argument, run)
-    if all_runs and chosen:
-        raise click.UsageError(f"--all-runs and {chosen}: give one of them")
+    if all_runs and run:
+        raise click.UsageError(f"--all-runs and {run}: give one of them")
     began = time.monotonic()
     how = (lambda paths: choose_cluster(cluster, paths), partial(cached_client, is_fresh=True))
     parts = needs_of(DETECTORS) | Part.ALL
     if all_runs:
         looks = look_at_all(register.all_runs(), *how, parts)
     else:
-        one = view(chosen)
+        one = view(run)
         (snapshot,) = gather_many([one], *how, parts)
         looks = [RunLook(one.table.name, one.paths.output, one, snapshot)]
     text = metrics_text(map(_reading, looks), time.monotonic() - began)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 )
 @cluster_option
 @json_option
-def command(
-    run_argument: str | None, run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool
-) -> None:
+def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
     """What happened, what is open and what is queued, as text to paste into a chat.
 
     Attempts, chains, requests, revisions, alerts, checkpoints and rollbacks since a time; findings with their age and
@@ -43,16 +41,15 @@ def command(
     from opsctl.ui.status.on_call import hand_over
     from opsctl.ui.status.on_call_text import hand_over_lines
 
-    chosen = pick(run_argument, run)
-    if all_runs and chosen:
-        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    if all_runs and run:
+        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     moment, asked = now(), last_asked(os.environ)
 
     def from_when(output: str) -> datetime:
         return since_of(since, moment, asked.get(output))
 
     from_when("")  # refuses before anything is looked at
-    facts = _all(cluster, from_when) if all_runs else [_one(chosen, cluster, from_when)]
+    facts = _all(cluster, from_when) if all_runs else [_one(run, cluster, from_when)]
     told = [(one, hand_over(one, from_when(str(one.output)), moment)) for one in facts]
     if as_json:
         print_json("hand_overs", [over for _, over in told])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opsctl.cli.selection import Function, json_option, pick, run_argument
+from opsctl.cli.selection import Function, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.run.config.load import LoadedRun
@@ -78,9 +78,7 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
 @_number("--goal-tokens", "Tokens to consume in all.")
 @_number("--seconds-per-iteration", "Seconds of one iteration.", whole=False)
 @_number("--global-batch-size", "Samples of one iteration.")
-def command(
-    run_argument: str | None, run: str | None, as_json: bool, nodes: int | None, search: bool, **numbers: Any
-) -> None:
+def command(run: str | None, as_json: bool, nodes: int | None, search: bool, **numbers: Any) -> None:
     """Sizes, days, batch ramp, iterations, layout of a run; refuses what cannot run (exit code 2).
 
     Without a run, a few numbers give what can be worked out of them:
@@ -91,16 +89,15 @@ def command(
       opsctl plan RUN --search --gpus 192
       opsctl plan --consumed-tokens 193e9 --goal-tokens 341e9 --seconds-per-iteration 105 --global-batch-size 2048
     """  # noqa: D301 - click looks for that very character
-    chosen = pick(run_argument, run)
     if search:
-        _search(chosen, nodes, numbers, as_json)
+        _search(run, nodes, numbers, as_json)
     elif any(value is not None for value in numbers.values()):
-        if chosen or nodes is not None:
+        if run or nodes is not None:
             flag = next(name for name, value in numbers.items() if value is not None).replace("_", "-")
-            raise click.UsageError(f"--{flag} plans without a run file: leave out {chosen or '--nodes'}, or the number")
+            raise click.UsageError(f"--{flag} plans without a run file: leave out {run or '--nodes'}, or the number")
         _plan_numbers(numbers, as_json)
     else:
-        _plan_run(chosen, nodes, as_json)
+        _plan_run(run, nodes, as_json)
 
 
 def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.diagnosis.probe.report import ProbeReport
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     full: bool,
     nodes: int | None,
@@ -51,7 +50,7 @@ def command(
 
     if nodes is None and (nodelist is not None or time is not None):
         raise click.UsageError("--nodelist and --time are of a job of its own: give --nodes too")
-    seen = view(pick(run_argument, run))
+    seen = view(run)
     where = choose_cluster(cluster, seen.paths)
     file, _ = file_of(seen)
     if nodes is not None:

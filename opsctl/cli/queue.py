@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, fresh_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, fresh_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.run.state.run_view import RunView
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @cluster_option
 @json_option
 @fresh_option
-def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
+def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
     """List the jobs of the run's group, its own marked with *.
 
     The group is `[run] group`; without one, your own jobs and the run's, whoever submitted them. Starts to come are
@@ -38,7 +38,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.ui.status.members import interested
     from opsctl.ui.status.queue import printed_job, queue_table
 
-    seen = _run_if_any(pick(run_argument, run))
+    seen = _run_if_any(run)
     paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
     users = interested(seen.table.group if seen else None)

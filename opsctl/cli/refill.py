@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.jobs.control.json_output import RefilledRun
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     all_runs: bool,
     dry_run: bool,
@@ -42,11 +41,10 @@ def command(
     """
     from opsctl.core.output import print_json, show_lines
 
-    chosen = pick(run_argument, run)
-    if all_runs and chosen:
-        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    if all_runs and run:
+        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     refill = _Refill(cluster, dry_run)
-    done = refill.all() if all_runs else [refill.one(chosen)]
+    done = refill.all() if all_runs else [refill.one(run)]
     if as_json:
         print_json("refilled", done)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 
 @click.command()
@@ -12,7 +12,7 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 @click.option("--diff", "as_diff", is_flag=True, help="Only how it differs from the published revision.")
 @cluster_option
 @json_option
-def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
+def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
     """Print what a submit would hand to Slurm and publish: the batch script, the step script, the arguments.
 
     Asks no Slurm and changes nothing; ids that only a submit makes are said in words.
@@ -29,7 +29,7 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.revisions import contents, newest
 
-    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    loaded = load_run_file(locate_run_file(run))
     asked = check(loaded, Wish(), files=False)
     for warning in asked.warnings:
         message(f"warning: {warning}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument, run_option
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument, run_option
 
 if TYPE_CHECKING:
     from opsctl.jobs.control.requests import Meant, Wish
@@ -126,13 +126,13 @@ def extend_chain(**given: Any) -> int:
 @command.command("list")
 @run_argument
 @json_option
-def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
+def list_(run: str | None, as_json: bool) -> None:
     """What was asked for, by whom, and what came of it."""
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.run.state import requests
     from opsctl.run.state.run_view import glance
 
-    paths = glance(pick(run_argument, run)).paths
+    paths = glance(run).paths
     found = requests.printed(paths)
     if as_json:
         print_json("requests", found)
@@ -148,9 +148,7 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what waits for an answer; change nothing.")
 @cluster_option
 @json_option
-def carry_out(
-    run_argument: str | None, run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool
-) -> int:
+def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool) -> int:
     """Carry out what is asked of your own jobs and no running job of yours answers. Cron calls it.
 
     Exits 1 where something could not be carried out or looked at.
@@ -159,13 +157,12 @@ def carry_out(
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.run.config.locate import locate_run_file
 
-    chosen = pick(run_argument, run)
-    if all_runs and chosen:
-        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    if all_runs and run:
+        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     done: list[Audited] = []
     waits: list[PrintedRequest] = []
     failed = False
-    for run_file in _own_runs() if all_runs else [str(locate_run_file(chosen))]:
+    for run_file in _own_runs() if all_runs else [str(locate_run_file(run))]:
         try:
             if dry_run:
                 waits += _waiting(run_file)
@@ -230,7 +227,7 @@ def _ask(action: str, given: dict[str, Any]) -> int:
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import glance
 
-    run_file = locate_run_file(pick(given.get("run_argument"), given["run"]))
+    run_file = locate_run_file(given["run"])
     run = glance(str(run_file))
     cluster = choose_cluster(given["cluster"], run.paths)
     meant = prepare(run.paths, run.table.name, _options(run), cluster, _wish(action, given))

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 
 @click.command()
@@ -17,7 +17,6 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 @cluster_option
 @json_option
 def command(
-    run_argument: str | None,
     run: str | None,
     resubmit: bool,
     dry_run: bool,
@@ -40,7 +39,7 @@ def command(
     from opsctl.run.config.locate import locate_run_file
     from opsctl.run.state.chosen_cluster import choose_cluster
 
-    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    loaded = load_run_file(locate_run_file(run))
     done = revise(loaded, choose_cluster(cluster, loaded.paths), resubmit=resubmit, dry_run=dry_run)
     for warning in done.warnings:
         message(f"warning: {warning}")

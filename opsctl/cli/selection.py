@@ -11,25 +11,33 @@ import click
 
 #: For a local cluster to answer whether it is up.
 _LOCAL_CLUSTER_S = 2.0
+_RUN_KEY = "opsctl.run_argument"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def run_option(function: Function) -> Function:
-    """`--run`: a name, a run file or its folder; without it `$OPSCTL_RUN`, then `./run.toml`."""
+    """Add `--run`: a name, a run file or its folder; without it `$OPSCTL_RUN`, then `./run.toml`."""
     what = "The run: a name, a run file or its folder [default: $OPSCTL_RUN, ./run.toml]."
-    return click.option("--run", "run", metavar="RUN", help=what)(function)
+    return click.option("--run", "run", metavar="RUN", callback=_one_run, help=what)(function)
 
 
-def run_argument(function: Function) -> Function:
-    """`[RUN]` as an argument, and `--run` beside it. The command receives both `run_argument` and `run`; see `pick`."""
-    return click.argument("run_argument", metavar="[RUN]", required=False)(run_option(function))
+def run_argument(function: Function, metavar: str = "[RUN]") -> Function:
+    """Add `[RUN]` as an argument, and `--run`. The command receives the given one of them as `run`."""
+    argument = click.argument(
+        "run_argument", metavar=metavar, required=False, is_eager=True, expose_value=False, callback=_keep_run
+    )
+    return argument(run_option(function))
 
 
-def pick(run_argument: str | None, run: str | None) -> str | None:
-    """The one of the two that was given. Raises click.UsageError for both, differing."""
-    if run_argument and run and run_argument != run:
-        raise click.UsageError(f"two runs given: {run_argument} and --run {run}")
-    return run_argument or run
+def _keep_run(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    ctx.meta[_RUN_KEY] = value
+
+
+def _one_run(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    given = ctx.meta.get(_RUN_KEY)
+    if given and value and given != value:
+        raise click.UsageError(f"two runs given: {given} and --run {value}")
+    return given or value
 
 
 def folders_that_answer(folders: Iterable[Path]) -> list[Path]:

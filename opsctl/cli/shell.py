@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from opsctl.cli.selection import cluster_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, run_argument
 from opsctl.cli.trainer_arguments import CommandWithRest, rest
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _LIVE = "live"
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run; run nothing.")
 @cluster_option
 def command(
-    run_argument: str | None,
     run: str | None,
     into: str | None,
     node: str | None,
@@ -62,7 +61,7 @@ def command(
     from opsctl.slurm.backends import client_for
 
     _refuse_mixed({"--nodes": nodes, "--time": time, "--partition": partition}, into, node)
-    seen = view(pick(run_argument, run))
+    seen = view(run)
     where = choose_cluster(cluster, seen.paths)
     file, of_what = file_of(seen)
     script = _script(seen, file, where)

@@ -12,7 +12,6 @@ from opsctl.cli.selection import (
     fresh_option,
     json_option,
     only_with_hub,
-    pick,
     run_argument,
     terminal,
 )
@@ -32,7 +31,6 @@ WATCH_EVERY_S = 15
 @click.pass_context
 def command(
     ctx: click.Context,
-    run_argument: str | None,
     run: str | None,
     all_runs: bool,
     hub: str | None,
@@ -52,17 +50,16 @@ def command(
     only_with_hub(hub, path=path, revision=revision)
     if watching and as_json:
         raise click.UsageError("--watch is for people and --json for programs: give one of them")
-    chosen = pick(run_argument, run)
-    if all_runs and chosen:
-        raise click.UsageError(f"--all, or the one run {chosen}: give one of them")
+    if all_runs and run:
+        raise click.UsageError(f"--all, or the one run {run}: give one of them")
     if hub is not None:
-        if chosen or all_runs or watching or cluster:
+        if run or all_runs or watching or cluster:
             raise click.UsageError(
                 "--hub reads what the hub has, once: give no run, --all, --watch or --cluster with it"
             )
         _print(_from_afar(hub, revision, path, as_json))
         return
-    look = _Look(chosen, all_runs, cluster, fresh or as_json, watching)
+    look = _Look(run, all_runs, cluster, fresh or as_json, watching)
     if watching:
         ctx.exit(_stay(look) if _can_draw() else _watch(look))
     screen = look.take(as_json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, json_option, run_argument
 from opsctl.cli.trainer_arguments import CommandWithRest, rest
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @cluster_option
 @json_option
 def command(
-    run_argument: str | None,
     run: str | None,
     array: str | None,
     after: str | None,
@@ -52,7 +51,7 @@ def command(
     from opsctl.run.config.locate import locate_run_file
     from opsctl.run.state.chosen_cluster import cluster_to_submit_to
 
-    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    loaded = load_run_file(locate_run_file(run))
     where = cluster_to_submit_to(cluster, loaded.paths)
     wish = Wish(array=array, after=after, begin=begin, exclude=exclude, nodes=nodes, arguments=rest())
     if dry_run:
@@ -66,7 +65,7 @@ def command(
         return
     done = submit(loaded, where, wish)
     if not quiet:
-        for line in _story(done, loaded.file.run.name, pick(run_argument, run)):
+        for line in _story(done, loaded.file.run.name, run):
             message(line)
     if as_json:
         further = [one.chain.chain for one in done.further]

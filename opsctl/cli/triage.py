@@ -68,13 +68,12 @@ def command(
 def _stacks(
     job: str | None, run: str | None, log: Path | None, native: bool, cluster: str | None, as_json: bool
 ) -> int:
-    from opsctl.cli.selection import pick
     from opsctl.cli.triage_stacks import show_stacks
     from opsctl.run.state.run_view import glance
 
     if log is not None:
         raise click.UsageError("--stacks asks a live job, --log reads a file")
-    return show_stacks(glance(pick(None, run)), as_json, job=job, native=native, cluster=cluster)
+    return show_stacks(glance(run), as_json, job=job, native=native, cluster=cluster)
 
 
 def _of_log(log: Path) -> Triage:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import always_fresh_option, cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import always_fresh_option, cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.monitoring.check import Detector
@@ -75,7 +75,6 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @click.pass_context
     def check(
         ctx: click.Context,
-        run_argument: str | None,
         run: str | None,
         cluster: str | None,
         as_json: bool,
@@ -83,11 +82,10 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         alert: bool,
         no_log: bool,
     ) -> None:
-        chosen = pick(run_argument, run)
-        if all_runs and chosen:
-            raise click.UsageError(f"--all-runs and {chosen}: give one of them")
+        if all_runs and run:
+            raise click.UsageError(f"--all-runs and {run}: give one of them")
         how = _How(cluster, as_json, not no_log, alert)
-        ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, chosen, how))
+        ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, run, how))
 
     return check
 

@@ -12,7 +12,7 @@ from opsctl.cli import main
 from opsctl.run.config.load import load_run_file
 from tests.unit.cli.called import go_into, opsctl
 
-SCRIPTS = Path(__file__).parents[1] / "beginning" / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "run" / "init" / "scripts"
 
 
 @pytest.fixture(autouse=True)
