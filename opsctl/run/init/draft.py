@@ -30,7 +30,7 @@ class Note:
 
 
 @dataclass
-class Begun:
+class Draft:
     """What a run file is made of. `tables`: table -> key -> value, in the order in which they are written."""
 
     tables: dict[str, dict[str, Given]] = field(default_factory=dict)
@@ -54,11 +54,11 @@ class Begun:
 _ORDER = ("run", "slurm", "array", "trainer", "data", "checkpoints", "retention", "expect", "gpu", "env")
 
 
-def run_text(begun: Begun, head: Iterable[str]) -> str:
+def run_text(draft: Draft, head: Iterable[str]) -> str:
     """The run file's text. head: comment lines at its top. What was not taken stands at its end, as comments too."""
     lines = [f"# {printable(line)}".rstrip() for line in head]
     for table in _ORDER:
-        values = begun.tables.get(table)
+        values = draft.tables.get(table)
         if not values:
             continue
         lines += ["", f"[{table}]"]
@@ -66,7 +66,7 @@ def run_text(begun: Begun, head: Iterable[str]) -> str:
         # Remarks stand in one column, unless a value is too long for that.
         width = max((len(row) for row, remark in rows if remark and len(row) <= 40), default=0)
         lines += [f"{row:<{width}}  # {remark}" if remark else row for row, remark in rows]
-    if begun.notes:
+    if draft.notes:
         lines += ["", "# Not taken:"]
-        lines += [f"#   {printable(str(note))}" for note in sorted(set(begun.notes))]
+        lines += [f"#   {printable(str(note))}" for note in sorted(set(draft.notes))]
     return "\n".join(lines) + "\n"

@@ -1,38 +1,64 @@
-"""A launch script of Megatron-DeepSpeed's kind as a run file. Pure; the script is read and never run."""
+"""Turn a launch script of Megatron-DeepSpeed's kind into a run file. Pure; the script is read and never run."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from opsctl.core.errors import UsageError
 from opsctl.run.config.values import is_launchers, variable_problem
-from opsctl.run.init.draft import Begun
+from opsctl.run.init.draft import Draft
 from opsctl.run.init.engine_file import take_engine
-from opsctl.run.init.launch_command import BRINGING, Launch, launches, left_out, setting_up
 from opsctl.run.init.sbatch_options import take_slurm
-from opsctl.run.init.shell_commands import Script
-from opsctl.run.init.shell_files import placed
-from opsctl.run.init.shell_script import read_script
-from opsctl.run.init.shell_state import names_in
-from opsctl.run.init.shell_tokens import Unreadable
-from opsctl.run.init.shell_values import Values, is_known_but_for_variables, why_open
-from opsctl.run.init.traced_text import Traced
-from opsctl.run.init.trainer_command_line import SAID_APART, take_options
+from opsctl.run.init.shell_script import Command, Script, placed, read_script
+from opsctl.run.init.shell_syntax import Traced, Unreadable
+from opsctl.run.init.shell_values import is_known_but_for_variables, names_in, why_open
+from opsctl.run.init.trainer_command_line import NOTED_SEPARATELY, take_options
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from opsctl.slurm.sbatch_lines import directives, header
 from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY
 
-#: What every run has to say of itself that a script may leave to the command line of sbatch.
+#: Values that every run needs and that a script may leave to the command line of sbatch.
 NEEDED = ("nodes", "gpus_per_node", "time")
-_TRAINING = "pretrain"  # what the programs of the family are called that train
-_OURS = "pretrain_gpt"  # what the programs are called that train as the trainer does
+_TRAINING, _OURS = "pretrain", "pretrain_gpt"  # programs that train, and those that train as the trainer does
 #: Options without which there is no model.
 _OF_A_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
-#: BigScience's share below which the last epoch is shuffled apart; Megatron-LM's own is the trainer's default.
+#: BigScience's share below which the last epoch is shuffled separately; Megatron-LM's is the trainer's default.
 _LAST_EPOCH = 0.95
+#: A program with fewer of the trainer's options does not train.
+_LEAST_OPTIONS = 4
+_PRINTING = frozenset(("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln", "logger", "grep"))
+#: These may read variables, or set them again: an export before them is kept before them.
+_BRINGING = frozenset(("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "eval"))
+#: These make the environment of the training.
+_SETTING_UP = _BRINGING | frozenset(("ulimit", "umask", "unset", "shopt"))
+#: These leave nothing that a training could miss, or are followed.
+_WITHOUT_TRACE = _PRINTING | frozenset(
+    (
+        *("set", "cd", "exit", "true", "false", ":", "wait", "sleep", "date", "clear", "hostname", "read", "mapfile"),
+        *("readarray", "getopts", "shift", "trap", "return", "break", "continue", "pwd", "unset", "eval", "let"),
+        *("pushd", "popd", "dirs", "export"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command that starts the training: its program, the words after it, and the launcher's sizes."""
+
+    program: Traced
+    words: tuple[Traced, ...]
+    command: Command
+    nodes: int | None
+    gpus_per_node: int | None
+
+    @property
+    def name(self) -> str:
+        """The program's, without its folder."""
+        return self.program.text.rpartition("/")[2]
 
 
 def from_script(
@@ -42,58 +68,65 @@ def from_script(
     given: dict[str, object],
     read_file: Callable[[str], str | None],
     arguments: Sequence[str] | None = None,
-) -> Begun:
-    """The run `name` that the script trains; `folder` is the script's own. given: `[slurm]` as the caller says it.
+) -> Draft:
+    """Return the run `name` that the script trains. Raises UsageError if it starts none, or one of NEEDED is missing.
 
-    read_file: the text of a file that the script names, None where it cannot be read. arguments: what the script is
-    called with, None where nobody says. Raises UsageError where the script starts no training, and where [slurm]
-    lacks one of NEEDED.
+    folder: the script's own. given: `[slurm]` from the command line of opsctl. read_file: returns the text of a file
+    that the script names, or None. arguments: those of the script; None if they are not known.
     """
-    begun = Begun()
+    draft = Draft()
     try:
         asked = list(directives(text))
-        begun.set("run", "name", name)
-        begun.set("run", "output", "output", "all that the run writes: put its folder on a large file system")
-        take_slurm(begun, asked)
-        _unread_directives(begun, text)
+        draft.set("run", "name", name)
+        draft.set("run", "output", "output", "all that the run writes: put its folder on a large file system")
+        take_slurm(draft, asked)
+        _unread_directives(draft, text)
         for key, value in given.items():
-            begun.set("slurm", key, value, "as given to opsctl init")
-        script = read_script(Traced.of(text), _set_by_slurm(begun, name), arguments)
+            draft.set("slurm", key, value, "as given to opsctl init")
+        script = read_script(text, _set_by_slurm(draft, name), arguments)
     except RecursionError:
-        raise UsageError("the script cannot be read: its brackets and branches stand too deep in one another") from None
+        raise UsageError("the script cannot be read: its brackets and branches are nested too deep") from None
     except (Unreadable, ValueError) as error:
         raise UsageError(f"the script cannot be read: {error}") from None
-    launch = _the_launch(begun, script)
-    values = launch.command.values
-    _refused(begun, script)
-    _nodes_and_gpus(begun, launch)
-    missing = [key for key in NEEDED if begun.value("slurm", key) is None]
+    launch = _the_launch(draft, script)
+    _nodes_and_gpus(draft, launch)
+    missing = [key for key in NEEDED if draft.value("slurm", key) is None]
     if missing:
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in missing)
-        raise UsageError(f"the script does not say {', '.join(missing)} in a way that can be read: give {flags}")
-    working = _working_folder(begun, launch, folder)
-    own = take_options(begun, launch.words, values, working)
-    _refuse_another_program(begun, launch)
-    _own_options(begun, own)
-    _margin(begun, own)
-    _engine(begun, launch, own, working, read_file)
-    if "deepspeed" in own and begun.value("data", "separate_last_epoch_threshold") is None:
+        raise UsageError(f"the script does not give {', '.join(missing)} in a way that can be read: give {flags}")
+    working = _working_folder(draft, launch, folder)
+    own = take_options(draft, launch.words, launch.command.state, working)
+    _refuse_another_program(draft, launch)
+    _own_options(draft, own)
+    _margin(draft, own)
+    if "deepspeed_config" in own:
+        _engine(draft, launch, own["deepspeed_config"], working, read_file)
+    if "deepspeed" in own and draft.value("data", "separate_last_epoch_threshold") is None:
         remark = "BigScience's Megatron-DeepSpeed; Megatron-LM has 0.80"
-        begun.set("data", "separate_last_epoch_threshold", _LAST_EPOCH, remark)
-    _environment(begun, script, launch)
-    _missing_arguments(begun, values, arguments)
-    for (line, by), names in values.used_behind.items():
-        begun.note(line, f"{by}; set before it and used behind: {', '.join(sorted(names))}")
-    if values.taken_unset:
-        begun.note(
-            0, f"taken to be unset, as the script asks for it and does not set it: {', '.join(values.taken_unset)}"
-        )
-    return begun
+        draft.set("data", "separate_last_epoch_threshold", _LAST_EPOCH, remark)
+    _environment(draft, script, launch)
+    _note_what_is_not_followed(draft, script, arguments)
+    return draft
 
 
-def _refuse_another_program(begun: Begun, launch: Launch) -> None:
-    """Raise UsageError where the program takes mostly other options than ours, and none that makes a model."""
-    if any(begun.value("trainer", key) is not None for key in _OF_A_MODEL):
+def _note_what_is_not_followed(draft: Draft, script: Script, arguments: Sequence[str] | None) -> None:
+    asked = script.state.asked
+    for line, what in script.notes:
+        draft.note(line, what)
+    if asked.arguments:
+        names = ", ".join(f"${name}" for name in sorted(asked.arguments))
+        given = "" if arguments is None else f" more than the {len(arguments)} given:"
+        draft.note(0, f"the script asks for{given} {names}: give its arguments behind --")
+    for (line, by), used in asked.used_behind.items():
+        draft.note(line, f"{by}; set before it and used behind: {', '.join(sorted(used))}")
+    if asked.taken_unset:
+        names = ", ".join(asked.taken_unset)
+        draft.note(0, f"taken as unset, because the script asks for it and does not set it: {names}")
+
+
+def _refuse_another_program(draft: Draft, launch: Launch) -> None:
+    """Raise UsageError if the program takes mostly other options than ours, and none that gives a model its size."""
+    if any(draft.value("trainer", key) is not None for key in _OF_A_MODEL):
         return
     names = {word.text.partition("=")[0]: None for word in launch.words if word.text.startswith("--")}
     others = [name for name in names if name.removeprefix("--").replace("-", "_") not in BY_KEY]
@@ -101,231 +134,252 @@ def _refuse_another_program(begun: Begun, launch: Launch) -> None:
         raise UsageError(
             f"line {launch.program.line}: {launch.name} is not a program of Megatron's kind: it takes "
             f"{', '.join(others[:3])} and the like, and no option gives its model a size "
-            "(--num-layers, --hidden-size): a run made of this would have nothing in it"
+            "(--num-layers, --hidden-size): the run would be empty"
         )
 
 
-def _refused(begun: Begun, script: Script) -> None:
-    for line, what in script.refused:
-        begun.note(line, f"{what}: no shell reads a script with that: mend it, and read it again")
-    for line, what in script.told:
-        begun.note(line, what)
-
-
-def _missing_arguments(begun: Begun, values: Values, arguments: Sequence[str] | None) -> None:
-    if not values.missing:
-        return
-    names = ", ".join(f"${name}" for name in sorted(values.missing))
-    given = "" if arguments is None else f" more than the {len(arguments)} given:"
-    begun.note(0, f"the script asks for{given} {names}: give what it is called with, behind --")
-
-
-def _unread_directives(begun: Begun, text: str) -> None:
+def _unread_directives(draft: Draft, text: str) -> None:
     read = {number for number, _ in header(text)}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#SBATCH ") and number not in read:
-            begun.note(number, f"{line}: Slurm does not read it behind the first command")
+            draft.note(number, f"{line}: Slurm does not read it behind the first command")
 
 
-def _set_by_slurm(begun: Begun, name: str) -> dict[str, str]:
-    """The variables of a job whose values follow from what it asks for."""
-    said = {
-        "SLURM_NNODES": begun.value("slurm", "nodes"),
-        "SLURM_JOB_NUM_NODES": begun.value("slurm", "nodes"),
-        "SLURM_GPUS_ON_NODE": begun.value("slurm", "gpus_per_node"),
-        "SLURM_GPUS_PER_NODE": begun.value("slurm", "gpus_per_node"),
-        "SLURM_CPUS_PER_TASK": begun.value("slurm", "cpus_per_task"),
+def _set_by_slurm(draft: Draft, name: str) -> dict[str, str]:
+    """Return the variables of a job whose values follow from its request."""
+    found = {
+        "SLURM_NNODES": draft.value("slurm", "nodes"),
+        "SLURM_JOB_NUM_NODES": draft.value("slurm", "nodes"),
+        "SLURM_GPUS_ON_NODE": draft.value("slurm", "gpus_per_node"),
+        "SLURM_GPUS_PER_NODE": draft.value("slurm", "gpus_per_node"),
+        "SLURM_CPUS_PER_TASK": draft.value("slurm", "cpus_per_task"),
         "SLURM_JOB_NAME": name,
     }
-    return {variable: str(value) for variable, value in said.items() if value is not None}
+    return {variable: str(value) for variable, value in found.items() if value is not None}
 
 
-def _the_launch(begun: Begun, script: Script) -> Launch:
-    """The last command that starts a training, rather one that is called so. Raises UsageError where there is none."""
+# The command that starts the training
+
+
+def launches(script: Script) -> list[Launch]:
+    """Return every command of the script that starts a training, in order."""
+    return [found for command in script.commands if (found := _launch(script, command)) is not None]
+
+
+def _launch(script: Script, command: Command) -> Launch | None:
+    if command.name in _PRINTING or command.words[0].text in script.functions:
+        return None
+    for place, word in enumerate(command.words):
+        after = command.words[place + 1 :]
+        names = {one.text.removeprefix("--").partition("=")[0].replace("-", "_") for one in after}
+        if word.text.endswith(".py") and len(names & BY_KEY.keys()) >= _LEAST_OPTIONS:
+            sizes = dict(_launcher_options(command.words[:place]))
+            nodes = sizes.get("nnodes", sizes.get("num-nodes"))
+            return Launch(word, after, command, nodes, sizes.get("nproc-per-node", sizes.get("num-gpus")))
+    return None
+
+
+def _launcher_options(words: tuple[Traced, ...]) -> Iterator[tuple[str, int]]:
+    """Yield the launcher's options that are whole numbers: `--nproc_per_node 8`, `--nnodes=2`."""
+    for number, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        if not equals and number + 1 < len(words):
+            value = words[number + 1].text
+        if name.startswith("--") and re.fullmatch(r"\d+", value):
+            yield name.removeprefix("--").replace("_", "-"), int(value)
+
+
+def _the_launch(draft: Draft, script: Script) -> Launch:
+    """Return the last command that starts a training; one that surely runs is preferred. Raises UsageError."""
     found = launches(script)
     if not found:
+        lines = ", ".join(str(line) for line, what in script.notes if "not evaluated" in what)
+        hint = f"; not evaluated are the loops and functions of lines {lines}" if lines else ""
         raise UsageError(
             "the script starts no training that could be found: no command in it runs a Python program with "
-            "Megatron's options (--num-layers, --hidden-size, ...)"
+            f"Megatron's options (--num-layers, --hidden-size, ...){hint}"
         )
-    # What is started behind the training is an evaluation or a generation with the same options.
+    # A program started behind the training may evaluate or generate with the same options.
     trainings = [one for one in found if one.name.startswith(_TRAINING)] or found
-    launch = next((one for one in reversed(trainings) if one.is_sure), trainings[-1])
-    for line in sorted({one.program.line for one in found} - {launch.program.line}):
-        begun.note(line, f"another training is started here; taken is that of line {launch.program.line}")
-    _other_turns(begun, found, launch)
-    if not launch.is_sure:
-        begun.note(launch.program.line, "it is started under a condition that the script does not decide")
-    program = launch.name
-    if not program.startswith(_OURS):
-        begun.note(
-            launch.program.line,
-            f"{program}: the trainer trains as pretrain_gpt.py does; what this does besides is lost",
-        )
+    launch = next((one for one in reversed(trainings) if one.command.is_sure), trainings[-1])
+    line = launch.program.line
+    for other in sorted({one.program.line for one in found} - {line}):
+        draft.note(other, f"another training is started here; taken is that of line {line}")
+    if not launch.command.is_sure:
+        draft.note(line, "it is started in a loop, in a function, or under a condition that is not decided")
+    if not launch.name.startswith(_OURS):
+        draft.note(line, f"{launch.name}: the trainer trains as pretrain_gpt.py does; what else this does is lost")
     return launch
 
 
-def _other_turns(begun: Begun, found: list[Launch], launch: Launch) -> None:
-    """Of a training that a loop starts again and again, how its turns differ."""
-    turns = [one for one in found if one.program.line == launch.program.line]
-    options = [dict(_split(one)) for one in turns]
-    differing = [name for name in options[-1] if len({one.get(name) for one in options}) > 1]
-    if differing:
-        begun.note(
-            launch.program.line,
-            f"it is started {len(turns)} times, each with {', '.join(differing)} of its own: taken is the last",
-        )
-
-
-def _split(launch: Launch) -> Iterator[tuple[str, str]]:
-    """Each option of a training with the words behind it."""
-    name, values = "", list[str]()
-    for word in (*(one.text for one in launch.words), "--"):
-        if word.startswith("--"):
-            if name:
-                yield name, " ".join(values)
-            name, values = word, []
-        else:
-            values.append(word)
-
-
-def _nodes_and_gpus(begun: Begun, launch: Launch) -> None:
-    for key, said, what in (
+def _nodes_and_gpus(draft: Draft, launch: Launch) -> None:
+    for key, given, what in (
         ("nodes", launch.nodes, "nodes"),
         ("gpus_per_node", launch.gpus_per_node, "processes of a node"),
     ):
-        asked = begun.value("slurm", key)
-        if asked is None and said is not None:
-            begun.set("slurm", key, said, "as the launcher is told")
-        elif said is not None and said != asked:
-            begun.note(
-                launch.program.line, f"the launcher is told of {said} {what}, Slurm of {asked}: taken is {asked}"
-            )
+        asked = draft.value("slurm", key)
+        if asked is None and given is not None:
+            draft.set("slurm", key, given, "as given to the launcher")
+        elif given is not None and given != asked:
+            line = launch.program.line
+            draft.note(line, f"the launcher is given {given} {what}, Slurm {asked}: taken is {asked}")
 
 
-def _working_folder(begun: Begun, launch: Launch, folder: str) -> str:
-    """Where the script is when it starts the trainer, as far as it can be told."""
-    into = launch.command.values.folder
+# Folders, options and DeepSpeed's file
+
+
+def _working_folder(draft: Draft, launch: Launch, folder: str) -> str:
+    """Return the folder in which the script starts the trainer, as far as it is known."""
+    into = launch.command.state.folder
     if into is None:
         return folder
-    if into.text.startswith("$(pwd)"):
-        begun.note(into.line, f"where it goes from here is not known: relative paths are taken to start at {folder}")
-        return folder
     if not is_known_but_for_variables(into.text):
-        begun.note(into.line, f"cd {into.text}: not known; relative paths are taken to start at {folder}")
+        draft.note(into.line, f"the folder from here on is not known: relative paths are taken to start at {folder}")
         return folder
     text = into.text.rstrip("/") or "/"
     return text if text.startswith(("/", "~/", "${")) else f"{folder}/{text}"
 
 
-def _own_options(begun: Begun, own: dict[str, tuple[str, int]]) -> None:
-    rest = [BY_KEY[key].name for key in own if key not in SAID_APART and not BY_KEY[key].notice]
+def _own_options(draft: Draft, own: dict[str, tuple[str, int]]) -> None:
+    rest = [BY_KEY[key].name for key in own if key not in NOTED_SEPARATELY and not BY_KEY[key].notice]
     if rest:
-        begun.note(0, f"opsctl sets these itself: {', '.join(rest)}")
+        draft.note(0, f"opsctl sets these itself: {', '.join(rest)}")
     for key in (one for one in EVALUATE_ONLY if one in own):
         line = own[key][1]
-        begun.note(line, f"{BY_KEY[key].name}: the script trains nothing, and a run trains: see opsctl evaluate")
+        draft.note(line, f"{BY_KEY[key].name}: the script trains nothing, and a run trains: see opsctl evaluate")
     if "save" in own:
         text, line = own["save"]
-        begun.note(line, f"--save {text}: opsctl keeps checkpoints under [run] output")
+        draft.note(line, f"--save {text}: opsctl keeps checkpoints under [run] output")
     if "load" in own and own["load"][0] != own.get("save", ("", 0))[0]:
         text, line = own["load"]
-        begun.note(line, f"--load {text}: a run goes on from its own checkpoints; docs/from-megatron-deepspeed.md")
+        draft.note(line, f"--load {text}: a run resumes from its own checkpoints; docs/from-megatron-deepspeed.md")
 
 
-def _margin(begun: Begun, own: dict[str, tuple[str, int]]) -> None:
-    """How long before the limit the trainer leaves, from the minutes after which the script's did."""
-    limit_s = parse_duration_s(begun.value("slurm", "time"))
+def _margin(draft: Draft, own: dict[str, tuple[str, int]]) -> None:
+    """Set how long before the limit the trainer exits, from the minutes after which the script's exits."""
+    limit_s = parse_duration_s(draft.value("slurm", "time"))
     if "exit_duration_in_mins" in own:
         text, line = own["exit_duration_in_mins"]
         margin_s = limit_s - int(float(text) * 60)
         if 0 < margin_s < limit_s:
-            begun.set("slurm", "exit_margin", format_duration(margin_s), f"line {line}: after {float(text):g} minutes")
+            draft.set("slurm", "exit_margin", format_duration(margin_s), f"line {line}: after {float(text):g} minutes")
             return
-        begun.note(
-            line, f"--exit-duration-in-mins {float(text):g}: not within the limit of {begun.value('slurm', 'time')}"
-        )
+        limit = draft.value("slurm", "time")
+        draft.note(line, f"--exit-duration-in-mins {float(text):g}: not within the limit of {limit}")
     if limit_s <= 1200:
-        begun.set("slurm", "exit_margin", format_duration(limit_s // 4), "a quarter of the limit")
+        draft.set("slurm", "exit_margin", format_duration(limit_s // 4), "a quarter of the limit")
 
 
 def _engine(
-    begun: Begun,
-    launch: Launch,
-    own: dict[str, tuple[str, int]],
-    folder: str,
-    read_file: Callable[[str], str | None],
+    draft: Draft, launch: Launch, option: tuple[str, int], folder: str, read_file: Callable[[str], str | None]
 ) -> None:
-    if "deepspeed_config" not in own:
-        return
-    path, line = own["deepspeed_config"]
-    into, files = launch.command.values.folder, launch.command.files
+    path, line = option
+    into, files = launch.command.state.folder, launch.command.files
     place = placed(into, path)
-    written = files.known.get(place)
+    written, lost = files.known.get(place), files.lost.get(posixpath.basename(place))
     if written is not None:
-        take_engine(begun, written.text, written.line)
+        take_engine(draft, written.text, written.line)
         return
-    if place in files.lost:
-        begun.note(line, f"--deepspeed_config {path}: what line {files.lost[place]} makes of it is not known")
+    if lost is not None:
+        draft.note(line, f"--deepspeed_config {path}: what line {lost} makes of it is not known")
         return
     is_elsewhere = into is not None and not is_known_but_for_variables(into.text) and not path.startswith("/")
     path_here = place if place.startswith("/") else posixpath.normpath(f"{folder}/{path}")
     text = None if "$" in path_here or is_elsewhere else read_file(path_here)
     if text is None:
-        begun.note(line, f"--deepspeed_config {path}: the script does not write it, and it cannot be read here")
+        draft.note(line, f"--deepspeed_config {path}: the script does not write it, and it cannot be read here")
     else:
-        take_engine(begun, text, line)
+        take_engine(draft, text, line)
 
 
-def _environment(begun: Begun, script: Script, launch: Launch) -> None:
-    """`[run] environment` and `[env]`; what neither can hold becomes a script beside the run file."""
-    values = launch.command.values
-    commands = setting_up(script, launch)
-    places = {id(command): place for place, command in enumerate(script.commands)}
-    #: Place among the script's commands, whether it is one of them, and the line; what is exported stands before.
-    made = [(places[id(one)], 1, " ".join(_quoted(word.text) for word in one.words)) for one in commands]
-    last = max((places[id(one)] for one in commands if one.name in BRINGING), default=-1)
-    unsure = [command for command in commands if not command.is_sure]
-    for command in unsure:
-        begun.note(command.line, f"{command.name}: done under a condition that the script does not decide")
-    for command in left_out(script, launch):
-        begun.note(command.line, f"{command.name}: of the script, nothing but the training is run")
-    for name, line in values.exported.items():
-        value, behind = values.text_of(name), values.exported_behind.get(name, len(script.commands))
-        if value is None:
-            begun.note(line, f"export {name}: {values.why_unknown(name)}")
-        elif _belongs_to_the_command(value, launch):
-            continue
-        elif is_launchers(name):
-            begun.note(line, f"{name} is set for every rank by Slurm and the launcher")
-        elif name in values.added_to:
-            made += [(place, 0, f"export {name}={_quoted(one.text)}") for place, one in values.added_to[name]]
-        elif not is_known_but_for_variables(value.text):
-            begun.note(line, f"export {name}={value.text}: {why_open(value.text)}")
-        elif name in names_in(value.text):
-            made.append((behind, 0, f"export {name}={_quoted(value.text)}"))
-        elif problem := variable_problem(name, value.text):
-            begun.note(line, problem.removeprefix("[env] "))
-        elif behind <= last:
-            made.append((behind, 0, f"export {name}={_quoted(value.text)}"))
-        else:
-            begun.set("env", name, value.text, f"line {line}")
-    lines = [line for _, _, line in sorted(made, key=lambda one: one[:2])]
-    sourced = re.fullmatch(r"(?:source|\.) (\S+)", lines[0]) if len(lines) == 1 and commands and not unsure else None
-    if sourced:
-        begun.set("run", "environment", commands[0].words[1].text, f"line {commands[0].line}")
+# The environment
+
+
+def _environment(draft: Draft, script: Script, launch: Launch) -> None:
+    """Set `[run] environment` and `[env]`; what neither can hold goes to a script next to the run file."""
+    end = next(place for place, command in enumerate(script.commands) if command is launch.command)
+    shells = {launch.command.shell[:depth] for depth in range(len(launch.command.shell) + 1)}
+    before = [(place, one) for place, one in enumerate(script.commands[:end]) if one.shell in shells]
+    setting_up = [(place, one) for place, one in before if _sets_up(one, launch)]
+    exports: dict[str, list[tuple[int, Traced]]] = {}
+    for place, command in before:
+        if command.name == "export":
+            exports.setdefault(command.words[1].text.partition("=")[0], []).append((place, command.words[1]))
+    made = [(place, " ".join(_quoted(word.text) for word in one.words)) for place, one in setting_up]
+    last = max((place for place, one in setting_up if one.name in _BRINGING), default=-1)
+    for name, found in exports.items():
+        made += _exported(draft, name, found, last, launch)
+    for _, command in setting_up:
+        if not command.is_sure:
+            draft.note(command.line, f"{command.name}: done under a condition that the script does not decide")
+    _note_left_out(draft, script, {id(one) for _, one in setting_up})
+    lines = [line for _, line in sorted(made)]
+    is_one_file = len(lines) == 1 and re.fullmatch(r"(?:source|\.) (\S+)", lines[0])
+    if is_one_file and setting_up and setting_up[0][1].is_sure:
+        command = setting_up[0][1]
+        draft.set("run", "environment", command.words[1].text, f"line {command.line}")
     elif lines:
-        begun.environment_script = lines
-        begun.set("run", "environment", "environment.sh", "beside this file; sourced on every node")
+        draft.environment_script = lines
+        draft.set("run", "environment", "environment.sh", "beside this file; sourced on every node")
 
 
-def _belongs_to_the_command(value: Traced, launch: Launch) -> bool:
-    """Whether it is a piece of the training's command line: that is taken as such."""
-    return re.search(r"(^|\s)--[A-Za-z]", value.text) is not None or value.text == launch.program.text
+def _exported(
+    draft: Draft, name: str, found: list[tuple[int, Traced]], last: int, launch: Launch
+) -> Iterator[tuple[int, str]]:
+    """Set one variable of `[env]`; yield the lines of the environment script if it has to be there."""
+    variable = launch.command.state.variables.get(name)
+    if variable is None or not variable.is_exported:
+        return
+    place, word = found[-1]
+    value = word[len(name) + 1 :]
+    if variable.value is None:
+        draft.note(word.line, f"export {name}: {launch.command.state.why_unknown(name)}")
+    elif re.search(r"(^|\s)--[A-Za-z]", value.text) or value.text == launch.program.text:
+        return  # a piece of the training's command line
+    elif is_launchers(name):
+        draft.note(word.line, f"{name} is set for every rank by Slurm and the launcher")
+    elif _is_own(name, value.text):
+        behind_others = next((n for n in range(len(found), 0, -1) if not _is_own(name, found[n - 1][1].text)), 0)
+        for place, one in found[behind_others:]:
+            yield place, f"export {name}={_quoted(one.text[len(name) + 1 :])}"
+    elif not is_known_but_for_variables(value.text):
+        draft.note(word.line, f"export {name}={value.text}: {why_open(value.text)}")
+    elif problem := variable_problem(name, value.text):
+        draft.note(word.line, problem.removeprefix("[env] "))
+    elif place < last:
+        yield place, f"export {name}={_quoted(value.text)}"
+    else:
+        draft.set("env", name, value.text, f"line {word.line}")
+
+
+def _is_own(name: str, text: str) -> bool:
+    """Return whether the value adds to what the variable had before the script."""
+    return name in names_in(text) or re.search(rf"\${{{name}\W", text) is not None
+
+
+def _sets_up(command: Command, launch: Launch) -> bool:
+    if command.name == "unset":  # not if it is exported again
+        state = launch.command.state.variables
+        return not any(word.text in state and state[word.text].is_exported for word in command.words)
+    if command.name == "eval":
+        return any("$(" in word.text or "`" in word.text for word in command.words)
+    return command.name in _SETTING_UP and len(command.words) > 1
+
+
+def _note_left_out(draft: Draft, script: Script, setting_up: set[int]) -> None:
+    """Note the commands that neither make the environment, nor start a training, nor serve the script alone."""
+    for command in script.commands:
+        is_needed = command.name in _WITHOUT_TRACE or command.words[0].text in script.functions
+        is_shell = any(word.text.rpartition("/")[2] in ("bash", "sh") for word in command.words)
+        is_name = command.name.isprintable() and "$" not in command.words[0].text and command.name
+        if id(command) in setting_up or is_needed or is_shell or not is_name or _launch(script, command):
+            continue
+        if command.name != "exec" or len(command.words) > 1:
+            draft.note(command.line, f"{command.name}: of the script, only the training is run")
 
 
 def _quoted(text: str) -> str:
-    """As a shell's word in which variables are still put in."""
+    """Quote as a shell's word in which variables are still expanded."""
     if re.fullmatch(r"[\w@%+=:,./~-]+", text):
         return text
     return '"' + re.sub(r'([\\"`])', r"\\\1", text) + '"'

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from opsctl.run.config.values import OWN_SBATCH_OPTIONS, extra_problem
-from opsctl.run.init.draft import Begun
+from opsctl.run.init.draft import Draft
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.sbatch_lines import Directive
@@ -21,59 +21,59 @@ _GPUS = re.compile(r"(?:gres/)?gpu(?::(?!\d+(?:\(|$))(?P<type>[^:,()=]+))?(?:[:=
 _NUMBERED = re.compile(r"(?:(?P<type>[^:,()]+):)?(?P<number>\d+)")
 
 
-def take_slurm(begun: Begun, lines: Sequence[Directive]) -> None:
+def take_slurm(draft: Draft, lines: Sequence[Directive]) -> None:
     """Fill `[slurm]` and `[array]`. What they lack of what every run needs is left to others to find."""
     asked = {one.name: one for one in lines}
     for name, one in asked.items():
         value = (one.value or "").strip()
         remark = f"line {one.line}"
         if name in _SAME and value:
-            begun.set("slurm", name, value, remark)
+            draft.set("slurm", name, value, remark)
         elif name in _WHOLE and value.lstrip("-").isdigit():
-            begun.set("slurm", _WHOLE[name], int(value), remark)
+            draft.set("slurm", _WHOLE[name], int(value), remark)
         elif name == "time":
-            _time(begun, one)
+            _time(draft, one)
         elif name == "nodes":
-            _nodes(begun, one)
+            _nodes(draft, one)
         elif name == "array":
             problem = array_problem(value)
             if problem:
-                begun.note(one.line, f"--array={value}: {problem}")
+                draft.note(one.line, f"--array={value}: {problem}")
             else:
-                begun.set("array", "tasks", value, remark)
+                draft.set("array", "tasks", value, remark)
         elif name not in _FOR_GPUS and name not in _OWN:
-            _extra(begun, one)
-    _gpus(begun, asked)
+            _extra(draft, one)
+    _gpus(draft, asked)
 
 
-def _time(begun: Begun, one: Directive) -> None:
+def _time(draft: Draft, one: Directive) -> None:
     try:
         parse_duration_s(one.value or "")
     except ValueError:
-        begun.note(one.line, f"--time={one.value}: a run needs a limit, as a Slurm duration")
+        draft.note(one.line, f"--time={one.value}: a run needs a limit, as a Slurm duration")
     else:
-        begun.set("slurm", "time", (one.value or "").strip(), f"line {one.line}")
+        draft.set("slurm", "time", (one.value or "").strip(), f"line {one.line}")
 
 
-def _nodes(begun: Begun, one: Directive) -> None:
+def _nodes(draft: Draft, one: Directive) -> None:
     least, _, most = (one.value or "").partition("-")
     if not least.isdigit():
-        begun.note(one.line, f"--nodes={one.value}: a run has one number of nodes")
+        draft.note(one.line, f"--nodes={one.value}: a run has one number of nodes")
         return
-    begun.set("slurm", "nodes", int(least), f"line {one.line}")
+    draft.set("slurm", "nodes", int(least), f"line {one.line}")
     if most and most != least:
-        begun.note(one.line, f"--nodes={one.value}: a run has one number of nodes; taken is {least}")
+        draft.note(one.line, f"--nodes={one.value}: a run has one number of nodes; taken is {least}")
 
 
-def _extra(begun: Begun, one: Directive) -> None:
+def _extra(draft: Draft, one: Directive) -> None:
     entry = f"--{one.name}" + ("" if one.value is None else f"={one.value}")
     problem = extra_problem(entry)
     if problem is None:
-        begun.set("slurm", "extra", [*(begun.value("slurm", "extra") or ()), entry], f"line {one.line}")
+        draft.set("slurm", "extra", [*(draft.value("slurm", "extra") or ()), entry], f"line {one.line}")
     elif one.name in OWN_SBATCH_OPTIONS:
-        begun.note(one.line, f"#SBATCH {entry}: opsctl sets it itself")
+        draft.note(one.line, f"#SBATCH {entry}: opsctl sets it itself")
     else:
-        begun.note(one.line, f"#SBATCH {entry}: {problem.partition(': ')[2]}")
+        draft.note(one.line, f"#SBATCH {entry}: {problem.partition(': ')[2]}")
 
 
 def _of_gres(value: str) -> re.Match[str] | None:
@@ -89,32 +89,32 @@ _FOR_GPUS: dict[str, Callable[[str], re.Match[str] | None]] = {
 }
 
 
-def _gpus(begun: Begun, asked: dict[str, Directive]) -> None:
+def _gpus(draft: Draft, asked: dict[str, Directive]) -> None:
     name = next((name for name in _FOR_GPUS if name in asked), None)
     if name is None:
         return
     one = asked[name]
     match = _FOR_GPUS[name](one.value or "")
     if match is None:
-        begun.note(one.line, f"#SBATCH --{name}={one.value}: no number of GPUs that could be read")
+        draft.note(one.line, f"#SBATCH --{name}={one.value}: no number of GPUs that could be read")
         return
     number = int(match["number"] or 1)
     if name == "gpus-per-task":
-        tasks = _tasks_of_a_node(begun, asked)
+        tasks = _tasks_of_a_node(draft, asked)
         if tasks is None:
-            begun.note(one.line, f"#SBATCH --gpus-per-task={one.value}: how many tasks a node has is not said")
+            draft.note(one.line, f"#SBATCH --gpus-per-task={one.value}: how many tasks a node has is not said")
             return
         number *= tasks
-    nodes = begun.value("slurm", "nodes")
+    nodes = draft.value("slurm", "nodes")
     if name == "gpus" and (not nodes or number % nodes):
-        begun.note(one.line, f"#SBATCH --gpus={one.value}: a run has as many on each of its nodes: give gpus_per_node")
+        draft.note(one.line, f"#SBATCH --gpus={one.value}: a run has as many on each of its nodes: give gpus_per_node")
         return
-    begun.set("slurm", "gpus_per_node", number // nodes if name == "gpus" else number, f"line {one.line}")
+    draft.set("slurm", "gpus_per_node", number // nodes if name == "gpus" else number, f"line {one.line}")
     if match["type"]:
-        begun.set("slurm", "gpu_type", match["type"], f"line {one.line}")
+        draft.set("slurm", "gpu_type", match["type"], f"line {one.line}")
 
 
-def _tasks_of_a_node(begun: Begun, asked: dict[str, Directive]) -> int | None:
+def _tasks_of_a_node(draft: Draft, asked: dict[str, Directive]) -> int | None:
     """1 where nothing is said of tasks; None where they are not the same number on each node, or nobody can tell."""
     said = {name: asked[name].value or "" for name in ("ntasks-per-node", "ntasks") if name in asked}
     if not said:
@@ -123,5 +123,5 @@ def _tasks_of_a_node(begun: Begun, asked: dict[str, Directive]) -> int | None:
         return None
     if "ntasks-per-node" in said:
         return int(said["ntasks-per-node"])
-    nodes, tasks = begun.value("slurm", "nodes"), int(said["ntasks"])
+    nodes, tasks = draft.value("slurm", "nodes"), int(said["ntasks"])
     return tasks // nodes if nodes and not tasks % nodes else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from opsctl.core.errors import UsageError
 from opsctl.run.config.schema import ExpectTable, GpuTable, SlurmTable
-from opsctl.run.init.draft import Begun
+from opsctl.run.init.draft import Draft
 from opsctl.run.planning.gpus import gpu_of
 from opsctl.run.planning.search_part import layout_search
 from opsctl.run.planning.search_values import FittingLayout
@@ -137,7 +137,7 @@ def gpus_for(parameters: float, tokens: float, gpu: str, per_node: int, nodes: i
     return min(whole, at_most) * per_node
 
 
-def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
+def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout, float]:
     """Return the run, the chosen layout, and the days that it takes at the speeds of data sheets.
 
     Raises UsageError where no layout fits the GPUs, these are not known, or no shape has about the wanted size.
@@ -155,27 +155,27 @@ def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
             "hidden_size under [trainer] in run.toml"
         )
     samples = max(size.batch, int(wanted.tokens / _LENGTH))
-    begun = Begun()
-    _slurm(begun, name, wanted)
-    _model(begun, size)
-    _training(begun, size, samples, fp16=wanted.gpu.upper().startswith("V100"))
-    begun.set("data", "data_path", wanted.data_path, "files of opsctl data prepare: this name with .bin and .idx")
-    begun.set("data", "split", "998,2,0", "shares of its documents to train on, to validate, to test")
-    begun.set("data", "vocab_size", _VOCABULARY, "that of the tokenizer which the data was prepared with")
+    draft = Draft()
+    _slurm(draft, name, wanted)
+    _model(draft, size)
+    _training(draft, size, samples, fp16=wanted.gpu.upper().startswith("V100"))
+    draft.set("data", "data_path", wanted.data_path, "files of opsctl data prepare: this name with .bin and .idx")
+    draft.set("data", "split", "998,2,0", "shares of its documents to train on, to validate, to test")
+    draft.set("data", "vocab_size", _VOCABULARY, "that of the tokenizer which the data was prepared with")
     iterations = max(1, samples // size.batch)
     every = max(1, iterations // _CHECKPOINTS)
-    begun.set("checkpoints", "save_interval", every, f"about {iterations // every} checkpoints in all")
-    begun.set("retention", "last", 5, "opsctl checkpoints prune leaves the newest five,")
-    begun.set("retention", "full_percent", 10, "and one every 10 % of the training")
-    begun.set("retention", "until_backed_up", 0)
+    draft.set("checkpoints", "save_interval", every, f"about {iterations // every} checkpoints in all")
+    draft.set("retention", "last", 5, "opsctl checkpoints prune leaves the newest five,")
+    draft.set("retention", "full_percent", 10, "and one every 10 % of the training")
+    draft.set("retention", "until_backed_up", 0)
     remarks = {
         "memory_gb": f"of {wanted.gpu}",
         "between_nodes_gbs": "of a usual node: ask what your site's network has",
     }
     for key in ("memory_gb", "peak_tflops", "within_node_gbs", "between_nodes_gbs"):
-        begun.set("gpu", key, getattr(table, key), remarks.get(key, ""))
-    layout = _layout(begun, name, wanted, table)
-    return begun, layout, layout.seconds_per_iteration * iterations / 86400
+        draft.set("gpu", key, getattr(table, key), remarks.get(key, ""))
+    layout = _layout(draft, name, wanted, table)
+    return draft, layout, layout.seconds_per_iteration * iterations / 86400
 
 
 def _gpu_table(gpu: str, per_node: int = 1) -> GpuTable:
@@ -190,70 +190,70 @@ def _gpu_table(gpu: str, per_node: int = 1) -> GpuTable:
     )
 
 
-def _slurm(begun: Begun, name: str, wanted: Wanted) -> None:
-    begun.set("run", "name", name)
-    begun.set("run", "output", "output", "all that the run writes: checkpoints, logs, kill switch")
-    begun.set("slurm", "nodes", wanted.gpus // wanted.gpus_per_node)
-    begun.set("slurm", "gpus_per_node", wanted.gpus_per_node)
+def _slurm(draft: Draft, name: str, wanted: Wanted) -> None:
+    draft.set("run", "name", name)
+    draft.set("run", "output", "output", "all that the run writes: checkpoints, logs, kill switch")
+    draft.set("slurm", "nodes", wanted.gpus // wanted.gpus_per_node)
+    draft.set("slurm", "gpus_per_node", wanted.gpus_per_node)
     if wanted.cpus_per_node:
-        begun.set("slurm", "cpus_per_task", wanted.cpus_per_node, "all of a node's")
-    begun.set("slurm", "time", wanted.time, "limit of each job of the chain")
+        draft.set("slurm", "cpus_per_task", wanted.cpus_per_node, "all of a node's")
+    draft.set("slurm", "time", wanted.time, "limit of each job of the chain")
     limit_s = parse_duration_s(wanted.time)
-    begun.set("slurm", "exit_margin", format_duration(min(600, limit_s // 4)), "saves and leaves so long before it")
+    draft.set("slurm", "exit_margin", format_duration(min(600, limit_s // 4)), "saves and leaves so long before it")
     for key in ("partition", "account", "gpu_type"):
         if getattr(wanted, key):
-            begun.set("slurm", key, getattr(wanted, key))
-    begun.set("array", "tasks", "1-10%1", "a chain: ten jobs, one at a time")
+            draft.set("slurm", key, getattr(wanted, key))
+    draft.set("array", "tasks", "1-10%1", "a chain: ten jobs, one at a time")
 
 
-def _model(begun: Begun, size: Size) -> None:
+def _model(draft: Draft, size: Size) -> None:
     """Of Llama's kind, so that `opsctl export hf` makes what other programs read."""
-    begun.set("trainer", "num_layers", size.layers, f"{size.parameters / 1e9:.3g}B parameters")
-    begun.set("trainer", "hidden_size", size.hidden)
-    begun.set("trainer", "ffn_hidden_size", size.ffn, "about 8/3 of the hidden size")
-    begun.set("trainer", "num_attention_heads", size.heads)
-    begun.set("trainer", "seq_length", _LENGTH)
-    begun.set("trainer", "position_embedding_type", "rope")
-    begun.set("trainer", "normalization", "RMSNorm")
-    begun.set("trainer", "glu_activation", "swiglu")
-    begun.set("trainer", "disable_bias_linear", True)
-    begun.set("trainer", "untie_embeddings_and_output_weights", True)
-    begun.set("trainer", "attention_dropout", 0.0)
-    begun.set("trainer", "hidden_dropout", 0.0)
-    begun.set("trainer", "init_method_std", round(math.sqrt(2 / (5 * size.hidden)), 4), "sqrt(2 / (5 x hidden size))")
+    draft.set("trainer", "num_layers", size.layers, f"{size.parameters / 1e9:.3g}B parameters")
+    draft.set("trainer", "hidden_size", size.hidden)
+    draft.set("trainer", "ffn_hidden_size", size.ffn, "about 8/3 of the hidden size")
+    draft.set("trainer", "num_attention_heads", size.heads)
+    draft.set("trainer", "seq_length", _LENGTH)
+    draft.set("trainer", "position_embedding_type", "rope")
+    draft.set("trainer", "normalization", "RMSNorm")
+    draft.set("trainer", "glu_activation", "swiglu")
+    draft.set("trainer", "disable_bias_linear", True)
+    draft.set("trainer", "untie_embeddings_and_output_weights", True)
+    draft.set("trainer", "attention_dropout", 0.0)
+    draft.set("trainer", "hidden_dropout", 0.0)
+    draft.set("trainer", "init_method_std", round(math.sqrt(2 / (5 * size.hidden)), 4), "sqrt(2 / (5 x hidden size))")
 
 
-def _training(begun: Begun, size: Size, samples: int, fp16: bool) -> None:
+def _training(draft: Draft, size: Size, samples: int, fp16: bool) -> None:
     warm_up = min(_WARM_UP_TOKENS // _LENGTH, samples // 20)
-    begun.set("trainer", "global_batch_size", size.batch, f"{size.batch * _LENGTH / 1e6:.3g}M tokens a step")
-    begun.set("trainer", "train_samples", samples, f"{samples * _LENGTH / 1e9:.4g}B tokens")
-    begun.set("trainer", "fp16" if fp16 else "bf16", True, "a V100 has no bf16" if fp16 else "")
-    begun.set("trainer", "seed", 42)
-    begun.set("trainer", "adam_beta2", 0.95)
-    begun.set("trainer", "lr", size.lr)
-    begun.set("trainer", "min_lr", size.lr / 10)
-    begun.set("trainer", "lr_decay_style", "cosine")
-    begun.set("trainer", "lr_warmup_samples", warm_up)
-    begun.set("trainer", "clip_grad", 1.0)
-    begun.set("trainer", "weight_decay", 0.1)
-    begun.set("trainer", "eval_interval", 1000)
-    begun.set("trainer", "eval_iters", 10)
-    begun.set("trainer", "log_interval", 10)
+    draft.set("trainer", "global_batch_size", size.batch, f"{size.batch * _LENGTH / 1e6:.3g}M tokens a step")
+    draft.set("trainer", "train_samples", samples, f"{samples * _LENGTH / 1e9:.4g}B tokens")
+    draft.set("trainer", "fp16" if fp16 else "bf16", True, "a V100 has no bf16" if fp16 else "")
+    draft.set("trainer", "seed", 42)
+    draft.set("trainer", "adam_beta2", 0.95)
+    draft.set("trainer", "lr", size.lr)
+    draft.set("trainer", "min_lr", size.lr / 10)
+    draft.set("trainer", "lr_decay_style", "cosine")
+    draft.set("trainer", "lr_warmup_samples", warm_up)
+    draft.set("trainer", "clip_grad", 1.0)
+    draft.set("trainer", "weight_decay", 0.1)
+    draft.set("trainer", "eval_interval", 1000)
+    draft.set("trainer", "eval_iters", 10)
+    draft.set("trainer", "log_interval", 10)
 
 
-def _layout(begun: Begun, name: str, wanted: Wanted, table: GpuTable) -> FittingLayout:
+def _layout(draft: Draft, name: str, wanted: Wanted, table: GpuTable) -> FittingLayout:
     """The fastest that fits, set down in front of `[trainer]`."""
-    chosen = {key: given.value for part in ("trainer", "data") for key, given in begun.tables[part].items()}
+    chosen = {key: given.value for part in ("trainer", "data") for key, given in draft.tables[part].items()}
     slurm = SlurmTable(nodes=1, gpus_per_node=wanted.gpus_per_node, time=wanted.time, gpu_type=wanted.gpu)
     found = layout_search(name, slurm, table, ExpectTable(), from_tables(chosen), wanted.gpus)
     best = found.layouts[0]
     parts = {"tensor_model_parallel_size": best.tensor, "pipeline_model_parallel_size": best.pipeline}
     remark = f"the fastest that fits: opsctl plan --search; {best.data} replicas, {best.memory_gb:.0f} GB of each GPU"
-    rest = begun.tables.pop("trainer")
+    rest = draft.tables.pop("trainer")
     for key, value in parts.items():
-        begun.set("trainer", key, value, remark if key.startswith("tensor") else "")
-    begun.set("trainer", "micro_batch_size", best.micro_batch_size)
+        draft.set("trainer", key, value, remark if key.startswith("tensor") else "")
+    draft.set("trainer", "micro_batch_size", best.micro_batch_size)
     if best.recompute != NONE:
-        begun.set("trainer", "recompute", best.recompute, "computed again in the backward pass, to save memory")
-    begun.tables["trainer"] |= rest
+        draft.set("trainer", "recompute", best.recompute, "computed again in the backward pass, to save memory")
+    draft.tables["trainer"] |= rest
     return best

@@ -7,37 +7,36 @@ from collections.abc import Iterator, Sequence
 
 from opsctl.run.config.expansion import PATH_OPTIONS, WEIGHTED_OPTIONS
 from opsctl.run.config.toml_types import option_names, option_problem, why_refused
-from opsctl.run.init.draft import Begun
-from opsctl.run.init.shell_state import is_argument, names_in
-from opsctl.run.init.shell_values import Values, is_known_but_for_variables, is_open, why_open
-from opsctl.run.init.traced_text import Traced
+from opsctl.run.init.draft import Draft
+from opsctl.run.init.shell_syntax import Traced
+from opsctl.run.init.shell_values import State, is_argument, is_known_but_for_variables, is_open, names_in, why_open
 from trainer.formats.data.data_sources import with_prefixes
 from trainer.recipe.data_options import is_number
 from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY, OptionsError, given
 
 #: Of what opsctl sets itself, what is worth more than a word.
-SAID_APART = frozenset(("save", "load", "exit_duration_in_mins", "deepspeed_config", *EVALUATE_ONLY))
+NOTED_SEPARATELY = frozenset(("save", "load", "exit_duration_in_mins", "deepspeed_config", *EVALUATE_ONLY))
 
 
-def take_options(begun: Begun, words: Sequence[Traced], values: Values, folder: str) -> dict[str, tuple[str, int]]:
+def take_options(draft: Draft, words: Sequence[Traced], values: State, folder: str) -> dict[str, tuple[str, int]]:
     """Fill `[trainer]`, `[data]` and `[checkpoints]`. Returns what opsctl sets itself: key -> (text, line).
 
     folder: where the script is when it starts the trainer, for relative paths.
     """
     own: dict[str, tuple[str, int]] = {}
     without_effect: list[str] = []
-    for option in _options(words, begun, values):
+    for option in _options(words, draft, values):
         line, shown = option[0].line, " ".join(one.text for one in option)
         unknown = _unknown(option, values)
         if unknown:
-            begun.note(line, f"{shown}: {unknown}")
+            draft.note(line, f"{shown}: {unknown}")
             continue
         evaluates = _key(option[0]) in EVALUATE_ONLY
         try:
             found = given([one.text for one in (option[:1] if evaluates else option)])
         except OptionsError as error:
-            begun.note(line, str(error))
+            draft.note(line, str(error))
             continue
         for key, value in found.items():
             problem = option_problem(key, value)
@@ -46,33 +45,33 @@ def take_options(begun: Begun, words: Sequence[Traced], values: Values, folder: 
             elif BY_KEY[key].notice:
                 without_effect.append(BY_KEY[key].name)
             elif problem or (problem := why_refused(key)):
-                begun.note(line, f"{shown}: {problem}")
+                draft.note(line, f"{shown}: {problem}")
             else:
                 placed = _placed(key, value, folder)
                 alone = placed[0] if isinstance(placed, list) and len(placed) == 1 else placed
-                begun.set(BY_KEY[key].table, key, alone, f"line {line}" if line else "as the script is called")
+                draft.set(BY_KEY[key].table, key, alone, f"line {line}" if line else "as the script is called")
     if without_effect:
-        begun.note(0, f"change nothing here, so they are left out: {', '.join(dict.fromkeys(without_effect))}")
-    _in_the_tables_order(begun)
+        draft.note(0, f"change nothing here, so they are left out: {', '.join(dict.fromkeys(without_effect))}")
+    _in_the_tables_order(draft)
     return own
 
 
-def _options(words: Sequence[Traced], begun: Begun, values: Values) -> Iterator[list[Traced]]:
+def _options(words: Sequence[Traced], draft: Draft, values: State) -> Iterator[list[Traced]]:
     """Each option with its values; what stands after as many as it takes is noted."""
     option: list[Traced] = []
     for word in words:
-        if word.text.startswith("--") and len(word) > 2:
+        if word.text.startswith("--") and len(word.text) > 2:
             if option:
                 yield option
             option = [word]
         elif option and len(option) <= _most_values(option[0]) and not _adds_alone(option[0], word):
             option.append(word)
         elif names := names_in(word.text):
-            begun.note(word.line, f"{word.text}: {values.why_unknown(names[0])}, so what it adds is not known")
+            draft.note(word.line, f"{word.text}: {values.why_unknown(names[0])}, so what it adds is not known")
         elif is_open(word.text):
-            begun.note(word.line, f"{word.text}: {why_open(word.text)}, so what it adds is not known")
+            draft.note(word.line, f"{word.text}: {why_open(word.text)}, so what it adds is not known")
         else:
-            begun.note(word.line, f"{word.text}: belongs to no option")
+            draft.note(word.line, f"{word.text}: belongs to no option")
     if option:
         yield option
 
@@ -97,14 +96,14 @@ def _key(name: Traced) -> str:
     return name.text.removeprefix("--").partition("=")[0].replace("-", "_")
 
 
-def _unknown(option: list[Traced], values: Values) -> str | None:
+def _unknown(option: list[Traced], values: State) -> str | None:
     """Why nobody can tell this option's values from the script alone; None where all is told."""
     known = BY_KEY.get(_key(option[0]))
     for word in option if known else ():
         if not is_known_but_for_variables(word.text):
             return why_open(word.text)
         names = names_in(word.text)
-        not_the_environments = next((name for name in names if is_argument(name) or values.is_set(name)), None)
+        not_the_environments = next((name for name in names if is_argument(name) or name in values.variables), None)
         if not_the_environments:
             return values.why_unknown(not_the_environments)
         if names and known is not None and known.type is not str:
@@ -129,9 +128,9 @@ def _placed(key: str, value: object, folder: str) -> object:
     return with_prefixes(value, place) if key in WEIGHTED_OPTIONS else value
 
 
-def _in_the_tables_order(begun: Begun) -> None:
+def _in_the_tables_order(draft: Draft) -> None:
     """As the help has them, not as the script strews them."""
     for table in ("trainer", "data", "checkpoints"):
-        found = begun.tables.get(table)
+        found = draft.tables.get(table)
         if found:
-            begun.tables[table] = {key: found[key] for key in option_names(table) if key in found}
+            draft.tables[table] = {key: found[key] for key in option_names(table) if key in found}

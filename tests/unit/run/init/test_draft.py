@@ -7,7 +7,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.run.init.draft import Begun, run_text
+from opsctl.run.init.draft import Draft, run_text
 
 VALUES = st.one_of(
     st.text(), st.integers(-(2**53), 2**53), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)
@@ -20,7 +20,7 @@ def test_every_value_is_read_back_as_it_was_whatever_is_remarked_and_noted(
 ) -> None:
     text = text.encode(errors="replace").decode()
     values = {key: _without_halves(value) for key, value in values.items()}
-    begun = Begun()
+    begun = Draft()
     for key, value in values.items():
         begun.set("trainer", key, value, "line 1")
     begun.note(3, text)
@@ -34,7 +34,7 @@ def _without_halves(value: object) -> object:
 
 
 def test_notes_stand_once_and_by_their_lines() -> None:
-    begun = Begun()
+    begun = Draft()
     for line, text in ((9, "late"), (2, "early"), (9, "late"), (0, "of none")):
         begun.note(line, text)
     assert run_text(begun, []).splitlines()[-3:] == ["#   of none", "#   line 2: early", "#   line 9: late"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.run.init.draft import Begun
+from opsctl.run.init.draft import Draft
 from opsctl.run.init.sbatch_options import take_slurm
 from opsctl.slurm.sbatch_lines import directives
 
 
-def taken(*lines: str) -> Begun:
-    begun = Begun()
+def taken(*lines: str) -> Draft:
+    begun = Draft()
     take_slurm(begun, list(directives("#!/bin/bash\n" + "".join(f"#SBATCH {line}\n" for line in lines))))
     return begun
 
