@@ -213,8 +213,8 @@ def _ask_run(
 ) -> list[AskedEvaluation]:
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import show_text
+    from opsctl.jobs.background.errand_jobs import new_errand, script_of
     from opsctl.jobs.background.records import Errand
-    from opsctl.jobs.background.send import new_errand, script_of
     from opsctl.jobs.evaluation.jobs import ask_for, sbatch_options
     from opsctl.run.config.profile import jobs_table
     from opsctl.run.state.chosen_cluster import choose_cluster

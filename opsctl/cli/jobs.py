@@ -37,14 +37,14 @@ def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.core.timestamps import now
+    from opsctl.jobs.background.errand_jobs import check
     from opsctl.jobs.background.listing import errand_lines, printed_errand
     from opsctl.jobs.background.records import errands
-    from opsctl.jobs.background.settling import look
     from opsctl.slurm.backends import client_for
 
     place = errands()
     chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
-    seen, problem = look(place, chosen, client_for)
+    seen, problem = check(place, chosen, client_for)
     printed = [printed_errand(place, one) for one in seen]
     if as_json:
         print_json("errands", printed)
@@ -69,9 +69,9 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
     import time
 
     from opsctl.core.output import message, show
+    from opsctl.jobs.background.errand_jobs import check
     from opsctl.jobs.background.listing import read_output
     from opsctl.jobs.background.records import errands
-    from opsctl.jobs.background.settling import look
     from opsctl.slurm.backends import client_for
 
     place = errands()
@@ -82,7 +82,7 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
         # What is on record is free to look at; Slurm is asked now and then, for what could not say its own end.
         if one.is_open and follow and time.monotonic() - looked_at > _ASK_S:
             looked_at = time.monotonic()
-            one = look(place, [one], client_for)[0][0].errand
+            one = check(place, [one], client_for)[0][0].errand
         text, end = read_output(place, name, end)
         *lines, rest = (rest + text).split("\n")
         for line in lines:
@@ -106,8 +106,8 @@ def cancel(which: str, dry_run: bool) -> None:
     from opsctl.core.account import account_and_host
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import show
+    from opsctl.jobs.background.errand_jobs import settle
     from opsctl.jobs.background.records import errands
-    from opsctl.jobs.background.settling import settle
     from opsctl.slurm.backends import client_for
 
     place = errands()
@@ -136,15 +136,15 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import show
+    from opsctl.jobs.background.errand_jobs import check
     from opsctl.jobs.background.records import errands
-    from opsctl.jobs.background.settling import look
     from opsctl.slurm.backends import client_for
 
     if bool(which) == ended:
         raise click.UsageError("name the ones to forget, or give --ended")
     place = errands()
     wanted = {one.errand: one for one in ([place.find(each) for each in which] if which else place.all())}
-    seen = [one for one in look(place, list(wanted.values()), client_for)[0] if which or not one.errand.is_open]
+    seen = [one for one in check(place, list(wanted.values()), client_for)[0] if which or not one.errand.is_open]
     for one in seen:
         name = one.errand.errand
         if one.errand.is_open and one.unknown and not anyway:

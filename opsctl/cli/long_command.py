@@ -105,10 +105,9 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
     from pathlib import Path
 
     from opsctl.core.output import message, print_json, show, show_text
+    from opsctl.jobs.background.errand_jobs import Seen, new_errand, script_of, start
     from opsctl.jobs.background.listing import printed_errand
     from opsctl.jobs.background.records import errands
-    from opsctl.jobs.background.send import new_errand, script_of, start
-    from opsctl.jobs.background.settling import Seen
     from opsctl.run.config.profile import jobs_table
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for

@@ -29,7 +29,7 @@ class Match(Enum):
 class Sent:
     """The record of a submission. An empty value is not recorded."""
 
-    comment: str = ""  # its first words
+    comment: str = ""  # words that it has
     user: str = ""
     name: str = ""
     work_dir: str = ""
@@ -44,16 +44,21 @@ def sent_about(submitted_at: datetime | None) -> tuple[datetime | None, datetime
     return submitted_at - SUBMISSION_TOLERANCE, submitted_at + SUBMISSION_TOLERANCE
 
 
+def has_words(comment: str, expected: str) -> bool:
+    """Return whether `comment` is one of ours with all the words of `expected`; False where nothing is expected."""
+    words = comment.split()
+    return bool(expected) and words[:1] == [_OUR_WORD] and set(expected.split()) <= set(words)
+
+
 def match(job: Job | JobEnd, sent: Sent) -> Match:
     """Compare what Slurm shows of `job` with what is recorded. Whatever contradicts the record decides.
 
     A comment of ours names the submission, so it decides alone. Any other comment is a person's, or a site's, and says
     nothing: then name, work folder, owner and time of submission have to agree.
     """
-    words, expected = job.comment.split(), sent.comment.split()
-    if expected and words[: len(expected)] == expected:
+    if has_words(job.comment, sent.comment):
         return Match.OURS
-    if expected and words[:1] == [_OUR_WORD]:
+    if sent.comment and job.comment.split()[:1] == [_OUR_WORD]:
         return Match.NOT_OURS
     pairs = ((job.user, sent.user), (job.name, sent.name), (job.work_dir, sent.work_dir))
     if any(shown and known and shown != known for shown, known in pairs):

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from opsctl.core.files.state_files import write_state
+from opsctl.jobs.background.errand_jobs import new_errand, start
 from opsctl.jobs.background.records import Errand, Errands, errands
-from opsctl.jobs.background.send import new_errand, start
 from opsctl.run.config.schema import JobsTable
 from opsctl.run.state.background_progress import ErrandProgress
 from opsctl.slurm.backends import client_for

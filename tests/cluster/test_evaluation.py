@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from opsctl.jobs.background.records import parse_errand_comment
 from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Answer, Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
@@ -62,7 +61,7 @@ class Desk:
         """Those of Slurm's that are an evaluation's."""
         rows = self.cluster.run("squeue", "-h", "-o", "%A %k").stdout.splitlines()
         parted = [row.partition(" ") for row in rows]
-        return [int(job) for job, _, comment in parted if parse_errand_comment(comment)]
+        return [int(job) for job, _, comment in parted if comment.startswith("opsctl errand=")]
 
     def wait_until_gone(self, job: int) -> None:
         live = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")

@@ -17,8 +17,8 @@ from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.state_files import remove
 from opsctl.core.output import message
 from opsctl.core.timestamps import now
+from opsctl.jobs.background.errand_jobs import start_next
 from opsctl.jobs.background.records import Errand, Errands
-from opsctl.jobs.background.send import go_on
 from opsctl.run.render.background import warning_s
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from opsctl.slurm.client import SlurmClient
@@ -178,7 +178,7 @@ def _gone_on(place: Errands, client: SlurmClient, errand: Errand, code: int) -> 
     if errand.in_vain >= MOST_IN_VAIN:
         return _stopped(place, errand)
     try:
-        errand = go_on(place, client, errand)
+        errand = start_next(place, client, errand)
     except (OpsctlError, SlurmError, OSError) as error:
         detail = f"could not be gone on with: {error}"
         place.write((place.read(errand.errand) or errand).ended("stopped", detail, code))

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 from opsctl.core.files.trusted import open_file
 from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso, to_the_second
+from opsctl.jobs.background.errand_jobs import Seen
 from opsctl.jobs.background.records import Errand, Errands
-from opsctl.jobs.background.settling import Seen
 from trainer.formats.json_text import Moment
 
 _LAST_BYTES = 4096

@@ -36,7 +36,6 @@ KEPT = 100
 SCHEMA_VERSION = 1
 _MOST = 10_000
 _LOCK_WAIT_S = 20.0
-_COMMENT = re.compile(r"opsctl errand=(?P<errand>e[0-9a-f]{7}) job=(?P<number>\d{1,9})")
 _NAME = re.compile(r"e[0-9a-f]{7}")
 
 
@@ -91,7 +90,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def comment(self) -> str:
         """The Slurm comment of its last job, by which that is found again."""
-        return f"opsctl errand={self.errand} job={len(self.jobs)}"
+        return f"{comment_of(self.errand)} job={len(self.jobs)}"
 
     @property
     def job_name(self) -> str:
@@ -116,10 +115,9 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(of_job, state=state, ended_at=at, exit_code=exit_code, detail=detail)
 
 
-def parse_errand_comment(text: str) -> tuple[str, int] | None:
-    """(errand, number of its job) that a job's comment says; None for one that is no errand's."""
-    match = _COMMENT.fullmatch(text)
-    return (match["errand"], int(match["number"])) if match else None
+def comment_of(errand: str) -> str:
+    """Return the words that the Slurm comments of all its jobs begin with."""
+    return f"opsctl errand={errand}"
 
 
 def new_name() -> str:

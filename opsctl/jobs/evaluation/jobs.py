@@ -7,18 +7,20 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.core.account import account_and_host, account_name
+from opsctl.core.account import account_and_host
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import locked, make_folder
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.background.records import Errand, Errands, parse_errand_comment
-from opsctl.jobs.background.send import start
+from opsctl.jobs.background.errand_jobs import start
+from opsctl.jobs.background.records import Errand, Errands, comment_of
 from opsctl.jobs.evaluation.execute import is_at_work
-from opsctl.jobs.evaluation.records import Evaluated, Standing, append, may_be_asked_for, standing
+from opsctl.jobs.evaluation.records import BELIEVED, Evaluated, Standing, append, standing
 from opsctl.jobs.evaluation.schedule import Due, lines_of
+from opsctl.jobs.tracked_job import TrackedJob, find, may_be_hidden
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import EvaluationTable
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.job_match import Sent
 from trainer.formats.checkpoint.manifest import tag_of
 
 _LOCK_WAIT_S = 20.0
@@ -105,11 +107,7 @@ def _why_not(paths: RunPaths, due: Due, stands: Standing, client: SlurmClient, a
 
 
 def _is_there(line: Evaluated, client: SlurmClient) -> bool:
-    """Whether Slurm may have that job. Raises SlurmUnreachable where nobody knows."""
+    """Return whether Slurm may have that job. Raises SlurmUnreachable where that is not known."""
     user = line.by.partition("@")[0]
-    for job in client.jobs(users=[user]):
-        if job.user == user and (said := parse_errand_comment(job.comment)) and said[0] == line.errand:
-            return True
-    if user == account_name():
-        return False
-    return may_be_asked_for(line, now()) and client.hides_others_jobs()
+    job = TrackedJob(Sent(comment_of(line.errand), user), line.at, believed_until=line.at + BELIEVED)
+    return find(job, client.jobs(users=[user])) is not None or may_be_hidden(job, client, now())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 
 import msgspec
@@ -99,8 +99,3 @@ def standing(lines: Sequence[Evaluated], iteration: int, of: str) -> Standing:
         elif line.what == "begun" and (key := line.errand or f"typed {number}") not in tries:
             tries.append(key)
     return Standing(last, asked, len(tries))
-
-
-def may_be_asked_for(line: Evaluated, now: datetime) -> bool:
-    """Whether a job that Slurm does not show may be there all the same."""
-    return now - line.at < BELIEVED

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from opsctl.core.timestamps import now
+from opsctl.jobs.background.errand_jobs import start
 from opsctl.jobs.background.records import Errands, errands
-from opsctl.jobs.background.send import start
 from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from opsctl.jobs.background.errand_jobs import new_errand
 from opsctl.jobs.background.records import Errand, Errands
-from opsctl.jobs.background.send import new_errand
 from opsctl.run.config.schema import JobsTable
 from opsctl.slurm.cluster import Cluster
 

@@ -17,9 +17,9 @@ import pytest
 
 from opsctl.core.errors import OpsctlError, SlurmUnreachable
 from opsctl.core.files.state_files import write_state
+from opsctl.jobs.background.errand_jobs import start
 from opsctl.jobs.background.execute import MOST_IN_VAIN, execute
 from opsctl.jobs.background.records import Errand
-from opsctl.jobs.background.send import start
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE, ErrandProgress
 from tests.unit.jobs.background.sent import a_place, an_errand
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory
@@ -206,7 +206,7 @@ def test_a_job_whose_id_got_lost_is_the_one_that_counts(job: Job) -> None:
 def test_where_the_next_job_cannot_be_had_it_is_stopped_with_the_reason(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opsctl.jobs.background.send._PAUSE_S", 0)
+    monkeypatch.setattr("opsctl.jobs.background.errand_jobs._PAUSE_S", 0)
 
     def no_answer(_script: str) -> int:
         raise SlurmUnreachable("no answer")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.background.send import start
-from opsctl.jobs.background.settling import ON_ITS_WAY, settle
+from opsctl.jobs.background.errand_jobs import settle, start
+from opsctl.jobs.tracked_job import ON_ITS_WAY
 from opsctl.slurm.cluster import Cluster
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.background.sent import a_place, an_errand

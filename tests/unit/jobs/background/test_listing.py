@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from opsctl.jobs.background.errand_jobs import Seen
 from opsctl.jobs.background.listing import errand_lines, last_line, printed_errand, read_output
-from opsctl.jobs.background.settling import Seen
 from tests.unit.jobs.background.sent import a_place, an_errand
 
 

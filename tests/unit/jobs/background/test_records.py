@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.background.records import KEPT, new_name, parse_errand_comment
+from opsctl.jobs.background.records import KEPT, comment_of, new_name
 from tests.unit.jobs.background.sent import a_place, an_errand
 
 
@@ -19,8 +19,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_its_comment_says_which_of_its_jobs_it_is(tmp_path: Path) -> None:
     errand = an_errand(tmp_path)
-    assert parse_errand_comment(errand.comment) == (errand.errand, 1)
-    assert parse_errand_comment("opsctl run=abc submit=def") is None
+    assert errand.comment == f"{comment_of(errand.errand)} job=1"
     assert not new_name().isdecimal()
 
 

@@ -13,9 +13,9 @@ import pytest
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmUnreachable
 from opsctl.core.timestamps import now
+from opsctl.jobs.background.errand_jobs import check, settle, start
 from opsctl.jobs.background.records import Errand, Errands
-from opsctl.jobs.background.send import start
-from opsctl.jobs.background.settling import ON_ITS_WAY, look, settle
+from opsctl.jobs.tracked_job import ON_ITS_WAY
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
 from tests.unit.jobs.background.sent import a_place, an_errand
@@ -122,7 +122,7 @@ def test_a_cluster_that_is_gone_hides_nothing_of_another_one(tmp_path: Path) -> 
     def client_of(cluster: Cluster) -> SlurmInMemory:
         return SlurmInMemory(error=SlurmUnreachable("no such cluster")) if cluster == gone else slurm
 
-    seen, problem = look(place, place.all(), client_of)
+    seen, problem = check(place, place.all(), client_of)
     assert ([one.state for one in seen], problem) == (["done", "unknown"], "no such cluster")
     assert [one.state for one in place.all()] == ["done", "open"]
 

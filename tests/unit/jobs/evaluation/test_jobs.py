@@ -9,8 +9,8 @@ import pytest
 from opsctl.core.account import account_and_host
 from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.core.timestamps import now
+from opsctl.jobs.background.errand_jobs import script_of
 from opsctl.jobs.background.records import Errand
-from opsctl.jobs.background.send import script_of
 from opsctl.jobs.evaluation.jobs import AskedEvaluation, ask_for, sbatch_options
 from opsctl.jobs.evaluation.records import Evaluated, append, read
 from opsctl.run.config.schema import EvaluationTable

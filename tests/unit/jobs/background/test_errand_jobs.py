@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
-from opsctl.jobs.background.send import TRIES, go_on, job_of, script_of, start
+from opsctl.jobs.background.errand_jobs import TRIES, script_of, start, start_next, tracked
+from opsctl.jobs.tracked_job import find
 from opsctl.run.config.schema import JobsTable
 from opsctl.slurm.cluster import Cluster
 from tests.unit.jobs.background.sent import a_place, an_errand
@@ -88,9 +89,9 @@ def test_the_same_words_in_another_folder_or_for_another_cluster_are_something_e
 
 def test_somebody_elses_comment_is_not_the_job_whose_answer_got_lost(tmp_path: Path) -> None:
     errand = an_errand(tmp_path)
-    assert job_of(errand, [a_job(7, errand.comment, user="mallory")]) is None
+    assert find(tracked(errand), [a_job(7, errand.comment, user="mallory")]) is None
     own = a_job(8, errand.comment)
-    assert job_of(errand, [a_job(7, errand.comment, user="mallory"), own]) == own
+    assert find(tracked(errand), [a_job(7, errand.comment, user="mallory"), own]) == own
 
 
 def test_the_next_job_is_on_record_before_slurm_is_asked_for_it(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_the_next_job_is_on_record_before_slurm_is_asked_for_it(tmp_path: Path) 
             assert len(known.jobs) == 2 and known.comment in script
             return super().submit(script)
 
-    assert len(go_on(place, Looks(), errand).jobs) == 2
+    assert len(start_next(place, Looks(), errand).jobs) == 2
 
 
 def test_it_is_on_record_before_slurm_is_asked_and_nothing_is_left_of_a_refused_one(tmp_path: Path) -> None:
@@ -152,11 +153,11 @@ def test_one_of_which_nobody_knows_stays_on_record(tmp_path: Path) -> None:
 def test_the_next_job_is_asked_for_again_only_where_slurm_has_not_got_it(tmp_path: Path) -> None:
     place, slurm = a_place(tmp_path), LosesAnswers()
     errand = start(place, slurm, an_errand(tmp_path))
-    errand = go_on(place, slurm, errand)
+    errand = start_next(place, slurm, errand)
     assert errand.last.job_id == 102
     assert len(slurm.scripts) == 2
     pauses: list[float] = []
     slurm.takes = False
     with pytest.raises(SlurmUnreachable):
-        go_on(place, slurm, errand, pauses.append)
+        start_next(place, slurm, errand, pauses.append)
     assert len(pauses) == TRIES - 1
