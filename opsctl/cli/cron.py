@@ -187,7 +187,7 @@ def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) 
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, show
     from opsctl.core.timestamps import iso
-    from opsctl.jobs.scheduler.starting import start_job
+    from opsctl.jobs.scheduler.job_runs import start_job
     from opsctl.run.state.scheduler import HOUR_S, read_chain
 
     cron = _cron(folder, cluster)
@@ -248,8 +248,7 @@ def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
     import time
 
     from opsctl.core.output import message
-    from opsctl.jobs.scheduler.clock import trusted_clock
-    from opsctl.jobs.scheduler.tick import Own, tick
+    from opsctl.jobs.scheduler.tick import Own, tick, trusted_clock
 
     job_id = os.environ.get("SLURM_JOB_ID", "")
     cron = _cron(folder, None, patient=True)

@@ -101,7 +101,7 @@ def settle(
     The queue is read before the records, so that a job that records its own end meanwhile is not judged. users: the
     owners, None for everybody. Raises SlurmError, and what `read_open` raises.
     """
-    queue, at = client.jobs(users=users), now()
+    at, queue = now(), client.jobs(users=users)
     jobs = read_open()
     answers = {key: Answer(find(job, queue)) for key, job in jobs.items()}
     gone = {key: job for key, job in jobs.items() if answers[key].job is None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from opsctl.core.account import account_name
@@ -13,8 +13,8 @@ from opsctl.core.files.state_files import locked
 from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler import crontabs
 from opsctl.jobs.scheduler.context import Cron
-from opsctl.jobs.scheduler.grid import covered_until, last_due
-from opsctl.jobs.scheduler.successors import QueuedTick, needed, ticks_of
+from opsctl.jobs.scheduler.grid import covered_until, last_due, next_dues
+from opsctl.jobs.tracked_job import TrackedJob, send
 from opsctl.run.render.scheduler import tick_script
 from opsctl.run.state.scheduler import (
     HOUR_S,
@@ -24,15 +24,66 @@ from opsctl.run.state.scheduler import (
     append_tick,
     beat_heart,
     heartbeat,
+    parse_cron_comment,
     read_chain,
     read_ticks,
     stopped,
     this_tick,
     write_chain,
 )
+from opsctl.slurm.job_match import Sent
+from opsctl.slurm.types import Job
 
 #: How long a start or a stop waits for another one, seconds.
 LOCK_WAIT_S = 60.0
+#: Due times that are queued ahead: of two, one may be cancelled, held or lost, and the other goes on.
+AHEAD = 2
+#: Ticks of one chain in the queue beyond which none is added, however many of them are held or cannot start.
+MOST_QUEUED = 8
+
+
+@dataclass(frozen=True)
+class QueuedTick:
+    """A tick in Slurm's queue."""
+
+    due: int
+    job: Job
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it comes by itself."""
+        return not (self.job.is_held or self.job.cannot_start)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What has to be done about the queue."""
+
+    submit: tuple[int, ...]  # due times
+    cancel: tuple[int, ...]  # job ids
+
+
+def ticks_of(jobs: Iterable[Job], token: str, user: str) -> list[QueuedTick]:
+    """The ticks of the chain `token` that are `user`'s, by due time: a comment is anybody's to write."""
+    found = []
+    for job in jobs:
+        comment = parse_cron_comment(job.comment)
+        if comment and comment.token == token and comment.due is not None and job.user == user:
+            found.append(QueuedTick(comment.due, job))
+    return sorted(found, key=lambda tick: (tick.due, tick.job.job_id))
+
+
+def needed(ticks: Iterable[QueuedTick], now_s: float, covered: int | None, period_s: int, own_job: int = 0) -> Needed:
+    """What has to be submitted so that the next AHEAD due times are queued, and which pending ones are over.
+
+    now_s: the moment for who asks, see `grid.moment_of`. covered: the last due time that a tick has claimed.
+    """
+    ticks = [tick for tick in ticks if tick.job.job_id != own_job]
+    coming = {tick.due for tick in ticks if tick.may_start}
+    missing = [due for due in next_dues(now_s, period_s, AHEAD) if due not in coming]
+    over = [tick.job.job_id for tick in ticks if tick.job.is_pending and covered is not None and tick.due <= covered]
+    room = max(0, MOST_QUEUED - (len(ticks) - len(over)))
+    return Needed(tuple(missing[:room]), tuple(over))
 
 
 @dataclass(frozen=True)
@@ -183,4 +234,5 @@ def _clear_away(cron: Cron, chain: CronChain, instead: str = "") -> tuple[str, .
 
 def _submit_tick(cron: Cron, token: str, period_s: int, due: int) -> int:
     comment = str(CronComment(token, "tick", str(due)))
-    return cron.client.submit(tick_script(cron.setting(token, period_s), due, comment))
+    script = tick_script(cron.setting(token, period_s), due, comment)
+    return send(cron.client, script, TrackedJob(Sent(comment, account_name()), now()))

@@ -11,17 +11,19 @@ from typing import TypeVar
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnreachable, file_problem
+from opsctl.core.files.heartbeats import file_servers_now_ns
 from opsctl.core.files.reserve import keep_ballast
 from opsctl.core.files.state_files import FULL_DISK, locked, remove
+from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler import crontabs
 from opsctl.jobs.scheduler.chain import cancel_ticks, queue_ahead
 from opsctl.jobs.scheduler.context import Cron, JobFile, job_files
 from opsctl.jobs.scheduler.grid import Claim, begins_day, claim_now, covered_until, dues_between, left_over, moment_of
-from opsctl.jobs.scheduler.settling import settle
-from opsctl.jobs.scheduler.starting import LOCK_WAIT_S, start_job
+from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, settle, start_job
 from opsctl.run.state.scheduler import (
     CronChain,
+    CronPaths,
     TickEvent,
     append_tick,
     beat_heart,
@@ -39,6 +41,9 @@ _QUEUE_LOCK_WAIT_S = 30.0
 RESERVE_BYTES = 256 << 10
 #: How often a tick asks again for its successors where Slurm does not answer; each time it is patient for minutes.
 _TRIES = 3
+#: Two clocks this far apart, in periods, and at least in seconds: one of them is wrong, and several hosts share the
+#: file server's. Up to there a tick merges or waits, which claims once made put right.
+_APART_PERIODS, _APART_S = 2, 600.0
 
 
 @dataclass(frozen=True)
@@ -218,3 +223,27 @@ def _noted(said: Ticked, what: str) -> Iterator[None]:
 
 def _words(error: Exception) -> str:
     return file_problem(error) if isinstance(error, OSError) else str(error)
+
+
+def trusted_clock(
+    paths: CronPaths, period_s: int, host_s: Callable[[], float], server_s: Callable[[], float | None] | None = None
+) -> Callable[[], float]:
+    """Seconds since the epoch by `host_s`, put right by the file server's clock where it is far from that.
+
+    A single node that is a year ahead would else claim a year's due times and take all nearer ticks out of the queue.
+    """
+    at, said = host_s(), server_s() if server_s else _file_server_s(paths)
+    apart_s = 0.0 if said is None else said - at
+    if abs(apart_s) <= max(_APART_S, _APART_PERIODS * period_s):
+        return host_s
+    return lambda: host_s() + apart_s
+
+
+def _file_server_s(paths: CronPaths) -> float | None:
+    """The file server's time; None where no file may be made."""
+    try:
+        with opened_folder(paths.folder, paths.state) as (folder, _):
+            said_ns = file_servers_now_ns(folder, paths.heartbeat)
+    except OSError:
+        return None
+    return None if said_ns is None else said_ns / 1e9

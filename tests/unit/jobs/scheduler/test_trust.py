@@ -11,8 +11,8 @@ import pytest
 
 from opsctl.core.errors import OpsctlError, RunFileError
 from opsctl.jobs.scheduler.context import Cron, job_files
+from opsctl.jobs.scheduler.job_runs import start_job
 from opsctl.jobs.scheduler.setup import prepare
-from opsctl.jobs.scheduler.starting import start_job
 from opsctl.run.config.schema import CronTable
 from opsctl.run.state.scheduler import CronPaths
 from opsctl.slurm.cluster import Cluster

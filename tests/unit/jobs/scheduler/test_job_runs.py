@@ -5,13 +5,18 @@ import pwd
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from opsctl.core.account import account_name
+from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler.context import job_files
+from opsctl.jobs.scheduler.job_runs import settle, start_job
 from opsctl.jobs.scheduler.setup import prepare
-from opsctl.jobs.scheduler.starting import start_job
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory, a_cron, add
+
+TOKEN = "70ce"
 
 
 @pytest.mark.parametrize(
@@ -60,3 +65,24 @@ def test_a_job_of_an_account_in_its_own_home_is_told_of_no_folders(tmp_path: Pat
     add(cron, "hourly/one")
     assert start_job(cron, job_files(cron.paths, False)[0], "abc", 3600).job_id
     assert "XDG_" not in slurm.scripts[0]
+
+
+@pytest.mark.parametrize(
+    ("shown", "state"),
+    [
+        ({}, "done"),
+        ({"name": "analysis"}, "lost"),
+        ({"work_dir": "/elsewhere"}, "lost"),
+        ({"user": "another"}, "lost"),
+        ({"comment": "opsctl cron=70ce run=another"}, "lost"),
+    ],
+)
+def test_only_the_end_of_the_runs_own_job_closes_it_as_done(tmp_path: Path, shown: dict[str, str], state: str) -> None:
+    slurm = SlurmInMemory()
+    cron = a_cron(tmp_path / "cron", slurm)
+    (cron.paths.hourly / "report.slurm").write_text("#!/bin/bash\n#SBATCH --chdir=/srv\ntrue\n")
+    started = start_job(cron, job_files(cron.paths, daily=False)[0], TOKEN, 3600)
+    own: dict[str, Any] = {"name": "cron-report", "work_dir": "/srv", "user": account_name(), "submitted_at": now()}
+    slurm.end(started.job_id, "COMPLETED", **{**own, **shown})
+    (run,) = settle(cron)
+    assert run.state == state

@@ -1,26 +1,41 @@
-"""Starting a job: on record before Slurm is asked, from the text that was read, never twice."""
+"""Runs of the scheduler's jobs: recorded before Slurm is asked, started once, and settled by Slurm's word."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from opsctl.core.account import account_name
-from opsctl.core.errors import OpsctlError, SlurmUnreachable
-from opsctl.core.files.state_files import locked, make_folder, remove, write_atomically
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import locked, make_folder, read_text, remove, write_atomically
 from opsctl.core.timestamps import now
+from opsctl.jobs import tracked_job
 from opsctl.jobs.scheduler.context import Cron, JobFile, text_of
 from opsctl.jobs.scheduler.directives import Directives, needs_internet, own_directives
 from opsctl.jobs.scheduler.grid import latest_claim
-from opsctl.run.render.scheduler import job_script
-from opsctl.run.state.scheduler import CronComment, CronRun, RunEvent, append_run, new_run_id, read_runs
+from opsctl.jobs.tracked_job import Absent, Answer, TrackedJob, Undecided, ended_state
+from opsctl.run.render.scheduler import job_script, name_and_folder
+from opsctl.run.state.scheduler import CronComment
+from opsctl.run.state.scheduler_runs import CronRun, RunEvent, RunState, append_run, new_run_id, read_runs
 from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.ends import slurms_word
+from opsctl.slurm.job_match import Sent, sent_about
+from opsctl.slurm.states import End
 
 #: Claims hold the lock for milliseconds; whoever hangs with it is waited for so long, seconds.
 LOCK_WAIT_S = 20.0
+#: After its limit a run that Slurm hides from us is given up.
+HIDDEN_FOR = timedelta(hours=1)
+_STATES: dict[End, RunState] = {
+    End.TIME_LIMIT: "timeout",
+    End.CANCELLED: "cancelled",
+    End.PREEMPTED: "cancelled",
+    End.NODE_FAILURE: "failed",
+    End.OUT_OF_MEMORY: "failed",
+}
 
 
 @dataclass(frozen=True)
@@ -63,15 +78,62 @@ def start_job(cron: Cron, file: JobFile, token: str, period_s: int, since: int =
     digest = digest_of(text)
     try:
         script = job_script(cron.setting(token, period_s), file.name, own_lines, comment, run, digest)
-        job_id = cron.client.submit(script)
-    except SlurmUnreachable as error:
-        return Started(file.name, run, problem=f"{file.name}: {error}")  # whether Slurm has it the next tick looks up
+        job_id = tracked_job.send(cron.client, script, TrackedJob(Sent(comment, asked.by), at))
+    except (Undecided, Absent) as error:
+        return Started(file.name, run, problem=f"{file.name}: {error}")  # the next tick settles it
     except OpsctlError as error:
         remove(paths.folder, paths.text(run))
         append_run(paths, ended(asked, "refused", now(), str(error)))
         return Started(file.name, run, problem=f"{file.name}: {error}")
     append_run(paths, RunEvent(event="queued", run=run, job=file.name, at=now(), job_id=job_id))
     return Started(file.name, run, job_id)
+
+
+def settle(cron: Cron) -> list[CronRun]:
+    """Close the runs that have ended without recording it, by Slurm's word; return the newest runs as they are then.
+
+    Raises SlurmError, OSError.
+    """
+    paths = cron.paths
+
+    def read_open() -> dict[str, CronRun]:
+        return {run.run: run for run in read_runs(paths) if run.is_open}
+
+    if not read_open():
+        return read_runs(paths)
+    known: dict[str, CronRun] = {}
+
+    def tracked() -> dict[str, TrackedJob]:
+        known.update(read_open())
+        return {name: _tracked(cron, run) for name, run in known.items()}
+
+    answers = tracked_job.settle(cron.client, tracked)
+    with locked(paths.folder, paths.lock, LOCK_WAIT_S, "close the runs that have ended"):
+        for name in read_open().keys() & known.keys():
+            event = _end(known[name], answers[name])
+            if event is not None:
+                append_run(paths, event)
+    return read_runs(paths)
+
+
+def _tracked(cron: Cron, run: CronRun) -> TrackedJob:
+    """Return the submission of a run. Its comment also has the token of a chain, which is not on its record."""
+    try:
+        text = read_text(cron.paths.folder, cron.paths.text(run.run)) or ""
+        name, folder = name_and_folder(run.job, own_directives(text))
+    except (OSError, OpsctlError):  # its program is gone
+        name = folder = ""
+    sent = Sent(f"opsctl run={run.run}", run.by, name, folder, *sent_about(run.asked_at))
+    until = (run.began_at or run.asked_at) + timedelta(seconds=run.limit_s) + HIDDEN_FOR
+    return TrackedJob(sent, run.asked_at, run.job_id, until)
+
+
+def _end(run: CronRun, answer: Answer) -> RunEvent | None:
+    """Return the event that closes a run; None where it may still run."""
+    if answer.end is not None:
+        word = slurms_word(answer.end)
+        return ended(run, ended_state(word, _STATES, "done", "failed"), now(), word.said, word.exit_code)
+    return ended(run, "lost", now(), answer.lost) if answer.lost else None
 
 
 def ended(

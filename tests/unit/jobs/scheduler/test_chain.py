@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from opsctl.jobs.scheduler.successors import MOST_QUEUED, needed, ticks_of
+from opsctl.jobs.scheduler.chain import MOST_QUEUED, needed, ticks_of
 from opsctl.slurm.types import Job
 
 NOW, PERIOD, TOKEN = 1_000_000.0, 100, "abcdef"
