@@ -10,7 +10,7 @@ import simpy
 
 from benchmarks.desk.log import moment
 from benchmarks.simulate.setting import Setting
-from opsctl.jobs.control.live_jobs import Seen
+from opsctl.jobs.control.live_jobs import LiveJobs
 from opsctl.jobs.control.refill import Upkeep, Word, braked, of_the_queue
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.state.chains import SUBMIT, Chain
@@ -93,7 +93,7 @@ class Queue:
             return None
         upkeep = Upkeep(self.setting.keep_queued, self.setting.tasks, self.setting.trains_s, None)
         jobs = self.jobs()
-        decision = of_the_queue(self.chains[-NEWEST:], attempts[-NEWEST:], Seen(jobs, jobs), upkeep)
+        decision = of_the_queue(self.chains[-NEWEST:], attempts[-NEWEST:], LiveJobs(jobs, jobs), upkeep)
         return None if decision.word is Word.STUCK else decision.arrays
 
     def _job(self, array: Array, job_id: int, task: str, state: State, elapsed_s: float) -> Job:

@@ -20,17 +20,17 @@ def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) 
     import msgspec
 
     from opsctl.core.output import message, print_json, show, show_text
-    from opsctl.jobs.control.difference import files_difference
     from opsctl.jobs.control.json_output import RenderedFiles
-    from opsctl.jobs.control.request import Wish, check
-    from opsctl.jobs.control.send_chain import preview
+    from opsctl.jobs.control.revise import files_difference
+    from opsctl.jobs.control.send_chain import ChainOptions, preview
+    from opsctl.jobs.control.submit import check
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.revisions import contents, newest
 
     loaded = load_run_file(locate_run_file(run))
-    asked = check(loaded, Wish(), files=False)
+    asked = check(loaded, ChainOptions(), files=False)
     for warning in asked.warnings:
         message(f"warning: {warning}")
     files = contents(asked.run)
@@ -44,7 +44,7 @@ def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) 
         else:
             show_text(text)
         return
-    everything = {"batch.sh": preview(asked.run, choose_cluster(cluster, loaded.paths), asked.wish), **files}
+    everything = {"batch.sh": preview(asked.run, choose_cluster(cluster, loaded.paths), asked.options), **files}
     if as_json:
         print_json("files", msgspec.convert(everything, RenderedFiles))
         return

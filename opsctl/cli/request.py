@@ -10,7 +10,7 @@ import click
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument, run_option
 
 if TYPE_CHECKING:
-    from opsctl.jobs.control.requests import Meant, Wish
+    from opsctl.jobs.control.requests import Meant, RequestOptions
     from opsctl.run.state.requests import Audited, PrintedRequest
     from opsctl.run.state.run_view import RunView
 
@@ -241,8 +241,8 @@ def _ask(action: str, given: dict[str, Any]) -> int:
     return _told(run, str(run_file), meant, request_id, given)
 
 
-def _wish(action: str, given: dict[str, Any]) -> Wish:
-    from opsctl.jobs.control.requests import Wish
+def _wish(action: str, given: dict[str, Any]) -> RequestOptions:
+    from opsctl.jobs.control.requests import RequestOptions
     from opsctl.run.state.requests import Action
     from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
@@ -251,7 +251,7 @@ def _wish(action: str, given: dict[str, Any]) -> Wish:
         within_s = None if within is None else parse_duration_s(within)
     except ValueError:
         raise click.UsageError(f"--within {within}: not {DURATION_RULE}") from None
-    return Wish(
+    return RequestOptions(
         action=Action(action),
         why=given["why"],
         job=given.get("job"),

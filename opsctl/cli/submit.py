@@ -45,7 +45,7 @@ def command(
 
     from opsctl.core.output import message, print_json, show, show_text
     from opsctl.jobs.control.json_output import PrintedChain, WouldSubmit
-    from opsctl.jobs.control.request import Wish
+    from opsctl.jobs.control.send_chain import ChainOptions
     from opsctl.jobs.control.submit import submit, submit_dry
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
@@ -53,9 +53,9 @@ def command(
 
     loaded = load_run_file(locate_run_file(run))
     where = cluster_to_submit_to(cluster, loaded.paths)
-    wish = Wish(array=array, after=after, begin=begin, exclude=exclude, nodes=nodes, arguments=rest())
+    options = ChainOptions(array=array, after=after, begin=begin, exclude=exclude, nodes=nodes, arguments=rest())
     if dry_run:
-        script, warnings = submit_dry(loaded, where, wish)
+        script, warnings = submit_dry(loaded, where, options)
         for warning in warnings:
             message(f"warning: {warning}")
         if as_json:
@@ -63,7 +63,7 @@ def command(
         else:
             show_text(script)
         return
-    done = submit(loaded, where, wish)
+    done = submit(loaded, where, options)
     if not quiet:
         for line in _story(done, loaded.file.run.name, run):
             message(line)

@@ -28,7 +28,7 @@ def show_stacks(
     from opsctl.core.output import message, print_json, printable, show_lines
     from opsctl.diagnosis.hangs.json_output import printed_stacks
     from opsctl.diagnosis.hangs.summary import screen
-    from opsctl.jobs.control.requests import Wish, prepare
+    from opsctl.jobs.control.requests import RequestOptions, prepare
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.requests import Action
 
@@ -37,7 +37,7 @@ def show_stacks(
     except OpsctlError:
         options = None
     asked = choose_cluster(cluster, run.paths)
-    meant = prepare(run.paths, run.table.name, options, asked, Wish(Action.STACKS, job=job))
+    meant = prepare(run.paths, run.table.name, options, asked, RequestOptions(Action.STACKS, job=job))
     attempt = _attempt(run, meant)
     if meant.request.owner == account_name():
         taken = _own(run, attempt, asked, native)

@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.core.errors import SlurmError
 from opsctl.core.shipped import templates_folder
-from opsctl.jobs.control.refusals import way_out
+from opsctl.jobs.control.send_chain import way_out
 from opsctl.local.cluster import lifecycle
 from opsctl.local.cluster.installation import Installation
 from opsctl.local.cluster.known_clusters import bloom

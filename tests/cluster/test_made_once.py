@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from opsctl.jobs.control.request import Wish
 from opsctl.jobs.control.revise import revise
+from opsctl.jobs.control.send_chain import ChainOptions
 from opsctl.jobs.control.submit import submit, submit_dry
 from opsctl.run.config.expansion import expand_file
 from opsctl.run.config.load import LoadedRun, load_run_file
@@ -26,7 +26,7 @@ from tests.cluster.conftest import RunningCluster
 from tests.tiny_run import write_checkpoint, write_run
 from trainer.recipe.options import parse
 
-TOMORROW = Wish(begin="now+1day")
+TOMORROW = ChainOptions(begin="now+1day")
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def test_a_command_makes_its_run_once(opsctl: Opsctl, command: str) -> None:
 def test_a_chain_of_its_own_kind_costs_one_parse_for_each_command_line(opsctl: Opsctl) -> None:
     run, arguments = run_of(opsctl), ("--log-interval", "5")
     with noted_calls() as calls:
-        submit(run, opsctl.cluster.cluster, Wish(begin="now+1day", arguments=arguments))
+        submit(run, opsctl.cluster.cluster, ChainOptions(begin="now+1day", arguments=arguments))
     published, chains = calls.command_lines
     assert (calls.expansions, chains) == (1, ((*published[0], *arguments), published[1]))
 
 
 def test_a_chain_on_other_nodes_is_of_the_same_expansion(opsctl: Opsctl) -> None:
-    wish = Wish(begin="now+1day", nodes=4, arguments=("--finetune",))
+    wish = ChainOptions(begin="now+1day", nodes=4, arguments=("--finetune",))
     with noted_calls() as calls:
         submit(run_of(opsctl), opsctl.cluster.cluster, wish)
     assert (calls.expansions, len(calls.command_lines)) == (1, len(set(calls.command_lines)))
@@ -105,7 +105,7 @@ def test_replacing_chains_parses_the_run_and_each_chains_arguments(opsctl: Opsct
     cluster = opsctl.cluster.cluster
     for after, rate in ((None, "1"), ("auto", "2"), ("auto", "2")):
         arguments = ("--log-interval", rate)
-        submit(run_of(opsctl), cluster, Wish(begin="now+1day", after=after, arguments=arguments))
+        submit(run_of(opsctl), cluster, ChainOptions(begin="now+1day", after=after, arguments=arguments))
     edited = run_of(opsctl, time="12:00")
     with noted_calls() as calls:
         revise(edited, cluster, resubmit=True)

@@ -13,7 +13,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import submit as submit_module
-from opsctl.jobs.control.request import Wish
+from opsctl.jobs.control.send_chain import ChainOptions
 from opsctl.run.config.load import LoadedRun, load_run_file
 from opsctl.slurm.cluster import Cluster
 from tests.cluster.commands import Opsctl, open_folder
@@ -158,7 +158,7 @@ def test_two_users_at_once_get_one_chain(opsctl: Opsctl, unix_user: Callable[...
     opsctl.submit()  # everything is imported, and the run's folders are the group's
     opsctl.ok("cancel")
     run = load_run_file(path, {})
-    submit_module.submit_dry(run, opsctl.cluster.cluster, Wish())  # import what is imported late
+    submit_module.submit_dry(run, opsctl.cluster.cluster, ChainOptions())  # import what is imported late
     children = [_submit_as(user, run, opsctl.cluster.cluster) for user in users]
     answers = [_answer_of(*child) for child in children]
     codes = sorted(code for code, _ in answers)
@@ -182,7 +182,7 @@ def _submit_as(user: str, run: LoadedRun, cluster: Cluster) -> tuple[int, int]:
         os.initgroups(user, entry.pw_gid)
         os.setgid(entry.pw_gid)
         os.setuid(entry.pw_uid)
-        said = str(submit_module.submit(run, cluster, Wish(begin="now+1day")).chain.chain)
+        said = str(submit_module.submit(run, cluster, ChainOptions(begin="now+1day")).chain.chain)
         code = 0
     except OpsctlError as error:
         code, said = error.exit_code, str(error)

@@ -36,12 +36,12 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
     refuse_a_copy(paths, f"cancel {name}")
     if dry_run or not paths.state.is_dir():
         client = client_for(cluster)
-        return _chosen(live_jobs.look(paths, cluster, client), name, queued_only)
+        return _chosen(live_jobs.snapshot(paths, cluster, client), name, queued_only)
     # Nobody may submit between the look and the cancelling.
     undone = "nothing was cancelled, for refill must find it on record; scancel still works"
     with explained_disk_errors(paths, undone), locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
-        chosen = _chosen(live_jobs.settle_and_look(paths, cluster, client), name, queued_only)
+        chosen = _chosen(live_jobs.settled(paths, cluster, client), name, queued_only)
         if chosen.jobs:
             # Before the jobs go: whoever finds the queue empty must find this too.
             record_cancel(paths, [job.display_id for job in chosen.jobs], queued_only)
@@ -49,14 +49,14 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
     return chosen
 
 
-def _chosen(seen: live_jobs.Seen, name: str, queued_only: bool) -> Cancelled:
+def _chosen(live: live_jobs.LiveJobs, name: str, queued_only: bool) -> Cancelled:
     me = account_name()
-    meant = [job for job in seen.live if job.state != State.COMPLETING and (job.is_pending or not queued_only)]
+    meant = [job for job in live.jobs if job.state != State.COMPLETING and (job.is_pending or not queued_only)]
     mine = tuple(job for job in meant if job.user == me)
     others = tuple(job for job in meant if job.user != me)
     if others and not mine:
         raise OpsctlError(f"{name}: {advice(others)}")
-    return Cancelled(mine, others, tuple(seen.unseen))
+    return Cancelled(mine, others, tuple(live.unseen))
 
 
 #: How a group member stops what is others'.

@@ -17,10 +17,13 @@ from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.published import further_chain, send_further
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import requests
-from opsctl.run.state.chains import REQUEST, record_cancel, recorded
-from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
-from opsctl.run.state.identity import refuse_a_copy, settled_identity
-from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Audited, Carrier, Outcome, Request, carrying
+from opsctl.run.state.cancels import record_cancel
+from opsctl.run.state.chains import REQUEST
+from opsctl.run.state.group_folder import LOCK_WAIT_S
+from opsctl.run.state.identity import refuse_a_copy
+from opsctl.run.state.own_jobs import recorded
+from opsctl.run.state.request_carrier import Carrier, carrying
+from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Audited, Outcome, Request
 from opsctl.slurm.arrays import one_at_a_time, tasks_of
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmControl
@@ -200,17 +203,13 @@ def _extend(request: Request, queue: Queue) -> Result:
     """One more array behind the last one, unless somebody has submitted one since it was asked."""
     paths = queue.paths
     further = further_chain(paths, None if request.tasks is None else one_at_a_time(f"1-{request.tasks}"))
-    with (
-        explained_disk_errors(paths),
-        locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {further.name}"),
-        settled_identity(paths),
-    ):
-        seen = live_jobs.settle_and_look(paths, queue.cluster, queue.client)
-        newer = sorted(set(overlap.live_arrays(seen.live)) - set(request.chains))
+    with live_jobs.run_lock(paths, f"submit {further.name}"):
+        live = live_jobs.settled(paths, queue.cluster, queue.client)
+        newer = sorted(set(overlap.live_arrays(live.jobs)) - set(request.chains))
         if newer:
             said = f"chain {', '.join(map(str, newer))} was submitted since it was asked"
             return Result(Outcome.TOO_LATE, f"{said}: ask again if it is to be one more")
-        done = send_further(further, queue.cluster, queue.client, seen, REQUEST)
+        done = send_further(further, queue.cluster, queue.client, live, REQUEST)
     behind = f" behind {', '.join(done.chain.after)}" if done.chain.after else ""
     submitted = ", ".join(f"{one.chain.chain} of tasks {one.chain.array}" for one in done.all)
     return Result(Outcome.DONE, f"submitted chain {submitted}{behind}")

@@ -1,54 +1,81 @@
-"""What of a run is in the queue now, and why nothing may be started beside it."""
+"""What of a run is live, and why nothing may be started beside it.
+
+The queue is one Slurm's, as it shows itself to one account; the lease is in the run's folder, whoever looks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.control import overlap
+from opsctl.core.files.state_files import locked
+from opsctl.jobs.control import overlap, send_chain
+from opsctl.run.attempts.close_lost import holds, may_be_of
 from opsctl.run.attempts.events import read as read_attempts
 from opsctl.run.attempts.hidden_jobs import Unseen, sees_others, unseen
-from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint
+from opsctl.run.attempts.lease_holder import attempt_of, over_by_slurm
+from opsctl.run.checkpoints.inventory import last_checkpoint
+from opsctl.run.checkpoints.progress import is_finished
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state import chains, kill_switch
-from opsctl.run.state.chains import recorded
+from opsctl.run.config.schema import RunFile
+from opsctl.run.state import chains, kill_switch, lease
 from opsctl.run.state.chosen_cluster import ClusterRecord, is_same_cluster, reached, read_record, record_of
-from opsctl.run.state.identity import before_the_move, bind, is_here, read_run_id
-from opsctl.run.state.revisions import newest_whole, slurm_part
+from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors, open_output
+from opsctl.run.state.identity import before_the_move, bind, is_here, read_run_id, settled_identity
+from opsctl.run.state.own_jobs import recorded
+from opsctl.run.state.revision import slurm_part
+from opsctl.run.state.revisions import newest_whole
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient, SlurmLooks
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
+from trainer.formats.attempt.lease import Holder
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One look at the queue."""
+class LiveJobs:
+    """A snapshot of the queue."""
 
-    queue: Sequence[Job]  # everybody's
-    live: Sequence[Job]  # the run's, whoever's they are
+    queue: Sequence[Job] = ()  # everybody's
+    jobs: Sequence[Job] = ()  # the run's, whoever's they are
     unseen: Sequence[Unseen] = ()  # others' chains that may be queued and are not shown here
 
 
-def settle_and_look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
-    """Look at the queue, and settle a submission that was cut off before. The caller holds the run's lock.
+@contextlib.contextmanager
+def run_lock(paths: RunPaths, what: str, file: RunFile | None = None) -> Iterator[tuple[str, ...]]:
+    """Hold the run's lock while what is queued of it changes; yield warnings about its folder.
 
-    Somebody else's stays open where his jobs are hidden. Raises SlurmUnreachable when the queue cannot be seen.
+    file: by which the output folder is made, or opened to its group; None: the folder stays as it is.
+    """
+    with explained_disk_errors(paths):
+        closed = open_output(paths, file.run.group) if file is not None else ()
+        with locked(paths.output, paths.lock, LOCK_WAIT_S, what), settled_identity(paths) as news:
+            yield (*closed, *news)
+
+
+def settled(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> LiveJobs:
+    """Return a snapshot, after settling a submission that was cut off before. The caller holds the run's lock.
+
+    Another user's submission stays open where their jobs are hidden. Raises SlurmUnreachable.
     """
     queue = client.jobs()
-    _find_lost_id(paths, queue)
+    if read_run_id(paths) is None:  # only the run's jobs still have it
+        found = chains.run_id_among(chains.read_chains(paths), queue)
+        if found is not None:
+            bind(paths, found)
     if not _cut_off(paths, queue, client):
-        chains.settle_submitting(paths, queue)
-    return _seen(paths, cluster, queue, client)
+        send_chain.settle(paths, queue)
+    return _live(paths, cluster, queue, client)
 
 
-def look(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> Seen:
-    """Look at the queue only: nothing is settled and no lock needed."""
-    return _seen(paths, cluster, client.jobs(), client)
+def snapshot(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> LiveJobs:
+    """Return a snapshot only: nothing is settled, and no lock is needed."""
+    return _live(paths, cluster, client.jobs(), client)
 
 
 def refuse_to_start(run: ExpandedRun) -> None:
@@ -96,6 +123,49 @@ def fixed_values(run: ExpandedRun) -> list[str]:
     return [*_published_values(run), *_other_output(run)]
 
 
+def what_to_wait_for(
+    paths: RunPaths, name: str, live: LiveJobs, cluster: Cluster, client: SlurmClient, after: str | None
+) -> tuple[str, ...]:
+    """What a new chain of run `name` depends on: what `overlap.what_to_wait_for` says, and the lease's holder.
+
+    Raises OpsctlError where it would, or might, run beside another job, UsageError for an `--after` that is no job.
+    """
+    found = _found(paths, name)
+    unmarked = _unmarked(paths, found.holder, live)
+    waits = overlap.what_to_wait_for((*live.jobs, *unmarked), after, name, live.unseen)
+    holder = found.holder
+    if holder is None or any(job.job_id == holder.job_id for job in (*live.jobs, *unmarked)):
+        return waits
+    attempt = attempt_of(holder, read_attempts(paths))
+    chain = attempt.array_job_id if attempt else None
+    here = record_of(cluster, client).name or ""
+    is_elsewhere = attempt is not None and not may_be_of(attempt, here)
+    if not is_elsewhere and any(one.array_job_id in (chain, holder.job_id) for one in live.unseen):
+        return waits
+    if over_by_slurm(holder, paths, client, live.queue, here):
+        return waits
+    if attempt is not None and is_elsewhere:
+        what = f"it is a job of cluster {attempt.cluster}: wait for its end, or cancel it there"
+    elif after == overlap.AUTO and holder.job_id is not None and not _is_anothers(holder, live):
+        return (*waits, str(holder.job_id))
+    else:
+        what = "wait for its end, or chain behind it with opsctl submit --after auto"
+    raise OpsctlError(f"{name} is being trained by {found.told()}, which the queue does not show here; {what}")
+
+
+def unseen_writer(paths: RunPaths, live: LiveJobs, cluster: Cluster, client: SlurmClient) -> str:
+    """Who trains the run as its lease says, where nothing in the queue shows it; empty where nobody does.
+
+    Raises OpsctlError where nobody can see that, SlurmUnreachable.
+    """
+    found = _found(paths, str(paths.output))
+    holder = found.holder
+    if holder is None or any(job.job_id == holder.job_id for job in (*live.jobs, *_unmarked(paths, holder, live))):
+        return ""
+    here = record_of(cluster, client).name or ""
+    return "" if over_by_slurm(holder, paths, client, live.queue, here) else found.told()
+
+
 def _published_values(run: ExpandedRun) -> list[str]:
     published = newest_whole(run.paths)
     if published is None:
@@ -113,14 +183,6 @@ def _other_output(run: ExpandedRun, only: Collection[int] | None = None) -> list
     return [] if all(is_here(chain.output or before, run.paths) for chain in meant) else ["[run] output"]
 
 
-def _find_lost_id(paths: RunPaths, queue: Sequence[Job]) -> None:
-    """Write the run's id anew, where only its jobs still have it."""
-    if read_run_id(paths) is None:
-        found = chains.run_id_among(chains.read_chains(paths), queue)
-        if found is not None:
-            bind(paths, found)
-
-
 def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> ClusterRecord | None:
     """The cluster the run was submitted to before, when that is another one which still exists."""
     remembered = read_record(paths)
@@ -131,9 +193,9 @@ def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> Clu
     return None if is_same_cluster(remembered, record_of(cluster, client)) else remembered
 
 
-def _seen(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmLooks) -> Seen:
+def _live(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmLooks) -> LiveJobs:
     hidden = unseen(recorded(paths).chains, lambda: read_attempts(paths), queue, client)
-    return Seen(queue, _of_run(paths, cluster, client, queue), (*_cut_off(paths, queue, client), *hidden))
+    return LiveJobs(queue, _of_run(paths, cluster, client, queue), (*_cut_off(paths, queue, client), *hidden))
 
 
 def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmLooks) -> list[Unseen]:
@@ -155,3 +217,29 @@ def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmLooks, queue: Sequen
                 "cancel it there, or go on there without --cluster and with no other SLURM_CONF exported"
             )
     return known.own(queue)
+
+
+def _found(paths: RunPaths, name: str) -> lease.Seen:
+    """The lease; free where its holder is silent: the task that comes to train settles that."""
+    try:
+        found = lease.look(paths)
+    except OSError as error:
+        where = error.filename or paths.lease
+        raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; fix that first") from None
+    return lease.Seen() if found.is_silent else found
+
+
+def _is_anothers(holder: Holder, live: LiveJobs) -> bool:
+    """Whether another job has the holder's id by now, as after the controller lost its state."""
+    return any(holder.job_id in (job.job_id, job.array_job_id) for job in live.queue)
+
+
+def _unmarked(paths: RunPaths, holder: Holder | None, live: LiveJobs) -> tuple[Job, ...]:
+    """The holder's jobs in the queue that nothing else shows to be the run's, as after its id was lost."""
+    attempt = attempt_of(holder, read_attempts(paths)) if holder is not None else None
+    if holder is None or attempt is None:
+        return ()
+    known = recorded(paths)
+    own = (job for job in live.queue if job.job_id == holder.job_id and job.user == holder.user)
+    array = next((job.array_job_id for job in own if holds(attempt, job, known)), None)
+    return tuple(job for job in live.queue if job.array_job_id == array and job not in live.jobs)

@@ -9,19 +9,16 @@ from dataclasses import dataclass, replace
 
 from opsctl.core.account import membership_problem
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.state_files import locked
-from opsctl.jobs.control import live_jobs, other_writers, overlap
-from opsctl.jobs.control.request import Wish
-from opsctl.jobs.control.send_chain import Submitted, send
+from opsctl.jobs.control import live_jobs, overlap
+from opsctl.jobs.control.send_chain import ChainOptions, Submitted, send
 from opsctl.run.checkpoints.resumption import resumption_problem
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.chains import REQUEST, Chain, read_chains
-from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
-from opsctl.run.state.identity import is_here, settled_identity
-from opsctl.run.state.revisions import Revision, to_send_again
+from opsctl.run.state.chains import Chain, read_chains
+from opsctl.run.state.identity import is_here
+from opsctl.run.state.revision import Revision
+from opsctl.run.state.revisions import to_send_again
 from opsctl.slurm.arrays import one_at_a_time
-from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from trainer.formats.checkpoint.starting import parse_to_start
@@ -44,42 +41,20 @@ class Further:
         """The run's name, as published."""
         return self.revision.file.run.name
 
-    def wish(self) -> Wish:
-        """What it asks for. The revision's own nodes are no wish."""
-        asked = None if self.run.nodes == self.revision.file.slurm.nodes else self.run.nodes
-        return Wish(array=self.array, after=overlap.AUTO, exclude=self.exclude, nodes=asked)
-
-
-def submit_published(
-    paths: RunPaths,
-    cluster: Cluster,
-    how: str = REQUEST,
-    array: str | None = None,
-    client: SlurmClient | None = None,
-) -> Submitted:
-    """Submit a further chain of the newest published revision, behind everything of the run that is live.
-
-    how: what submits it, a word of `records.chains`. array: its tasks, None: as many as the last chain that a person
-    submitted. Nodes and excluded nodes are the last chain's; one-off arguments and begin were that chain's alone.
-
-    Raises OpsctlError when the run was never submitted, is finished, stopped by its kill switch, or trained by somebody
-    whom the queue does not show; when the revision is damaged, or only the run's owner may submit it; UsageError for an
-    array that cannot be; SlurmError with Slurm's refusal, SlurmUnreachable when it does not answer.
-    """
-    further = further_chain(paths, array)
-    name = further.name
-    with (
-        explained_disk_errors(paths),
-        locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"),
-        settled_identity(paths) as news,
-    ):
-        client = client or client_for(cluster)
-        done = send_further(further, cluster, client, live_jobs.settle_and_look(paths, cluster, client), how)
-    return replace(done, warnings=(*news, *done.warnings))
+    def options(self) -> ChainOptions:
+        """What it is submitted with. The revision's own nodes are no option."""
+        nodes = None if self.run.nodes == self.revision.file.slurm.nodes else self.run.nodes
+        return ChainOptions(array=self.array, after=overlap.AUTO, exclude=self.exclude, nodes=nodes)
 
 
 def further_chain(paths: RunPaths, array: str | None = None) -> Further:
-    """What a further chain of the run at `paths` would be. Asks no Slurm; raises as `submit_published`."""
+    """Return what a further chain of the run at `paths` would be: the newest published revision. Asks no Slurm.
+
+    array: its tasks; None: as many as the last chain that a person submitted. Nodes and excluded nodes are the last
+    chain's; its one-off arguments and begin were for that chain alone. Raises OpsctlError when the run was never
+    submitted, when the revision is damaged, or only the run's owner may submit it; UsageError for an array that cannot
+    be.
+    """
     chains = read_chains(paths)
     if not chains:
         raise OpsctlError(f"{paths.output}: nothing of it was ever submitted: opsctl submit does that first")
@@ -100,18 +75,22 @@ def further_chain(paths: RunPaths, array: str | None = None) -> Further:
 
 
 def send_further(
-    further: Further, cluster: Cluster, client: SlurmClient, seen: live_jobs.Seen, how: str, ahead: tuple[str, ...] = ()
+    further: Further,
+    cluster: Cluster,
+    client: SlurmClient,
+    live: live_jobs.LiveJobs,
+    how: str,
+    ahead: tuple[str, ...] = (),
 ) -> Submitted:
-    """Submit it behind all that `seen` has of the run, and behind the arrays `ahead`, which that look cannot have.
+    """Submit it behind all that `live` has of the run, and behind the arrays `ahead`, which are newer than that.
 
-    The caller holds the run's lock since that look. Raises as `submit_published`.
+    The caller holds the run's lock since that snapshot. Raises OpsctlError when the run is finished, stopped by its
+    kill switch, or trained by a job that the queue does not show; SlurmError.
     """
-    paths = further.run.paths
     live_jobs.refuse_to_start(further.run)
-    waits = other_writers.what_to_wait_for(paths, further.name, seen, cluster, client, overlap.AUTO)
-    done = send(further.run, cluster, client, further.wish(), (*waits, *ahead), how, further.revision)
-    warnings = overlap.warn_of_waiting_unseen(seen.unseen)
-    return replace(done, warnings=(*done.warnings, *warnings))
+    waits = live_jobs.what_to_wait_for(further.run.paths, further.name, live, cluster, client, overlap.AUTO)
+    done = send(further.run, cluster, client, further.options(), (*waits, *ahead), how, further.revision)
+    return replace(done, warnings=(*done.warnings, *overlap.warn_of_waiting_unseen(live.unseen)))
 
 
 def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> ExpandedRun:

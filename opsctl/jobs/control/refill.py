@@ -13,9 +13,8 @@ from enum import StrEnum
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.state_files import locked
 from opsctl.core.timestamps import iso
-from opsctl.jobs.control import live_jobs, other_writers, overlap
+from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.published import Further, further_chain, send_further
 from opsctl.jobs.control.send_chain import Submitted
 from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
@@ -29,9 +28,9 @@ from opsctl.run.config.schema import SlurmTable
 from opsctl.run.logs.measurements import recent, training_left_s
 from opsctl.run.logs.records import Measured
 from opsctl.run.state import kill_switch
-from opsctl.run.state.chains import REFILL, Cancel, Chain, last_word, read_cancels, read_chains, resting
-from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors
-from opsctl.run.state.identity import refuse_a_copy, settled_identity
+from opsctl.run.state.cancels import Cancel, read_cancels, resting
+from opsctl.run.state.chains import REFILL, Chain, last_word, read_chains
+from opsctl.run.state.identity import refuse_a_copy
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.revisions import OwnersAlone
 from opsctl.slurm.arrays import count_tasks
@@ -108,15 +107,11 @@ def refill(paths: RunPaths, cluster: Cluster, client: SlurmLooks, dry_run: bool 
     """
     refuse_a_copy(paths, "refill")
     files = read_files(paths)
-    decision = rests(files) or decide(files, live_jobs.look(paths, cluster, client))
+    decision = rests(files) or decide(files, live_jobs.snapshot(paths, cluster, client))
     whose = files.chains[-1].user if files.chains else ""
     if decision.word is not Word.MISSING or dry_run:
         return Refilled(decision, (), whose)
-    with (
-        explained_disk_errors(paths),
-        locked(paths.output, paths.lock, LOCK_WAIT_S, "refill"),
-        settled_identity(paths),
-    ):
+    with live_jobs.run_lock(paths, "refill"):
         return _refilled(paths, cluster)
 
 
@@ -126,20 +121,20 @@ def _refilled(paths: RunPaths, cluster: Cluster) -> Refilled:
 
     client = client_for(cluster)
     files = read_files(paths)
-    seen = live_jobs.settle_and_look(paths, cluster, client)
+    live = live_jobs.settled(paths, cluster, client)
     if len(read_chains(paths)) != len(files.chains):  # one that was cut off is on record now
         files = read_files(paths)
-    decision = decide(files, seen)
+    decision = decide(files, live)
     whose = files.chains[-1].user if files.chains else ""
     if decision.word is not Word.MISSING or files.further is None:
         return Refilled(decision, (), whose)
-    if trains := other_writers.unseen_writer(paths, seen, cluster, client):
+    if trains := live_jobs.unseen_writer(paths, live, cluster, client):
         return Refilled(Decision(Word.STUCK, f"{trains} trains it, which the queue does not show here"), (), whose)
     done: list[Submitted] = []
     while len(done) < decision.arrays:
         ahead = tuple(str(one.chain.chain) for one in done)
         try:
-            done += send_further(files.further, cluster, client, seen, REFILL, ahead).all
+            done += send_further(files.further, cluster, client, live, REFILL, ahead).all
         except OpsctlError as error:
             if not done:
                 raise
@@ -202,36 +197,36 @@ def braked(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> Decision | N
     return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
 
 
-def decide(files: Files, seen: live_jobs.Seen) -> Decision:
+def decide(files: Files, live: live_jobs.LiveJobs) -> Decision:
     """What is to be done, from the run's files and one look at the queue. Pure."""
     found, further = rests(files), files.further
     if found is not None or further is None:
         return found or Decision(Word.STUCK, f"not refilled: {files.problem}")
     slurm, keep = further.revision.file.slurm, further.revision.file.array.keep_queued
     upkeep = Upkeep(keep, count_tasks(further.array), per_task_s(slurm), _left_s(files, further))
-    return of_the_queue(files.chains, files.attempts, seen, upkeep)
+    return of_the_queue(files.chains, files.attempts, live, upkeep)
 
 
 def of_the_queue(
-    chains: Sequence[Chain], attempts: Sequence[Attempt], seen: live_jobs.Seen, upkeep: Upkeep
+    chains: Sequence[Chain], attempts: Sequence[Attempt], live: live_jobs.LiveJobs, upkeep: Upkeep
 ) -> Decision:
     """What is to be done about the queue of a run that nothing keeps from going on. Pure."""
-    if seen.unseen:
-        said = f"not refilled: {CANNOT_SEE}, and {describe_unseen(seen.unseen)} may be queued or running"
+    if live.unseen:
+        said = f"not refilled: {CANNOT_SEE}, and {describe_unseen(live.unseen)} may be queued or running"
         return Decision(Word.STUCK, said)
-    stuck = [job for job in seen.live if job.is_held or job.cannot_start]
+    stuck = [job for job in live.jobs if job.is_held or job.cannot_start]
     if stuck:
         return Decision(Word.STUCK, f"not refilled: {_why_stuck(stuck)}")
-    in_vain, keep = refilled_in_vain(chains, attempts, seen.live), upkeep.keep_queued
+    in_vain, keep = refilled_in_vain(chains, attempts, live.jobs), upkeep.keep_queued
     # As many as are kept may have been taken out of the queue at once, before any of them began.
     if len(in_vain) >= BRAKE_ATTEMPTS + keep:
         shown = ", ".join(str(one.chain) for one in in_vain)
         said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
         return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")
-    missing = arrays_missing(seen.live, keep, upkeep.left_s, upkeep.per_task_s, upkeep.tasks)
-    queued = len(arrays_behind(seen.live))
+    missing = arrays_missing(live.jobs, keep, upkeep.left_s, upkeep.per_task_s, upkeep.tasks)
+    queued = len(arrays_behind(live.jobs))
     if missing:
-        there = f"{_arrays(queued)} queued behind the live one" if seen.live else "nothing in the queue"
+        there = f"{_arrays(queued)} queued behind the live one" if live.jobs else "nothing in the queue"
         return Decision(Word.MISSING, there, missing)
     enough = "" if queued >= keep else ", enough for what is left of the training"
     return Decision(Word.ENOUGH, f"{_arrays(queued)} queued{enough}, nothing to do")

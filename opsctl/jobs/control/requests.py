@@ -37,7 +37,7 @@ _POLL_S = 0.3
 
 
 @dataclass(frozen=True)
-class Wish:
+class RequestOptions:
     """What somebody types."""
 
     action: Action
@@ -66,34 +66,34 @@ class Meant:
     answers: str = ""  # that job; empty: nothing of the owner's runs
 
 
-def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluster, wish: Wish) -> Meant:
-    """The request for `wish`. Raises OpsctlError for what cannot be; nothing is written."""
-    refuse_a_copy(paths, f"ask for {wish.action}")
+def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluster, asked: RequestOptions) -> Meant:
+    """The request for `asked`. Raises OpsctlError for what cannot be; nothing is written."""
+    refuse_a_copy(paths, f"ask for {asked.action}")
     refuse_strangers(paths)
-    _refuse_numbers(wish)
+    _refuse_numbers(asked)
     look = _look(paths, cluster)
     checkpoint = last_checkpoint(paths.checkpoints)
     is_over = options is not None and checkpoint is not None and is_finished(options, checkpoint)
-    if is_over and (wish.action == Action.EXTEND_CHAIN or not look.live):
-        raise OpsctlError(f"{name} is finished: there is nothing to {wish.action}")
-    return resolve(name, wish, look)
+    if is_over and (asked.action == Action.EXTEND_CHAIN or not look.live):
+        raise OpsctlError(f"{name} is finished: there is nothing to {asked.action}")
+    return resolve(name, asked, look)
 
 
-def resolve(name: str, wish: Wish, look: Look) -> Meant:
-    """Which job, or whose queue, `wish` means. Pure. Raises OpsctlError where there is none, or several."""
+def resolve(name: str, asked: RequestOptions, look: Look) -> Meant:
+    """Which job, or whose queue, `asked` means. Pure. Raises OpsctlError where there is none, or several."""
     host = socket.gethostname()
     said = Request(
-        action=wish.action,
-        why=in_a_line(wish.why),
+        action=asked.action,
+        why=in_a_line(asked.why),
         host=host,
-        tasks=wish.tasks,
-        within_s=wish.within_s,
-        queued_too=wish.queued_too,
+        tasks=asked.tasks,
+        within_s=asked.within_s,
+        queued_too=asked.queued_too,
     )
     if look.live is None:
-        return _by_record(name, said, look, wish.job)
-    if wish.action in OF_A_JOB:
-        return _one_job(name, said, look.live, look, wish.job)
+        return _by_record(name, said, look, asked.job)
+    if asked.action in OF_A_JOB:
+        return _one_job(name, said, look.live, look, asked.job)
     return _queue(name, said, look.live)
 
 
@@ -129,9 +129,9 @@ def refuse_strangers(paths: RunPaths) -> None:
     raise OpsctlError(f"{account_name()} does not share this run of {whose}'s; {way_in(paths.output)}")
 
 
-def _refuse_numbers(wish: Wish) -> None:
-    if wish.tasks is not None and not 1 <= wish.tasks <= MOST_TASKS:
-        raise OpsctlError(f"a chain is extended by 1 to {MOST_TASKS} tasks, not {wish.tasks}")
+def _refuse_numbers(asked: RequestOptions) -> None:
+    if asked.tasks is not None and not 1 <= asked.tasks <= MOST_TASKS:
+        raise OpsctlError(f"a chain is extended by 1 to {MOST_TASKS} tasks, not {asked.tasks}")
 
 
 def _look(paths: RunPaths, cluster: Cluster) -> Look:
@@ -144,12 +144,12 @@ def _look(paths: RunPaths, cluster: Cluster) -> Look:
     trains = attempt_of(holder, attempts) if holder else None
     trains = trains if trains and trains.is_open else None
     try:
-        seen = live_jobs.look(paths, cluster, client_for(cluster))
+        seen = live_jobs.snapshot(paths, cluster, client_for(cluster))
     except SlurmUnreachable as error:
         return Look(None, str(error), trains, attempts)
-    if seen.unseen and not seen.live:
+    if seen.unseen and not seen.jobs:
         return Look(None, CANNOT_SEE, trains, attempts)
-    return Look(seen.live, "", trains, attempts)
+    return Look(seen.jobs, "", trains, attempts)
 
 
 def _by_record(name: str, said: Request, look: Look, job: str | None) -> Meant:

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmError
-from opsctl.core.files.state_files import locked
-from opsctl.jobs.control import live_jobs, other_writers, overlap
-from opsctl.jobs.control.difference import files_difference
-from opsctl.jobs.control.request import Wish, check
-from opsctl.jobs.control.send_chain import Submitted, send
+from opsctl.jobs.control import live_jobs, overlap
+from opsctl.jobs.control.send_chain import ChainOptions, Submitted, send
+from opsctl.jobs.control.submit import changes_of, check
 from opsctl.run.checkpoints.resumption import layout_change
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
-from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.state import chains
 from opsctl.run.state.chains import Chain
-from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors, open_output
-from opsctl.run.state.identity import settled_identity
-from opsctl.run.state.rehearsals import never_rehearsed
-from opsctl.run.state.revisions import (
-    Revision,
-    changed_values,
-    contents,
-    digest_of,
-    newest,
-    publish,
-    refuse_to_publish,
-    withdraw,
-)
+from opsctl.run.state.revision import Revision, digest_of
+from opsctl.run.state.revisions import changed_values, contents, newest, publish, refuse_to_publish, withdraw
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -66,57 +53,48 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     Raises OpsctlError when queued tasks have fixed what changed and `resubmit` is not given, or when they are somebody
     else's to replace. Slurm is asked only when what it fixes has changed.
     """
-    asked = check(loaded, Wish())
-    run = asked.run
-    warnings = (
-        *asked.warnings,
-        *changes_since_last(run, is_for_own_job=resubmit),
-        *never_rehearsed(run.file, run.paths),
-    )
+    checked = check(loaded, ChainOptions())
+    run = checked.run
+    warnings = (*checked.warnings, *changes_of(run, is_for_own_job=resubmit))
     refuse_to_publish(run)
     before = newest(run.paths)
     if before is not None and before.damage:
         warnings = (*warnings, before.damage)
     if dry_run:
         return _planned(run, cluster, resubmit, warnings)
-    with explained_disk_errors(run.paths):
-        closed = open_output(run.paths, run.file.run.group)
-        with (
-            locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"),
-            settled_identity(run.paths) as news,
-        ):
-            return _done(run, cluster, resubmit, (*warnings, *closed, *news))
+    with live_jobs.run_lock(run.paths, f"revise {run.file.run.name}", run.file) as opened:
+        return _publish(run, cluster, resubmit, (*warnings, *opened))
 
 
 def _planned(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
-    before, values, difference = _look(run)
+    before, values, difference = _compare(run)
     fixed = live_jobs.fixed_values(run)
-    seen = live_jobs.look(run.paths, cluster, client_for(cluster)) if fixed else live_jobs.Seen((), ())
-    to_replace = _chains_to_replace(run, seen.live, resubmit)
+    live = live_jobs.snapshot(run.paths, cluster, client_for(cluster)) if fixed else live_jobs.LiveJobs()
+    to_replace = _chains_to_replace(run, live.jobs, resubmit)
     replaced = tuple((chain.chain, None) for chain, _ in to_replace)
-    warned = (*warnings, *overlap.warn_of_what_is_fixed_unseen(seen.unseen, fixed))
-    return Revised(before, None, values, difference, replaced, warned)
+    warnings += tuple(overlap.warn_of_what_is_fixed_unseen(live.unseen, fixed))
+    return Revised(before, None, values, difference, replaced, warnings)
 
 
-def _done(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
-    before, values, difference = _look(run)
+def _publish(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
+    before, values, difference = _compare(run)
     fixed = live_jobs.fixed_values(run)
-    if not fixed:
-        return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
-    client = client_for(cluster)
-    seen = live_jobs.settle_and_look(run.paths, cluster, client)
-    warnings += tuple(overlap.warn_of_what_is_fixed_unseen(seen.unseen, fixed))
-    to_replace = _chains_to_replace(run, seen.live, resubmit)
-    if not to_replace:
-        return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
-    live_jobs.refuse_to_start(run)
-    name = run.file.run.name
-    behind = other_writers.what_to_wait_for(run.paths, name, seen, cluster, client, overlap.AUTO)
-    replaced = _replace(run, cluster, client, list(behind), to_replace)
-    return Revised(before, replaced[-1][1].revision, values, difference, tuple(replaced), warnings)
+    replaced: list[tuple[int, Submitted]] = []
+    if fixed:
+        client = client_for(cluster)
+        live = live_jobs.settled(run.paths, cluster, client)
+        warnings += tuple(overlap.warn_of_what_is_fixed_unseen(live.unseen, fixed))
+        to_replace = _chains_to_replace(run, live.jobs, resubmit)
+        if to_replace:
+            live_jobs.refuse_to_start(run)
+            name = run.file.run.name
+            behind = live_jobs.what_to_wait_for(run.paths, name, live, cluster, client, overlap.AUTO)
+            replaced = _replace(run, cluster, client, list(behind), to_replace)
+    revision = replaced[-1][1].revision if replaced else publish(run, note="revise")
+    return Revised(before, revision, values, difference, tuple(replaced), warnings)
 
 
-def _look(run: ExpandedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]], str]:
+def _compare(run: ExpandedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]], str]:
     before = newest(run.paths)
     files = contents(run)
     if before is None or before.damage:
@@ -173,7 +151,7 @@ def _replace(
     replaced: list[tuple[int, Submitted]] = []
     with ExitStack() as taken_back:
         for chain, job in to_replace:
-            wish = Wish(
+            options = ChainOptions(
                 array=job.array_task or chain.array,
                 begin=chain.begin if job.reason == Reason.BEGIN_TIME else None,
                 exclude=chain.exclude,
@@ -181,7 +159,7 @@ def _replace(
                 arguments=chain.arguments,
                 hold=job.is_held,
             )
-            done = send(run, cluster, client, wish, tuple(behind), chains.REVISE)
+            done = send(run, cluster, client, options, tuple(behind), chains.REVISE)
             if done.is_new_revision:
                 taken_back.callback(withdraw, done.revision)
             taken_back.callback(client.cancel, [one.chain.chain for one in done.all])
@@ -198,3 +176,25 @@ def _replace(
             f"nothing runs side by side, but type: scancel --state=PENDING {' '.join(map(str, old))}"
         ) from None
     return replaced
+
+
+def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:
+    """Unified differences, file by file, from the published revision to `files`; empty when there are none.
+
+    Raises OpsctlError for a damaged revision.
+    """
+    pieces: list[str] = []
+    for name, text in files.items():
+        before = _text(published, name)
+        if before != text:
+            label = f"{published.name}/{name}" if published else "/dev/null"
+            pieces += difflib.unified_diff(before.splitlines(True), text.splitlines(True), label, f"run file/{name}")
+    return "".join(pieces)
+
+
+def _text(published: Revision | None, name: str) -> str:
+    if published is None:
+        return ""
+    if published.damage:
+        raise OpsctlError(published.damage)
+    return published.texts.get(name, "")

@@ -1,23 +1,23 @@
-"""Handing a chain to Slurm so that it is either taken and on record, or refused and nothing is left of it."""
+"""Submit a chain so that Slurm has it and it is on record, or nothing of it is left."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from opsctl.core.account import account_home, account_name
-from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
+from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnasked
 from opsctl.core.files.state_files import make_folder, read_text, room_kept, write_back, write_state
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.nodes.exclusion import Wanted, keep
-from opsctl.jobs.control.refusals import way_out
-from opsctl.jobs.control.request import Wish
+from opsctl.jobs import tracked_job
+from opsctl.jobs.tracked_job import Absent, TrackedJob, Undecided
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.render.batch import ChainRequest, batch_script
@@ -30,10 +30,49 @@ from opsctl.run.state.revisions import Revision, newest, publish, withdraw
 from opsctl.slurm.arrays import largest_task, split_array
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.job_match import Sent
+from opsctl.slurm.types import Job
 
 ID_BEFORE_FIRST_SUBMIT = "made-at-first-submit"
 TOKEN_OF_A_PREVIEW = "made-at-submit"
 ROOM_BYTES = 32 * 1024
+_ONCE_IT_ANSWERS = "opsctl submit again: that refuses if the chain is there"
+#: (part of Slurm's message, advice); the first that fits counts, so the longer ones come before the words in them.
+_ADVICE = (
+    ("federation", "submit on a cluster that is in none, or ask the site to take this one out"),
+    (
+        "violates accounting",
+        "ask for less in [slurm] nodes and time, or another qos (sacctmgr show qos shows the limits)",
+    ),
+    ("invalid account", "correct [slurm] account in the run file (sacctmgr show associations user=$USER lists yours)"),
+    ("qos", "correct [slurm] qos in the run file (sacctmgr show qos lists them)"),
+    ("partition", "correct [slurm] partition in the run file (sinfo -s lists them)"),
+    ("feature", "correct [slurm] constraint in the run file (sinfo -o '%P %f' lists them)"),
+    ("reservation", "correct [slurm] reservation in the run file (scontrol show reservation lists them)"),
+    ("time limit", "correct [slurm] time in the run file (sinfo -s shows each partition's limit)"),
+    ("node configuration", "correct [slurm] nodes, gpus_per_node and gpu_type in the run file (sinfo -o '%P %D %G')"),
+    ("node count", "correct [slurm] nodes in the run file, or --nodes"),
+    ("gres", "correct [slurm] gpus_per_node and gpu_type in the run file (sinfo -o '%P %G')"),
+    ("tres", "correct [slurm] gpus_per_node and gpu_type in the run file (sinfo -o '%P %G')"),
+    ("node name", "correct [slurm] exclude in the run file, or --exclude"),
+    ("dependency", "correct --after"),
+    ("begin", "correct --begin"),
+    ("array", "correct --array, or [array] tasks in the run file"),
+    ("account", "correct [slurm] account in the run file (sacctmgr show associations user=$USER lists yours)"),
+)
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """What a chain is submitted with."""
+
+    array: str | None = None  # None: the run file's
+    after: str | None = None  # "auto" or a job id
+    begin: str | None = None
+    exclude: str | None = None
+    nodes: int | None = None
+    arguments: tuple[str, ...] = ()
+    hold: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,31 +95,54 @@ def send(
     run: ExpandedRun,
     cluster: Cluster,
     client: SlurmClient,
-    wish: Wish,
+    options: ChainOptions,
     after: tuple[str, ...],
     how: str,
     published: Revision | None = None,
 ) -> Submitted:
-    """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock.
+    """Publish, sbatch, record. If Slurm refuses, all of it is taken back. The caller holds the run's lock.
 
-    how: what submits it, a word of `records.chains`. published: the revision that `run` was read from, so that there is
-    nothing to publish. What nodes to stay off is judged anew. An array of more tasks than this Slurm takes becomes
-    several, each behind all before it; where Slurm takes the first ones only, OpsctlError names those.
+    how: what submits it, a word of `run.state.chains`. published: the revision that `run` was read from, so that there
+    is nothing to publish. An array of more tasks than this Slurm takes becomes several, each behind all before it;
+    where Slurm takes the first ones only, OpsctlError names those.
     """
-    array = wish.array or ""
-    first, *rest = pieces(client, array)
-    asked = array if rest else ""
-    done = [_send_array(run, cluster, client, replace(wish, array=first), after, how, published, asked)]
-    for piece in rest:
+    arrays = pieces(client, options.array or "")
+    asked = options.array or "" if len(arrays) > 1 else ""
+    done: list[Submitted] = []
+    for array in arrays:
         ahead = (*after, *(str(one.chain.chain) for one in done))
-        further = replace(wish, array=piece)
+        revision = done[0].revision if done else published
+        piece = replace(options, array=array)
         try:
-            done.append(_send_array(run, cluster, client, further, ahead, how, done[0].revision, asked))
+            done.append(_send_array(run, cluster, client, piece, ahead, how, revision, asked))
         except OpsctlError as error:
+            if not done:
+                raise
             there = ", ".join(str(one.chain.chain) for one in done)
-            said = f"submitted {there}, {len(done)} of {1 + len(rest)} arrays"
-            raise type(error)(f"{said}; then no more: {error}") from None
+            raise type(error)(
+                f"submitted {there}, {len(done)} of {len(arrays)} arrays; then no more: {error}"
+            ) from None
     return replace(done[0], further=tuple(done[1:]))
+
+
+def settle(paths: RunPaths, queue: Iterable[Job]) -> Chain | None:
+    """Record the submission that was cut off, if it is in `queue` after all, and return it.
+
+    The caller holds the run's lock, so that no other process is submitting.
+    """
+    chain = chains.read_submitting(paths)
+    if chain is None:
+        return None
+    job = tracked_job.find(_tracked(chain), queue)
+    chain = msgspec.structs.replace(chain, chain=job.array_job_id) if job is not None else None
+    if chain is not None and all(known.token != chain.token for known in chains.read_chains(paths)):
+        chains.append_chain(paths, chain)
+    chains.clear_submitting(paths)
+    return chain
+
+
+def _tracked(chain: Chain) -> TrackedJob:
+    return TrackedJob(Sent(f"opsctl submit={chain.token}", chain.user), chain.submitted_at, chain.chain)
 
 
 def pieces(client: SlurmClient, array: str) -> tuple[str, ...]:
@@ -96,7 +158,7 @@ def _send_array(
     run: ExpandedRun,
     cluster: Cluster,
     client: SlurmClient,
-    wish: Wish,
+    options: ChainOptions,
     after: tuple[str, ...],
     how: str,
     published: Revision | None,
@@ -104,8 +166,8 @@ def _send_array(
 ) -> Submitted:
     """One array. asked: what it is a piece of; empty where it is the whole."""
     paths = run.paths
-    listed, warnings = _stay_off(run, client, wish)
-    with ExitStack() as taken_back, ExitStack() as forgotten:
+    listed, warnings = _stay_off(run, client, options)
+    with ExitStack() as revision_undo, ExitStack() as record_undo:
         kill_switch.arm(paths, run.file.run.group)
         alerts.keep_room(paths)
         make_folder(paths.output, paths.job_outputs)
@@ -113,31 +175,45 @@ def _send_array(
         revision = published or publish(run, note="submit")
         is_new = published is None and (before is None or before.number != revision.number)
         if is_new:
-            taken_back.callback(withdraw, revision)
+            revision_undo.callback(withdraw, revision)
         run_id = read_run_id(paths)
         if run_id is None:
-            forgotten.callback(forget_run_id, paths)
+            record_undo.callback(forget_run_id, paths)
             run_id = make_run_id(paths)
-        chain = new_chain(run, wish, after, revision.name, chains.new_token(), how, listed)
-        chain = msgspec.structs.replace(chain, asked=asked)
-        script = batch_text(run, cluster, chain, run_id, wish.hold)
-        forgotten.callback(chains.clear_submitting, paths)
+        chain = new_chain(run, options, after, revision.name, chains.new_token(), how, listed, asked)
+        script = batch_text(run, cluster, chain, run_id, options.hold)
+        record_undo.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
-        forgotten.callback(write_back, paths.output, paths.cluster, read_text(paths.output, paths.cluster))
+        record_undo.callback(write_back, paths.output, paths.cluster, read_text(paths.output, paths.cluster))
         write_state(paths.output, paths.cluster, record_of(cluster, client))
         # What Slurm has taken must not fail to be recorded for want of disk.
-        with room_kept(paths.output, paths.state, ROOM_BYTES), _kept_by_outcome(taken_back, forgotten):
-            chain = msgspec.structs.replace(chain, chain=_sbatch(client, script, chain.token))
+        with room_kept(paths.output, paths.state, ROOM_BYTES):
+            try:
+                chain_id = tracked_job.send(client, script, _tracked(chain), "the chain", _ONCE_IT_ANSWERS)
+            except (Undecided, KeyboardInterrupt):  # Slurm may have it: the next command settles it
+                revision_undo.pop_all()
+                record_undo.pop_all()
+                raise
+            except Absent:  # a request that is still on its way would be found by its record
+                record_undo.pop_all()
+                raise
+            except SlurmUnasked:
+                raise
+            except SlurmError as error:
+                raise SlurmError(f"{error}; {way_out(str(error))}; nothing was submitted") from None
+            revision_undo.pop_all()
+            record_undo.pop_all()
+    chain = msgspec.structs.replace(chain, chain=chain_id)
     _record(paths, chain)
     return Submitted(chain, revision, is_new, warnings)
 
 
-def _stay_off(run: ExpandedRun, client: SlurmClient, wish: Wish) -> tuple[str, tuple[str, ...]]:
+def _stay_off(run: ExpandedRun, client: SlurmClient, options: ChainOptions) -> tuple[str, tuple[str, ...]]:
     """The nodes that the exclusion list keeps the run off, and what is to be said of it. What is wrong with the list
     is among that, and stops no submission.
     """
     try:
-        kept = keep(run.paths, client, what_it_wants(run, wish))
+        kept = keep(run.paths, client, what_it_wants(run, options))
     except SlurmError:
         raise
     except (OpsctlError, OSError) as error:
@@ -145,21 +221,16 @@ def _stay_off(run: ExpandedRun, client: SlurmClient, wish: Wish) -> tuple[str, t
     return ",".join(kept.excluded), kept.lines
 
 
-def what_it_wants(run: ExpandedRun, wish: Wish) -> Wanted:
+def what_it_wants(run: ExpandedRun, options: ChainOptions) -> Wanted:
     """What of a run's settings the exclusion list goes by."""
-    return Wanted.of(run.file.slurm, run.nodes, wish.exclude)
-
-
-def _own_exclude(run: ExpandedRun, wish: Wish) -> str:
-    """What the run file and the command keep out, as sbatch takes it."""
-    return ",".join(filter(None, (run.file.slurm.exclude, wish.exclude)))
+    return Wanted.of(run.file.slurm, run.nodes, options.exclude)
 
 
 def preview(
-    run: ExpandedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = (), listed: Sequence[str] = ()
+    run: ExpandedRun, cluster: Cluster, options: ChainOptions, after: tuple[str, ...] = (), listed: Sequence[str] = ()
 ) -> str:
     """The batch script that would be submitted; ids that only a submit makes are said in words."""
-    chain = new_chain(run, wish, after, "", TOKEN_OF_A_PREVIEW, listed=",".join(listed))
+    chain = new_chain(run, options, after, "", TOKEN_OF_A_PREVIEW, listed=",".join(listed))
     return batch_text(run, cluster, chain, recorded(run.paths).run_id or ID_BEFORE_FIRST_SUBMIT)
 
 
@@ -185,12 +256,13 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
 
 def new_chain(
     run: ExpandedRun,
-    wish: Wish,
+    options: ChainOptions,
     after: tuple[str, ...],
     revision: str,
     token: str,
     how: str = "",
     listed: str = "",
+    asked: str = "",
 ) -> Chain:
     """A chain that Slurm does not know yet."""
     return Chain(
@@ -203,70 +275,17 @@ def new_chain(
         work_dir=str(run.folder),
         output=str(run.paths.output),
         revision=revision,
-        array=wish.array or "",
+        array=options.array or "",
+        asked=asked,
         after=after,
-        arguments=wish.arguments,
-        nodes=wish.nodes,
-        exclude=wish.exclude,
-        own_exclude=_own_exclude(run, wish),
+        arguments=options.arguments,
+        nodes=options.nodes,
+        exclude=options.exclude,
+        own_exclude=",".join(filter(None, (run.file.slurm.exclude, options.exclude))),
         listed=listed,
-        begin=wish.begin,
+        begin=options.begin,
         how=how,
     )
-
-
-class _Undecided(SlurmUnreachable):
-    """Whether Slurm has the chain cannot be known now."""
-
-
-def _sbatch(client: SlurmClient, script: str, token: str) -> int:
-    """The array's id. Raises SlurmError with the way out when Slurm refused, _Undecided when that is not known."""
-    try:
-        return client.submit(script)
-    except SlurmUnasked:
-        raise
-    except SlurmUnreachable as error:
-        return _looked_up(client, token, error)
-    except SlurmError as error:
-        raise SlurmError(f"{error}; {way_out(str(error))}; nothing was submitted") from None
-
-
-def _looked_up(client: SlurmClient, token: str, error: SlurmUnreachable) -> int:
-    """The id of a submission whose answer never came."""
-    try:
-        jobs = client.jobs(users=[account_name()])  # a moment, where all of a full queue take longer than is left
-    except SlurmUnreachable:
-        raise _Undecided(
-            "Slurm stopped answering while it was asked to take the chain: whether it has it is not known; "
-            "once it answers, opsctl submit again: that refuses if the chain is there"
-        ) from None
-    for job in jobs:
-        if chains.token_of(job) == token:
-            return job.array_job_id
-    raise SlurmUnreachable(f"nothing was submitted, the queue does not have it: {error}") from None
-
-
-@contextmanager
-def _kept_by_outcome(taken_back: ExitStack, forgotten: ExitStack) -> Iterator[None]:
-    """Undo only what the outcome allows.
-
-    A refusal undoes everything. When nobody can know whether Slurm has the chain, nothing is undone: whoever looks next
-    settles it. When Slurm answers and does not have it, the revision goes, but what a request still on its way would be
-    recognised by stays.
-    """
-    try:
-        yield
-    except (_Undecided, KeyboardInterrupt):
-        taken_back.pop_all()
-        forgotten.pop_all()
-        raise
-    except SlurmUnasked:
-        raise
-    except SlurmUnreachable:
-        forgotten.pop_all()
-        raise
-    taken_back.pop_all()
-    forgotten.pop_all()
 
 
 def _record(paths: RunPaths, chain: Chain) -> None:
@@ -278,3 +297,9 @@ def _record(paths: RunPaths, chain: Chain) -> None:
             "mend that, the next opsctl command that submits, revises or cancels will record it"
         ) from None
     chains.clear_submitting(paths)
+
+
+def way_out(refusal: str) -> str:
+    """What to type or edit, given Slurm's words."""
+    text = refusal.lower()
+    return next((advice for part, advice in _ADVICE if part in text), "correct the run file's [slurm]")

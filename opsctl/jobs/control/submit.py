@@ -1,83 +1,132 @@
-"""Submitting a chain: one at a time per run, never beside a live one."""
+"""Submit a chain of a run file: one at a time per run, never beside a live one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from opsctl.core.files.state_files import locked
+from opsctl.core.account import membership_problem
+from opsctl.core.errors import RunFileError, UsageError
 from opsctl.diagnosis.nodes.exclusion import excluded_now
-from opsctl.jobs.control import live_jobs, other_writers, overlap
-from opsctl.jobs.control.request import Checked, Wish, check
-from opsctl.jobs.control.send_chain import Submitted, pieces, preview, send, what_it_wants
+from opsctl.jobs.control import live_jobs, overlap
+from opsctl.jobs.control.fused_kernels import unbuilt_kernels
+from opsctl.jobs.control.send_chain import ChainOptions, Submitted, pieces, preview, send, what_it_wants
 from opsctl.run.attempts.hidden_jobs import sees_others
+from opsctl.run.checkpoints.resumption import resumption_problem
+from opsctl.run.config.checks import check_run, margin_findings
+from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.locate import remember_run
 from opsctl.run.environments.changes import changes_since_last
+from opsctl.run.logs.measurements import measured
+from opsctl.run.planning.measured_speed import with_measured
 from opsctl.run.state.chains import SUBMIT
-from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors, open_output
-from opsctl.run.state.identity import settled_identity
 from opsctl.run.state.register import register
 from opsctl.run.state.rehearsals import never_rehearsed
+from opsctl.run.state.revisions import contents, is_published, refuse_to_publish
+from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 
 
-def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
+@dataclass(frozen=True)
+class Checked:
+    """A chain that can be submitted as far as is known without Slurm."""
+
+    options: ChainOptions  # its array filled in
+    run: ExpandedRun  # what is published
+    chain: ExpandedRun  # what the chain trains: the same, on its own nodes and with its one-off arguments
+    warnings: tuple[str, ...]
+
+
+def submit(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> Submitted:
     """Submit a chain of `loaded` to `cluster`.
 
     Raises RunFileError and UsageError for what cannot run, OpsctlError when the run is live, finished or stopped by its
     kill switch, SlurmError with Slurm's refusal, SlurmUnreachable when Slurm does not answer.
     """
-    asked = check(loaded, wish)
-    run = asked.run
-    paths, name = run.paths, run.file.run.name
-    # Before the lock: an environment script takes its time.
-    changed = (*changes_since_last(run, is_for_own_job=True), *never_rehearsed(run.file, run.paths))
-    with explained_disk_errors(paths):
-        closed = open_output(paths, run.file.run.group)
-        with (
-            locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"),
-            settled_identity(paths) as news,
-        ):
-            client = client_for(cluster)
-            after, more = _decided(asked, live_jobs.settle_and_look(paths, cluster, client), cluster, client)
-            done = send(run, cluster, client, asked.wish, after, SUBMIT)
+    checked = check(loaded, options)
+    run, name = checked.run, checked.run.file.run.name
+    changes = changes_of(run, is_for_own_job=True)  # before the lock: an environment script takes its time
+    with live_jobs.run_lock(run.paths, f"submit {name}", run.file) as opened:
+        client = client_for(cluster)
+        live = live_jobs.settled(run.paths, cluster, client)
+        after, more = _decide(checked, live, cluster, client)
+        done = send(run, cluster, client, checked.options, after, SUBMIT)
     remember_run(name, run.path)
-    register(name, run.path, paths)
-    return replace(done, warnings=(*asked.warnings, *changed, *closed, *news, *more, *done.warnings))
+    register(name, run.path, run.paths)
+    return replace(done, warnings=(*checked.warnings, *changes, *opened, *more, *done.warnings))
 
 
-def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
-    """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing.
+def submit_dry(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> tuple[str, tuple[str, ...]]:
+    """Return the script that `submit` would hand to Slurm, and its warnings, after the same refusals; change nothing.
 
     Of an array that this Slurm takes only in pieces it is the first piece's.
     """
-    asked = check(loaded, wish)
-    client = client_for(cluster)
-    after, more = _decided(asked, live_jobs.look(asked.run.paths, cluster, client), cluster, client)
-    run = asked.run
-    warnings = (*asked.warnings, *changes_since_last(run), *never_rehearsed(run.file, run.paths), *more)
-    listed = excluded_now(run.paths, client, what_it_wants(run, asked.wish))
-    first, *rest = pieces(client, asked.wish.array or "")
+    checked = check(loaded, options)
+    run, client = checked.run, client_for(cluster)
+    after, more = _decide(checked, live_jobs.snapshot(run.paths, cluster, client), cluster, client)
+    warnings = [*checked.warnings, *changes_of(run), *more]
+    listed = excluded_now(run.paths, client, what_it_wants(run, checked.options))
+    first, *rest = pieces(client, checked.options.array or "")
     if rest:
-        said = f"Slurm takes so many tasks only in pieces: {', '.join(rest)} would follow, each behind all before it"
-        warnings = (*warnings, said)
-    return preview(asked.run, cluster, replace(asked.wish, array=first), after, listed), warnings
+        warnings.append(
+            f"Slurm takes so many tasks only in pieces: {', '.join(rest)} would follow, each behind all before it"
+        )
+    return preview(run, cluster, replace(checked.options, array=first), after, listed), tuple(warnings)
 
 
-def _decided(
-    asked: Checked, seen: live_jobs.Seen, cluster: Cluster, client: SlurmClient
+def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Checked:
+    """Check everything that is known without Slurm: first the run file, then this machine, then what was measured.
+
+    files: False lets a run through whose data, group or checkpoint is not here, with a warning. Raises RunFileError and
+    UsageError for what cannot run, OpsctlError where only the run's owner may publish it.
+    """
+    if options.nodes is not None and options.nodes < 1:
+        raise UsageError(f"--nodes {options.nodes}: allowed is 1 or more")
+    array = one_at_a_time(options.array or loaded.file.array.tasks)
+    expanded, warnings = check_run(loaded, options.nodes, files, margin=False)
+    run, chain = expanded.on(None), expanded.with_arguments(options.arguments)
+    contents(run)
+    if files and not is_published(run):
+        refuse_to_publish(run)
+    found = _machine_problems(chain)
+    expect = with_measured(loaded.file.expect, measured(loaded.paths))
+    too_short, slow = margin_findings(loaded.file.slurm, expect, expanded.options)
+    refused = [*too_short, *(found if files else ())]
+    if refused:
+        raise RunFileError(f"{loaded.path}: {refused[0]}")
+    return Checked(replace(options, array=array), run, chain, (*warnings, *slow, *found))
+
+
+def changes_of(run: ExpandedRun, is_for_own_job: bool = False) -> tuple[str, ...]:
+    """Return what differs from the last attempt and from the rehearsal, one line each."""
+    return (*changes_since_last(run, is_for_own_job), *never_rehearsed(run.file, run.paths))
+
+
+def _machine_problems(chain: ExpandedRun) -> list[str]:
+    group, found = chain.file.run.group, []
+    if group is not None and (problem := membership_problem(group)):
+        found.append(problem)
+    if refused := resumption_problem(chain):
+        found.append(f"the trainer would not go on with it: {refused}")
+    if unbuilt := unbuilt_kernels(chain):
+        found.append(unbuilt)
+    return found
+
+
+def _decide(
+    checked: Checked, live: live_jobs.LiveJobs, cluster: Cluster, client: SlurmClient
 ) -> tuple[tuple[str, ...], list[str]]:
-    """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
-    live_jobs.refuse_to_start(asked.chain)
-    paths, name, wanted = asked.run.paths, asked.run.file.run.name, asked.wish.after
-    after = other_writers.what_to_wait_for(paths, name, seen, cluster, client, wanted)
-    live_jobs.refuse_what_slurm_has_fixed(asked.run, seen.live)
-    warnings = overlap.warn_of_waiting_unseen(seen.unseen)
-    if seen.unseen:
-        warnings += overlap.warn_of_what_is_fixed_unseen(seen.unseen, live_jobs.fixed_values(asked.run))
+    """Return what the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
+    live_jobs.refuse_to_start(checked.chain)
+    paths, name, wanted = checked.run.paths, checked.run.file.run.name, checked.options.after
+    after = live_jobs.what_to_wait_for(paths, name, live, cluster, client, wanted)
+    live_jobs.refuse_what_slurm_has_fixed(checked.run, live.jobs)
+    warnings = overlap.warn_of_waiting_unseen(live.unseen)
+    if live.unseen:
+        warnings += overlap.warn_of_what_is_fixed_unseen(live.unseen, live_jobs.fixed_values(checked.run))
     nothing = overlap.warn_of_nothing_to_wait_for(
-        asked.wish.after, seen.queue, seen.unseen, lambda: not sees_others(seen.queue) and client.hides_others_jobs()
+        wanted, live.queue, live.unseen, lambda: not sees_others(live.queue) and client.hides_others_jobs()
     )
     return after, [*warnings, *([nothing] if nothing else [])]

@@ -98,13 +98,13 @@ class Findings:
 
 
 def check_run(
-    loaded: LoadedRun, nodes: int | None = None, files: bool = True, expect: ExpectTable | None = None
+    loaded: LoadedRun, nodes: int | None = None, files: bool = True, margin: bool = True
 ) -> tuple[ExpandedRun, tuple[str, ...]]:
     """The run on `nodes` nodes, and warnings. Raises RunFileError with its first problem.
 
-    Arguments as for `find_problems`.
+    Arguments as for `find_problems`. margin: False leaves the exit margin to a later `margin_findings`.
     """
-    found = find_problems(loaded, nodes, files, expect)
+    found = find_problems(loaded, nodes, files, margin=margin)
     if found.unset is not None:
         raise found.unset
     if found.problems or found.run is None:
@@ -115,7 +115,11 @@ def check_run(
 
 
 def find_problems(
-    loaded: LoadedRun, nodes: int | None = None, files: bool = True, expect: ExpectTable | None = None
+    loaded: LoadedRun,
+    nodes: int | None = None,
+    files: bool = True,
+    expect: ExpectTable | None = None,
+    margin: bool = True,
 ) -> Findings:
     """Every problem and warning of a run on `nodes` nodes (default: the run file's).
 
@@ -150,7 +154,9 @@ def find_problems(
             problems += in_files
         else:
             warnings += in_files
-    margin_problems, margin_warnings = _margin(loaded.file.slurm, expect or loaded.file.expect, options)
+    margin_problems, margin_warnings = (
+        margin_findings(loaded.file.slurm, expect or loaded.file.expect, options) if margin else ([], [])
+    )
     return Findings(
         tuple(printable(text) for text in problems + margin_problems),
         tuple(printable(text) for text in warnings + margin_warnings),
@@ -279,7 +285,8 @@ def _texts(file: RunFile) -> list[str]:
     return [item for item in flat if isinstance(item, str)]
 
 
-def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
+def margin_findings(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
+    """Return problems and warnings of the exit margin, given how long an iteration, an evaluation and a save take."""
     margin_s = parse_duration_s(slurm.exit_margin)
     reckoned = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
     if options.eval_iters <= 0:

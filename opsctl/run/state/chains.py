@@ -113,12 +113,6 @@ def new_token() -> str:
     return secrets.token_hex(6)
 
 
-def token_of(job: Job) -> str | None:
-    """The submission a job came from, as its comment says."""
-    comment = parse_comment(job.comment)
-    return comment.token if comment else None
-
-
 def run_id_among(chains: Iterable[Chain], jobs: Iterable[Job]) -> str | None:
     """The id of the run that submitted `chains`, found again by their tokens in the jobs' comments."""
     tokens = {chain.token for chain in chains if chain.token}
@@ -139,24 +133,6 @@ def clear_submitting(paths: RunPaths) -> None:
 def read_submitting(paths: RunPaths) -> Chain | None:
     """The submission that somebody could not finish, None without one. Raises OpsctlError for a damaged record."""
     return read_whole(paths.output, _submitting(paths), Chain, "remove it and try again")
-
-
-def settle_submitting(paths: RunPaths, jobs: Iterable[Job]) -> Chain | None:
-    """Record the submission that somebody could not finish, if Slurm has it after all; returns it then.
-
-    `jobs` is the queue as it is now. The caller holds the run's lock, so nobody is submitting meanwhile.
-    """
-    chain = read_submitting(paths)
-    if chain is None:
-        return None
-    found = None
-    job_id = next((job.array_job_id for job in jobs if token_of(job) == chain.token), None)
-    if job_id is not None:
-        found = msgspec.structs.replace(chain, chain=job_id)
-        if all(known.token != chain.token for known in read_chains(paths)):
-            append_chain(paths, found)
-    clear_submitting(paths)
-    return found
 
 
 def _submitting(paths: RunPaths) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.cli.long_command import LongCommand, without_job_options
 from opsctl.cli.selection import json_option
-from opsctl.jobs.background import send
+from opsctl.jobs.background import errand_jobs
 from opsctl.jobs.background.records import Errand, errands
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from tests.printed_json import printed
@@ -67,7 +67,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Errand]:
         found.append(errand)
         return errand
 
-    monkeypatch.setattr(send, "start", start)
+    monkeypatch.setattr(errand_jobs, "start", start)
     return found
 
 

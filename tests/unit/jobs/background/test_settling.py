@@ -1,3 +1,5 @@
+"""What Slurm says of an errand closes it, finds it again, or leaves it open."""
+
 from __future__ import annotations
 
 import json

@@ -9,7 +9,8 @@ import pytest
 from opsctl.core.errors import RunFileError
 from opsctl.jobs.control import fused_kernels
 from opsctl.jobs.control.fused_kernels import unbuilt_kernels
-from opsctl.jobs.control.request import Wish, check
+from opsctl.jobs.control.send_chain import ChainOptions
+from opsctl.jobs.control.submit import check
 from opsctl.run.config.load import LoadedRun, load_run_file
 from tests.tiny_run import write_run
 
@@ -29,7 +30,7 @@ def insisting(tmp_path: Path) -> LoadedRun:
 
 def test_a_run_that_insists_on_kernels_nobody_has_built_is_not_submitted(insisting: LoadedRun) -> None:
     with pytest.raises(RunFileError, match=r"cuda-sm_80 is missing in .*/kernels.*: opsctl kernels build --arch=8\.0"):
-        check(insisting, Wish())
+        check(insisting, ChainOptions())
 
 
 @pytest.mark.parametrize(("state", "refuses"), [("ok", False), ("stale", True), ("damaged", True)])
@@ -49,13 +50,13 @@ def test_a_python_that_cannot_be_asked_leaves_it_to_the_trainer(
     insisting: LoadedRun, monkeypatch: pytest.MonkeyPatch, printed: str | None
 ) -> None:
     monkeypatch.setattr(fused_kernels, "printed_by_module", lambda *_: printed)
-    assert check(insisting, Wish()).warnings == ()
+    assert check(insisting, ChainOptions()).warnings == ()
 
 
 def test_who_insists_on_nothing_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_kernels, "printed_by_module", lambda *_: pytest.fail("asked"))
-    assert check(load_run_file(write_run(tmp_path), {}), Wish())
+    assert check(load_run_file(write_run(tmp_path), {}), ChainOptions())
 
 
 def check_without_problems(loaded: LoadedRun) -> Any:
-    return check(loaded, Wish(), files=False).chain
+    return check(loaded, ChainOptions(), files=False).chain

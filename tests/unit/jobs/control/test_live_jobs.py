@@ -106,9 +106,9 @@ def test_somebody_elses_submission_that_was_cut_off_stays_open_where_his_jobs_ar
     paths = run.paths
     chain = Chain(chain=0, token="t", submitted_at=now(), user="bob", array="1-3%1")
     chains.write_submitting(paths, chain)
-    seen = live_jobs.settle_and_look(paths, Cluster(), cast(SlurmClient, Hiding()))
+    seen = live_jobs.settled(paths, Cluster(), cast(SlurmClient, Hiding()))
     assert [(one.array_job_id, one.user) for one in seen.unseen] == [(0, "bob")]
     assert chains.read_submitting(paths) == chain
     chains.write_submitting(paths, msgspec.structs.replace(chain, user=account_name()))
-    assert live_jobs.settle_and_look(paths, Cluster(), cast(SlurmClient, Hiding())).unseen == ()
+    assert live_jobs.settled(paths, Cluster(), cast(SlurmClient, Hiding())).unseen == ()
     assert chains.read_submitting(paths) is None

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.control.live_jobs import Seen
-from opsctl.jobs.control.other_writers import what_to_wait_for
+from opsctl.jobs.control.live_jobs import LiveJobs, what_to_wait_for
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.config.paths import RunPaths
@@ -44,7 +43,7 @@ def waits(
     here: str = "alps",
     unseen: Sequence[Unseen] = (),
 ) -> tuple[str, ...]:
-    return what_to_wait_for(paths, "tiny", Seen(queue, live, unseen), Cluster(name=here), slurm(queue, ends), after)
+    return what_to_wait_for(paths, "tiny", LiveJobs(queue, live, unseen), Cluster(name=here), slurm(queue, ends), after)
 
 
 def test_a_writer_that_the_queue_does_not_show_refuses_a_chain_by_name(paths: RunPaths) -> None:

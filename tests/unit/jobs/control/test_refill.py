@@ -57,7 +57,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def decided(files: Files, jobs: Sequence[Job], **seen: object) -> tuple[Word, int]:
-    decision = decide(files, live_jobs.Seen(jobs, jobs, **seen))  # type: ignore[arg-type]
+    decision = decide(files, live_jobs.LiveJobs(jobs, jobs, **seen))  # type: ignore[arg-type]
     return decision.word, decision.arrays
 
 
@@ -93,7 +93,7 @@ def test_a_finished_training_needs_no_more(files: Files) -> None:
 
 def test_a_triggered_kill_switch_is_somebodys_word(files: Files) -> None:
     switch = KillSwitchState(Path("/o/kill-switch"), True, True, by="ben", why="a spike")
-    decision = decide(replace(files, switch=switch), live_jobs.Seen((), ()))
+    decision = decide(replace(files, switch=switch), live_jobs.LiveJobs((), ()))
     assert decision.word is Word.RESTS
     assert "kill switch" in decision.why and "ben" in decision.why and "a spike" in decision.why
 
@@ -127,7 +127,7 @@ def test_arrays_that_end_before_any_attempt_are_not_followed_by_more_for_ever(fi
     assert decided(taken_out, ()) == (Word.MISSING, 1)
     in_vain = replace(files, chains=(*files.chains, *refilled))
     assert decided(in_vain, ()) == (Word.STUCK, 0)
-    assert "13, 14, 15, 16, 17" in decide(in_vain, live_jobs.Seen((), ())).why
+    assert "13, 14, 15, 16, 17" in decide(in_vain, live_jobs.LiveJobs((), ())).why
     assert decided(replace(in_vain, attempts=(failed(17, AT + timedelta(hours=1)),)), ()) == (Word.MISSING, 1)
     assert decided(replace(in_vain, chains=(*in_vain.chains, chain(18))), ()) == (Word.MISSING, 1)
 
@@ -183,7 +183,7 @@ def test_a_further_chain_is_as_long_as_the_last_that_somebody_typed_and_on_its_n
     typed = chain(12, exclude="x3", nodes=1, arguments=("--exit-interval", "5"))
     rest = Chain(chain=13, submitted_at=AT, user="ann", array="3-3%1", how=REVISE, exclude="x4", nodes=1)
     further = further_chain(published(tmp_path, typed, rest))
-    wish = further.wish()
+    wish = further.options()
     assert (wish.array, wish.exclude, wish.nodes, wish.arguments, wish.begin) == ("1-3%1", "x4", 1, (), None)
     assert wish.after == "auto" and further.run.layout.world_size == 2
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from opsctl.core.errors import OpsctlError, SlurmError
@@ -23,6 +25,7 @@ from opsctl.run.state.revisions import publish
 from opsctl.slurm.cluster import Cluster
 from tests.tiny_run import ready, write_run
 from tests.unit.diagnosis.nodes.slurm_in_memory import SlurmInMemory
+from tests.unit.run.state.test_chains import CHAIN, OURS
 
 
 class OfAThousand(SlurmInMemory):
@@ -70,7 +73,7 @@ def test_a_further_chain_is_as_long_as_what_was_asked_for_in_pieces(tmp_path: Pa
 
 def test_a_chain_of_more_tasks_than_slurm_takes_is_sent_in_pieces_behind_each_other(tmp_path: Path, slurm: Any) -> None:
     paths = typed(tmp_path, "1-3%1")
-    done = send_further(further_chain(paths, "1-2100%1"), Cluster(), slurm, live_jobs.Seen((), ()), REQUEST, ("7",))
+    done = send_further(further_chain(paths, "1-2100%1"), Cluster(), slurm, live_jobs.LiveJobs((), ()), REQUEST, ("7",))
     assert [one.chain.chain for one in done.all] == [13, 14, 15]
     assert recorded(paths) == [
         (13, "1-1000%1", "1-2100%1", ("7",)),
@@ -83,7 +86,7 @@ def test_where_slurm_takes_only_the_first_arrays_of_a_long_one_those_are_named(t
     paths, slurm.most = typed(tmp_path, "1-3%1"), 2
     further = further_chain(paths, "1-2100%1")
     with pytest.raises(SlurmError, match=r"13, 14, 2 of 3 .*QOSMaxSubmitJobPerUserLimit"):
-        send_further(further, Cluster(), slurm, live_jobs.Seen((), ()), REQUEST)
+        send_further(further, Cluster(), slurm, live_jobs.LiveJobs((), ()), REQUEST)
     assert [number for number, *_ in recorded(paths)] == [13, 14]
 
 
@@ -91,7 +94,7 @@ def test_a_request_for_more_tasks_than_slurm_takes_is_sent_in_pieces(
     tmp_path: Path, slurm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = typed(tmp_path, "1-3%1")
-    monkeypatch.setattr(live_jobs, "settle_and_look", lambda *_: live_jobs.Seen((), ()))
+    monkeypatch.setattr(live_jobs, "settled", lambda *_: live_jobs.LiveJobs((), ()))
     request = Request(action=Action.EXTEND_CHAIN, owner="ann", tasks=1500)
     result = carry_out.on_queue(request, "ben", carry_out.Queue(paths, Cluster(), slurm, ()))
     assert "13 of tasks 1-1000%1, 14 of tasks 1-500%1" in result.words
@@ -99,7 +102,7 @@ def test_a_request_for_more_tasks_than_slurm_takes_is_sent_in_pieces(
 
 def test_a_refill_counts_each_piece_as_an_array(tmp_path: Path, slurm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = typed(tmp_path, "1-1000%1", "1-500%1", asked="1-1500%1")
-    monkeypatch.setattr(live_jobs, "settle_and_look", lambda *_: live_jobs.Seen((), ()))
+    monkeypatch.setattr(live_jobs, "settled", lambda *_: live_jobs.LiveJobs((), ()))
     monkeypatch.setattr("opsctl.slurm.backends.client_for", lambda _: slurm)
     monkeypatch.setattr(refill, "decide", lambda *_: Decision(Word.MISSING, "nothing in the queue", 3))
     done = refill._refilled(paths, Cluster())
@@ -123,7 +126,7 @@ def test_a_chain_that_slurm_took_is_remembered_where_it_cannot_be_recorded(
 
     monkeypatch.setattr(chains, "append_chain", fails)
     with pytest.raises(OpsctlError, match="13"):
-        send_further(further_chain(paths, "1-2%1"), Cluster(), slurm, live_jobs.Seen((), ()), REQUEST)
+        send_further(further_chain(paths, "1-2%1"), Cluster(), slurm, live_jobs.LiveJobs((), ()), REQUEST)
     assert (paths.state / "submitting.json").exists()
 
 
@@ -131,3 +134,54 @@ def test_the_nodes_of_the_exclusion_list_are_kept_out_next_to_those_of_the_user(
     run = ready(load_run_file(write_run(tmp_path), {}))
     chain = Chain(chain=0, submitted_at=now(), user="ann", array="1-2%1", exclude="n1", listed="n2", nodes=run.nodes)
     assert "#SBATCH --exclude=n1,n2\n" in send_chain.batch_text(run, Cluster(), chain, "1d")
+
+
+@pytest.mark.parametrize(
+    ("slurm_says", "to_change"),
+    [
+        ("Invalid account or account/partition combination specified", "[slurm] account"),
+        ("Invalid partition name specified", "[slurm] partition"),
+        ("Requested partition configuration not available now", "[slurm] partition"),
+        ("Invalid qos specification", "[slurm] qos"),
+        ("Invalid feature specification", "[slurm] constraint"),
+        ("Requested reservation is invalid", "[slurm] reservation"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "[slurm] time"),
+        ("Requested node configuration is not available", "[slurm] nodes, gpus_per_node and gpu_type"),
+        ("Node count specification invalid", "[slurm] nodes"),
+        ("Invalid generic resource (gres) specification", "[slurm] gpus_per_node and gpu_type"),
+        ("Invalid node name specified", "--exclude"),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "nodes and time"),
+        ("Job dependency problem", "--after"),
+        ("Invalid job array specification", "--array"),
+        ("job 67108876 of a federation", "cluster"),
+        ("Something new", "[slurm]"),
+    ],
+)
+def test_slurms_words_say_what_to_change(slurm_says: str, to_change: str) -> None:
+    assert to_change in send_chain.way_out(f"Slurm: {slurm_says}")
+
+
+def test_a_damaged_record_of_a_submission_is_named_with_the_remedy(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.state.mkdir()
+    (paths.state / "submitting.json").write_text('{"chain": 0')
+    with pytest.raises(OpsctlError, match=r"submitting\.json.*remove"):
+        send_chain.settle(paths, [OURS])
+
+
+def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.state.mkdir()
+    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
+    assert send_chain.settle(paths, [OURS]) == CHAIN
+    assert send_chain.settle(paths, [OURS]) is None
+    assert chains.read_chains(paths) == [CHAIN]
+
+
+def test_a_cut_off_submission_that_slurm_does_not_have_is_forgotten(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.state.mkdir()
+    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
+    assert send_chain.settle(paths, [replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
+    assert chains.read_chains(paths) == []
+    assert send_chain.settle(paths, [OURS]) is None

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.core.errors import OpsctlError
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import chains
 from opsctl.run.state.chains import REFILL, SUBMIT, Chain, counted_since, last_word
@@ -80,34 +79,11 @@ def test_every_chain_is_read_back_as_it_was_recorded(tmp_path_factory: pytest.Te
     assert chains.read_chains(paths) == [chain]
 
 
-def test_a_damaged_record_of_a_submission_is_named_with_the_remedy(tmp_path: Path) -> None:
-    paths = run_paths(tmp_path)
-    (paths.state / "submitting.json").write_text('{"chain": 0')
-    with pytest.raises(OpsctlError, match=r"submitting\.json.*remove"):
-        chains.settle_submitting(paths, [OURS])
-
-
 def test_half_a_line_of_a_crashed_writer_hides_no_other_chain(tmp_path: Path) -> None:
     paths = run_paths(tmp_path)
     paths.chains.write_text('{"chain": 5, "subm')
     chains.append_chain(paths, CHAIN)
     assert chains.read_chains(paths) == [CHAIN]
-
-
-def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) -> None:
-    paths = run_paths(tmp_path)
-    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
-    assert chains.settle_submitting(paths, [OURS]) == CHAIN
-    assert chains.settle_submitting(paths, [OURS]) is None
-    assert chains.read_chains(paths) == [CHAIN]
-
-
-def test_a_cut_off_submission_that_slurm_does_not_have_is_forgotten(tmp_path: Path) -> None:
-    paths = run_paths(tmp_path)
-    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
-    assert chains.settle_submitting(paths, [replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
-    assert chains.read_chains(paths) == []
-    assert chains.settle_submitting(paths, [OURS]) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.control.difference import files_difference
+from opsctl.jobs.control.revise import files_difference
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import Revision, contents, newest, publish
