@@ -28,10 +28,9 @@ from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.core.timestamps import now
 from opsctl.slurm.client import SlurmClient, SlurmLooks
-from opsctl.slurm.ends import SlurmsWord
 from opsctl.slurm.job_match import Match, Sent, has_words, match
 from opsctl.slurm.states import End
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job, JobEnd, SlurmsWord
 
 #: How long a recorded job may be on its way to Slurm.
 ON_ITS_WAY = timedelta(seconds=60)

@@ -23,9 +23,8 @@ from opsctl.run.render.background import ErrandRequest, errand_script
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
-from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.states import End
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job, JobEnd, slurms_word
 
 #: How often a job asks for its successor, where Slurm answers and does not have it.
 TRIES = 5

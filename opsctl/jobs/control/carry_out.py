@@ -17,13 +17,10 @@ from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.published import further_chain, send_further
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import requests
-from opsctl.run.state.cancels import record_cancel
-from opsctl.run.state.chains import REQUEST
+from opsctl.run.state.chains import REQUEST, record_cancel, recorded
 from opsctl.run.state.group_folder import LOCK_WAIT_S
 from opsctl.run.state.identity import refuse_a_copy
-from opsctl.run.state.own_jobs import recorded
-from opsctl.run.state.request_carrier import Carrier, carrying
-from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Audited, Outcome, Request
+from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Audited, Carrier, Outcome, Request, carrying
 from opsctl.slurm.arrays import one_at_a_time, tasks_of
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmControl

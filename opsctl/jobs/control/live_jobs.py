@@ -14,22 +14,19 @@ from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
 from opsctl.jobs.control import overlap, send_chain
-from opsctl.run.attempts.close_lost import holds, may_be_of
+from opsctl.run.attempts.close_lost import attempt_of, holds, may_be_of, over_by_slurm
 from opsctl.run.attempts.events import read as read_attempts
 from opsctl.run.attempts.hidden_jobs import Unseen, sees_others, unseen
-from opsctl.run.attempts.lease_holder import attempt_of, over_by_slurm
-from opsctl.run.checkpoints.inventory import last_checkpoint
-from opsctl.run.checkpoints.progress import is_finished
+from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import RunFile
 from opsctl.run.state import chains, kill_switch, lease
+from opsctl.run.state.chains import recorded
 from opsctl.run.state.chosen_cluster import ClusterRecord, is_same_cluster, reached, read_record, record_of
 from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors, open_output
 from opsctl.run.state.identity import before_the_move, bind, is_here, read_run_id, settled_identity
-from opsctl.run.state.own_jobs import recorded
-from opsctl.run.state.revision import slurm_part
-from opsctl.run.state.revisions import newest_whole
+from opsctl.run.state.revisions import newest_whole, slurm_part
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient, SlurmLooks
 from opsctl.slurm.cluster import Cluster

@@ -16,8 +16,7 @@ from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chains import Chain, read_chains
 from opsctl.run.state.identity import is_here
-from opsctl.run.state.revision import Revision
-from opsctl.run.state.revisions import to_send_again
+from opsctl.run.state.revisions import Revision, to_send_again
 from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

@@ -28,8 +28,7 @@ from opsctl.run.config.schema import SlurmTable
 from opsctl.run.logs.measurements import recent, training_left_s
 from opsctl.run.logs.records import Measured
 from opsctl.run.state import kill_switch
-from opsctl.run.state.cancels import Cancel, read_cancels, resting
-from opsctl.run.state.chains import REFILL, Chain, last_word, read_chains
+from opsctl.run.state.chains import REFILL, Cancel, Chain, last_word, read_cancels, read_chains, resting
 from opsctl.run.state.identity import refuse_a_copy
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.revisions import OwnersAlone

@@ -18,8 +18,16 @@ from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.state import chains
 from opsctl.run.state.chains import Chain
-from opsctl.run.state.revision import Revision, digest_of
-from opsctl.run.state.revisions import changed_values, contents, newest, publish, refuse_to_publish, withdraw
+from opsctl.run.state.revisions import (
+    Revision,
+    changed_values,
+    contents,
+    digest_of,
+    newest,
+    publish,
+    refuse_to_publish,
+    withdraw,
+)
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.program_text import names_of, read_program
 from opsctl.core.files.state_files import append_bytes, locked, make_folder, read_text, remove, write_atomically
+from opsctl.core.files.trusted import names_of, read_program
 from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler.context import Cron
 from opsctl.jobs.scheduler.directives import interpreter_of
 from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, digest_of
-from opsctl.run.render.job_environment import CRON_FOLDER_VARIABLE
-from opsctl.run.state.scheduler_runs import CronRun, RunEvent, RunState, append_run, read_runs
+from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
+from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, read_runs
 
 #: Given to a program to go after SIGTERM, seconds.
 GRACE_S = 10.0

@@ -18,12 +18,11 @@ from opsctl.jobs.scheduler.directives import Directives, needs_internet, own_dir
 from opsctl.jobs.scheduler.grid import latest_claim
 from opsctl.jobs.tracked_job import Absent, Answer, TrackedJob, Undecided, ended_state
 from opsctl.run.render.scheduler import job_script, name_and_folder
-from opsctl.run.state.scheduler import CronComment
-from opsctl.run.state.scheduler_runs import CronRun, RunEvent, RunState, append_run, new_run_id, read_runs
+from opsctl.run.state.scheduler import CronComment, CronRun, RunEvent, RunState, append_run, new_run_id, read_runs
 from opsctl.slurm.durations import parse_duration_s
-from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.job_match import Sent, sent_about
 from opsctl.slurm.states import End
+from opsctl.slurm.types import slurms_word
 
 #: Claims hold the lock for milliseconds; whoever hangs with it is waited for so long, seconds.
 LOCK_WAIT_S = 20.0

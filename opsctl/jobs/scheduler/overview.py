@@ -13,8 +13,19 @@ from opsctl.core.timestamps import iso, to_the_second
 from opsctl.jobs.scheduler.chain import QueuedTick, queued_ticks
 from opsctl.jobs.scheduler.context import Cron, job_files
 from opsctl.jobs.scheduler.grid import dues_between, next_dues
-from opsctl.run.state.scheduler import CronChain, Heartbeat, TickEvent, heartbeat, read_chain, read_ticks
-from opsctl.run.state.scheduler_runs import CronRun, JobHistory, RunState, histories, read_runs
+from opsctl.run.state.scheduler import (
+    CronChain,
+    CronRun,
+    Heartbeat,
+    JobHistory,
+    RunState,
+    TickEvent,
+    heartbeat,
+    histories,
+    read_chain,
+    read_runs,
+    read_ticks,
+)
 from opsctl.slurm.durations import format_duration
 from trainer.formats.json_text import Moment
 

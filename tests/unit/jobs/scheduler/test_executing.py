@@ -12,7 +12,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.scheduler.context import Cron, job_files
 from opsctl.jobs.scheduler.executing import END_BYTES, KEPT_OUTPUTS, MOST_BYTES, execute
 from opsctl.jobs.scheduler.job_runs import digest_of, start_job
-from opsctl.run.state.scheduler_runs import CronRun, read_runs
+from opsctl.run.state.scheduler import CronRun, read_runs
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory, a_cron, add
 
 
