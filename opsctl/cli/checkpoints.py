@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -101,34 +102,17 @@ def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and what room it needs.")
 @json_option
-def convert(
-    run: str | None,
-    folder: str | None,
-    to: str,
-    step: int | None,
-    output: str,
-    tensor_parallel: int | None,
-    pipeline_parallel: int | None,
-    data_parallel: int | None,
-    workers: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def convert(run: str | None, folder: str | None, to: str, step: int | None, **options: Any) -> int:
     """Convert to DeepSpeed's universal format, or back from it.
 
     A training loads a checkpoint of any layout as it is: universal ones are for DeepSpeed's own engines and for others'
     programs. A native one, with its `latest`, is written for the layout that is asked for. The original stays.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance
     from trainer.formats.checkpoint.manifest import tag_of
 
-    layout = {
-        "--tensor-parallel": tensor_parallel,
-        "--pipeline-parallel": pipeline_parallel,
-        "--data-parallel": data_parallel,
-    }
-    if to == "universal" and any(layout.values()):
+    if to == "universal" and any(value for name, value in options.items() if name.endswith("_parallel")):
         raise click.UsageError("a universal checkpoint has no layout: leave out --tensor-parallel and the others")
     if folder is None:
         checkpoints = glance(run).paths.checkpoints
@@ -137,10 +121,8 @@ def convert(
         raise click.UsageError("a run and --folder given: the run has its own checkpoints")
     elif step is not None:
         raise click.UsageError("--step is of a run's checkpoints: give --folder the checkpoint itself")
-    arguments = [f"--to={to}", f"--output={output}"]
-    arguments += [f"{name}={value}" for name, value in {**layout, "--workers": workers}.items() if value is not None]
-    arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", folder]
-    return run_trainer_program("trainer.convert.convert_program", arguments, _NEEDED_TO_CONVERT)
+    words = [f"--to={to}", *option_words(options), "--", folder]
+    return run_trainer_program("trainer.convert.convert_program", words, _NEEDED_TO_CONVERT)
 
 
 class _InOrder(click.Group):

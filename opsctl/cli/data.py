@@ -10,6 +10,8 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, run_argument, run_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from opsctl.run.config.expanded import ExpandedRun
     from opsctl.run.config.load import LoadedRun
 
@@ -42,21 +44,8 @@ def command() -> None:
     "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that encode [default: one per core]."
 )
 @click.option("--overwrite", is_flag=True, help="Replace files that are there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with schema_version.")
-def prepare(
-    inputs: tuple[str, ...],
-    output_prefix: str,
-    tokenizer: str | None,
-    vocab_size: int | None,
-    json_key: str,
-    split: str | None,
-    append_eod: bool,
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    workers: int | None,
-    overwrite: bool,
-    as_json: bool,
-) -> int:
+@json_option
+def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
     INPUT is a file of JSON-lines (also in gzip or zstd), Parquet or Arrow, what datasets saved, a pattern of names, or
@@ -65,43 +54,34 @@ def prepare(
     data as tokenizer.json. Killed or interrupted, the same command goes on from what is whole. A run file's data_path
     is then P_KEY_document.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.background_progress import tell_progress
 
-    if tokenizer and vocab_size:
+    if options["tokenizer"] and options["vocab_size"]:
         raise click.UsageError("--tokenizer brings its own vocabulary; leave out --vocab-size")
-    arguments = [
-        f"--output-prefix={output_prefix}",
-        f"--json-key={json_key}",
-        "--append-eod" if append_eod else "--no-append-eod",
-    ]
-    given = {"--tokenizer": tokenizer, "--vocab-size": vocab_size, "--workers": workers, "--split": split}
-    for name, value in given.items():
-        arguments += [f"{name}={value}"] if value else []
-    arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
-    arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", *inputs]
+    eod = "--append-eod" if append_eod else "--no-append-eod"
+    words = [eod, *option_words(options), "--", *inputs]
     needed = ("numpy", "tokenizers", "rich")
-    return run_trainer_program("trainer.data.prepare", arguments, needed, steps=tell_progress)
+    return run_trainer_program("trainer.data.prepare", words, needed, steps=tell_progress)
 
 
 @command.command("index", cls=LongCommand)
 @run_argument
 @click.option("--dry-run", is_flag=True, help="Say what is there and what would be built; build nothing.")
 @json_option
-def index(run: str | None, dry_run: bool, as_json: bool) -> int:
+def index(run: str | None, **options: Any) -> int:
     """Build the orders of samples that the training would build at its first start, while its nodes wait.
 
     For the run file as it is now and from where the training would go on: its training, validation and test data, at
     their lengths. They lie where the training looks for them, which then builds none; what is there is left alone.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.background_progress import tell_progress
 
     expanded = _expanded(run)
-    arguments = [f"--world-size={expanded.layout.world_size}", *["--dry-run"] * dry_run, *["--json"] * as_json]
-    return run_trainer_program(
-        "trainer.data.index", [*arguments, "--", *expanded.arguments], ("numpy",), steps=tell_progress
-    )
+    words = option_words({"world_size": expanded.layout.world_size, **options})
+    words += ["--", *expanded.arguments]
+    return run_trainer_program("trainer.data.index", words, ("numpy",), steps=tell_progress)
 
 
 @command.command("mix", cls=LongCommand, goes_on=False)
@@ -121,14 +101,14 @@ def index(run: str | None, dry_run: bool, as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
 @run_option
 @json_option
-def mix(prefixes: tuple[str, ...], run: str | None, dry_run: bool, as_json: bool, **given: Any) -> int:
+def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
     """Write the weighted split files that have a training mix the data sets PREFIX, each a .bin/.idx pair.
 
     A set's share grows with its tokens to the power of --alpha, so that small ones count for more than their size.
     With --run the training is as long as that run's. A run file names the files as train_weighted_split_paths_path,
     valid_weighted_split_paths_path and test_weighted_split_paths_path.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
 
     if (given["alpha"] is None) == (given["ratios"] is None):
         raise click.UsageError("give --alpha or --ratios: what the shares follow from")
@@ -136,10 +116,7 @@ def mix(prefixes: tuple[str, ...], run: str | None, dry_run: bool, as_json: bool
         if any(given[name] is not None for name in ("train_samples", "train_tokens", "seq_length")):
             raise click.UsageError("--run says how long the training is; leave the other lengths out")
         given |= _length_of(run)
-    flags = [f"--{name.replace('_', '-')}" for name in ("each", "overwrite") if given.pop(name)]
-    flags += ["--dry-run"] * dry_run + ["--json"] * as_json
-    values = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
-    return run_trainer_program("trainer.data.mix", [*flags, *values, "--", *prefixes], ("numpy",))
+    return run_trainer_program("trainer.data.mix", [*option_words(given), "--", *prefixes], ("numpy",))
 
 
 @command.command("inspect", cls=LongCommand, goes_on=False)
@@ -164,37 +141,28 @@ def mix(prefixes: tuple[str, ...], run: str | None, dry_run: bool, as_json: bool
     help="Characters of each sample on the screen; 0: all.",
 )
 @json_option
-def inspect(
-    prefixes: tuple[str, ...],
-    run: str | None,
-    samples: str | None,
-    iterations: str | None,
-    mixture: str | None,
-    tokens: bool,
-    width: int,
-    as_json: bool,
-) -> int:
+def inspect(prefixes: tuple[str, ...], run: str | None, tokens: bool, width: int, as_json: bool, **what: Any) -> int:
     """Say what is in the data sets PREFIX, or what a run reads of its own.
 
     With --samples or --iterations it prints the text behind them, and what was skipped is marked; with --mixture the
     shares that came out against those that were asked for, and at which iterations each data set was through. Without
     either and without PREFIX it says what is in the run's training data.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
 
-    asked = {"samples": samples, "iterations": iterations, "mixture": mixture}
-    given = [f"--{name}={value}" for name, value in asked.items() if value is not None]
-    flags = ["--tokens"] * tokens + ["--json"] * as_json
-    if len(given) > 1 or (given and prefixes):
+    chosen = option_words(what)
+    if len(chosen) > 1 or (chosen and prefixes):
         raise click.UsageError("give one of PREFIX, --samples, --iterations and --mixture")
     if prefixes and run is not None:
         raise click.UsageError("--run is for what a run reads: leave it or PREFIX out")
-    if given:
+    flags = option_words({"tokens": tokens, "json": as_json})
+    if chosen:
         expanded = _expanded(run)
-        words = [*given, f"--width={width}", f"--world-size={expanded.layout.world_size}", *flags]
-        return run_trainer_program("trainer.data.inspection", [*words, "--", *expanded.arguments], ("numpy",))
-    found = prefixes or _training_prefixes(run)
-    return run_trainer_program("trainer.data.inspection", [*flags, "--", *found], ("numpy",))
+        chosen += [f"--width={width}", f"--world-size={expanded.layout.world_size}"]
+        arguments: Sequence[str] = expanded.arguments
+    else:
+        arguments = prefixes or _training_prefixes(run)
+    return run_trainer_program("trainer.data.inspection", [*chosen, *flags, "--", *arguments], ("numpy",))
 
 
 def _training_prefixes(run: str | None) -> tuple[str, ...]:

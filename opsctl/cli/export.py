@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from opsctl.cli.long_command import LongCommand
@@ -22,7 +24,7 @@ def command() -> None:
 @click.option("--output", metavar="DIR", required=True, help="The model's folder; with --steps the one above.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
 @click.option("--steps", metavar="A:B:C", help="From A to B every C, each to DIR/global_stepN.")
-@click.option("--format", "family", type=click.Choice(["bloom", "gpt2", "llama"]), help="[default: the one that fits]")
+@click.option("--format", type=click.Choice(["bloom", "gpt2", "llama"]), help="[default: the one that fits]")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -35,47 +37,20 @@ def command() -> None:
 @click.option("--metadata-only", is_flag=True, help="Write all but the weights anew, beside them.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option
-def hf(
-    run: str | None,
-    checkpoints: str | None,
-    output: str,
-    step: int | None,
-    steps: str | None,
-    family: str | None,
-    dtype: str | None,
-    shard_size: str | None,
-    tokenizer: str | None,
-    no_tokenizer: bool,
-    name: str | None,
-    metadata_only: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:
     """Write a checkpoint as a folder that Hugging Face transformers loads.
 
     Weights (safetensors, without the vocabulary's padding), configuration, tokenizer and a card, from a checkpoint of
     any layout. ALiBi with a LayerNorm after the embedding becomes BLOOM, learned positions become GPT-2; what these
     cannot express is refused by name. With --steps, folders that are whole already are left alone.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance
 
     if checkpoints is None:
         chosen = glance(run)
-        checkpoints, name = str(chosen.paths.checkpoints), name or chosen.table.name
+        checkpoints, options["name"] = str(chosen.paths.checkpoints), options["name"] or chosen.table.name
     elif run:
         raise click.UsageError("a run and --checkpoints given: the run has its own")
-    values = {
-        "--output": output,
-        "--step": step,
-        "--steps": steps,
-        "--format": family,
-        "--dtype": dtype,
-        "--shard-size": shard_size,
-        "--tokenizer": tokenizer,
-        "--name": name,
-    }
-    arguments = [f"{option}={value}" for option, value in values.items() if value is not None]
-    arguments += ["--no-tokenizer"] * no_tokenizer + ["--metadata-only"] * metadata_only
-    arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", checkpoints]
-    return run_trainer_program("trainer.convert.hf.export_program", arguments, NEEDED)
+    words = [*option_words(options), "--", checkpoints]
+    return run_trainer_program("trainer.convert.hf.export_program", words, NEEDED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +15,7 @@ from opsctl.cli.selection import json_option, run_argument
 
 @click.command("generate", cls=LongCommand, goes_on=False)
 @partial(run_argument, metavar="[RUN|CHECKPOINT]")
-@click.option("--prompt", "prompts", metavar="TEXT", multiple=True, required=True, help="Its beginning (repeatable).")
+@click.option("--prompt", metavar="TEXT", multiple=True, required=True, help="Its beginning (repeatable).")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="At most so many.")
 @click.option(
@@ -29,42 +30,19 @@ from opsctl.cli.selection import json_option, run_argument
     help="Type that the weights are used in [default: float32; on a GPU as saved].",
 )
 @json_option
-def command(
-    run: str | None,
-    prompts: tuple[str, ...],
-    step: int | None,
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int,
-    seed: int,
-    tokenizer: str | None,
-    dtype: str | None,
-    as_json: bool,
-) -> int:
+def command(run: str | None, step: int | None, **options: Any) -> int:
     """Go on with a text as a checkpoint's model would: of a run, or a folder global_stepN of any layout.
 
     It is the trainer's own model, whole in one process, on a GPU where there is one: it needs memory for all weights.
     Text stops at the end of a document. The same command gives the same text.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
 
     place, named_step = _place(run)
     if named_step is not None and step not in (None, named_step):
         raise click.UsageError(f"--step {step} with the checkpoint {run}: give one of them")
-    step = named_step if named_step is not None else step
-    values = {
-        "--step": step,
-        "--max-new-tokens": max_new_tokens,
-        "--temperature": temperature,
-        "--top-k": top_k,
-        "--seed": seed,
-        "--tokenizer": tokenizer,
-        "--dtype": dtype,
-    }
-    arguments = [f"{option}={value}" for option, value in values.items() if value is not None]
-    arguments += [f"--prompt={prompt}" for prompt in prompts]
-    arguments += ["--json"] * as_json + ["--", str(place)]
-    return run_trainer_program("trainer.generation.program", arguments, NEEDED)
+    options["step"] = named_step if named_step is not None else step
+    return run_trainer_program("trainer.generation.program", [*option_words(options), "--", str(place)], NEEDED)
 
 
 def _place(run: str | None) -> tuple[Path, int | None]:

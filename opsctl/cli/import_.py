@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from opsctl.cli.export import NEEDED
@@ -26,26 +28,13 @@ def command() -> None:
 @click.option("--pad-vocab-size-to", type=click.IntRange(min=1), metavar="N", help="Pad it to exactly this instead.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option
-def hf(
-    folder: str,
-    output: str,
-    make_vocab_size_divisible_by: int | None,
-    pad_vocab_size_to: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def hf(folder: str, **options: Any) -> int:
     """Write a model that transformers has saved as the checkpoint that a training begins from.
 
     FOLDER has config.json and safetensors or pytorch_model.bin files, a BLOOM or GPT-2. Prints what a run file needs
     for this model. The checkpoint has weights alone and fits every layout.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
 
-    arguments = [f"--output={output}"]
-    for option, value in (
-        ("--make-vocab-size-divisible-by", make_vocab_size_divisible_by),
-        ("--pad-vocab-size-to", pad_vocab_size_to),
-    ):
-        arguments += [f"{option}={value}"] if value is not None else []
-    arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", folder]
-    return run_trainer_program("trainer.convert.hf.import_program", arguments, NEEDED)
+    words = [*option_words(options), "--", folder]
+    return run_trainer_program("trainer.convert.hf.import_program", words, NEEDED)

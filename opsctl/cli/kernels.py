@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
-from opsctl.cli.selection import json_option, run_option
+from opsctl.cli.selection import Function, json_option, run_option
 
 _arch_option = click.option("--arch", multiple=True, metavar="M.N...", help="GPUs by compute capability; 7.0 8.0 9.0.")
 #: What follows the first word of --arch: an option of click's takes one.
 _more_arch = click.argument("more_arch", nargs=-1, metavar="")
 _here_option = click.option("--here", is_flag=True, help="Only what this machine's CPU and GPU take.")
+
+
+def _which_options(function: Function) -> Function:
+    return _arch_option(_more_arch(_here_option(json_option(function))))
 
 
 @click.group()
@@ -25,39 +30,30 @@ def command() -> None:
 
 
 @command.command("build")
-@_arch_option
-@_more_arch
-@_here_option
+@_which_options
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at once; as many as CPUs.")
-@json_option
-def build(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, jobs: int | None, as_json: bool) -> int:
+def build(**options: Any) -> int:
     """Build what is not there yet, for every level of this kind of CPU and for the GPUs that are named.
 
     Nodes may start this together: one builds, the others wait and take what it has built. What cannot be built for want
     of a compiler is said, and the rest is built; the exit code is then 1.
     """
-    usable = len(os.sched_getaffinity(0))
-    return _run("build", arch + more_arch, here, as_json, f"--jobs={jobs or usable}")
+    options["jobs"] = options["jobs"] or len(os.sched_getaffinity(0))
+    return _run("build", **options)
 
 
 @command.command("list")
-@_arch_option
-@_more_arch
-@_here_option
-@json_option
-def list_(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, as_json: bool) -> int:
+@_which_options
+def list_(**options: Any) -> int:
     """Show what there is of the present sources, and by which compiler."""
-    return _run("list", arch + more_arch, here, as_json)
+    return _run("list", **options)
 
 
 @command.command("check")
-@_arch_option
-@_more_arch
-@_here_option
-@json_option
-def check(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, as_json: bool) -> int:
+@_which_options
+def check(**options: Any) -> int:
     """Hold what there is to its sources and checksums, load it, and on a GPU run it; 1 when anything is amiss."""
-    return _run("check", arch + more_arch, here, as_json)
+    return _run("check", **options)
 
 
 @command.command("measure")
@@ -71,11 +67,12 @@ def measure(run: str | None, device: str | None, as_json: bool) -> int:
     operations and torch. At the sizes of a run that is named or at hand, else at some that are common. What is found
     lies beside the built kernels, for this kind of device and these versions.
     """
-    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.cli import trainer_program
 
-    arguments = ["--measure", *([f"--device={device}"] if device else []), *["--json"] * as_json]
-    words = _trainer_arguments(run)
-    return run_trainer_program("trainer.kernels", [*arguments, *(["--", *words] if words else [])], needed=("torch",))
+    words = trainer_program.option_words({"measure": True, "device": device, "json": as_json})
+    if arguments := _trainer_arguments(run):
+        words += ["--", *arguments]
+    return trainer_program.run_trainer_program("trainer.kernels", words, needed=("torch",))
 
 
 def _trainer_arguments(run: str | None) -> tuple[str, ...]:
@@ -95,8 +92,8 @@ def _trainer_arguments(run: str | None) -> tuple[str, ...]:
     return check_run(chosen.loaded, files=False)[0].arguments
 
 
-def _run(verb: str, arch: tuple[str, ...], here: bool, as_json: bool, *more: str) -> int:
-    from opsctl.cli.trainer_program import run_trainer_program
+def _run(verb: str, *, arch: tuple[str, ...], more_arch: tuple[str, ...], **options: Any) -> int:
+    from opsctl.cli.trainer_program import option_words, run_trainer_program
 
-    arguments = [verb, *(f"--arch={one}" for one in arch), *["--here"] * here, *["--json"] * as_json, *more]
-    return run_trainer_program("trainer.kernels.native", arguments, needed=())
+    words = [verb, *option_words({"arch": arch + more_arch, **options})]
+    return run_trainer_program("trainer.kernels.native", words, needed=())

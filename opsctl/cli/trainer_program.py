@@ -7,10 +7,24 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.process import run_on_terminal
+
+
+def option_words(given: Mapping[str, Any]) -> list[str]:
+    """Return options as a trainer's program takes them, by the names of click's parameters.
+
+    True is a flag, a tuple is an option for each value, and None and False are left out.
+    """
+    words: list[str] = []
+    for key, value in given.items():
+        flag = f"--{key.removeprefix('as_').replace('_', '-')}"
+        values = value if isinstance(value, tuple) else (value,)
+        words += [flag if one is True else f"{flag}={one}" for one in values if one is not None and one is not False]
+    return words
 
 
 def run_trainer_program(
