@@ -98,7 +98,7 @@ def for_runs(chosen: str | None, all_runs: bool, act: Callable[[RunView], list[T
 
     Of all runs one that fails stops no other.
     """
-    from opsctl.cli.each_run import each_run
+    from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.run.state.run_view import view

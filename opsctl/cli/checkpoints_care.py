@@ -50,8 +50,6 @@ def prune(
     """
     from opsctl.core.output import message, print_json
 
-    if all_runs and run:
-        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     if yes and dry_run:
         raise click.UsageError("--yes, or --dry-run: give one of them")
     done = _prune_all(not yes) if all_runs else [_prune_one(run, not yes)]
@@ -70,7 +68,7 @@ def _prune_one(chosen: str | None, dry_run: bool) -> PrunedRun:
 
 def _prune_all(dry_run: bool) -> list[PrunedRun]:
     """Every run of this account's with a policy. One that fails stops no other."""
-    from opsctl.cli.each_run import each_run
+    from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.jobs.control.json_output import PrunedRun

@@ -73,7 +73,7 @@ def command(
 
 def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> list[tuple[RunView, Settings]]:
     """The runs that are meant, each with how it is evaluated."""
-    from opsctl.cli.each_run import each_run
+    from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.jobs.evaluation.settings import settings_of

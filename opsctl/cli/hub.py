@@ -91,8 +91,6 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
     """
     from opsctl.core.output import message, print_json
 
-    if all_runs and run:
-        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     kinds = KINDS if kind == "all" else (kind,)
     done = _sync_all(kinds, dry_run) if all_runs else [_sync_one(run, kinds, dry_run)]
     for one in done:
@@ -170,7 +168,7 @@ def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> Synced
 
 def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
     """Every run of this account's with a [hub]. One that fails stops no other."""
-    from opsctl.cli.each_run import each_run
+    from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.transfer.hub.settings import hub_settings

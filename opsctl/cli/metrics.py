@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import always_fresh_option, cluster_option, run_argument
+from opsctl.cli.selection import all_runs_option, always_fresh_option, cluster_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.monitoring.all_runs import RunLook
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @run_argument
 @cluster_option
 @always_fresh_option
-@click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
+@all_runs_option
 @click.option("--output", metavar="FILE", help="Replace this file in one step, for node_exporter's textfile collector.")
 def command(run: str | None, cluster: str | None, all_runs: bool, output: str | None) -> None:
     """Print a run's numbers and findings as OpenMetrics text.
@@ -41,8 +41,6 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
     from opsctl.run.state.run_view import view
     from opsctl.slurm.cache import cached_client
 
-    if all_runs and run:
-        raise click.UsageError(f"--all-runs and {run}: give one of them")
     began = time.monotonic()
     how = (lambda paths: choose_cluster(cluster, paths), partial(cached_client, is_fresh=True))
     parts = needs_of(DETECTORS) | Part.ALL

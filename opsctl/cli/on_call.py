@@ -41,8 +41,6 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
     from opsctl.ui.status.on_call import hand_over
     from opsctl.ui.status.on_call_text import hand_over_lines
 
-    if all_runs and run:
-        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     moment, asked = now(), last_asked(os.environ)
 
     def from_when(output: str) -> datetime:

@@ -41,8 +41,6 @@ def command(
     """
     from opsctl.core.output import print_json, show_lines
 
-    if all_runs and run:
-        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     refill = _Refill(cluster, dry_run)
     done = refill.all() if all_runs else [refill.one(run)]
     if as_json:

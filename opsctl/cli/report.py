@@ -208,7 +208,7 @@ def _publish(run: RunView) -> int:
 
 def _all_runs(cluster: str | None, publish: bool) -> int:
     """Every run's own page, of those that have a log; with `publish` those with a [hub]. 1 where one failed."""
-    from opsctl.cli.each_run import each_run
+    from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError, file_problem
     from opsctl.core.output import message
     from opsctl.transfer.hub.settings import hub_settings

@@ -157,8 +157,6 @@ def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | Non
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.run.config.locate import locate_run_file
 
-    if all_runs and run:
-        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
     done: list[Audited] = []
     waits: list[PrintedRequest] = []
     failed = False

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from opsctl.run.state.run_view import RunView
+
 #: For a local cluster to answer whether it is up.
 _LOCAL_CLUSTER_S = 2.0
-_RUN_KEY = "opsctl.run_argument"
+_RUN_KEY, _ALL_KEY = "opsctl.run_argument", "opsctl.all_runs"
+_REST_KEY = "opsctl.rest"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -37,7 +41,8 @@ def _one_run(ctx: click.Context, _parameter: click.Parameter, value: str | None)
     given = ctx.meta.get(_RUN_KEY)
     if given and value and given != value:
         raise click.UsageError(f"two runs given: {given} and --run {value}")
-    return given or value
+    _refuse_both(ctx, run := given or value)
+    return run
 
 
 def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
@@ -63,7 +68,19 @@ def json_option(function: Function) -> Function:
 def all_runs_option(function: Function) -> Function:
     """`--all-runs`: those of the cron folder's list and those that this account has used; in place of one run."""
     what = "Every run of the group's cron folder, and every one that you have made or submitted."
-    return click.option("--all-runs", "all_runs", is_flag=True, help=what)(function)
+    return click.option("--all-runs", is_flag=True, callback=all_or_one, help=what)(function)
+
+
+def all_or_one(ctx: click.Context, option: click.Parameter, value: bool) -> bool:
+    """Raise click.UsageError if both all runs and one run are chosen; the callback of an option for all runs."""
+    ctx.meta[_ALL_KEY] = option.opts[0] if value else None
+    _refuse_both(ctx, ctx.params.get("run") or ctx.meta.get(_RUN_KEY))
+    return value
+
+
+def _refuse_both(ctx: click.Context, run: str | None) -> None:
+    if run and (flag := ctx.meta.get(_ALL_KEY)):
+        raise click.UsageError(f"{flag}, or the one run {run}: give one of them")
 
 
 def fresh_option(function: Function) -> Function:
@@ -139,3 +156,51 @@ def moment_ahead(text: str, now: datetime) -> datetime:
             f"until {text!r}: allowed is 18:00, 2026-03-02T18:00 or a Slurm duration as 2:00:00, within 60 days"
         )
     return end
+
+
+class CommandWithRest(click.Command):
+    """A command that keeps the words after `--` apart from its arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give click the words before the first `--`; without one, `rest()` is empty."""
+        if "--" in args:
+            place = args.index("--")
+            args, ctx.meta[_REST_KEY] = args[:place], tuple(args[place + 1 :])
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Add `[-- TRAINER_ARGUMENT...]` to click's line."""
+        pieces: list[Any] = self.collect_usage_pieces(ctx)
+        formatter.write_usage(ctx.command_path, " ".join([*pieces, "[-- TRAINER_ARGUMENT...]"]))
+
+
+def rest() -> tuple[str, ...]:
+    """Return the words after `--`."""
+    found: tuple[str, ...] = click.get_current_context().meta.get(_REST_KEY, ())
+    return found
+
+
+def each_run(
+    is_wanted: Callable[[RunView], bool], left: Callable[[str, Exception], None] | None = None
+) -> Iterator[tuple[str, RunView]]:
+    """Yield (name, run) of every run that this account may act for and that `is_wanted`.
+
+    A run that is gone, broken or closed is passed to `left` and stops no other: the checks of all runs report it.
+    """
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.run.state.register import all_runs, may_act_for, paths_of
+    from opsctl.run.state.run_view import view_known
+
+    for known in all_runs():
+        try:
+            paths = paths_of(known)
+            seen = view_known(Path(known.run_file), paths.output)
+            if not (may_act_for(known, paths) and is_wanted(seen)):
+                continue
+        except (OpsctlError, OSError) as error:
+            message(f"{known.name}: left alone: {error}")
+            if left is not None:
+                left(known.name, error)
+            continue
+        yield known.name, seen

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from opsctl.cli.selection import cluster_option, run_argument
-from opsctl.cli.trainer_arguments import CommandWithRest, rest
+from opsctl.cli.selection import CommandWithRest, cluster_option, rest, run_argument
 
 if TYPE_CHECKING:
     from opsctl.run.config.schema import RunFile

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import click
 
 from opsctl.cli.selection import (
+    all_or_one,
     cluster_option,
     far_options,
     fresh_option,
@@ -22,7 +23,9 @@ WATCH_EVERY_S = 15
 
 @click.command()
 @run_argument
-@click.option("--all", "all_runs", is_flag=True, help="Every run that you or your group has, worst first.")
+@click.option(
+    "--all", "all_runs", is_flag=True, callback=all_or_one, help="Every run that you or your group has, worst first."
+)
 @far_options
 @cluster_option
 @fresh_option
@@ -50,8 +53,6 @@ def command(
     only_with_hub(hub, path=path, revision=revision)
     if watching and as_json:
         raise click.UsageError("--watch is for people and --json for programs: give one of them")
-    if all_runs and run:
-        raise click.UsageError(f"--all, or the one run {run}: give one of them")
     if hub is not None:
         if run or all_runs or watching or cluster:
             raise click.UsageError(

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, run_argument
-from opsctl.cli.trainer_arguments import CommandWithRest, rest
+from opsctl.cli.selection import CommandWithRest, cluster_option, json_option, rest, run_argument
 
 if TYPE_CHECKING:
     from opsctl.jobs.control.send_chain import Submitted

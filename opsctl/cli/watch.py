@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import always_fresh_option, cluster_option, json_option, run_argument
+from opsctl.cli.selection import all_runs_option, always_fresh_option, cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.monitoring.check import Detector
@@ -69,7 +69,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @cluster_option
     @json_option
     @always_fresh_option
-    @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
+    @all_runs_option
     @click.option("--alert", is_flag=True, help="Tell the channels of [alerts] what is news, and send what waits.")
     @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
     @click.pass_context
@@ -82,8 +82,6 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         alert: bool,
         no_log: bool,
     ) -> None:
-        if all_runs and run:
-            raise click.UsageError(f"--all-runs and {run}: give one of them")
         how = _How(cluster, as_json, not no_log, alert)
         ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, run, how))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cli import each_run
+from opsctl.cli import selection
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.nodes.exclusion import add
 from opsctl.diagnosis.nodes.exclusion_list import own_place
@@ -201,7 +201,7 @@ def test_a_run_whose_log_breaks_the_page_keeps_no_other_run_from_its_own(
     for name in ("a", "b"):
         (here / name).mkdir()
         found.append((name, view(str(made_run(here / name, 20).output.parent / "run.toml"))))
-    monkeypatch.setattr(each_run, "each_run", lambda *_: iter(found))
+    monkeypatch.setattr(selection, "each_run", lambda *_: iter(found))
     taken = Course.take
 
     def breaking(course: Course, record: object) -> None:
