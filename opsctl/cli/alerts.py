@@ -56,10 +56,9 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, show
     from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.channels import channels_of
+    from opsctl.monitoring.alerts.channels import alert_settings, channels_of
     from opsctl.monitoring.alerts.delivery import send_now
     from opsctl.monitoring.alerts.listing import printed_sending, sending_line, trial_message
-    from opsctl.monitoring.alerts.settings import alert_settings
 
     seen = _run(run)
     known = channels_of(alert_settings(seen))
@@ -96,7 +95,7 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
     """Send what waits, reminders that are due too, without looking at the run."""
     from opsctl.core.output import message, print_json
     from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.handle import tell
+    from opsctl.monitoring.alerts.handle import notify
     from opsctl.monitoring.alerts.listing import printed_alerts
     from opsctl.run.state import alerts
 
@@ -105,7 +104,7 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
         for one in alerts.channels_seen(seen.paths, now()):
             message(f"would send {one.waiting} messages to {one.name}")
         return
-    told = tell(seen, [], (), now(), is_patient=False)
+    told = notify(seen, [], (), now(), is_patient=False)
     for line in told.lines:
         message(f"opsctl: {line}")
     message(f"{told.sent} sent")

@@ -133,9 +133,8 @@ def _mail(view: RunView, address: str, title: str, body: str) -> None:
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.channels import channels_of
+    from opsctl.monitoring.alerts.channels import alert_settings, channels_of
     from opsctl.monitoring.alerts.delivery import mail_to
-    from opsctl.monitoring.alerts.settings import alert_settings
     from opsctl.run.state.alerts import made
 
     letter = made("report", now(), title, body, "warning", ())

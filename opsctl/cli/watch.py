@@ -217,12 +217,12 @@ def _tell_all(told: Sequence[tuple[RunView, Snapshot, Sequence[Finding]]], detec
     """Tell the channels of all these runs. Several at once: a slow channel of one run holds up no other."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from opsctl.monitoring.alerts.shared_findings import ear_of, told_once
+    from opsctl.monitoring.alerts.handle import audience_of, reported_once
     from opsctl.monitoring.finding import exit_code
 
     here = [one for one in told if one[0].paths.output.is_dir()]
     of_desk = {one.name for one in detectors if one.is_shared}
-    shares = told_once([findings for _, _, findings in here], [ear_of(run) for run, _, _ in here], of_desk)
+    shares = reported_once([findings for _, _, findings in here], [audience_of(run) for run, _, _ in here], of_desk)
     with ThreadPoolExecutor(8) as pool:
         for (run, snapshot, found), share in zip(here, shares, strict=True):
             # Who leaves something critical to another run does not say that all is well.
@@ -237,13 +237,13 @@ def _tell(
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.monitoring import registry
-    from opsctl.monitoring.alerts.handle import tell
+    from opsctl.monitoring.alerts.handle import notify
 
     looked_at = {one.name for one in detectors}
     if not run.paths.output.is_dir():
         return  # never submitted: there is nobody to tell
     try:
-        told = tell(
+        told = notify(
             run, findings, looked_at, snapshot.now, is_whole=is_all and len(looked_at) == len(registry.DETECTORS)
         )
     except (OpsctlError, OSError) as error:

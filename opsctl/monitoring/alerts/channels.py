@@ -1,4 +1,4 @@
-"""Who is told: the channels that `[alerts]` names, each by a name without a secret, and the URL behind it."""
+"""`[alerts]` of a run: the rules, and the channels, each with a name without a secret and the URL behind it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,69 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import time, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from opsctl.core.account import account_name
-from opsctl.monitoring.alerts.settings import AlertSettings
+from opsctl.monitoring.alerts.decide import Rules
+from opsctl.run.config.profile import profile, profile_files
+from opsctl.run.config.schema import AlertsTable
 from opsctl.run.config.secret_references import HOOK, OPEN_SCHEMES, is_reference, kind_of, secret_in, written_problem
 from opsctl.run.config.secrets import SecretRefused, follow, is_readers_alone, path_of, why_not_the_readers
+from opsctl.run.config.toml_file import read_toml
 from opsctl.run.state.alert_log import CHANNELS, ESCALATION
+from opsctl.run.state.run_view import RunView
+from opsctl.slurm.durations import parse_duration_s
 
 #: Options of a URL that have the sender read files, which only the reader's own settings may.
 _READING = ("pgp", "wkd", "key", "cert", "attach", "file", "template")
+
+
+@dataclass(frozen=True)
+class AlertSettings:
+    """The table, and for each key that is set the file that sets it."""
+
+    table: AlertsTable = field(default_factory=AlertsTable)
+    named_in: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> Rules:
+        """Return the rules that decide when a message is made."""
+        table = self.table
+        return Rules(
+            remind_after=_duration(table.remind_after),
+            remind_most=_duration(table.remind_most),
+            escalate_after=_duration(table.escalate_after) if table.escalate_to else None,
+            per_hour=table.per_hour,
+            quiet=_quiet(table.quiet),
+        )
+
+
+def alert_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> AlertSettings:
+    """Return the run file's table over the profiles'. Of a run whose file is broken only the profiles count.
+
+    Raises RunFileError for a wrong profile.
+    """
+    written = profile(environment).get("alerts", {})
+    named_in = {key: path for path in profile_files(environment) for key in read_toml(path).get("alerts", {})}
+    if run.loaded is not None:
+        own = run.loaded.file.alerts
+        written, named_in = {**written, **own}, {**named_in, **dict.fromkeys(own, run.loaded.path)}
+    return AlertSettings(msgspec.convert(written, AlertsTable), named_in)
+
+
+def _duration(text: str) -> timedelta:
+    return timedelta(seconds=parse_duration_s(text))
+
+
+def _quiet(text: str | None) -> tuple[time, time] | None:
+    if text is None:
+        return None
+    begin, _, end = text.partition("-")
+    return time.fromisoformat(begin), time.fromisoformat(end)
 
 
 @dataclass(frozen=True)
@@ -33,7 +85,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Target:
-    """What a channel leads to."""
+    """Where a channel leads to."""
 
     url: str = field(default="", repr=False)
     hook: tuple[str, ...] = field(default=(), repr=False)
@@ -41,10 +93,10 @@ class Target:
 
 
 def channels_of(settings: AlertSettings) -> list[Channel]:
-    """Every channel once, in the order of the settings."""
+    """Return every channel once, in the order of the settings."""
     found: dict[str, Channel] = {}
     for key in (CHANNELS, ESCALATION):
-        named_in = settings.said_by.get(key)
+        named_in = settings.named_in.get(key)
         if named_in is None:
             continue
         for text in getattr(settings.table, key):
@@ -55,7 +107,7 @@ def channels_of(settings: AlertSettings) -> list[Channel]:
 
 
 def channel_name(text: str, named_in: Path) -> str:
-    """A name without a secret, the same while the settings name the same place."""
+    """Return a name without a secret, the same while the settings name the same place."""
     kind = kind_of(text)
     if kind == "file":
         return f"file:{os.path.normpath(path_of(text.partition(':')[2].strip(), named_in))}"
@@ -69,7 +121,7 @@ def channel_name(text: str, named_in: Path) -> str:
 
 
 def target_of(channel: Channel, environment: Mapping[str, str]) -> Target:
-    """What it leads to now. Raises SecretRefused, which names no secret."""
+    """Return where it leads to now. Raises SecretRefused, which names no secret."""
     kind = kind_of(channel.text)
     if kind == HOOK:
         problem = why_not_the_readers(channel.named_in)

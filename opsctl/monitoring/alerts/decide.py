@@ -1,32 +1,39 @@
-"""What is to be told now: a pure function of what is remembered, what was found, and the time.
+"""The messages to send now: a pure function of what is remembered, what was found, and the time.
 
-Every finding is told once when it begins or becomes worse, again at growing intervals while nobody acknowledges it,
-and once when it ends, but only where it was told. A check that could not see neither ends anything nor reminds.
+A finding is reported once when it begins or becomes worse, again at growing intervals until it is acknowledged, and
+once when it ends if it was reported. A check that could not see neither ends anything nor reminds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 
 import msgspec
 
-from opsctl.monitoring.alerts import message_text
+from opsctl.core.output import printable
+from opsctl.core.timestamps import iso
 from opsctl.monitoring.check import can_tell
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.run.state.alert_log import CHANNELS, ESCALATION, Message
 from opsctl.run.state.alerts import Memory, Remembered, Silence, made
+from opsctl.slurm.durations import format_duration
 
 _HOUR = timedelta(hours=1)
 #: A check that cannot see is worth a message when it stays so; a restart of the controller is not.
 BLIND_AFTER = timedelta(hours=1)
 #: A moment further ahead than a clock is ever stepped back was written under a wrong clock.
 _WRONG_CLOCK = timedelta(hours=26)
-#: Looks of two people cross by no more than one takes; a finding seen longer ahead was seen under another clock.
+#: Two checks overlap by no more than one takes; a finding seen longer ahead was seen under another clock.
 _CROSSING = timedelta(minutes=2)
+#: Findings that a message reports with all they have; the rest have a line each.
+_WHOLE = 20
 _RANK = {"": 0, "unknown": 1, "warning": 1, "critical": 2}
 _WORDS = {Severity.WARNING: "warning", Severity.CRITICAL: "critical", Severity.UNKNOWN: "unknown"}
+
+
+_Findings = Mapping[str, Remembered]
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,8 @@ class Rules:
 
 
 @dataclass
-class _Pass:
-    """One look, while it is being decided."""
+class _State:
+    """The state of one decision."""
 
     now: datetime
     rules: Rules
@@ -52,23 +59,23 @@ class _Pass:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more message that is not critical may be made in this hour."""
+        """Return whether one more message that is not critical may be made in this hour."""
         return len(self.hour) < self.rules.per_hour
 
     @property
     def is_quiet(self) -> bool:
-        """Whether only what is critical may be told at this time of day."""
+        """Return whether only what is critical may be sent at this time of day."""
         if self.rules.quiet is None:
             return False
         begin, end = self.rules.quiet
         at = self.now.time().replace(tzinfo=None)
         return begin <= at < end if begin <= end else at >= begin or at < end
 
-    def may_tell(self, severity: str) -> bool:
-        """Whether a message of this severity may be made now."""
+    def may_send(self, severity: str) -> bool:
+        """Return whether a message of this severity may be made now."""
         return severity == "critical" or (self.has_room and not self.is_quiet)
 
-    def tell(self, kind: str, title: str, body: str, keys: Sequence[str], to: tuple[str, ...] = (CHANNELS,)) -> None:
+    def send(self, kind: str, title: str, body: str, keys: Sequence[str], to: tuple[str, ...] = (CHANNELS,)) -> None:
         """Make a message."""
         severity = max((self.findings[key].severity for key in keys), key=_RANK.__getitem__, default="warning")
         if kind == "recovery":
@@ -84,19 +91,19 @@ class _Pass:
 def decide(
     memory: Memory, found: Iterable[Finding], looked_at: Collection[str], now: datetime, rules: Rules
 ) -> tuple[Memory, list[Message]]:
-    """What to remember from now on, and what to tell, in the order in which it is to be sent.
+    """Return what to remember from now on, and the messages in the order in which they are to be sent.
 
     looked_at: names of the checks that ran. now: in the local zone, by whose time of day it is quiet.
     """
     found = list(found)
     hour = [at for at in memory.hour if abs(now - at) < _HOUR]
-    this = _Pass(now, rules, dict(memory.findings), hour)
+    this = _State(now, rules, dict(memory.findings), hour)
     _take_in(this, found, looked_at)
     silence = memory.silence
     if silence is None or now >= silence.until:
         was_silent, silence = silence, None
         if was_silent is not None and not _after_silence(this, was_silent):
-            silence = was_silent  # said when it may be
+            silence = was_silent  # reported when it may be
         _news(this)
         _escalations(this)
         _recoveries(this)
@@ -110,8 +117,8 @@ def decide(
     ), this.messages
 
 
-def _take_in(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]) -> None:
-    """Remember what was found, and that what is not found any more has ended."""
+def _take_in(this: _State, found: Sequence[Finding], looked_at: Collection[str]) -> None:
+    """Remember what was found, and that what is no longer found has ended."""
     seen = _problems(found)
     for key, one in seen.items():
         known = this.findings.get(key)
@@ -135,7 +142,7 @@ def _take_in(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]) 
         if key in seen or known.recovered_at is not None:
             continue
         if this.now < known.last_seen <= this.now + _CROSSING:
-            continue  # somebody has seen it since this look was taken
+            continue  # another process has seen it since
         has_ended = _sees_again(key, found, looked_at) if key.endswith("?") else can_tell(key, found, looked_at)
         if has_ended and known.told_at is None:
             del this.findings[key]
@@ -144,7 +151,7 @@ def _take_in(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]) 
 
 
 def _problems(found: Sequence[Finding]) -> dict[str, Finding]:
-    """Key -> the worst finding of it; what a check cannot tell has a key of its own, with `?` at its end."""
+    """Return key -> its worst finding; what a check cannot see has a key of its own, with `?` at its end."""
     seen: dict[str, Finding] = {}
     for one in found:
         if one.severity is Severity.OK:
@@ -157,14 +164,14 @@ def _problems(found: Sequence[Finding]) -> dict[str, Finding]:
 
 
 def _sees_again(key: str, found: Iterable[Finding], looked_at: Collection[str]) -> bool:
-    """Whether the check of what could not be told looked, and could tell."""
+    """Return whether the check of what could not be seen ran, and could see."""
     check = key.partition(":")[0].removesuffix("?")
     blind = {f"{one.key}?" for one in found if one.severity is Severity.UNKNOWN}
     return check in looked_at and key not in blind
 
 
-def _news(this: _Pass) -> None:
-    """One message about all that is new, or worse than was told."""
+def _news(this: _State) -> None:
+    """Make one message about all that is new, or worse than was reported."""
     new = {
         key: one
         for key, one in this.findings.items()
@@ -172,20 +179,20 @@ def _news(this: _Pass) -> None:
         and _RANK[one.severity] > _RANK[one.told_severity]
         and (one.severity != "unknown" or this.now - one.since >= BLIND_AFTER or one.since > this.now)
     }
-    may_all = this.may_tell("warning")
-    tellable = {key: one for key, one in new.items() if may_all or one.severity == "critical"}
+    may_all = this.may_send("warning")
+    sendable = {key: one for key, one in new.items() if may_all or one.severity == "critical"}
     for key, one in new.items():
-        if key not in tellable and one.held_since is None:
+        if key not in sendable and one.held_since is None:
             this.change(key, held_since=this.now)
-    if not tellable:
+    if not sendable:
         return
-    this.tell("new", *message_text.news(tellable, this.now), list(tellable))
-    for key, one in tellable.items():
+    this.send("new", *_news_text(sendable, this.now), list(sendable))
+    for key, one in sendable.items():
         this.change(key, told_at=this.now, told_severity=one.severity, reminders=0, reminded_at=None, escalated_at=None)
 
 
-def _escalations(this: _Pass) -> None:
-    """One message to others about what is critical and nobody has acknowledged in time."""
+def _escalations(this: _State) -> None:
+    """Make one message to [alerts] escalate_to about what is critical and was not acknowledged in time."""
     after = this.rules.escalate_after
     if after is None:
         return
@@ -199,30 +206,30 @@ def _escalations(this: _Pass) -> None:
         and _since(one.told_at, this.now) >= after
     }
     if late:
-        this.tell("escalation", *message_text.escalation(late, this.now), list(late), to=(ESCALATION,))
+        this.send("escalation", *_escalation_text(late, this.now), list(late), to=(ESCALATION,))
         for key in late:
             this.change(key, escalated_at=this.now)
 
 
-def _recoveries(this: _Pass) -> None:
-    """One message about all that was told and has ended, also to those to whom it was escalated."""
+def _recoveries(this: _State) -> None:
+    """Make one message about all that was reported and has ended, also to those to whom it was escalated."""
     ended = {key: one for key, one in this.findings.items() if one.recovered_at is not None}
-    tellable = {
+    sendable = {
         key: one
         for key, one in ended.items()
         if this.has_room and (not this.is_quiet or one.told_severity == "critical")
     }
-    escalated = {key: one for key, one in tellable.items() if one.escalated_at is not None}
-    others = {key: one for key, one in tellable.items() if key not in escalated}
+    escalated = {key: one for key, one in sendable.items() if one.escalated_at is not None}
+    others = {key: one for key, one in sendable.items() if key not in escalated}
     for part, to in ((escalated, (CHANNELS, ESCALATION)), (others, (CHANNELS,))):
         if part and this.has_room:
-            this.tell("recovery", *message_text.recovery(part, this.now), list(part), to=to)
+            this.send("recovery", *_recovery_text(part, this.now), list(part), to=to)
             for key in part:
                 del this.findings[key]
 
 
-def _reminders(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]) -> None:
-    """One message about all that is due again; not about what could not be looked at now."""
+def _reminders(this: _State, found: Sequence[Finding], looked_at: Collection[str]) -> None:
+    """Make one message about all that is due again; not about what could not be seen now."""
     due = {}
     for key, one in this.findings.items():
         last = one.reminded_at or one.told_at
@@ -233,29 +240,27 @@ def _reminders(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]
             if not is_seen:
                 continue
         wait = min(this.rules.remind_after * 2 ** min(one.reminders, 20), this.rules.remind_most)
-        if _since(last, this.now) >= wait and this.may_tell(one.severity if one.severity == "critical" else "warning"):
+        if _since(last, this.now) >= wait and this.may_send(one.severity if one.severity == "critical" else "warning"):
             due[key] = one
-    if not due:
+    if not due or not this.has_room:
         return
-    if not this.has_room:
-        return
-    this.tell("reminder", *message_text.reminder(due, this.now), list(due))
+    this.send("reminder", *_reminder_text(due, this.now), list(due))
     for key, one in due.items():
         this.change(key, reminders=one.reminders + 1, reminded_at=this.now)
 
 
-def _after_silence(this: _Pass, silence: Silence) -> bool:
-    """Say at its end what is still open and what has ended meanwhile; whether that was possible, or needless."""
+def _after_silence(this: _State, silence: Silence) -> bool:
+    """Report at its end what is still open and what has ended meanwhile; return False if that may not be sent yet."""
     still = {key: one for key, one in this.findings.items() if one.recovered_at is None}
     ended = {key: one for key, one in this.findings.items() if one.recovered_at is not None}
     if not still and not ended:
         return True
     worst = max((one.severity for one in still.values()), key=_RANK.__getitem__, default="warning")
-    if not this.may_tell(worst):
+    if not this.may_send(worst):
         return False
     escalated = any(one.escalated_at is not None for one in ended.values())
     to = (CHANNELS, ESCALATION) if escalated else (CHANNELS,)
-    this.tell("silence", *message_text.silence_over(silence, still, ended, this.now), [*still, *ended], to=to)
+    this.send("silence", *_silence_over_text(silence, still, ended, this.now), [*still, *ended], to=to)
     for key, one in still.items():
         this.change(key, told_at=one.told_at or this.now, told_severity=_worse(one), reminded_at=this.now)
     for key in ended:
@@ -268,10 +273,68 @@ def _worse(one: Remembered) -> str:
 
 
 def _waits(one: Remembered) -> bool:
-    """Whether it was told, goes on, and nobody has said that he looks after it."""
+    """Return whether it was reported, continues, and is not acknowledged."""
     return one.told_at is not None and one.recovered_at is None and not one.acknowledged_by
 
 
 def _since(last: datetime, now: datetime) -> timedelta:
-    """How long ago that was; a clock that was stepped back makes it no longer, one that was wrong does not stop it."""
+    """Return how long ago that was; a clock that was stepped back makes it no longer, a wrong one does not stop it."""
     return timedelta.max if last - now > _WRONG_CLOCK else now - last
+
+
+def _news_text(new: _Findings, now: datetime) -> tuple[str, str]:
+    """Return title and body about what began or became worse, and how much of it was held back."""
+    title, body = _titled("", new), _body(new, now)
+    held = [one.held_since for one in new.values() if one.held_since is not None]
+    if held:
+        body += f"\n{len(held)} of these held back since {iso(min(held))}: [alerts] per_hour or quiet"
+    return title, body
+
+
+def _reminder_text(due: _Findings, now: datetime) -> tuple[str, str]:
+    most = max(one.reminders for one in due.values()) + 1
+    return _titled(f"reminder {most}: ", due), _body(due, now)
+
+
+def _escalation_text(late: _Findings, now: datetime) -> tuple[str, str]:
+    return _titled("nobody has acknowledged: ", late), _body(late, now)
+
+
+def _recovery_text(ended: _Findings, now: datetime) -> tuple[str, str]:
+    lines = [f"{key}: {printable(one.text)} ({_lasted(one, one.recovered_at or now)})" for key, one in ended.items()]
+    first = next(iter(ended.values()))
+    more = f" and {len(ended) - 1} more" if len(ended) > 1 else ""
+    return f"recovered: {printable(first.text)}{more}", "\n".join(lines)
+
+
+def _silence_over_text(silence: Silence, still: _Findings, ended: _Findings, now: datetime) -> tuple[str, str]:
+    by = f" of {silence.by}" if silence.by else ""
+    body = _body(still, now) if still else ""
+    if ended:
+        body += f"\n\nended meanwhile:\n{_recovery_text(ended, now)[1]}"
+    return f"the silence{by} is over: {len(still)} open, {len(ended)} ended", body.strip()
+
+
+def _titled(before: str, about: _Findings) -> str:
+    worst = "CRITICAL" if any(one.severity == "critical" for one in about.values()) else "WARNING"
+    ordered = sorted(about.values(), key=lambda one: one.severity != "critical")
+    more = f" and {len(about) - 1} more" if len(about) > 1 else ""
+    return f"{before}{worst}: {printable(ordered[0].text)}{more}"
+
+
+def _body(about: _Findings, now: datetime) -> str:
+    blocks = []
+    ordered = sorted(about.items(), key=lambda item: (item[1].severity != "critical", item[0]))
+    for number, (key, one) in enumerate(ordered):
+        lines = [f"{one.severity.upper()} {key}, {_lasted(one, now)}: {printable(one.text)}"]
+        if number < _WHOLE:
+            lines += [f"  {printable(said)}" for said in one.evidence]
+            lines += [f"  do: {printable(one.todo)}"] if one.todo else []
+            if one.acknowledged_by:
+                lines.append(f"  {one.acknowledged_by} looks after it")
+        blocks.append("\n".join(lines))
+    return "\n".join(blocks) + "\n\nopsctl alerts ack KEY stops the reminders for everybody"
+
+
+def _lasted(one: Remembered, until: datetime) -> str:
+    return f"since {iso(one.since)}, {format_duration((until - one.since).total_seconds())}"

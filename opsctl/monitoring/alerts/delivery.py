@@ -1,13 +1,14 @@
-"""Sending what waits: a process for each channel, all at once, and nobody waits for a slow one longer than agreed."""
+"""Sending of messages: a process for each channel, all at once, so that a slow channel delays no other."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +21,7 @@ from opsctl.core.files.state_files import make_folder
 from opsctl.core.files.trusted import open_file
 from opsctl.core.process import Overdue, run_program
 from opsctl.monitoring.alerts.channels import Channel, Target, target_of
-from opsctl.monitoring.alerts.send import GRACE_S
-from opsctl.monitoring.alerts.send_request import Report, Task
+from opsctl.monitoring.alerts.send import Report, Task
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.secret_references import HOOK, kind_of
 from opsctl.run.config.secrets import SecretRefused
@@ -31,19 +31,20 @@ from opsctl.run.state.alerts import opened
 from opsctl.run.state.identity import read_run_id
 from trainer.formats.json_text import plain
 
-#: How long one pass sends, and one try may take.
-BUDGET_S, TRY_S = 60.0, 30.0
-#: What a sender's environment has of ours: nothing that could be a secret.
+#: Variables of our environment that a sender gets: none that could be a secret.
 _KEPT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
+#: Seconds for a sender to start and to end beyond its own limits.
+_GRACE_S = 10.0
+_NO_ANSWER = "no answer within"
 
 
 @dataclass(frozen=True)
 class Drained:
-    """What one channel did in this pass."""
+    """The results of one channel."""
 
     channel: str
     reports: tuple[Report, ...] = ()
@@ -52,10 +53,10 @@ class Drained:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to take."""
+    """How long sending may take on one channel: no try begins after `budget_s`."""
 
-    budget_s: float = BUDGET_S
-    try_s: float = TRY_S
+    budget_s: float = 60.0
+    try_s: float = 30.0
 
 
 def drain(
@@ -70,27 +71,51 @@ def drain(
 ) -> list[Drained]:
     """Send what the channels have yet to take. is_patient: leave alone what failed a moment ago.
 
-    Raises OpsctlError where others keep the lock, OSError where the log cannot be read or written.
+    Raises OpsctlError where another process keeps the lock, OSError where the log cannot be read or written.
     """
     if not channels:
         return []
     with opened(paths, "send alerts"):
-        lines = alert_log.events(paths)
         for channel in channels:
-            joined = alert_log.joins(lines, channel.name, channel.to, now)
-            if joined is not None:
-                alert_log.append_event(paths, joined)
+            join(paths, channel.name, channel.to, now)
         lines = alert_log.events(paths)
     make_folder(paths.output, paths.alert_senders)
     for channel in channels:  # now, as a full disk may take no new file when there is something to send
         with contextlib.suppress(OSError):
             os.close(open_file(paths.output, _lock(paths, channel.name), os.O_RDWR | os.O_CREAT))
-    with ThreadPoolExecutor(len(channels)) as pool:
-        calls = [
-            pool.submit(_drain_one, paths, name, channel, environment, lines, now, is_patient, limits or Limits())
-            for channel in channels
-        ]
-        return [call.result() for call in calls]
+
+    def one(channel: Channel) -> Drained:
+        queue = alert_log.queue_of(lines, channel.name)
+        is_wanted = bool(queue.owed or queue.unfinished) and (not is_patient or queue.is_due(now))
+        if not is_wanted and kind_of(channel.text) in ("command", HOOK):  # these cost a program
+            return Drained(channel.name)
+        try:
+            target = target_of(channel, environment)
+        except SecretRefused as refused:
+            if not queue.detail or queue.is_due(now):
+                event = Event(event="failed", at=now, channel=channel.name, why=str(refused))
+                alert_log.append_event(paths, event)
+            return Drained(channel.name, problem=str(refused))
+        if queue.is_unresolved:
+            alert_log.append_event(paths, Event(event="ready", at=now, channel=channel.name))
+            is_wanted = bool(queue.owed or queue.unfinished)
+        if not is_wanted:
+            return Drained(channel.name)
+        reports = _run(_task(paths, name, channel.name, target, limits), environment)
+        if reports and reports[-1].why.startswith(_NO_ANSWER):  # it ended before it could record that
+            for lost in alert_log.queue_of(alert_log.events(paths), channel.name).unfinished:
+                event = Event(event="unknown", at=now, id=lost, channel=channel.name, why=reports[-1].why)
+                alert_log.append_event(paths, event)
+        return Drained(channel.name, reports)
+
+    return _all(one, channels)
+
+
+def join(paths: RunPaths, channel: str, to: Collection[str], now: datetime) -> None:
+    """Record that settings name this channel, where that is not on record. Raises OSError."""
+    joined = alert_log.joins(alert_log.events(paths), channel, to, now)
+    if joined is not None:
+        alert_log.append_event(paths, joined)
 
 
 def send_now(
@@ -105,17 +130,13 @@ def send_now(
 
     def one(channel: Channel) -> Drained:
         try:
-            target = target_of(channel, environment)
+            task = _task(paths, name, channel.name, target_of(channel, environment), limits)
         except SecretRefused as refused:
             return Drained(channel.name, problem=str(refused))
-        task = _task(paths, name, channel.name, target, limits or Limits())
         task.messages = [message]
-        return Drained(channel.name, tuple(_run(task, environment)))
+        return Drained(channel.name, _run(task, environment))
 
-    if not channels:
-        return []
-    with ThreadPoolExecutor(len(channels)) as pool:
-        return list(pool.map(one, channels))
+    return _all(one, channels)
 
 
 def mail_to(
@@ -125,7 +146,6 @@ def mail_to(
     address: str,
     message: Message,
     environment: Mapping[str, str],
-    limits: Limits | None = None,
 ) -> Drained:
     """Send one message to `address` alone, as the first of the channels that is mail does to its own recipients."""
     problem = 'no channel of [alerts] is mail: channels = ["mailto://..."]'
@@ -136,59 +156,36 @@ def mail_to(
             problem = str(refused)
             continue
         if kind_of(target.url) in ("mailto", "mailtos"):
-            addressed = replace(target, url=_addressed(target.url, address))
-            task = _task(paths, name, channel.name, addressed, limits or Limits())
+            task = _task(paths, name, channel.name, replace(target, url=_addressed(target.url, address)), None)
             task.messages = [message]
-            return Drained(channel.name, tuple(_run(task, environment)))
+            return Drained(channel.name, _run(task, environment))
     return Drained("mail", problem=problem)
 
 
+def heartbeat(url: str, paths: RunPaths, environment: Mapping[str, str], limits: Limits | None = None) -> str:
+    """Request the URL once, and return why that failed."""
+    task = _task(paths, "", "heartbeat", Target(url=url), limits)
+    task.is_heartbeat = True
+    reports = _run(task, environment)
+    return "no answer" if not reports else "" if reports[-1].result == "sent" else reports[-1].why
+
+
+def _all(one: Callable[[Channel], Drained], channels: Sequence[Channel]) -> list[Drained]:
+    if not channels:
+        return []
+    with ThreadPoolExecutor(len(channels)) as pool:
+        return list(pool.map(one, channels))
+
+
 def _addressed(url: str, address: str) -> str:
-    """The mail URL with another recipient: servers, sender and password stay."""
+    """Return the mail URL with another recipient: servers, sender and password stay."""
     parts = urlsplit(url)
     kept = [(key, value) for key, value in parse_qsl(parts.query) if key.lower() not in ("to", "cc", "bcc", "reply")]
     return urlunsplit((parts.scheme, parts.netloc, "", urlencode([*kept, ("to", address)]), ""))
 
 
-def heartbeat(url: str, paths: RunPaths, environment: Mapping[str, str], limits: Limits | None = None) -> Report:
-    """Ask for the URL once."""
-    task = _task(paths, "", "heartbeat", Target(url=url), limits or Limits())
-    task.is_heartbeat = True
-    reports = _run(task, environment)
-    return reports[-1] if reports else Report(result="failed", why="no answer")
-
-
-def _drain_one(
-    paths: RunPaths,
-    name: str,
-    channel: Channel,
-    environment: Mapping[str, str],
-    lines: Sequence[Event],
-    now: datetime,
-    is_patient: bool,
-    limits: Limits,
-) -> Drained:
-    queue = alert_log.queue_of(lines, channel.name)
-    is_cheap = kind_of(channel.text) not in ("command", HOOK)
-    is_wanted = bool(queue.owed or queue.unfinished) and (not is_patient or queue.is_due(now))
-    if not is_wanted and not is_cheap:
-        return Drained(channel.name)
-    try:
-        target = target_of(channel, environment)
-    except SecretRefused as refused:
-        if not queue.detail or queue.is_due(now):
-            why = str(refused)
-            alert_log.append_event(paths, Event(event="failed", at=now, channel=channel.name, why=why))
-        return Drained(channel.name, problem=str(refused))
-    if queue.is_unresolved:
-        alert_log.append_event(paths, Event(event="ready", at=now, channel=channel.name))
-        is_wanted = bool(queue.owed or queue.unfinished)
-    if not is_wanted:
-        return Drained(channel.name)
-    return Drained(channel.name, tuple(_run(_task(paths, name, channel.name, target, limits), environment)))
-
-
-def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limits) -> Task:
+def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limits | None) -> Task:
+    limits = limits or Limits()
     return Task(
         output=str(paths.output),
         run=name,
@@ -204,25 +201,22 @@ def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limi
 
 
 def _lock(paths: RunPaths, channel: str) -> Path:
-    """The file whose lock the channel's sender holds."""
+    """Return the file whose lock the channel's sender holds."""
     return paths.alert_senders / hashlib.sha256(channel.encode(errors="replace")).hexdigest()[:16]
 
 
-def _run(task: Task, environment: Mapping[str, str]) -> list[Report]:
-    """A sender's reports, as far as it came. It ends itself; where it does not, it is ended."""
+def _run(task: Task, environment: Mapping[str, str]) -> tuple[Report, ...]:
+    """Return a sender's reports, as far as it came; it is killed if it does not end itself."""
     kept = {key: environment[key] for key in _KEPT if key in environment}
     command = [sys.executable, "-P", "-m", "opsctl.monitoring.alerts.send"]
-    limit_s = task.budget_s + task.try_s + 2 * GRACE_S
     began = time.monotonic()
     try:
-        ended = run_program(command, kept, limit_s, msgspec.json.encode(plain(task)), folder="/")
-        out, how = ended.out, f"ended with {ended.code}" if ended.code else ""
+        stdin = msgspec.json.encode(plain(task))
+        ended = run_program(command, kept, task.budget_s + task.try_s + _GRACE_S, stdin, folder="/")
+        out, how = ended.out, f"the sender ended with {ended.code}" if ended.code else ""
+        if ended.code == -signal.SIGALRM:
+            how = f"{_NO_ANSWER} {task.try_s:.0f} s"
     except Overdue as late:
-        out, how = late.out, "was killed"
-    reports = []
-    for line in out.splitlines():
-        with contextlib.suppress(msgspec.DecodeError):
-            reports.append(msgspec.json.decode(line, type=Report))
-    if how:
-        reports.append(Report(result="unknown", why=f"the sender {how} after {time.monotonic() - began:.0f} s"))
-    return reports
+        out, how = late.out, f"the sender was killed after {time.monotonic() - began:.0f} s"
+    reports = [msgspec.json.decode(line, type=Report) for line in out.splitlines() if line.endswith(b"}")]
+    return (*reports, Report(result="unknown", why=how)) if how else tuple(reports)

@@ -1,18 +1,17 @@
-"""What the desk does with the findings of one look at one run: remember, tell, send, and say that all is well."""
+"""What happens with the findings of one run: remember them, make messages, send what waits, request the heartbeat."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.monitoring.alerts.channels import Channel, channels_of
+from opsctl.monitoring.alerts.channels import AlertSettings, Channel, alert_settings, channels_of
 from opsctl.monitoring.alerts.decide import decide
-from opsctl.monitoring.alerts.delivery import Drained, Limits, drain, heartbeat
-from opsctl.monitoring.alerts.settings import AlertSettings, alert_settings
+from opsctl.monitoring.alerts.delivery import Drained, Limits, drain, heartbeat, join
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.secret_references import is_reference, written_problem
@@ -22,20 +21,26 @@ from opsctl.run.state.alert_log import Event
 from opsctl.run.state.identity import place_of
 from opsctl.run.state.run_view import RunView
 
-#: The heartbeat's name among the channels: where it fails, that is found as it is of any.
+#: The heartbeat's name among the channels: its failures are found as those of any channel.
 HEARTBEAT = "heartbeat"
+_WORDS = {
+    "failed": "failed",
+    "refused": "refused",
+    "unknown": "nobody knows whether it arrived",
+    "disk": "not sent",
+}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What came of one look."""
+class Notified:
+    """The result for one run."""
 
     made: int = 0  # messages
     sent: int = 0  # of those and of earlier ones, counted on each channel
-    lines: tuple[str, ...] = ()  # for the person, each without a secret
+    lines: tuple[str, ...] = ()  # problems for the user, each without a secret
 
 
-def tell(
+def notify(
     run: RunView,
     findings: Sequence[Finding],
     looked_at: Collection[str],
@@ -45,36 +50,34 @@ def tell(
     *,
     is_patient: bool = True,
     limits: Limits | None = None,
-) -> Told:
-    """Remember what was found, make messages of what is news, and send what waits.
+) -> Notified:
+    """Remember what was found, make messages of what is new, and send what waits.
 
-    looked_at: names of the checks that ran. is_whole: they were all; the heartbeat's URL is asked for where all is
-    well. is_patient: a channel that failed a moment ago is left alone. Raises OpsctlError where what is remembered can
-    be neither read nor written; a channel that fails is a line.
+    looked_at: names of the checks that ran. is_whole: they were all; the heartbeat's URL is requested where all is
+    healthy. is_patient: a channel that failed a moment ago is left alone. Raises OpsctlError where the memory can be
+    neither read nor written; a channel that fails is a line.
     """
     paths = run.paths
     place = place_of(paths)
     if place.is_another_runs:
-        return Told(lines=(f"nothing is told: {paths.output} is {place.describe()}",))
+        return Notified(lines=(f"no alert is sent: {paths.output} is {place.describe()}",))
     settings = alert_settings(run, environment)
     channels = channels_of(settings)
-    lines: list[str] = []
+    made, lines = 0, list[str]()
     try:
-        if not findings and not paths.alerts.exists() and not paths.alert_log.exists():
-            made = 0  # nothing was ever told, and nothing is to be
-        else:
+        if findings or paths.alerts.exists() or paths.alert_log.exists():
             made = _remember(paths, findings, looked_at, now, settings, lines)
         drained = drain(paths, run.table.name, channels, environment, now, is_patient=is_patient, limits=limits)
-        lines += _said(drained)
-        waiting = _waiting(paths, channels)
+        lines += _problems(drained)
+        waiting = 0 if channels else _waiting(paths)
         if waiting:
-            lines.append(waiting)
-        if is_whole and settings.table.heartbeat and _is_well(paths, findings, channels):
-            lines += _beat(paths, settings, environment, now, limits)
+            lines.append(f"{waiting} messages wait for a user with [alerts] channels: opsctl alerts list")
+        if is_whole and settings.table.heartbeat and _is_healthy(paths, findings, channels):
+            lines += _request_heartbeat(paths, settings, environment, now, limits)
     except OSError as error:
         raise OpsctlError(f"alerts: {file_problem(error, paths.state)}") from None
     sent = sum(report.result == "sent" for one in drained for report in one.reports)
-    return Told(made, sent, tuple(lines))
+    return Notified(made, sent, tuple(lines))
 
 
 def _remember(
@@ -97,35 +100,26 @@ def _remember(
         return len(messages)
 
 
-def _said(drained: Sequence[Drained]) -> list[str]:
-    """What went wrong, a line for each channel."""
-    lines = []
-    for one in drained:
-        if one.problem:
-            lines.append(f"alert channel {one.channel}: {one.problem}")
-        for report in one.reports:
-            if report.result in ("failed", "refused", "unknown", "disk"):
-                word = {"unknown": "nobody knows whether it arrived", "disk": "not sent"}.get(
-                    report.result, report.result
-                )
-                lines.append(f"alert channel {one.channel}: {word}: {report.why}")
-    return lines
+def _problems(drained: Sequence[Drained]) -> list[str]:
+    return [
+        f"alert channel {one.channel}: {text}"
+        for one in drained
+        for text in (
+            *([one.problem] if one.problem else []),
+            *(f"{_WORDS[report.result]}: {report.why}" for report in one.reports if report.result in _WORDS),
+        )
+    ]
 
 
-def _waiting(paths: RunPaths, channels: Sequence[Channel]) -> str:
-    """How much waits where nobody here can send; empty where that is nothing."""
-    if channels:
-        return ""
+def _waiting(paths: RunPaths) -> int:
+    """Return how many messages no channel has taken."""
     lines = alert_log.events(paths)
     settled = {line.id for line in lines if line.event in ("sent", "dropped")}
-    waiting = [one for one in alert_log.messages(lines) if one.id not in settled and one.kind != "test"]
-    if not waiting:
-        return ""
-    return f"{len(waiting)} messages wait for somebody with [alerts] channels: opsctl alerts list"
+    return sum(one.id not in settled and one.kind != "test" for one in alert_log.messages(lines))
 
 
-def _is_well(paths: RunPaths, findings: Sequence[Finding], channels: Sequence[Channel]) -> bool:
-    """Whether nothing is critical, everything could be seen, and whoever would be told can be."""
+def _is_healthy(paths: RunPaths, findings: Sequence[Finding], channels: Sequence[Channel]) -> bool:
+    """Return True if nothing is critical, everything could be seen, and every channel takes messages."""
     if any(one.severity in (Severity.CRITICAL, Severity.UNKNOWN) for one in findings):
         return False
     lines = alert_log.events(paths)
@@ -133,36 +127,78 @@ def _is_well(paths: RunPaths, findings: Sequence[Finding], channels: Sequence[Ch
     return not any(queue.failures or queue.owed for queue in queues)
 
 
-def _beat(
+def _request_heartbeat(
     paths: RunPaths, settings: AlertSettings, environment: Mapping[str, str], now: datetime, limits: Limits | None
 ) -> list[str]:
-    """Ask for the heartbeat's URL; on record when it begins to fail, and when it works again."""
-    named_in, text = settings.said_by["heartbeat"], settings.table.heartbeat or ""
+    """Request the heartbeat's URL; record when it begins to fail, and when it works again."""
     try:
-        url = _heartbeat_url(text, named_in, environment)
-        report = heartbeat(url, paths, environment, limits)
-        why = "" if report.result == "sent" else report.why
+        why = heartbeat(_heartbeat_url(settings, environment), paths, environment, limits)
     except SecretRefused as refused:
         why = str(refused)
     is_failing = bool(alert_log.queue_of(alert_log.events(paths), HEARTBEAT).failures)
     if why or is_failing:
-        with alerts.opened(paths, "note the heartbeat") as _:
-            joined = alert_log.joins(alert_log.events(paths), HEARTBEAT, (), now)
-            if joined is not None:
-                alert_log.append_event(paths, joined)
+        with alerts.opened(paths, "record the heartbeat"):
+            join(paths, HEARTBEAT, (), now)
             name = "failed" if why else "ready"
             alert_log.append_event(paths, Event(event=name, at=now, channel=HEARTBEAT, why=why))
     return [f"alert heartbeat: {why}"] if why else []
 
 
-def _heartbeat_url(text: str, named_in: Path, environment: Mapping[str, str]) -> str:
-    if is_reference(text):
-        url = follow(text, named_in, environment)
-    else:
-        problem = written_problem(text, may_have_secret=is_readers_alone(named_in))
-        if problem:
-            raise SecretRefused(f"{named_in}: {problem}")
-        url = text
+def _heartbeat_url(settings: AlertSettings, environment: Mapping[str, str]) -> str:
+    named_in, url = settings.named_in[HEARTBEAT], settings.table.heartbeat or ""
+    if is_reference(url):
+        url = follow(url, named_in, environment)
+    elif problem := written_problem(url, may_have_secret=is_readers_alone(named_in)):
+        raise SecretRefused(f"{named_in}: {problem}")
     if not url.startswith(("http://", "https://")):
         raise SecretRefused("the heartbeat is no http:// or https:// URL")
     return url
+
+
+@dataclass(frozen=True)
+class Audience:
+    """The channels of one of several runs that find the same, and the keys of its open alerts."""
+
+    channels: tuple[str, ...] = ()
+    open_keys: Collection[str] = ()
+
+    def follows(self, check: str) -> bool:
+        """Return whether an alert of the check is open."""
+        return any(key.partition(":")[0].removesuffix("?") == check for key in self.open_keys)
+
+
+def audience_of(run: RunView, environment: Mapping[str, str] = os.environ) -> Audience:
+    """Return the run's; `notify` reports what cannot be read of it."""
+    channels: tuple[str, ...] = ()
+    keys: Collection[str] = ()
+    with contextlib.suppress(OpsctlError):
+        channels = alert_settings(run, environment).table.channels
+    with contextlib.suppress(OSError):
+        keys = frozenset(alerts.open_alerts(run.paths))
+    return Audience(channels, keys)
+
+
+def reported_once(
+    found: Sequence[Sequence[Finding]], audiences: Sequence[Audience], shared: Collection[str]
+) -> list[list[Finding]]:
+    """Return the findings that each run is to report: of the `shared` checks only one run of those with equal channels.
+
+    A run that has reported something of such a check continues with it, for only there it is known when it ends; else
+    the first one begins.
+    """
+    first: dict[tuple[tuple[str, ...], str], int] = {}
+    for place, audience in enumerate(audiences):
+        for check in shared:
+            if audience.follows(check):
+                first.setdefault((audience.channels, check), place)
+    for place, (findings, audience) in enumerate(zip(found, audiences, strict=True)):
+        for one in findings:
+            first.setdefault((audience.channels, one.check), place)
+    return [
+        [
+            one
+            for one in findings
+            if one.check not in shared or first[audience.channels, one.check] == place or audience.follows(one.check)
+        ]
+        for place, (findings, audience) in enumerate(zip(found, audiences, strict=True))
+    ]

@@ -1,175 +1,288 @@
-"""The process that sends on one channel: `python -P -m opsctl.monitoring.alerts.send`, told what to do on stdin.
+"""The process that sends on one channel: `python -P -m opsctl.monitoring.alerts.send`, with its task on stdin.
 
-It has the channel's lock while it works, so that two never send the same; it puts down that a try begins, and at once
-what became of it, so that whoever ends it, or its parent, at any moment leaves a true record. A server that hangs, or a
-name that does not resolve, holds up nothing but this process, which ends itself.
+It holds the channel's lock while it works, so that no other process sends the same message. It records each try before
+it begins and right after it ended, so that killing it, or its parent, leaves a true record. A try that takes too long
+ends the process: a server that hangs delays no other channel.
 """
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
+import hashlib
+import logging
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from opsctl.core.account import account_and_host
-from opsctl.core.files.state_files import PartlyWritten
 from opsctl.core.files.trusted import open_file
-from opsctl.core.output import show
+from opsctl.core.output import printable, show
+from opsctl.core.process import ProgramProblem, run_named_program
 from opsctl.core.timestamps import now
-from opsctl.monitoring.alerts.send_once import Outcome, TimedOut, ask_heartbeat, load_senders, try_once
-from opsctl.monitoring.alerts.send_request import Report, Task
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.secrets import Redactor
 from opsctl.run.state.alert_log import Event, Message, append_event, events, queue_of, room_for_lines
 from trainer.formats.file_lock import lock_within
+from trainer.formats.json_text import json_line
 
-#: Disk for the word of what became of a try.
+#: Disk for the record of a try's result.
 _ROOM_BYTES = 4096
-#: How long a disk that became full is asked again for that word.
-_RECORD_WAIT_S = 5.0
-#: After the time of one try is up: what does not listen to that is ended.
-GRACE_S = 5.0
+#: Longer bodies are cut: services refuse them.
+_LONGEST_BODY = 8000
+#: A message that has failed so often is dropped if the one after it is delivered: the message itself is at fault.
+_FAILURES_MOST = 3
+_KINDS = {"critical": "failure", "warning": "warning", "unknown": "warning", "ok": "success"}
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """The task on stdin: the only way by which a secret reaches the process."""
+
+    output: str
+    run: str  # its name
+    run_id: str
+    channel: str
+    url: str = ""
+    hook: list[str] = []
+    is_open: bool = False  # the URL must have no secret
+    lock: str = ""  # the file whose lock it holds
+    messages: list[Message] | None = None  # these, without a record; None: those that the channel has yet to take
+    is_heartbeat: bool = False  # only request the URL
+    budget_s: float = 60.0  # no try begins after that
+    try_s: float = 30.0  # the longest that one try may take
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """One line of stdout: the result of a try."""
+
+    result: str  # "sent", "failed", "unknown", "busy": another process sends, "disk": not tried
+    id: str = ""
+    why: str = ""
+
+
+class HookMessage(msgspec.Struct, kw_only=True):
+    """The line of JSON on stdin of a program of the user's own."""
+
+    schema_version: int = 1
+    run: str
+    message: Message
 
 
 def main() -> None:
-    """Do the task on stdin and say on stdout what became of it, a line for each try."""
+    """Do the task on stdin and print a report for each try."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
-    sender = Sender(task)
     try:
-        sender.work()
+        _Sender(task).work()
     except BrokenPipeError:
-        os._exit(0)  # whoever started us is gone; all is on record
+        os._exit(0)  # the parent has ended; all is on record
 
 
-class Sender:
-    """One process's work on one channel."""
-
+class _Sender:
     def __init__(self, task: Task) -> None:
         self.task, self.paths = task, RunPaths(Path(task.output))
         self.redact = Redactor([task.url]) if task.url and not task.is_open else Redactor([])
-        self._until = time.monotonic() + task.budget_s
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def work(self) -> None:
         """Send what there is to send."""
         if self.task.is_heartbeat:
-            with self._limited():
-                self._say(self._redacted(ask_heartbeat(self.task.url, self.task.try_s)))
-            return
-        if self.task.messages is not None:
+            _print(self._tried(partial(_request, self.task.url, self.task.try_s)))
+        elif self.task.messages is not None:
             for message in self.task.messages:
-                self._send(message, frozenset())
-            return
-        lock = open_file(self.paths.output, Path(self.task.lock), os.O_RDWR | os.O_CREAT)
-        try:
-            if lock_within(lock, 0):
-                self._drain()
-            else:
-                self._report(Report(result="busy"))
-        finally:
-            os.close(lock)
-
-    def _drain(self) -> None:
-        """Send what is owed, in order, until it is done, something fails, or time is up."""
-        queue = queue_of(events(self.paths), self.task.channel)
-        for lost in queue.unfinished:
-            self._record(lost, Outcome("unknown", "its sender was ended before there was an answer"))
-        if queue.unfinished:
-            self._report(Report(result="unknown", id=queue.unfinished[0], why="a sender was ended; it is sent again"))
-            queue = queue_of(events(self.paths), self.task.channel)
-        refused: tuple[Message, Outcome] | None = None
-        for message in queue.owed:
-            if time.monotonic() >= self._until:
-                return
-            parts = frozenset(part for id_, part in queue.parts if id_ == message.id)
-            outcome = self._send(message, parts)
-            if outcome.result == "refused" and refused is None:
-                # Whether it is this message or the channel, the next one tells.
-                refused = message, outcome
-                continue
-            if outcome.result != "sent":
-                return
-            if refused is not None:
-                self._drop(*refused)
-                refused = None
-
-    def _send(self, message: Message, parts: frozenset[str]) -> Outcome:
-        """One try, on record from its beginning."""
-        if not self.task.hook:
-            load_senders()  # that this takes long is not the server's doing
-        try:
-            self._append(self._event("sending", message.id))
-            with room_for_lines(self.paths, _ROOM_BYTES), self._limited():
-                outcome = try_once(self.task, message, parts, lambda part: self._part(message.id, part))
-        except OSError as error:
-            # Without a record it would be sent again and again.
-            outcome = Outcome("disk", f"not tried: cannot write {self.paths.alert_log}: {error.strerror}")
-            self._say(outcome, message.id)
-            return outcome
-        outcome = self._redacted(outcome)
-        self._record(message.id, outcome)
-        self._say(outcome, message.id)
-        return outcome
-
-    def _redacted(self, outcome: Outcome) -> Outcome:
-        return Outcome(outcome.result, self.redact(outcome.why), outcome.retry_after_s)
-
-    def _drop(self, message: Message, outcome: Outcome) -> None:
-        event = self._event("dropped", message.id)
-        self._append(msgspec.structs.replace(event, why=f"refused, while the next was taken: {outcome.why}"))
-
-    def _part(self, message_id: str, part: str) -> None:
-        self._append(msgspec.structs.replace(self._event("part", message_id), part=part))
-
-    def _record(self, message_id: str, outcome: Outcome) -> None:
-        event = msgspec.structs.replace(
-            self._event(outcome.result, message_id), why=outcome.why, retry_after_s=outcome.retry_after_s
-        )
-        deadline = time.monotonic() + _RECORD_WAIT_S
-        while True:
+                _print(self._tried(partial(self._deliver, message, ())))
+        else:
+            lock = open_file(self.paths.output, Path(self.task.lock), os.O_RDWR | os.O_CREAT)
             try:
-                self._append(event)
+                if lock_within(lock, 0):
+                    self._send_all()
+                else:
+                    _print(Report(result="busy"))
+            finally:
+                os.close(lock)
+
+    def _send_all(self) -> None:
+        """Send what is owed, in order, until it is done, something fails, or time is up."""
+        until = time.monotonic() + self.task.budget_s
+        lines = events(self.paths)
+        queue = queue_of(lines, self.task.channel)
+        for lost in queue.unfinished:
+            why = "its sender was ended before there was an answer; it is sent again"
+            self._record("unknown", lost, why)
+            _print(Report(result="unknown", id=lost, why=why))
+        failures = Counter(
+            one.id for one in lines if one.channel == self.task.channel and one.event in ("failed", "unknown")
+        )
+        failed: list[Report] = []
+        for message in queue.owed:
+            if time.monotonic() >= until:
                 return
-            except PartlyWritten:
-                pass
-            except OSError:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(0.1)
+            report = self._send(message, {part for id_, part in queue.parts if id_ == message.id})
+            _print(report)
+            if report.result == "sent":
+                for one in failed:
+                    self._record("dropped", one.id, f"failed, while the next was taken: {one.why}")
+                failed = []
+            elif report.result == "failed" and failures[message.id] + 1 >= _FAILURES_MOST:
+                failed.append(report)
+            else:
+                return
 
-    def _event(self, name: str, message_id: str) -> Event:
-        return Event(event=name, at=now(), id=message_id, channel=self.task.channel, by=account_and_host())
-
-    def _append(self, event: Event) -> None:
-        append_event(self.paths, event)
-
-    def _say(self, outcome: Outcome, message_id: str = "") -> None:
-        self._report(Report(result=outcome.result, id=message_id, why=outcome.why))
-
-    def _report(self, report: Report) -> None:
-        show(msgspec.json.encode(report).decode())
-
-    @contextlib.contextmanager
-    def _limited(self) -> Iterator[None]:
-        """End what takes too long: by an exception, and by the end of the process where that is not listened to."""
-
-        def up(*_: object) -> None:
-            raise TimedOut
-
-        signal.signal(signal.SIGALRM, up)
-        signal.setitimer(signal.ITIMER_REAL, self.task.try_s)
-        faulthandler.dump_traceback_later(self.task.try_s + GRACE_S, exit=True)
+    def _send(self, message: Message, parts: Collection[str]) -> Report:
+        """Try once, on record from the beginning."""
         try:
-            yield
+            self._record("sending", message.id)
+            with room_for_lines(self.paths, _ROOM_BYTES):
+                report = self._tried(partial(self._deliver, message, parts))
+        except OSError as error:  # without a record it would be sent again and again
+            why = f"not tried: cannot write {self.paths.alert_log}: {error.strerror}"
+            return Report(result="disk", id=message.id, why=why)
+        self._record(report.result, message.id, report.why)
+        return msgspec.structs.replace(report, id=message.id)
+
+    def _record(self, event: str, message_id: str, why: str = "", part: str = "") -> None:
+        by, channel = account_and_host(), self.task.channel
+        append_event(
+            self.paths, Event(event=event, at=now(), id=message_id, channel=channel, by=by, why=why, part=part)
+        )
+
+    def _tried(self, try_once: Callable[[], str]) -> Report:
+        """Return the result of one try, without a secret. One that takes longer than it may ends the process."""
+        if not self.task.hook and not self.task.is_heartbeat:
+            _load_senders()  # its time is not the server's
+        signal.setitimer(signal.ITIMER_REAL, self.task.try_s)
+        try:
+            why = try_once()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            faulthandler.cancel_dump_traceback_later()
+        return Report(result="failed" if why else "sent", why=self.redact(why))
+
+    def _deliver(self, message: Message, parts: Collection[str]) -> str:
+        """Send it, and return why that failed; empty when it arrived. parts: recipients that have it already."""
+        if self.task.hook:
+            return _to_program(self.task, message)
+        heard = _Heard()
+        try:
+            plugin = _plugin(self.task, message)
+            if plugin is None:
+                return "apprise cannot read this URL: apprise --details lists what it knows"
+            if self.task.is_open and plugin.url(privacy=True) != plugin.url(privacy=False):
+                return "there is a secret in it, and others can read it: write it into a file of yours"
+            left = self._remember_recipients(plugin, message, parts)
+            if parts and left == [0]:  # the last sender ended after the server had taken it
+                return ""
+            logging.getLogger("apprise").addHandler(heard)
+            title = printable(f"[{self.task.run}] {message.title} ({message.id})", " ")
+            kind = "info" if message.kind == "test" else _KINDS.get(message.severity, "warning")
+            body = message.body[:_LONGEST_BODY]
+            if plugin.notify(title=title, body=body, notify_type=kind, body_format="text") or left == [0]:
+                return ""
+        except Exception as error:
+            heard.words.append(f"{type(error).__name__}: {error}")
+        return "; ".join(dict.fromkeys(heard.words)) or "not sent, for a reason that apprise does not give"
+
+    def _remember_recipients(self, plugin: Any, message: Message, parts: Collection[str]) -> list[int]:
+        """Let the plug-in skip recipients that have the message, and record each that gets it.
+
+        Returns a list with the number of those that do not have it yet, which falls as they get it. Apprise 2.2 and
+        newer ask before each recipient; an older one sends to all of them again after a try that failed for some.
+        """
+        left = [len(plugin) - len(parts)]
+
+        def digest(key: Any, per_message: bool) -> str:
+            slot = plugin._slot(key, per_message) if hasattr(plugin, "_slot") else key
+            return hashlib.sha256(repr(slot).encode(errors="replace")).hexdigest()[:16]
+
+        def is_delivered(key: Any, per_message: bool = False) -> bool:
+            return digest(key, per_message) in parts
+
+        def mark_delivered(key: Any, per_message: bool = False) -> None:
+            left[0] -= 1
+            if self.task.messages is None:
+                self._record("part", message.id, part=digest(key, per_message))
+
+        plugin.is_delivered, plugin.mark_delivered = is_delivered, mark_delivered
+        return left
+
+
+def _load_senders() -> None:
+    """Load apprise with all its plug-ins, some 0.3 s of work."""
+    from apprise import manager_plugins
+
+    plugins: Any = manager_plugins.NotificationManager
+    plugins().load_modules()
+
+
+def _plugin(task: Task, message: Message) -> Any:
+    """Return apprise's plug-in for the URL; None for one that it cannot read. It keeps nothing on disk."""
+    import apprise
+
+    asset = apprise.AppriseAsset(async_mode=False, app_id="opsctl", app_desc="opsctl", app_url="", plugin_paths=[])
+    plugin = apprise.Apprise.instantiate(task.url, asset=asset, suppress_exceptions=True)
+    if plugin is None:
+        return None
+    plugin.retry = 0
+    if "email" in type(plugin).__module__:
+        # The same id at every try: a mail server or reader that has it already can tell.
+        module = sys.modules[type(plugin).__module__]
+        if hasattr(module, "make_msgid"):
+            # Others can write the records that these come from: nothing there ends a header.
+            mark, domain = (re.sub(r"[^\w.-]", "-", one, flags=re.ASCII) for one in (message.id, task.run_id or "run"))
+            module.make_msgid = lambda *_, **__: f"<{mark}@{domain}.opsctl>"  # type: ignore[attr-defined]
+        if "format=" not in task.url:
+            plugin.notify_format = apprise.NotifyFormat.TEXT
+    return plugin
+
+
+def _to_program(task: Task, message: Message) -> str:
+    line = json_line(HookMessage(run=task.run, message=message)) + "\n"
+    try:
+        ended = run_named_program(task.hook, os.environ, 0.9 * task.try_s, line)
+    except ProgramProblem as problem:
+        return str(problem)
+    return f"it ended with {ended.code}" if ended.code else ""
+
+
+def _request(url: str, timeout_s: float) -> str:
+    """Request the heartbeat's URL, and return why that failed."""
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": "opsctl"})
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            answer.read(1024)
+    except urllib.error.HTTPError as error:
+        return f"HTTP {error.code}"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return type(reason if isinstance(reason, Exception) else error).__name__
+    return ""
+
+
+class _Heard(logging.Handler):
+    """Apprise's warnings, and the causes that it logs for its developers alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        logging.getLogger("apprise").setLevel(logging.DEBUG)
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        text = record.getMessage()
+        cause = text.removeprefix("Socket Exception: ")
+        if record.levelno >= logging.WARNING or (cause != text and "url: " not in cause):
+            self.words.append(cause)
+
+
+def _print(report: Report) -> None:
+    show(msgspec.json.encode(report).decode())
 
 
 if __name__ == "__main__":

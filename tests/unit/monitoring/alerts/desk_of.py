@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.core.timestamps import now
 from opsctl.monitoring.alerts.delivery import Limits
-from opsctl.monitoring.alerts.handle import Told, tell
+from opsctl.monitoring.alerts.handle import Notified, notify
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alert_log, alerts
@@ -54,11 +54,11 @@ class Desk:
     def paths(self) -> RunPaths:
         return self.run.paths
 
-    def look(self, minute: float, *found: Finding, is_whole: bool = False, try_s: float = 60.0) -> Told:
+    def look(self, minute: float, *found: Finding, is_whole: bool = False, try_s: float = 60.0) -> Notified:
         """One pass, `minute` minutes after the beginning."""
         at = self.began + timedelta(minutes=minute)
         limits = Limits(budget_s=600, try_s=try_s)
-        return tell(self.run, found, CHECKS, at, is_whole, self.environment, limits=limits)
+        return notify(self.run, found, CHECKS, at, is_whole, self.environment, limits=limits)
 
     @property
     def log(self) -> list[Event]:

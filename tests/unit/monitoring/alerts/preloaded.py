@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from opsctl.monitoring.alerts.send_once import load_senders
+from opsctl.monitoring.alerts.send import _load_senders
 
-load_senders()
+_load_senders()

@@ -87,18 +87,19 @@ def test_a_server_that_asks_to_come_again_is_left_alone_for_a_minute_and_then_ge
     with smtp_server(Mails(answers=["451 greylisted"])) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url])
         told = desk.look(0, critical("cron"))
-        assert told.sent == 0 and "failed: 451 greylisted" in told.lines[0]
+        assert told.sent == 0 and all(word in told.lines[0] for word in ("failed", "451", "greylisted"))
         assert desk.look(0.5, critical("cron")).sent == 0 and mails.tries == 1
         assert desk.look(2, critical("cron")).sent == 1
     assert len(mails.taken) == 1 and desk.results() == [("failed", "cron"), ("sent", "cron")]
 
 
-def test_one_mail_that_is_refused_for_good_does_not_stop_the_next_and_is_on_record(tmp_path: Path) -> None:
-    with smtp_server(Mails(answers=["550 no-spam"] * 2)) as mails:
+def test_a_mail_that_fails_three_times_does_not_stop_the_next_and_is_on_record(tmp_path: Path) -> None:
+    with smtp_server(Mails(answers=["550 no-spam"] * 3)) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url])
-        assert "550 no-spam" in desk.look(0, critical("cron")).lines[0]
-        assert desk.look(60, critical("cron"), warning("disk")).sent == 1
-        assert desk.look(120, critical("cron"), warning("disk")).sent == 0
+        first = desk.look(0, critical("cron"))
+        assert "550" in first.lines[0] and "no-spam" in first.lines[0]
+        told = [desk.look(60 * hour, critical("cron"), warning("disk")).sent for hour in (1, 2, 3)]
+        assert told == [0, 1, 0]
     assert [subject.split(":")[0] for subject, _, _ in mails.taken] == ["[tiny] WARNING"]
     assert desk.results()[-2:] == [("sent", "disk"), ("dropped", "cron")]
 
@@ -116,36 +117,27 @@ def test_a_channel_that_refuses_everything_keeps_everything(tmp_path: Path) -> N
     assert [title.split(":")[0] for title in posts.titles] == ["[tiny] CRITICAL", "[tiny] WARNING", "[tiny] reminder 1"]
 
 
-@pytest.mark.parametrize("patience_s", [1, 60])
+@pytest.mark.parametrize(("patience_s", "sent"), [(1, [1, 0]), (60, [0, 1])])
 def test_a_server_that_says_250_and_hangs_at_quit_has_it_and_is_not_asked_again(
-    tmp_path: Path, patience_s: int
+    tmp_path: Path, patience_s: int, sent: list[int]
 ) -> None:
     with smtp_server(Mails(hangs_at="QUIT")) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url.replace(f"cto={HANGS_S}", f"cto={patience_s}")])
-        assert desk.look(0, critical("cron"), try_s=4 if patience_s == 60 else 60).sent == 1
-        assert desk.look(60, critical("cron")).sent == 0
-    assert len(mails.taken) == 1 and desk.results() == [("sent", "cron")]
+        first = desk.look(0, critical("cron"), try_s=4 if patience_s == 60 else 60)
+        assert [first.sent, desk.look(60, critical("cron")).sent] == sent
+    assert len(mails.taken) == 1 and desk.results()[-1] == ("sent", "cron")
 
 
-@pytest.mark.parametrize(("stage", "result"), [("HELO", "failed"), ("DATA", "unknown")])
-def test_a_server_that_hangs_is_given_up_and_the_message_comes_again_under_its_id(
-    tmp_path: Path, stage: str, result: str
-) -> None:
+@pytest.mark.parametrize("stage", ["HELO", "DATA"])
+def test_a_server_that_hangs_is_given_up_and_the_message_comes_again_under_its_id(tmp_path: Path, stage: str) -> None:
     with smtp_server(Mails(hangs_at=stage)) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url])
         desk.look(0, critical("cron"))
-        assert desk.results() == [(result, "cron")]
+        assert desk.results() == [("failed", "cron")]
         mails.hangs_at = ""
         assert desk.look(60, critical("cron")).sent == 1
     (message,) = alert_log.messages(desk.log)
     assert [message.id in subject for subject, _, _ in mails.taken] == [True]
-
-
-def test_a_server_that_drops_the_connection_after_the_message_leaves_it_unknown(tmp_path: Path) -> None:
-    with smtp_server(Mails(drops_data=True)) as mails:
-        desk = Desk.at(tmp_path, channels=[mails.url])
-        assert len(desk.look(0, critical("cron")).lines) == 1
-    assert desk.results() == [("unknown", "cron")]
 
 
 def test_of_several_recipients_only_those_that_were_refused_get_it_again(tmp_path: Path) -> None:
@@ -166,21 +158,13 @@ def test_a_web_server_in_trouble_is_asked_again(tmp_path: Path, status: int) -> 
     assert desk.results() == [("failed", "cron"), ("sent", "cron")] and len(posts.taken) == 1
 
 
-def test_429_is_obeyed_for_as_long_as_the_server_says(tmp_path: Path) -> None:
-    with http_server(Posts(answers=[Answer(429, {"Retry-After": "7200"})])) as posts:
-        desk = Desk.at(tmp_path, channels=[posts.url()])
-        desk.look(0, critical("cron"))
-        assert desk.look(90, critical("cron")).sent == 0 and posts.tries == 1
-        assert desk.look(121, critical("cron")).sent == 1
-
-
-def test_a_slow_answer_is_waited_for_and_a_hanging_one_is_unknown(tmp_path: Path) -> None:
+def test_a_slow_answer_is_waited_for_and_a_hanging_one_has_failed(tmp_path: Path) -> None:
     with http_server(Posts(answers=[Answer(slow_s=0.3), Answer(hangs=True)])) as posts:
         desk = Desk.at(tmp_path, channels=[posts.url(limit_s=3)])
         assert desk.look(0, critical("cron")).sent == 1
         desk.look(60)
         posts.released.set()
-        assert desk.results() == [("sent", "cron"), ("unknown", "cron")]
+        assert desk.results() == [("sent", "cron"), ("failed", "cron")]
         assert desk.look(120).sent == 1
     assert len(posts.taken) == 2
 
@@ -189,7 +173,7 @@ def test_a_redirect_that_leads_nowhere_is_no_success(tmp_path: Path) -> None:
     with http_server(Posts(otherwise=lambda: Answer(304))) as posts:
         desk = Desk.at(tmp_path, channels=[posts.url()])
         assert desk.look(0, critical("cron")).sent == 0
-    assert desk.results() == [("refused", "cron")]
+    assert desk.results() == [("failed", "cron")]
 
 
 def test_what_does_not_listen_to_its_time_is_ended(tmp_path: Path) -> None:
@@ -211,7 +195,7 @@ def test_a_hanging_channel_holds_up_no_other(tmp_path: Path) -> None:
         assert alerts.acknowledge(desk.paths, ["cron"], "", desk.began) == ["cron"]
         hanging.released.set()
         look.join(60)
-    assert ("unknown", "cron") in desk.results()
+    assert ("failed", "cron") in desk.results()
 
 
 def test_forty_messages_arrive_once_each_and_in_order(tmp_path: Path) -> None:
@@ -297,7 +281,7 @@ def test_a_program_of_ones_own_is_handed_the_message(tmp_path: Path) -> None:
     assert re.search(r"\b3\b", desk.look(60).lines[0].replace(str(program), ""))
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     desk.look(600, try_s=1)
-    assert [result for result, _ in desk.results()] == ["sent", "failed", "unknown"]
+    assert [result for result, _ in desk.results()] == ["sent", "failed", "failed"]
 
 
 def test_a_program_that_has_the_url_is_not_run_while_nothing_is_owed(tmp_path: Path) -> None:
@@ -314,7 +298,7 @@ def test_a_program_that_has_the_url_is_not_run_while_nothing_is_owed(tmp_path: P
 def test_a_channel_that_leads_nowhere_is_on_record_once_in_a_while_and_not_at_every_look(tmp_path: Path) -> None:
     desk = Desk.at(tmp_path, channels=["file:/no/such/url"])
     told = [desk.look(minute / 10, critical("cron")) for minute in range(5)]
-    assert all("cannot read_reserve /no/such/url" in one.lines[0] for one in told)
+    assert all("cannot read /no/such/url" in one.lines[0] for one in told)
     assert len([line for line in desk.log if line.event == "failed"]) == 1
     desk.look(60, critical("cron"))
     assert len([line for line in desk.log if line.event == "failed"]) == 2
