@@ -10,15 +10,12 @@ from datetime import datetime
 from benchmarks.desk.shapes import HOUR_S
 from benchmarks.simulate import figures
 from opsctl.diagnosis.hangs import summary as told
-from opsctl.diagnosis.nodes.ends import End, ends_of
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
+from opsctl.diagnosis.nodes.judging import End, ends_of, used_all_the_same
 from opsctl.diagnosis.nodes.judging import judge as judge_nodes
-from opsctl.diagnosis.nodes.judging import used_all_the_same
-from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
-from opsctl.diagnosis.nodes.policy import Policy
-from opsctl.diagnosis.nodes.watch_evidence import slow_evidence
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, Policy, slow_evidence
+from opsctl.diagnosis.probe.launch import Answer
 from opsctl.diagnosis.probe.report import NodeReport, Standing
-from opsctl.diagnosis.probe.results import Answer
 from opsctl.diagnosis.probe.verdict import Expected
 from opsctl.diagnosis.probe.verdict import judge as judge_probe
 from opsctl.jobs.runner.hang_watch import Silence, is_hung, next_look_s

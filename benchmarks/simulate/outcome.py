@@ -15,8 +15,7 @@ from benchmarks.simulate.people import Person
 from benchmarks.simulate.policies import Way
 from benchmarks.simulate.run import Run
 from benchmarks.simulate.setting import Setting
-from opsctl.diagnosis.goodput.account import account
-from opsctl.diagnosis.goodput.parts import Part
+from opsctl.diagnosis.goodput.account import Part, account
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from benchmarks.simulate.policies import Way
 from benchmarks.simulate.queue import NEWEST, Queue
 from benchmarks.simulate.setting import Setting
 from benchmarks.simulate.training import Bad, Live, Training
-from opsctl.diagnosis.probe.node_choice import chosen
-from opsctl.diagnosis.probe.report import NodeReport
+from opsctl.diagnosis.probe.report import NodeReport, chosen
 from opsctl.jobs.runner.good_nodes import is_to_be_tested, nodes_left
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.simulate.experiments import Between, Summary
-from opsctl.diagnosis.goodput.parts import Part
+from opsctl.diagnosis.goodput.account import Part
 
 #: What is told of the time that did not train.
 PARTS = ("slowed", Part.LOST, Part.STARTED, Part.SAVED, Part.EVALUATED, Part.WAITED, Part.IDLE)

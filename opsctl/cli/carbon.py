@@ -83,10 +83,8 @@ def report(
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.diagnosis.carbon.brief import remember
-    from opsctl.diagnosis.carbon.energy_files import find
-    from opsctl.diagnosis.carbon.placement import Placing
-    from opsctl.diagnosis.carbon.report import Asked, report_of
-    from opsctl.diagnosis.carbon.screen import report_lines
+    from opsctl.diagnosis.carbon.report import Asked, report_lines, report_of
+    from opsctl.diagnosis.carbon.trackers import Placing, find
     from opsctl.run.config.schema import CarbonTable
 
     if country and intensity is not None:
@@ -182,7 +180,7 @@ def _grams(
     country: str | None, intensity: float | None, table: CarbonTable, has_readings: bool
 ) -> tuple[float | None, str]:
     """g CO2e of a kWh, and who says so; None where it is the trackers', or nobody's."""
-    from opsctl.diagnosis.carbon.intensity import of_country, of_table
+    from opsctl.diagnosis.carbon.estimate import of_country, of_table
 
     if intensity is not None:
         return intensity, "given"

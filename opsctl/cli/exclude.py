@@ -35,9 +35,8 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
     from opsctl.core.output import message
     from opsctl.core.timestamps import iso, now
     from opsctl.diagnosis.nodes import exclusion
-    from opsctl.diagnosis.nodes.exclusion_list import read_excluded
-    from opsctl.diagnosis.nodes.places import place_of
-    from opsctl.diagnosis.nodes.policy import PERSONS
+    from opsctl.diagnosis.nodes.exclusion_list import place_of, read_excluded
+    from opsctl.diagnosis.nodes.node_evidence import PERSONS
     from opsctl.run.config.profile import nodes_table
     from opsctl.slurm.nodes import expand_nodes
 
@@ -72,8 +71,8 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
     """Let nodes be used again: what spoke against them until now no longer counts."""
     from opsctl.core.output import message
     from opsctl.diagnosis.nodes import exclusion
-    from opsctl.diagnosis.nodes.ends import ends_of
-    from opsctl.diagnosis.nodes.places import place_of
+    from opsctl.diagnosis.nodes.exclusion_list import place_of
+    from opsctl.diagnosis.nodes.judging import ends_of
     from opsctl.run.attempts import events as attempts
     from opsctl.run.config.profile import nodes_table
     from opsctl.slurm.nodes import expand_nodes

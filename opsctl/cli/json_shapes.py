@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from opsctl.diagnosis.carbon.report import CarbonReport
 from opsctl.diagnosis.goodput.report import GoodputReport
-from opsctl.diagnosis.hangs.json_output import PrintedStacks
+from opsctl.diagnosis.hangs.summary import PrintedStacks
 from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
 from opsctl.diagnosis.nodes.listing import SeenNode
 from opsctl.diagnosis.nodes.site_report import DraftedReport

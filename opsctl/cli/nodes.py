@@ -65,8 +65,8 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
     from opsctl.core.output import message, print_json, show_text
     from opsctl.core.timestamps import now
     from opsctl.diagnosis.nodes import site_report
+    from opsctl.diagnosis.nodes.exclusion_list import evidence_for, place_of
     from opsctl.diagnosis.nodes.listing import by_node
-    from opsctl.diagnosis.nodes.places import evidence_for, place_of
     from opsctl.run.config.profile import nodes_table
 
     view, seen = _seen(nodes, run, cluster)

@@ -173,7 +173,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
 
 def _carbon(carbon: CarbonTable, sections: Sequence[Section]) -> list[Section]:
     """What the time that is planned comes to, where `[carbon]` says what to reckon with."""
-    from opsctl.diagnosis.carbon.intensity import of_table
+    from opsctl.diagnosis.carbon.estimate import of_table
     from opsctl.run.planning.carbon_part import carbon_section
     from opsctl.run.planning.plan import PlannedTime
 

@@ -43,8 +43,7 @@ def command(
     """
     from opsctl.cli.shell import file_of
     from opsctl.core.output import print_json, show_lines
-    from opsctl.diagnosis.probe.report import Standing
-    from opsctl.diagnosis.probe.summary import screen
+    from opsctl.diagnosis.probe.report import Standing, screen
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
 
@@ -128,7 +127,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
 def _put_on_record(seen: RunView, found: ProbeReport) -> None:
     """Where there is a run's folder and it may be written to; a probe for nobody leaves nothing."""
     from opsctl.core.output import message
-    from opsctl.diagnosis.probe.evidence import put_on_record
+    from opsctl.diagnosis.probe.run_probe import put_on_record
 
     if not seen.paths.state.is_dir():
         return

@@ -89,9 +89,8 @@ def _of_log(log: Path) -> Triage:
 
 
 def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Triage:
-    from opsctl.diagnosis.triage.attempt_choice import choose
     from opsctl.diagnosis.triage.decide import decide
-    from opsctl.diagnosis.triage.on_close import chosen_rules, facts_of
+    from opsctl.diagnosis.triage.on_close import choose, chosen_rules, facts_of
     from opsctl.diagnosis.triage.report import triage_of_attempt
     from opsctl.run.attempts.events import read
     from opsctl.run.state.run_view import glance

@@ -26,8 +26,7 @@ def show_stacks(
     from opsctl.core.account import account_name
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, printable, show_lines
-    from opsctl.diagnosis.hangs.json_output import printed_stacks
-    from opsctl.diagnosis.hangs.summary import screen
+    from opsctl.diagnosis.hangs.summary import printed_stacks, screen
     from opsctl.jobs.control.requests import RequestOptions, prepare
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.requests import Action

@@ -185,8 +185,7 @@ def _see_to_nodes(run: RunView, snapshot: Snapshot, detectors: Sequence[Detector
     from opsctl.core.output import message
     from opsctl.core.timestamps import now
     from opsctl.diagnosis.nodes.exclusion import keep_and_apply, wanted_by
-    from opsctl.diagnosis.nodes.node_evidence import append_node_evidence, read_node_evidence
-    from opsctl.diagnosis.nodes.watch_evidence import slow_evidence
+    from opsctl.diagnosis.nodes.node_evidence import append_node_evidence, read_node_evidence, slow_evidence
     from opsctl.monitoring import registry
     from opsctl.monitoring.checks.nodes import slow_nodes
     from opsctl.monitoring.runner import settings_of

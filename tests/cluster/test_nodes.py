@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.nodes.exclusion_list import own_place
-from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
-from opsctl.diagnosis.nodes.node_samples import last_samples, rank_timings
+from opsctl.diagnosis.nodes.node_evidence import last_samples, rank_timings, read_node_evidence
 from opsctl.monitoring.checks.nodes import PARTS, SECONDS, slow_nodes
 from opsctl.slurm.nodes import expand_nodes
 from tests.cluster.commands import Opsctl

@@ -53,8 +53,8 @@ def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
     """The sum of the trackers' records in a folder; None where there are none. Raises TooMany."""
     if not os.path.lexists(folder):  # what reads and adds up records is not even imported
         return None
-    from opsctl.diagnosis.carbon.energy_files import find
     from opsctl.diagnosis.carbon.report import Asked, report_of
+    from opsctl.diagnosis.carbon.trackers import find
 
     found = find([folder], MOST_FILES)
     if found is None:
@@ -69,14 +69,14 @@ def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
 
 def seen_in(report: CarbonReport) -> EnergySeen:
     """What a look tells of a report."""
-    from opsctl.diagnosis.carbon.screen import short_line
+    from opsctl.diagnosis.carbon.report import short_line
 
     return EnergySeen(kwh=report.kwh, kg=report.kg, node_hours=report.measured_node_hours, told=short_line(report))
 
 
 def remember(paths: RunPaths, report: CarbonReport) -> None:
     """Keep a report of the run's trackers for looks at more records than they read; no matter where that cannot be."""
-    from opsctl.diagnosis.carbon.screen import short_line
+    from opsctl.diagnosis.carbon.report import short_line
 
     moment = now()
     seen = structs.replace(seen_in(report), at=moment, told=f"{short_line(report)}, as of {iso(moment, 'minutes')}")

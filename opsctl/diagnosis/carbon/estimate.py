@@ -1,13 +1,21 @@
-"""From what was measured to what was not: the same power for the rest, with an interval; shares that are assumed. Pure.
+"""Estimate what was not measured: the rest at the same power, the building of machines, the CO2e of a kWh.
 
-Sources of the defaults for building machines: Luccioni, Viguier and Ligozat, arXiv 2211.02001, section 4.1.
+Source of the defaults for building machines: Luccioni, Viguier and Ligozat, arXiv 2211.02001, section 4.1.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.run.config.schema import CarbonTable
+from trainer.formats.distribution import install_command
 
 HOUR_S = 3600.0
 _YEAR_HOURS = 8760.0
@@ -74,3 +82,37 @@ class Building:
         """The share of so much use."""
         hours = self.years * _YEAR_HOURS * self.busy_percent / 100
         return (self.kg_per_node * node_hours + self.kg_per_gpu * gpu_hours) / hours
+
+
+_MIXES = Path("data") / "private_infra" / "global_energy_mix.json"
+
+
+def of_country(country: str) -> float:
+    """The country's g/kWh from codecarbon's own table, which is read without loading it.
+
+    Raises UsageError for a country that it does not have, OpsctlError where codecarbon is not installed.
+    """
+    found = importlib.util.find_spec("codecarbon")
+    if found is None or found.origin is None:
+        raise OpsctlError(
+            f"what electricity in {country} comes to is in codecarbon's table, which is not installed here: "
+            f"{install_command('carbon')}, or give --intensity"
+        )
+    try:
+        mixes: dict[str, dict[str, Any]] = json.loads((Path(found.origin).parent / _MIXES).read_text())
+    except (OSError, ValueError):
+        raise OpsctlError("the installed codecarbon has no table of countries: give --intensity") from None
+    known = mixes.get(country, {}).get("carbon_intensity")
+    if known is None:
+        raise UsageError(f"codecarbon knows no country {country}: give --intensity, or three letters such as FRA")
+    return float(known)
+
+
+def of_table(carbon: CarbonTable) -> float | None:
+    """What `[carbon]` says of a kWh; None where it says nothing, or names a country and codecarbon is not here."""
+    if carbon.intensity_g_per_kwh is not None or carbon.country is None:
+        return carbon.intensity_g_per_kwh
+    try:
+        return of_country(carbon.country)
+    except OpsctlError:
+        return None

@@ -8,8 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.diagnosis.goodput.account import account, estimated
-from opsctl.diagnosis.goodput.parts import Part
+from opsctl.diagnosis.goodput.account import Part, account, estimated
 from opsctl.diagnosis.goodput.report import words
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt

@@ -1,14 +1,18 @@
-"""What groups of ranks come to: a sentence for the training log, a screen, a verdict. Pure."""
+"""A group of ranks as text, as JSON and as a verdict. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from opsctl.diagnosis.hangs import summary
 from opsctl.diagnosis.hangs.frames import Place, is_of_all
 from opsctl.diagnosis.hangs.grouping import Group, folded
-from opsctl.run.attempts.verdict import Cause, Quote, Verdict
+from opsctl.run.attempts.verdict import Cause, Quote, StackGroup, Verdict
 from trainer.formats.attempt.rank_stacks import RankStack
 
 #: Lines of the training log that a silence begins and ends with, and the file that its last look is in.
@@ -150,3 +154,30 @@ def _confidence(place: Place) -> float:
 def _and(names: Sequence[str], most: int) -> str:
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
+
+
+class PrintedStacks(Struct, frozen=True, kw_only=True):
+    """Where every rank of a live job is."""
+
+    job: Annotated[str, Meta(description="The job as squeue shows it.")]
+    ranks: Annotated[int, Meta(description="How many ranks it has.")]
+    found: Annotated[int, Meta(description="How many of them could be seen.")]
+    misses: Annotated[
+        str, Meta(description="The collective in which the others wait for the odd ones; empty if unknown.")
+    ]
+    flight_recorder: Annotated[
+        str, Meta(description="What torch's flight recorder says, a sentence; empty where none runs.")
+    ]
+    groups: Annotated[tuple[StackGroup, ...], Meta(description="Ranks with equal stacks, the odd ones first.")]
+
+
+def printed_stacks(job: str, groups: Sequence[Group], ranks: int, flight: str) -> PrintedStacks:
+    """All groups."""
+    return PrintedStacks(
+        job=job,
+        ranks=ranks,
+        found=sum(len(group.stacks) for group in groups),
+        misses=summary.missed(groups),
+        flight_recorder=flight,
+        groups=tuple(group.recorded() for group in groups),
+    )

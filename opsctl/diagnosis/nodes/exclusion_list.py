@@ -1,7 +1,7 @@
-"""The exclusion list: `.opsctl/excluded-nodes.json`, one record a node, and a line for each decision beside it.
+"""The exclusion list: `excluded-nodes.json` with one record per node, and a line for each decision next to it.
 
-Who writes holds the lock and replaces the file. One that a newer release wrote is read as far as it is known, and never
-written.
+It is in the run's state, or in the folder that the profile names for several runs. Writers hold a lock and replace the
+file. A file of a newer release is read as far as it is known, and never written.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from msgspec import Meta
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_state, locked, make_folder, parsed, read_lines, read_text, write_state
 from opsctl.core.output import printable
-from opsctl.core.timestamps import to_the_second
-from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.core.timestamps import now, to_the_second
+from opsctl.diagnosis.nodes.node_evidence import AHEAD, NodeEvidence
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.schema import NodesTable
+from opsctl.run.state.group_folder import Kind, open_to
 from trainer.formats.json_text import Moment
 from trainer.formats.tolerant import decode
 
@@ -194,3 +196,39 @@ def _text(place: Place) -> str | None:
         return read_text(place.root, place.excluded)
     except OSError as error:
         raise OpsctlError(f"cannot read {error.filename or place.excluded}: {error.strerror or error}") from None
+
+
+SHARED = Kind("a shared folder of node evidence", "[nodes] shared", "the profile's [nodes]", "opsctl exclude list")
+
+
+def place_of(paths: RunPaths, table: NodesTable) -> Place:
+    """The list that counts for the run. A shared folder is made where it is not there yet.
+
+    Raises RunFileError for a group that cannot be, OpsctlError and OSError where the folder cannot be had.
+    """
+    if table.shared is None:
+        return own_place(paths)
+    folder = Path(table.shared).expanduser()
+    if not folder.is_dir():
+        open_to(folder, table.group, SHARED)
+    return Place(folder, folder)
+
+
+def evidence_for(paths: RunPaths, place: Place) -> list[NodeEvidence]:
+    """All that is known at `place`; what the run itself has seen is put there first where several share it.
+
+    What is dated more than a day ahead is passed over. A folder that cannot be written takes nothing, and the run goes
+    by its own lines too. Raises OSError where either cannot be read.
+    """
+    latest, own = now() + AHEAD, read_evidence_of(own_place(paths))
+    if place == own_place(paths):
+        return [one for one in own if one.at <= latest]
+    known = read_evidence_of(place)
+    there = set(known)
+    missing = [one for one in dict.fromkeys(own) if one not in there]
+    for one in missing:
+        try:
+            append_state(place.root, place.evidence, one)
+        except OSError:
+            break
+    return [one for one in (*known, *missing) if one.at <= latest]

@@ -1,10 +1,9 @@
-"""Which nodes to stay off, from what was seen of them. Pure.
+"""Decide which nodes to avoid, by the ends of attempts and by evidence. Pure.
 
-A node is excluded by one word about its hardware that is sure enough, by bad ends in a row that its hardware caused, or
-by a score: what speaks against it, each line weighed by its kind and its confidence and halved once every half-life of
-that kind. What a program can cause as well adds to a score, and is never enough alone. Of all excluded nodes, each run
-stays off the worst that the cap leaves it room for: the list has them all, for runs that share it have room for
-different numbers.
+A node is excluded by one hardware finding of sufficient confidence, by bad ends in a row that its hardware caused, or
+by a score: the sum of the evidence, weighted by kind and confidence and halved once per half-life of its kind. Evidence
+that a program can cause too is never enough alone. Each run avoids the worst of all excluded nodes that its limit
+allows; the list has all of them, because runs that share it have different limits.
 """
 
 from __future__ import annotations
@@ -17,11 +16,78 @@ from datetime import datetime
 
 import msgspec
 
-from opsctl.diagnosis.nodes.ends import End, in_a_row
 from opsctl.diagnosis.nodes.exclusion_list import BY_EVIDENCE, Exclusion, evidence_line
-from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
-from opsctl.diagnosis.nodes.policy import AMBIGUOUS, WEIGHTS, Policy
+from opsctl.diagnosis.nodes.node_evidence import AMBIGUOUS, WEIGHTS, NodeEvidence, Policy
+from opsctl.run.attempts.ending import AS_PLANNED, Ending
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.outcome import describe
 from opsctl.slurm.nodes import Node
+
+_BAD = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.HANG, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
+
+
+@dataclass(frozen=True)
+class End:
+    """One attempt's end, as far as it speaks for or against nodes."""
+
+    at: datetime
+    nodes: frozenset[str]  # that took part
+    blamed: frozenset[str] = frozenset()  # whose hardware ended it
+    is_good: bool = False
+    words: str = ""  # attempt, job, what happened
+
+
+def ends_of(attempts: Iterable[Attempt]) -> list[End]:
+    """Those of attempts that have ended, oldest first. What is the user's fault blames nobody."""
+    found = []
+    for attempt in attempts:
+        at = attempt.closed_at
+        if at is None or attempt.reason is None:
+            continue
+        blamed = _blamed(attempt) if attempt.reason in _BAD else frozenset()
+        words = f"attempt {attempt.number}, job {attempt.display_id}: {_how(attempt)}" if blamed else ""
+        found.append(End(at, frozenset(attempt.nodes), blamed, attempt.reason in AS_PLANNED, words))
+    return found
+
+
+def in_a_row(ends: Sequence[End], node: str, since: datetime | None) -> list[End]:
+    """The newest bad ends on `node`, after `since`, with no good one between them that it took part in; newest first.
+
+    What ended on another node meanwhile, or by the user's fault, is no word for it.
+    """
+    row = []
+    for end in reversed(ends):
+        if since is not None and end.at <= since:
+            break
+        if node in end.blamed:
+            row.append(end)
+        elif end.is_good and node in end.nodes:
+            break
+    return row
+
+
+def _blamed(attempt: Attempt) -> frozenset[str]:
+    """Return the nodes whose hardware ended it: those that Slurm lost, and the one that triage names.
+
+    A rank that was killed, and a cause that is not known, blame no node: a person or the program may have done it.
+    """
+    lost, verdict, first = frozenset(attempt.lost_nodes), attempt.verdict, attempt.first_failure
+    if verdict is None or not verdict.is_known:
+        return lost
+    weight = WEIGHTS.get(verdict.cause)
+    if verdict.user_fault or weight is None:
+        return frozenset()
+    name = verdict.node or (first.node if first is not None else "")
+    return lost | {name} if name and weight.is_hardware else lost
+
+
+def _how(attempt: Attempt) -> str:
+    if attempt.verdict is not None and attempt.verdict.summary:
+        return attempt.verdict.summary
+    if attempt.first_failure is not None:
+        return describe(attempt.first_failure)
+    return f"{attempt.reason}{f', {attempt.note}' if attempt.note else ''}"
+
 
 #: Lines of evidence that a decision names.
 _NAMED = 5

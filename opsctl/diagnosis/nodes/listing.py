@@ -13,10 +13,9 @@ from msgspec import Meta, Struct
 from opsctl.core.output import printable
 from opsctl.core.timestamps import to_the_second
 from opsctl.diagnosis.nodes.exclusion import Wanted, read_listed, used_now
-from opsctl.diagnosis.nodes.exclusion_list import Exclusion, evidence_line
+from opsctl.diagnosis.nodes.exclusion_list import Exclusion, evidence_for, evidence_line, place_of
 from opsctl.diagnosis.nodes.judging import score_of, weight_of
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
-from opsctl.diagnosis.nodes.places import evidence_for, place_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import nodes_table
 from opsctl.slurm.client import SlurmLooks

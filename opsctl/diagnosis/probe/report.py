@@ -1,13 +1,16 @@
-"""What a probe found, as `probe.json` has it and `opsctl probe --json` prints it."""
+"""The result of a probe: the record, its text, and the choice of nodes by it. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from opsctl.diagnosis.probe.measures import NOT_OF_HARDWARE
+from opsctl.slurm.durations import format_duration
 from trainer.formats.json_text import Moment
 
 SCHEMA_VERSION = 1
@@ -77,3 +80,70 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, standing: Standing) -> list[NodeReport]:
         """The nodes of which that is to be thought."""
         return [one for one in self.nodes if one.standing == standing]
+
+
+_FINE = (Standing.FINE.rank, False)
+
+
+def chosen(
+    nodes: Sequence[str], wanted: int, reports: Sequence[NodeReport] = (), lost: Collection[str] = ()
+) -> list[str]:
+    """`wanted` of `nodes`, in Slurm's order, none bad or lost, those of a worse standing only for want of better ones.
+
+    Fewer than wanted where there are not so many. Without anything known the first ones.
+    """
+    best = set(best_first([node for node in nodes if node not in lost], reports)[:wanted])
+    return [node for node in nodes if node in best]
+
+
+def best_first(nodes: Sequence[str], reports: Sequence[NodeReport]) -> list[str]:
+    """Those of `nodes` that are not bad, by their standing; nodes that are alike in it in Slurm's order."""
+    # Of slow ones those come last that said nothing at all. Nearly all are fine: only the others are sorted.
+    doubts = {report.node: (report.standing.rank, not report.numbers) for report in reports}
+    odd = {node: doubt for node, doubt in doubts.items() if doubt > _FINE}
+    doubtful = [node for node in nodes if node in odd and odd[node][0] < Standing.BAD.rank]
+    return [node for node in nodes if node not in odd] + sorted(doubtful, key=odd.__getitem__)
+
+
+_NAMED = 4  # nodes that a line names
+_WORST_FIRST = (Standing.BAD, Standing.SLOW, Standing.SUSPICIOUS)
+
+
+def summary(report: ProbeReport) -> str:
+    """`probe (quick, 12 s): 51 of 52 nodes are fine; bad: x07 (matrix products: ...)`."""
+    fine = len(report.of(Standing.FINE))
+    said = [f"probe ({report.effort}, {report.took_s:.0f} s): {fine} of {len(report.nodes)} nodes are fine"]
+    for standing in _WORST_FIRST:
+        found = report.of(standing)
+        if found:
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            said.append(f"{standing}: {', '.join(map(_named, found[:_NAMED]))}{more}")
+    return "; ".join([*said, *report.links[:_NAMED], *report.general])
+
+
+def _named(one: NodeReport) -> str:
+    return f"{one.node} ({one.reasons[0].words})" if one.reasons else one.node
+
+
+def screen(report: ProbeReport) -> Iterator[str]:
+    """Everything that speaks against a node, then what the fine ones came to."""
+    for standing in _WORST_FIRST:
+        for one in report.of(standing):
+            for reason in one.reasons:
+                yield f"{reason.standing:<10}  {one.node}: {reason.words}"
+    yield from (f"link        {line}" for line in report.links)
+    yield from (f"all alike   {line}" for line in report.general)
+    yield from (f"not tested  {line}" for line in report.not_seen)
+    fine = report.of(Standing.FINE)
+    yield f"{len(fine)} of {len(report.nodes)} nodes are fine, {format_duration(report.took_s)}, {report.effort}"
+
+
+def against(one: NodeReport) -> str:
+    """All that is bad or slow about a node's hardware, in a sentence for the record; empty for nothing of it."""
+    return "; ".join(reason.words for reason in of_hardware(one))
+
+
+def of_hardware(one: NodeReport) -> list[Reason]:
+    """What makes it bad or slow and is not of what is installed on it."""
+    worse = (reason for reason in one.reasons if reason.standing.rank >= Standing.SLOW.rank)
+    return [reason for reason in worse if reason.measure not in NOT_OF_HARDWARE]

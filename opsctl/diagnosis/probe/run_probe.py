@@ -1,4 +1,4 @@
-"""A whole probe: each node by itself, then those that came through together, then the judgement."""
+"""A whole probe: each node alone, then all that passed together, then the verdict and the evidence."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.probe.launch import Heard, ask, srun_line
-from opsctl.diagnosis.probe.report import ProbeReport
-from opsctl.diagnosis.probe.results import sorted_answers
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence
+from opsctl.diagnosis.probe.launch import Heard, ask, sorted_answers, srun_line
+from opsctl.diagnosis.probe.measures import LATE_END, LINK_RATES
+from opsctl.diagnosis.probe.report import ProbeReport, Standing, against, of_hardware
 from opsctl.diagnosis.probe.verdict import Expected, judge
+from opsctl.run.config.paths import RunPaths
 from trainer.formats.attempt.probe import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
 
 #: Whoever may list processes sees command lines; an environment only its owner.
@@ -104,3 +106,32 @@ def _together(setting: Setting, effort: Effort, nodes: Sequence[str], is_to_end:
     words += ["--ranks-per-node", str(max(setting.expected.gpus_per_node, 1))]
     limit_s = effort.network_s + STEP_END_S / 2
     return ask(setting.command(nodes, words), setting.variables(), nodes, limit_s, is_to_end)
+
+
+#: How sure it is that a node is to blame that was found bad or slow by measurement, and one that was only late or has
+#: slow links, for which its switch may be to blame: two such lines outweigh Policy.least_score even when the first is
+#: hours old.
+_CONFIDENCE, _CONFIDENCE_UNSURE = 0.9, 0.55
+
+
+def put_on_record(paths: RunPaths, found: ProbeReport, attempt: str = "") -> None:
+    """A line for each node whose hardware is bad or slow; what is only suspicious is no evidence, nor is what is
+    installed.
+
+    attempt: its id. Raises OSError.
+    """
+    for one in (*found.of(Standing.BAD), *found.of(Standing.SLOW)):
+        reasons = of_hardware(one)
+        if not reasons:
+            continue
+        is_unsure = all(one.measure.endswith(LATE_END) or one.measure in LINK_RATES for one in reasons)
+        evidence = NodeEvidence(
+            node=one.node,
+            kind="probe",
+            at=found.at,
+            words=against(one),
+            confidence=_CONFIDENCE_UNSURE if is_unsure else _CONFIDENCE,
+            attempt=attempt,
+            by="probe",
+        )
+        append_node_evidence(paths, evidence)

@@ -1,19 +1,19 @@
-"""From what nodes said to what is to be thought of them. Pure.
+"""Judge nodes, and links between them, by their answers. Pure.
 
-A rate is held against the nodes of the same hardware: slow is who is both far off (a ratio) and unlike the others (in
-their own usual deviations), so that a noisy cluster accuses nobody. Slow is also who was not through in time, which on
-a busy machine says nothing worse; who said nothing at all while others answered is bad. What is wrong by itself, a
-wrong product, is bad and counts alone. What most nodes have in common is no node's fault and is told as such.
+A rate is compared among nodes of the same hardware. A slow node is both far off (a ratio) and unlike the others (in
+their usual deviations), so that a noisy cluster accuses no node. A node that did not finish in time is slow; one that
+reported nothing while others answered is bad. A wrong result is bad by itself. What most nodes have in common blames
+none of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from opsctl.diagnosis.probe.links import slow_links
+from opsctl.diagnosis.probe.launch import Answer
 from opsctl.diagnosis.probe.measures import (
     CLOCK_S,
     DISK_GIB,
@@ -32,10 +32,12 @@ from opsctl.diagnosis.probe.measures import (
     SUSPICIOUS_DEVIATIONS,
     ZEROES,
     Measure,
+    deviations,
+    minority,
+    slowness,
+    usual_and_deviation,
 )
-from opsctl.diagnosis.probe.outliers import deviations, minority, slowness, usual_and_deviation
 from opsctl.diagnosis.probe.report import NodeReport, Reason, Standing
-from opsctl.diagnosis.probe.results import Answer
 from trainer.formats.attempt.probe import NETWORK, PROGRAM
 
 #: Parts whose failure leaves the node unfit; the others only leave it untested.
@@ -340,3 +342,42 @@ def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:
         said = (answer.failed.get(NETWORK) or answer.late.get(NETWORK) for answer in answers)
         why = next(filter(None, said), "no two nodes answered")
         yield f"the network was not tested: {why}"
+
+
+def slow_links(answers: Sequence[Answer], off: Set[str]) -> Iterator[str]:
+    """A sentence for each link that is far behind all links, by both of its ends; none of a node that is `off`.
+
+    No node is to blame for one: a cable, a port or a switch is, and which end's nobody can tell. Where they are
+    more than a third of all links they lie between racks, and are told in one sentence.
+    """
+    at_place = {int(place): one.node for one in answers if (place := one.number(NETWORK, "rank")) is not None}
+    for measure in RATES:
+        if measure.of == "link":
+            yield from _slow_by(measure, answers, at_place, off)
+
+
+def _slow_by(measure: Measure, answers: Sequence[Answer], at_place: dict[int, str], off: Set[str]) -> Iterator[str]:
+    links: dict[tuple[str, str], float] = {}
+    better = max if measure.more_is_better else min
+    for one in answers:
+        for place, value in one.numbers.get((measure.part, measure.what), {}).items():
+            if place is not None and (other := at_place.get(place)):
+                ends = (min(one.node, other), max(one.node, other))
+                links[ends] = better(links.get(ends, value), value)
+    if measure.slow is None or len(links) < FEWEST:
+        return
+    usual, deviation = usual_and_deviation(list(links.values()))
+    slow_of = {ends: slowness(value, usual, measure.more_is_better) for ends, value in links.items()}
+    slow = {ends: by for ends, by in slow_of.items() if by >= measure.slow and off.isdisjoint(ends)}
+    far = sorted(ends for ends, by in slow.items() if deviations(by, deviation) >= SUSPICIOUS_DEVIATIONS)
+
+    def words(ends: tuple[str, str]) -> str:
+        numbers = f"{links[ends]:.3g} {measure.unit}, where links have {usual:.3g}"
+        return f"{measure.words}: {numbers} ({slow_of[ends]:.1f} times slower)"
+
+    if far and 3 * len(slow) > len(links):
+        typical = sorted(slow, key=slow.__getitem__)[len(slow) // 2]
+        yield f"{len(slow)} of {len(links)} links are slow, as between racks, {words(typical)}"
+        return
+    for first, second in far:
+        yield f"the link between {first} and {second} is slow, {words((first, second))}"

@@ -30,9 +30,8 @@ from opsctl.diagnosis.triage.findings import (
 )
 from opsctl.diagnosis.triage.line_prefixes import usual_line
 from opsctl.diagnosis.triage.lines import read_line
-from opsctl.diagnosis.triage.log_header import OPENING_BYTES, Opening, read_opening
+from opsctl.diagnosis.triage.log_header import OPENING_BYTES, Opening, Told, read_opening
 from opsctl.diagnosis.triage.rank_locations import PLACE_MARKS, Places, told_by
-from opsctl.diagnosis.triage.rank_tables import Told
 from opsctl.diagnosis.triage.rules import Role, Rules
 from opsctl.diagnosis.triage.scan import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.run.attempts.outcome import signal_of

@@ -1,10 +1,10 @@
-"""The verdict on an attempt as it is closed, by its job or by who closes for it: in bounded time, never in its way."""
+"""Judge an attempt when it is closed, by its job or by another command, within a time limit."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,12 +13,10 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence, read_node_evidence
-from opsctl.diagnosis.nodes.node_samples import last_samples
-from opsctl.diagnosis.triage.attempt_section import part_of_attempt
+from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence, last_samples, read_node_evidence
 from opsctl.diagnosis.triage.decide import decide
 from opsctl.diagnosis.triage.findings import Facts, SlurmWord
-from opsctl.diagnosis.triage.read_evidence import read_attempt
+from opsctl.diagnosis.triage.read_evidence import part_of_attempt, read_attempt
 from opsctl.diagnosis.triage.rules import Rules, shipped_rules, site_rules
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.ending import Ending
@@ -199,3 +197,26 @@ def _bounded(find: Callable[[], _T], seconds: float, say: Callable[[str], None])
         say(f"opsctl: no verdict within {seconds:.0f} s; opsctl triage goes on looking")
         return None
     return found[0] if found else None
+
+
+def choose(attempts: Sequence[Attempt], word: str | None) -> Attempt:
+    """The attempt that `word` means, as `attempts` shows it: a job (`12`, `12_3`) before a number (`4`).
+
+    The newest one of a job; without a word the last bad end. Raises OpsctlError where there is none.
+    """
+    ended = [one for one in attempts if not one.is_open]
+    if word is None:
+        bad = [one for one in ended if is_bad_end(one)]
+        if not bad:
+            what = "no attempt has ended badly" if ended else "no attempt has ended yet"
+            raise OpsctlError(f"{what}: opsctl attempts lists them; opsctl triage --log FILE reads any log")
+        return bad[-1]
+    of_job = [one for one in attempts if word in (one.display_id, str(one.job_id))]
+    by_number = [one for one in attempts if word.removeprefix("#") == str(one.number)]
+    found = (by_number if word.startswith("#") else of_job or by_number)[-1:]
+    if not found:
+        known = f"1 to {attempts[-1].number}" if attempts else "none"
+        raise OpsctlError(f"no attempt and no job {word}: attempts are {known} (opsctl attempts)")
+    if found[0].is_open:
+        raise OpsctlError(f"attempt {found[0].number}, job {found[0].display_id}, has not ended: opsctl status")
+    return found[0]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 #: Of processor time, for one line; patterns whose gaps are bounded take some thousandths.
@@ -18,7 +17,20 @@ LONGEST_S = 0.25
 _ANSWER_S = 5.0
 #: For Python's own start, which on a cold file system takes longer than any answer.
 _READY_S = 60.0
-_PROGRAM = Path(__file__).with_name("pattern_program.py")
+#: Answers `{"pattern", "text"}` with `{"start", "named"}` or null, a line each. A pattern that takes longer ends this
+#: process by SIGVTALRM, and nothing else: no thread can be kept from `re`. Processor time, so that a busy machine cuts
+#: none short.
+_PROGRAM = """
+import json, re, signal, sys
+
+print("ready", flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    signal.setitimer(signal.ITIMER_VIRTUAL, float(sys.argv[1]))
+    match = re.search(asked["pattern"], asked["text"])
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+    print(json.dumps(match and {"start": match.start(), "named": match.groupdict()}), flush=True)
+"""
 
 
 class Match(Protocol):
@@ -105,7 +117,7 @@ class PatternProcess:
 
     @staticmethod
     def _started() -> subprocess.Popen[str]:
-        words = [sys.executable, "-I", "-S", str(_PROGRAM), str(LONGEST_S)]
+        words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(LONGEST_S)]
         return subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

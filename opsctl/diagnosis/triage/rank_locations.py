@@ -11,8 +11,7 @@ from datetime import datetime
 from opsctl.diagnosis.triage.elastic import tasks_of_srun
 from opsctl.diagnosis.triage.findings import Finding
 from opsctl.diagnosis.triage.lines import read_line
-from opsctl.diagnosis.triage.log_header import MOST_ON_ONE_NODE, NO_OPENING, Opening
-from opsctl.diagnosis.triage.rank_tables import Told
+from opsctl.diagnosis.triage.log_header import MOST_ON_ONE_NODE, NO_OPENING, Opening, Told
 from trainer.formats.attempt.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.

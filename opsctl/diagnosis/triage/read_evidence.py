@@ -1,26 +1,120 @@
-"""Reading what is left of a bad end: logs, ranks' own output, error files, launchers' notes. Never more than it may."""
+"""Read the evidence of a failed attempt within a time limit: log, output of ranks, error files, launchers' notes."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import read_text
+from opsctl.core.files.trusted import open_file
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.hangs.grouping import grouped, recorded
 from opsctl.diagnosis.hangs.summary import SILENT_STACKS, read_written
-from opsctl.diagnosis.triage.findings import Facts, SlurmWord, words_of_failures
-from opsctl.diagnosis.triage.log_part import LogPart, Read, read_part, share_of
+from opsctl.diagnosis.triage.findings import Facts, Finding, SlurmWord, words_of_failures
+from opsctl.diagnosis.triage.log_part import LogPart, Read, read_part, share_of, take
 from opsctl.diagnosis.triage.rank_locations import Places, learn, with_places
-from opsctl.diagnosis.triage.rank_outputs import rank_outputs
 from opsctl.diagnosis.triage.rules import Rules
+from opsctl.diagnosis.triage.scan import last_progress, scan
 from opsctl.run.attempts.verdict import StackGroup
+from opsctl.run.logs.line_text import is_hole
 from opsctl.run.state.attempt_folder import node_clocks, noted_failures, rank_map
 from trainer.formats.attempt.attempt_records import Failure
 from trainer.formats.attempt.error_file import read_error_file
+
+_STEP_BYTES = 8 << 20
+_OVERLAP_BYTES = 4096
+#: As `logs.attempt_lines.write_attempt_start` writes it.
+_START = re.compile(rb"^START TIME: \S+ attempt (\d+), job \S+ \((\d+)[,)]", re.MULTILINE)
+
+
+def part_of_attempt(root: Path, log: Path, number: int, job_id: int, seconds: float) -> LogPart | None:
+    """The attempt's part of `log`; None where its start line is not there, or not found in time. Raises OSError."""
+    ends_at = time.monotonic() + seconds
+    fd = open_file(root, log)
+    try:
+        end = upper = os.fstat(fd).st_size
+        while upper > 0 and time.monotonic() < ends_at:
+            lower = max(0, upper - _STEP_BYTES)
+            if lower and is_hole(fd, lower - 1, upper + _OVERLAP_BYTES):
+                upper = lower
+                continue
+            # From a byte before, so that a line that begins here is seen to; at the beginning any line does.
+            before = os.pread(fd, 1, lower - 1) if lower else b"\n"
+            data = before + os.pread(fd, upper - lower + _OVERLAP_BYTES, lower)
+            for match in reversed(list(_START.finditer(data))) if b"START TIME: " in data else ():
+                at = lower + match.start() - 1
+                if at >= upper:
+                    continue  # the step before this one had it
+                if (int(match[1]), int(match[2])) == (number, job_id):
+                    return LogPart(log, at, end, root)
+                end = at
+            upper = lower
+        return None
+    finally:
+        os.close(fd)
+
+
+_MOST_FILES, _OF_EACH_BYTES = 4000, 8 << 20
+#: Ranks' own output, and their launchers' copies of it, under the attempt's folder.
+_RANK_FILES = ("*.out", "*.log", "*.err", "*.txt")
+
+
+def rank_outputs(
+    root: Path, folder: Path, rules: Rules, ends_at: float, unread: list[str]
+) -> tuple[list[Finding], dict[tuple[int, str], str]]:
+    """(findings in ranks' own output, each line's local rank and text -> the one node that said it)."""
+    found: list[Finding] = []
+    said: dict[tuple[int, str], set[str]] = {}
+    for path in itertools.islice(_outputs(folder), _MOST_FILES):
+        if time.monotonic() > ends_at:
+            unread.append(f"{folder}: not all ranks' own output was read")
+            break
+        node, local_rank = _whose(folder, path)
+        read = Read()
+        try:
+            with os.fdopen(open_file(root, path), "rb") as file:
+                end = os.fstat(file.fileno()).st_size
+                begin = max(0, end - _OF_EACH_BYTES)
+                hits = scan(file.fileno(), begin, end, rules, ends_at).hits
+                progress, _ = last_progress(file.fileno(), begin, end)
+                stamp = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
+                take(file.fileno(), hits, str(path.relative_to(folder)), rules, stamp, progress, ends_at, read)
+        except OSError as error:
+            unread.append(f"{path}: {error.strerror or error}")
+            continue
+        for one in read.findings:
+            placed = replace(one, node=one.node or node)
+            placed = replace(placed, local_rank=local_rank) if placed.local_rank is None else placed
+            found.append(replace(placed, order=2**62 + one.order))  # after what has a place among all lines
+            if placed.local_rank is not None:
+                for text in (one.text, f"[default{placed.local_rank}]:{one.text}"):
+                    said.setdefault((placed.local_rank, text), set()).add(node)
+    return found, {key: nodes.pop() for key, nodes in said.items() if len(nodes) == 1}
+
+
+def _outputs(folder: Path) -> Iterator[Path]:
+    for at, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(at, name)
+            if any(path.match(pattern) for pattern in _RANK_FILES):
+                yield path
+
+
+def _whose(folder: Path, path: Path) -> tuple[str, int | None]:
+    """(node, local rank) of NODE.out, or of NODE/.../LOCAL_RANK/stderr.log."""
+    parts = path.relative_to(folder).parts
+    if len(parts) == 1:
+        return path.stem, None
+    return parts[0], int(parts[-2]) if parts[-2].isdecimal() else None
+
 
 #: How much of an attempt's time its part of the log takes; ranks' own output is read in the rest.
 _LOG_SHARE = 0.7

@@ -13,11 +13,8 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import iso, now
 from opsctl.diagnosis.nodes.exclusion import keep_and_apply, wanted_by
-from opsctl.diagnosis.probe.evidence import put_on_record
-from opsctl.diagnosis.probe.node_choice import best_first, chosen
-from opsctl.diagnosis.probe.report import ProbeReport, Standing
-from opsctl.diagnosis.probe.run_probe import Setting, probe
-from opsctl.diagnosis.probe.summary import summary
+from opsctl.diagnosis.probe.report import ProbeReport, Standing, best_first, chosen, summary
+from opsctl.diagnosis.probe.run_probe import Setting, probe, put_on_record
 from opsctl.jobs.runner.probe_setting import setting_for
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.events import Attempt

@@ -12,8 +12,8 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import write_atomically
 from opsctl.core.process import Overdue, find_program, run_program
-from opsctl.diagnosis.hangs import flights, summary
-from opsctl.diagnosis.hangs.grouping import Group, grouped
+from opsctl.diagnosis.hangs import summary
+from opsctl.diagnosis.hangs.grouping import Group, flight_summary, grouped
 from opsctl.jobs.runner.task import Task
 from trainer.formats.attempt.flight_recorder import GroupProgress
 from trainer.formats.attempt.rank_stacks import RankStack, joined
@@ -45,7 +45,7 @@ class Taken:
     @property
     def flight(self) -> str:
         """What the flight recorders say, in a sentence; empty where nothing."""
-        return flights.told(self.progress)
+        return flight_summary(self.progress)
 
     @property
     def sentence(self) -> str:

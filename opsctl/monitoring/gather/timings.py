@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opsctl.diagnosis.nodes.node_samples import rank_timings
+from opsctl.diagnosis.nodes.node_evidence import rank_timings
 from opsctl.monitoring.gather.asked import Asked
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts import events as attempts_file

@@ -9,12 +9,11 @@ from typing import TypeVar
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.units import count_words
 from opsctl.diagnosis.carbon.brief import energy_seen
-from opsctl.diagnosis.carbon.intensity import of_table
+from opsctl.diagnosis.carbon.estimate import of_table
 from opsctl.diagnosis.goodput.account import stretches
 from opsctl.diagnosis.goodput.brief import ended_or
 from opsctl.diagnosis.goodput.report import GoodputReport
-from opsctl.diagnosis.nodes.exclusion_list import own_place, read_evidence_of, read_excluded
-from opsctl.diagnosis.nodes.places import place_of
+from opsctl.diagnosis.nodes.exclusion_list import own_place, place_of, read_evidence_of, read_excluded
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.checks import find_problems

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from opsctl.diagnosis.carbon.brief import EnergySeen
-from opsctl.diagnosis.goodput.account import Stay, Stretch
-from opsctl.diagnosis.goodput.parts import Part
+from opsctl.diagnosis.goodput.account import Part, Stay, Stretch
 from opsctl.diagnosis.goodput.report import GoodputReport, interval_line, words
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence

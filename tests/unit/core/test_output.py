@@ -37,7 +37,7 @@ STEERING = [
 #: pyslurm_program answers through a pipe.
 OTHERS = {
     *("opsctl.core.output", "opsctl.local.demo.screen", "opsctl.local.demo.stage"),
-    *("opsctl.slurm.pyslurm_program", "opsctl.diagnosis.triage.pattern_program"),
+    "opsctl.slurm.pyslurm_program",
 }
 #: Those that steer the terminal themselves.
 SCREENS = {"opsctl.core.output", "opsctl.cli.next_steps", "opsctl.cli.status", "opsctl.cli.local_cluster"}

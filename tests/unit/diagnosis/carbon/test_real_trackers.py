@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.diagnosis.carbon.energy_files import find
-from opsctl.diagnosis.carbon.overlap import counted_once
-from opsctl.diagnosis.carbon.placement import Placed, Placing, placed
 from opsctl.diagnosis.carbon.report import Asked, report_of
+from opsctl.diagnosis.carbon.trackers import Placed, Placing, counted_once, find, placed
 
 #: Ranks as BigScience's were: codecarbon started at the beginning, flushed at a checkpoint, stopped at the end. None
 #: sleeps before all have started, and none stops before all have flushed.

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.diagnosis.carbon.energy_files import Found
 from opsctl.diagnosis.carbon.estimate import HOUR_S, Building
-from opsctl.diagnosis.carbon.placement import Placing
-from opsctl.diagnosis.carbon.report import Asked, CarbonReport, report_of
-from opsctl.diagnosis.carbon.screen import report_lines, short_line
+from opsctl.diagnosis.carbon.report import Asked, CarbonReport, report_lines, report_of, short_line
+from opsctl.diagnosis.carbon.trackers import Found, Placing
 from tests.unit.diagnosis.carbon.trackers import ours, theirs
 from trainer.formats.attempt.carbon import Reading
 

@@ -28,10 +28,9 @@ from benchmarks.simulate.policies import EIGHT_HOURS, OURS, PLAIN, PLAIN_TODAY, 
 from benchmarks.simulate.setting import CALM, Rates, Setting, bloom, set_aside, shared
 from benchmarks.simulate.study import Study
 from benchmarks.simulate.words import PARTS
-from opsctl.diagnosis.goodput.save_interval import best_interval_s, lost_share
-from opsctl.diagnosis.nodes.ends import ends_of
-from opsctl.diagnosis.nodes.judging import judge
-from opsctl.diagnosis.probe.node_choice import chosen
+from opsctl.diagnosis.goodput.report import best_interval_s, lost_share
+from opsctl.diagnosis.nodes.judging import ends_of, judge
+from opsctl.diagnosis.probe.report import chosen
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause

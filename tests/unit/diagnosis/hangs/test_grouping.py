@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.diagnosis.hangs.grouping import folded, grouped, recorded
+from opsctl.diagnosis.hangs.grouping import behind, flight_summary, folded, grouped, recorded
 from tests.unit.diagnosis.hangs.ranks import stack, waits
+from trainer.formats.attempt.flight_recorder import GroupProgress
 from trainer.formats.attempt.rank_stacks import RankStack
 
 
@@ -59,3 +60,39 @@ def test_every_rank_is_in_one_group(places: list[int]) -> None:
     groups = grouped(made)
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(len(places)))
     assert not all(group.is_odd for group in groups)
+
+
+def ranks(group: str, enqueued: dict[int, int], completed: int = 0, about: str = "") -> list[GroupProgress]:
+    return [
+        GroupProgress(rank=rank, group=group, about=about, enqueued=number, completed=completed, operation="all_reduce")
+        for rank, number in enqueued.items()
+    ]
+
+
+def has(line: str, *facts: str) -> bool:
+    """Return whether one line has all these facts."""
+    return "\n" not in line and all(fact in line for fact in facts)
+
+
+def test_the_rank_that_is_behind_its_group_is_named_with_what_it_misses() -> None:
+    progress = [*ranks("1", {0: 120, 1: 120, 2: 119, 3: 120}, 119, "tensor"), *ranks("0", {0: 5, 1: 5, 2: 5, 3: 5}, 5)]
+    assert has(flight_summary(progress), "rank 2", "all_reduce", "120", "group tensor", "3 others")
+    assert list(behind(progress)) == [2]
+
+
+def test_several_ranks_that_are_behind_share_one_line() -> None:
+    assert has(
+        flight_summary(ranks("0", {0: 9, 1: 9, 2: 9, 4: 8, 5: 8})),
+        "ranks 4-5",
+        "all_reduce",
+        "9 ",
+        "group 0",
+        "3 others",
+    )
+
+
+def test_an_operation_that_all_ranks_joined_and_that_does_not_end_is_reported() -> None:
+    assert has(
+        flight_summary(ranks("0", {0: 9, 1: 9, 2: 9}, completed=8)), "all 3 ranks", "all_reduce", "9 ", "group 0"
+    )
+    assert flight_summary(ranks("0", {0: 9, 1: 9}, completed=9)) == flight_summary([]) == ""

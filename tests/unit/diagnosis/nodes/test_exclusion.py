@@ -16,13 +16,12 @@ from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnreachable
 from opsctl.core.files.state_files import read_lines
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.nodes import exclusion, queued_jobs
-from opsctl.diagnosis.nodes.ends import ends_of
-from opsctl.diagnosis.nodes.exclusion import Kept, Wanted, excluded_now, keep, keep_and_apply, wanted_by
+from opsctl.diagnosis.nodes import exclusion
+from opsctl.diagnosis.nodes.exclusion import Kept, Wanted, apply_to_queue, excluded_now, keep, keep_and_apply, wanted_by
 from opsctl.diagnosis.nodes.exclusion_list import Decision, Place, own_place, read_excluded
+from opsctl.diagnosis.nodes.judging import ends_of
 from opsctl.diagnosis.nodes.listing import look, node_lines
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence
-from opsctl.diagnosis.nodes.queued_jobs import apply_to_queue
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.attempts.verdict import Verdict
@@ -173,7 +172,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.nodes import exclusion as keeping, queued_jobs as queued
+from opsctl.diagnosis.nodes import exclusion as keeping
 from opsctl.diagnosis.nodes.exclusion_list import Place
 for number in range(5):
     keeping.add(Place(Path(sys.argv[1]), Path(sys.argv[1])), [f"{sys.argv[2]}{number}"], "w", now() + timedelta(days=1))
@@ -260,7 +259,7 @@ def test_two_people_with_chains_of_one_run_each_free_their_own_of_what_the_list_
     queue = [job(10, "2-3%1", "0123abcd", user="alice"), job(20, "1-3%1", "0123abcd", user="bob")]
 
     def told(user: str, excluded: list[str], queue: list[Job] = queue) -> list[tuple[str, str]]:
-        monkeypatch.setattr(queued_jobs, "account_name", lambda: user)
+        monkeypatch.setattr(exclusion, "account_name", lambda: user)
         slurm = in_memory(queue=[one for one in queue if one.user == user])
         apply_to_queue(paths, slurm, excluded)
         return list(slurm.asked)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.diagnosis.nodes.ends import End
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
-from opsctl.diagnosis.nodes.judging import judge, room, score_of, used_all_the_same
-from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
-from opsctl.diagnosis.nodes.policy import WEIGHTS, Policy
-from opsctl.run.attempts.verdict import Cause
+from opsctl.diagnosis.nodes.judging import End, ends_of, judge, room, score_of, used_all_the_same
+from opsctl.diagnosis.nodes.node_evidence import WEIGHTS, NodeEvidence, Policy
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.slurm.nodes import Node
 from tests.facts import missing
+from trainer.formats.attempt.attempt_records import Failure
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -182,3 +182,56 @@ def test_one_attempt_seen_twice_by_two_who_closed_it_at_once_counts_once() -> No
     assert score_of(twice, NOW) == score_of(twice[:1], NOW) and judge(twice, [], NOW, NODES, Policy()) == ()
     sure = judge([seen("n1", "gpu-ecc", 0.9, 0, "a")] * 2, [], NOW, NODES, Policy())
     assert [(one.times, len(one.evidence)) for one in sure] == [(1, 1)]
+
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+KILLED = Failure(rank=3, node="n2", signal=9)
+RAISED = Failure(rank=3, node="n2", exit_code=1, message="ValueError: bad shape")
+
+
+def ended(
+    reason: str, first: Failure | None = None, verdict: Verdict | None = None, lost: tuple[str, ...] = ()
+) -> Attempt:
+    return Attempt(
+        number=4,
+        id="12-ab",
+        job_id=12,
+        nodes=("n1", "n2"),
+        closed_at=NOON,
+        reason=reason,
+        first_failure=first,
+        lost_nodes=lost,
+        verdict=verdict,
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempt", "blamed"),
+    [
+        (ended("signal", KILLED), set()),  # a person may have sent it
+        (ended("node-failure", lost=("n1",)), {"n1"}),
+        (ended("failed", RAISED), set()),  # nobody says whose fault it was
+        (ended("failed", RAISED, Verdict(cause="gpu-ecc", node="n2")), {"n2"}),
+        (ended("failed", RAISED, Verdict(cause="unknown", node="n2")), set()),  # as without a verdict
+        (ended("signal", KILLED, Verdict(cause="unknown", node="n2")), set()),
+        (ended("signal", KILLED, Verdict(cause="gpu-lost", node="n1")), {"n1"}),
+        (ended("hang", verdict=Verdict(cause="hang", node="n2")), set()),  # the program's own may be as well
+        (ended("failed", RAISED, Verdict(cause="nccl", node="n2")), set()),
+        (ended("node-failure", lost=("n1",), verdict=Verdict(cause="unknown", node="n2")), {"n1"}),
+        (ended("failed", RAISED, Verdict(cause="disk-full", node="n2")), set()),
+        (ended("failed", RAISED, Verdict(cause="user-code", node="n2", user_fault=True)), set()),
+        (ended("signal", KILLED, Verdict(cause="host-oom", node="n2", user_fault=True)), set()),
+        (ended("signal", KILLED, Verdict(cause="diverged", node="n2")), set()),
+        (ended("signal", Failure(rank=0, node="n1", signal=15)), set()),  # that is how others are ended
+        (ended("cancelled", KILLED), set()),
+        (ended("preempted", KILLED), set()),
+        (ended("exit-duration"), set()),
+    ],
+)
+def test_a_bad_end_blames_a_node_for_its_hardware_alone(attempt: Attempt, blamed: set[str]) -> None:
+    (end,) = ends_of([attempt])
+    assert end.blamed == blamed and bool(end.words) == bool(blamed)
+
+
+def test_what_has_not_ended_says_nothing() -> None:
+    assert ends_of([Attempt(number=1, id="1", job_id=1, nodes=("n1",))]) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from opsctl.diagnosis.probe.results import Answer, sorted_answers
+from opsctl.diagnosis.probe.launch import Answer, sorted_answers
 from trainer.formats.attempt.probe import BEGAN, DONE, ENDED, PROGRAM, ProbeLine
 from trainer.launcher.probing.network import partner
 

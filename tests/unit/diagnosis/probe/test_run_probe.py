@@ -1,15 +1,20 @@
-"""Who is to blame when nodes do not come through the pass in which they talk to each other."""
-
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
-from opsctl.diagnosis.probe.launch import Heard
-from opsctl.diagnosis.probe.report import Standing
-from opsctl.diagnosis.probe.results import sorted_answers
-from opsctl.diagnosis.probe.run_probe import late_together
+import pytest
+
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes.judging import judge as judge_nodes
+from opsctl.diagnosis.nodes.node_evidence import Policy, read_node_evidence
+from opsctl.diagnosis.probe.launch import Heard, sorted_answers
+from opsctl.diagnosis.probe.report import ProbeReport, Standing
+from opsctl.diagnosis.probe.run_probe import late_together, put_on_record
 from opsctl.diagnosis.probe.verdict import Expected, judge
-from tests.unit.diagnosis.probe.made_answers import answers
+from opsctl.run.config.paths import RunPaths
+from tests.unit.diagnosis.probe.made_answers import answers, names
 from trainer.formats.attempt.probe import BEGAN, NETWORK, PROGRAM, ProbeLine
 
 NODES = [f"x{number}" for number in range(6)]
@@ -50,3 +55,66 @@ def test_a_node_whose_time_was_up_in_a_part_is_late_with_it_and_has_not_failed()
     assert (answer.failed, answer.late) == ({}, {"disk": why, PROGRAM: why})
     (lost,) = sorted_answers(["x0"], lines, {"x0": "Slurm lost it"}, {"x0": why})
     assert (lost.failed, lost.late) == ({"disk": "Slurm lost it"}, {})
+
+
+NODE = names(8)[2]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    made = RunPaths(tmp_path)
+    made.state.mkdir(parents=True)
+    return made
+
+
+def recorded(paths: RunPaths, made: list[object]) -> list[tuple[str, str]]:
+    found = judge(made, Expected())  # type: ignore[arg-type]
+    report = ProbeReport(at=now(), effort="quick", took_s=12.0, nodes=found.nodes)
+    assert [one.node for one in report.of(Standing.BAD)] == [NODE]
+    put_on_record(paths, report, "1-a")
+    return [(one.node, one.words) for one in read_node_evidence(paths)]
+
+
+@pytest.mark.parametrize("what", ["python", "torch", "opsctl"])
+def test_another_version_leaves_a_node_out_of_this_job_and_accuses_its_hardware_of_nothing(
+    paths: RunPaths, what: str
+) -> None:
+    assert recorded(paths, list(answers(8, texts={2: {what: "9.9"}}))) == []
+
+
+def test_a_run_folder_that_fails_on_one_node_is_no_evidence_against_its_hardware(paths: RunPaths) -> None:
+    made = answers(8)
+    made[2] = replace(made[2], failed={"run_folder": "OSError: [Errno 122] Disk quota exceeded"})
+    assert recorded(paths, list(made)) == []
+
+
+def test_what_is_wrong_with_the_hardware_too_is_recorded_alone(paths: RunPaths) -> None:
+    made = answers(8, numbers={2: {("products", "wrong"): 1.0}}, texts={2: {"torch": "9.9"}})
+    ((node, words),) = recorded(paths, list(made))
+    assert node == NODE and "1 of 4 products" in words and "9.9" not in words
+
+
+def test_two_probes_that_a_node_said_nothing_in_are_enough_to_stay_off_it_and_one_is_not(paths: RunPaths) -> None:
+    found = judge(answers(8, silent=frozenset({2})), Expected())
+    excluded = []
+    for attempt, minutes in (("1-a", 60), ("2-a", 0)):
+        at = now() - timedelta(minutes=minutes)
+        report = ProbeReport(at=at, effort="quick", took_s=12.0, nodes=found.nodes)
+        assert report.of(Standing.BAD)
+        put_on_record(paths, report, attempt)
+        listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
+        excluded.append([one.node for one in listed])
+    assert excluded == [[], [NODE]]
+
+
+def test_a_node_whose_links_are_slow_is_kept_off_after_two_such_probes_and_not_after_one(paths: RunPaths) -> None:
+    found = judge(answers(8, numbers={2: {("network", "link_gbs"): 1.5}}), Expected())
+    excluded = []
+    for attempt, minutes in (("1-a", 60), ("2-a", 0)):
+        at = now() - timedelta(minutes=minutes)
+        report = ProbeReport(at=at, effort="quick", took_s=12.0, nodes=found.nodes)
+        assert [one.node for one in report.of(Standing.SLOW)] == [NODE]
+        put_on_record(paths, report, attempt)
+        listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
+        excluded.append([one.node for one in listed])
+    assert excluded == [[], [NODE]]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.diagnosis.probe.launch import Answer
 from opsctl.diagnosis.probe.report import Standing
-from opsctl.diagnosis.probe.results import Answer
 from opsctl.diagnosis.probe.verdict import Expected, Judgement, judge
 from tests.unit.diagnosis.probe.made_answers import USUAL, answers, names
 from trainer.formats.attempt.probe import PROGRAM

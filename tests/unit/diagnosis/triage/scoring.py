@@ -13,13 +13,12 @@ from typing import Any
 
 import msgspec
 
-from opsctl.diagnosis.nodes.node_samples import last_samples
-from opsctl.diagnosis.triage.attempt_section import part_of_attempt
+from opsctl.diagnosis.nodes.node_evidence import last_samples
 from opsctl.diagnosis.triage.decide import decide
 from opsctl.diagnosis.triage.findings import Facts, SlurmWord
 from opsctl.diagnosis.triage.log_part import LogPart
 from opsctl.diagnosis.triage.on_close import with_record
-from opsctl.diagnosis.triage.read_evidence import read_attempt
+from opsctl.diagnosis.triage.read_evidence import part_of_attempt, read_attempt
 from opsctl.diagnosis.triage.rules import shipped_rules
 from opsctl.run.attempts.events import Event
 from opsctl.run.attempts.verdict import Cause, Verdict

@@ -16,9 +16,9 @@ from opsctl.cli import main
 from opsctl.core.files.state_files import append_state
 from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
 from opsctl.diagnosis.triage import on_close
-from opsctl.diagnosis.triage.attempt_section import part_of_attempt
 from opsctl.diagnosis.triage.findings import SlurmWord
 from opsctl.diagnosis.triage.on_close import judge_lost, note_node, verdict_of
+from opsctl.diagnosis.triage.read_evidence import part_of_attempt
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.config.paths import RunPaths

@@ -11,9 +11,9 @@ from opsctl.diagnosis.triage.decide import decide
 from opsctl.diagnosis.triage.elastic import tasks_of_srun
 from opsctl.diagnosis.triage.findings import SlurmWord
 from opsctl.diagnosis.triage.lines import read_line
+from opsctl.diagnosis.triage.log_header import Told
 from opsctl.diagnosis.triage.log_part import LogPart
 from opsctl.diagnosis.triage.rank_locations import learn, told_by
-from opsctl.diagnosis.triage.rank_tables import Told
 from opsctl.diagnosis.triage.read_evidence import read_attempt
 from opsctl.diagnosis.triage.rules import shipped_rules
 from opsctl.run.attempts.verdict import Cause, Verdict

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from opsctl.diagnosis.nodes.ends import ends_of
+from opsctl.diagnosis.nodes.judging import ends_of
 from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
 from opsctl.diagnosis.triage import on_close
 from opsctl.jobs.runner import own_attempt

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.diagnosis.nodes.node_samples import last_samples, rank_timings, samples
+from opsctl.diagnosis.nodes.judging import judge
+from opsctl.diagnosis.nodes.node_evidence import (
+    NodeEvidence,
+    Policy,
+    last_samples,
+    rank_timings,
+    samples,
+    slow_evidence,
+)
 from trainer.formats.attempt.node_samples import NodeSample, RankTiming
 from trainer.formats.json_text import json_line
 
@@ -46,3 +54,26 @@ def test_a_file_of_somebody_elses_making_is_not_followed(tmp_path: Path) -> None
 )
 def test_memory_is_as_full_as_the_node_or_the_jobs_part_of_it(sample: NodeSample, share: float) -> None:
     assert sample.memory_share == pytest.approx(share)
+
+
+BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
+PARTITION = [f"n{place}" for place in range(60)]
+
+
+@pytest.mark.parametrize(("ratio", "is_excluded"), [(1.035, False), (1.2, True)])
+def test_a_node_that_is_hardly_slower_is_told_and_never_excluded_for_it_however_often(
+    ratio: float, is_excluded: bool
+) -> None:
+    known: list[NodeEvidence] = []
+    for number in range(30):
+        at = BEGAN + timedelta(hours=4 * number)
+        line = slow_evidence("n0", ratio, "slow", f"a{number}", at, known)
+        known += [line] if line is not None else []
+    assert bool(judge(known, [], at, PARTITION, Policy())) == is_excluded
+
+
+def test_a_node_that_becomes_slower_within_an_attempt_is_put_on_record_then_and_once() -> None:
+    assert slow_evidence("n0", 1.035, "slow", "a", BEGAN, []) is None
+    line = slow_evidence("n0", 1.3, "slow", "a", BEGAN, [])
+    assert line is not None
+    assert slow_evidence("n0", 1.4, "slow", "a", BEGAN, [line]) is None

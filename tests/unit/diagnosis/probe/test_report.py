@@ -1,12 +1,9 @@
-"""Which nodes are trained on, whatever was found."""
-
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.diagnosis.probe.node_choice import chosen
-from opsctl.diagnosis.probe.report import NodeReport, Standing
+from opsctl.diagnosis.probe.report import NodeReport, Standing, chosen
 
 NODES = [f"x{number}" for number in range(8)]
 

@@ -1,5 +1,3 @@
-"""Distances, against numpy's median and by hand."""
-
 from __future__ import annotations
 
 import math
@@ -9,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.diagnosis.probe.outliers import deviations, minority, slowness, usual_and_deviation
+from opsctl.diagnosis.probe.measures import deviations, minority, slowness, usual_and_deviation
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=60))

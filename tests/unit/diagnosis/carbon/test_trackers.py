@@ -2,15 +2,63 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.diagnosis.carbon.overlap import WHOLE, Span, counted_once, covered_s
-from opsctl.diagnosis.carbon.placement import Placing, placed
-from tests.unit.diagnosis.carbon.trackers import ours, theirs
+from opsctl.core.errors import UsageError
+from opsctl.diagnosis.carbon.trackers import WHOLE, Placing, Span, counted_once, covered_s, find, placed
+from tests.unit.diagnosis.carbon.trackers import ours, rank_file, theirs
 from trainer.formats.attempt.carbon import Reading
+
+
+def test_files_of_every_name_that_codecarbon_gives_are_found_and_others_are_not(tmp_path: Path) -> None:
+    for name in ("emissions-000.csv", "emissions.csv.bak", "emissions.csv_0.bak", ".emissions.csv.tmp", "notes.txt"):
+        (tmp_path / name).write_text(rank_file([(name, "10:00:00", 1, 4)]))
+    found = find([tmp_path])
+    assert found is not None
+    assert sorted(one.run_id for one in found.readings) == [
+        "emissions-000.csv",
+        "emissions.csv.bak",
+        "emissions.csv_0.bak",
+    ]
+    assert found.files == 3
+
+
+def test_a_folder_and_its_copy_with_more_in_it_count_each_tracker_once(tmp_path: Path) -> None:
+    there, copy = tmp_path / "a", tmp_path / "b"
+    there.mkdir()
+    for rank in range(4):
+        (there / f"emissions-{rank:03}.csv").write_text(rank_file([(f"run {rank}", "10:00:00", 1, 4)]))
+    shutil.copytree(there, copy)
+    (copy / "emissions-002.csv").write_text(rank_file([("run 2", "10:00:00", 1, 4), ("run 2", "11:00:00", 2, 8)]))
+    found = find([copy, there])
+    assert found is not None
+    assert sorted((Path(one.file).parent.name, one.gpu_kwh) for one in found.readings) == [("a", 4.0)] * 3 + [
+        ("a", 8.0)
+    ]
+
+
+def test_what_cannot_be_read_is_said_and_hides_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(rank_file([("a", "10:00:00", 1, 4)]))
+    (tmp_path / "b.csv").symlink_to("a.csv")
+    (tmp_path / "c.csv").mkdir()
+    (tmp_path / "d.csv").write_bytes(b"\xff\x00\xfe")
+    found = find([tmp_path, tmp_path / "none"])
+    assert found is not None
+    assert [one.run_id for one in found.readings] == ["a"]
+    assert len(found.problems) == 3
+
+
+def test_a_look_reads_no_more_than_it_may(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.csv").write_text(rank_file([(name, "10:00:00", 1, 4)]))
+    assert find([tmp_path], most=2) is None
+    assert find([tmp_path], most=3) is not None
 
 
 def kwh(readings: list[Reading], placing: Placing | None = None) -> float:
@@ -101,3 +149,44 @@ def test_gpus_with_the_same_number_in_two_jobs_are_two() -> None:
 )
 def test_time_that_two_cover_is_covered_once(stretches: list[tuple[float, float]], seconds: float) -> None:
     assert covered_s(stretches) == seconds
+
+
+RANKS = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}") for rank in range(8)]
+
+
+def test_a_rank_in_a_files_name_says_its_node() -> None:
+    assert {one.node for one in placed(RANKS, Placing())} == {"x/node 0", "x/node 1"}
+    assert {one.node for one in placed(RANKS, Placing(ranks_per_node=8))} == {"x/node 0"}
+    assert placed([ours("n7", "1")], Placing())[0].node == "n7"
+
+
+def test_of_512_rank_files_at_4_gpus_a_node_each_of_128_nodes_counts_once() -> None:
+    """The size of the records that the 13B model's makers published, of which they could not say what overlaps."""
+    readings = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}", hours=10) for rank in range(512)]
+    assert kwh(readings, Placing()) == pytest.approx(128 * 20)
+    assert sum(one.kwh for one in readings) == pytest.approx(4 * 128 * 20)
+    # Had each tracker seen its own GPU alone, the GPUs would be four times as many, and the rest not.
+    assert kwh(readings, Placing(has_own_gpu=True)) == pytest.approx(128 * (6 + 4 * 14))
+
+
+def test_ranks_of_which_nobody_says_how_many_share_a_node_are_not_added_up() -> None:
+    unknown = [replace(one, gpu_count=None) for one in RANKS]
+    with pytest.raises(UsageError, match=r"^x: emissions-000.csv .*emissions-001.csv .* --ranks-per-node N$"):
+        placed(unknown, Placing())
+    assert kwh(unknown, Placing(ranks_per_node=4)) == pytest.approx(4.0)
+    one_after_another = [theirs(f"x/emissions-{n:03}.csv", f"{n}", began_h=n, gpus=None) for n in range(3)]
+    assert kwh(one_after_another, Placing()) == pytest.approx(6.0)
+
+
+def test_the_same_ranks_of_two_folders_are_two_trainings() -> None:
+    other = [replace(one, file=one.file.replace("x/", "y/"), run_id=f"y{one.run_id}") for one in RANKS]
+    assert kwh([*RANKS, *other], Placing()) == pytest.approx(8.0)
+
+
+def test_trackers_of_processes_are_each_a_part_of_the_node() -> None:
+    readings = [replace(one, is_process=True, gpu_kwh=0.0) for one in RANKS]
+    assert kwh(readings, Placing()) == pytest.approx(8 * 0.6)
+
+
+def test_what_codecarbon_added_for_the_building_is_taken_off_again() -> None:
+    assert kwh([theirs("e.csv", "r", pue=2.0)], Placing()) == pytest.approx(1.0)
