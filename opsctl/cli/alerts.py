@@ -32,10 +32,10 @@ def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
     from opsctl.core.output import print_json, show_lines
     from opsctl.core.timestamps import now
     from opsctl.monitoring.alerts.listing import printed_alerts, screen
-    from opsctl.run.state import alerts
+    from opsctl.run.state import alert_log, alerts
 
     paths = _run(run).paths
-    found = printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), with_messages)
+    found = printed_alerts(alerts.remembered(paths), alert_log.events(paths), now(), with_messages)
     if as_json:
         print_json("alerts", found)
     else:
@@ -97,11 +97,11 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
     from opsctl.core.timestamps import now
     from opsctl.monitoring.alerts.handle import notify
     from opsctl.monitoring.alerts.listing import printed_alerts
-    from opsctl.run.state import alerts
+    from opsctl.run.state import alert_log, alerts
 
     seen = _run(run)
     if dry_run:
-        for one in alerts.channels_seen(seen.paths, now()):
+        for one in alert_log.channels_seen(alert_log.events(seen.paths), now()):
             message(f"would send {one.waiting} messages to {one.name}")
         return
     told = notify(seen, [], (), now(), is_patient=False)
@@ -109,7 +109,7 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
         message(f"opsctl: {line}")
     message(f"{told.sent} sent")
     if as_json:
-        memory, lines = alerts.remembered(seen.paths), alerts.events(seen.paths)
+        memory, lines = alerts.remembered(seen.paths), alert_log.events(seen.paths)
         print_json("alerts", printed_alerts(memory, lines, now(), with_messages=False))
     ctx.exit(1 if told.lines else 0)
 
@@ -204,7 +204,7 @@ def _print(as_json: bool, run: str | None) -> None:
         from opsctl.core.output import print_json
         from opsctl.core.timestamps import now
         from opsctl.monitoring.alerts.listing import printed_alerts
-        from opsctl.run.state import alerts
+        from opsctl.run.state import alert_log, alerts
 
         paths = _run(run).paths
-        print_json("alerts", printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), False))
+        print_json("alerts", printed_alerts(alerts.remembered(paths), alert_log.events(paths), now(), False))

@@ -16,9 +16,9 @@ class JobComment:
     token: str  # of the one submission it came from
 
     @staticmethod
-    def of_run(run_id: str) -> str:
-        """Return the words with which the comment of every job of a run begins."""
-        return f"opsctl run={run_id}"
+    def of_run(run_id: str | None) -> str:
+        """Return the words with which the comment of every job of a run begins; empty for None."""
+        return f"opsctl run={run_id}" if run_id else ""
 
     def __str__(self) -> str:
         return f"{self.of_run(self.run_id)} submit={self.token}"

@@ -77,6 +77,8 @@ class RunPaths:
     revisions = Place(".opsctl/revisions")
     #: A line for each chain that Slurm took, oldest first; only added to.
     chains = Place(".opsctl/chains.jsonl")
+    #: The submission whose outcome is not on record yet.
+    submitting = Place(".opsctl/submitting.json")
     #: A line for each rehearsal of this run that came to its end; only added to.
     rehearsals = Place(".opsctl/rehearsals.jsonl")
     #: A line for each time that somebody cancelled jobs of the run; only added to.

@@ -2,6 +2,10 @@
 
 What a channel still has to take follows from the lines alone, whoever wrote them, in the order of the file: no clocks
 are compared. A channel is known by a name that holds no secret.
+
+`.opsctl/alerts.reserve` is disk kept for what a full disk or quota cannot take: records are stored there until
+`alerts.json` and `alerts.jsonl` can take them. It is overwritten in place. A host that dies during such a write loses
+what was stored: at worst a message is sent a second time.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from opsctl.core.files.reserve import room_left, write_over, write_reserve
+from opsctl.core.files.reserve import room_left, write_over
 from opsctl.core.files.state_files import (
     FULL_DISK,
     append_bytes,
@@ -122,9 +126,15 @@ def events(paths: RunPaths) -> list[Event]:
 
 
 def append_event(paths: RunPaths, event: Event) -> None:
-    """Append one line; on a full disk it goes into the reserve. Raises OSError."""
+    """Append to alerts.jsonl what is stored, then `event`; store that too where the disk is full. Raises OSError."""
     make_folder(paths.output, paths.state)
-    append_or_reserve(paths, event)
+    with _opened(paths, os.O_RDWR) as fd:
+        stored = _read(fd)
+        try:
+            stored = _settle_lines(paths, fd, stored)
+            append_state(paths.output, paths.alert_log, event)
+        except OSError as error:
+            _store(fd, error, stored, lines=(*stored.lines, plain(event)))
 
 
 @contextlib.contextmanager
@@ -134,7 +144,9 @@ def room_for_lines(paths: RunPaths, size_bytes: int) -> Iterator[None]:
         try:
             held.enter_context(room_kept(paths.output, paths.state, size_bytes))
         except OSError as error:
-            if error.errno not in FULL_DISK or not reserve_has_room(paths, size_bytes):
+            with _opened(paths, os.O_RDWR) as fd:
+                has_room = fd is not None and room_left(fd, _read(fd)) >= size_bytes
+            if error.errno not in FULL_DISK or not has_room:
                 raise
         yield
 
@@ -208,8 +220,9 @@ def queue_of(lines: Sequence[Event], channel: str) -> Queue:
 
 
 def channels_seen(lines: Sequence[Event], now: datetime) -> list[ChannelSeen]:
-    """Every channel that somebody's settings name, sorted by name; a failing one that nobody tries any more is no
-    longer failing.
+    """Return every channel that settings name, sorted by name.
+
+    A failing channel that has not been tried for days is no longer reported as failing.
     """
     found = []
     for name in sorted({line.channel for line in lines if line.event == "joined"}):
@@ -234,7 +247,7 @@ def _failures(own: Sequence[Event]) -> list[Event]:
 
 
 #: Room for the findings of a run and for a few hundred lines about them.
-SIZE_BYTES = 128 << 10
+RESERVE_BYTES = 128 << 10
 _LOCK_WAIT_S = 5.0
 #: The kernel's lock is the process's; several threads send at once.
 _THREADS = threading.Lock()
@@ -266,36 +279,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"no space left since {since}: {self.records} alert records stored in {paths.alert_reserve}"
 
 
-def keep_reserve(paths: RunPaths) -> None:
-    """Make the reserve where there is none. Raises OSError."""
-    write_reserve(paths.output, paths.alert_reserve, Stored(), SIZE_BYTES)
-
-
 def read_reserve(paths: RunPaths) -> Stored:
     """Return what is stored; nothing where that cannot be read."""
-    with contextlib.suppress(OSError), _opened(paths, os.O_RDWR) as fd:
-        return _read(fd)
-    with contextlib.suppress(OSError), _opened(paths, os.O_RDONLY) as fd:  # a reader who may not write
-        return _read(fd)
+    for flags in (os.O_RDWR, os.O_RDONLY):  # a reader may not be able to write
+        with contextlib.suppress(OSError), _opened(paths, flags) as fd:
+            return _read(fd)
     return Stored()
-
-
-def reserve_has_room(paths: RunPaths, size_bytes: int) -> bool:
-    """Return whether `size_bytes` more bytes can be stored."""
-    with contextlib.suppress(OSError), _opened(paths, os.O_RDWR) as fd:
-        return fd is not None and room_left(fd, _read(fd)) >= size_bytes
-    return False
-
-
-def append_or_reserve(paths: RunPaths, line: msgspec.Struct) -> None:
-    """Append to alerts.jsonl what is stored, then `line`; store that too where the disk is full. Raises OSError."""
-    with _opened(paths, os.O_RDWR) as fd:
-        stored = _read(fd)
-        try:
-            stored = _settle_lines(paths, fd, stored)
-            append_state(paths.output, paths.alert_log, line)
-        except OSError as error:
-            _store(fd, error, stored, lines=(*stored.lines, plain(line)))
 
 
 def write_memory(paths: RunPaths, value: dict[str, Any]) -> None:
@@ -333,8 +322,7 @@ def settle_reserve(paths: RunPaths) -> Stored:
 def _settle_lines(paths: RunPaths, fd: int | None, stored: Stored) -> Stored:
     if not stored.lines:
         return stored
-    lines = "".join(f"{json_line(one)}\n" for one in stored.lines)
-    append_bytes(paths.output, paths.alert_log, lines.encode())
+    append_bytes(paths.output, paths.alert_log, "".join(f"{json_line(one)}\n" for one in stored.lines).encode())
     kept = msgspec.structs.replace(stored, lines=(), moved=stored.moved + len(stored.lines))
     _write(fd, kept)
     return kept
@@ -356,7 +344,7 @@ def _write(fd: int | None, stored: Stored) -> None:
 
 
 def _read(fd: int | None) -> Stored:
-    text = b"" if fd is None else os.pread(fd, SIZE_BYTES, 0).strip()
+    text = b"" if fd is None else os.pread(fd, RESERVE_BYTES, 0).strip()
     return decode(text, Stored) or Stored()
 
 

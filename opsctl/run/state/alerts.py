@@ -20,11 +20,12 @@ import msgspec
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
+from opsctl.core.files.reserve import write_reserve
 from opsctl.core.files.state_files import locked, make_folder, read_text
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alert_log
-from opsctl.run.state.alert_log import ChannelSeen, Event, Message
+from opsctl.run.state.alert_log import RESERVE_BYTES, Event, Message, Stored
 from trainer.formats.json_text import json_line, plain
 from trainer.formats.tolerant import convert, decode
 
@@ -143,7 +144,7 @@ def keep_room(paths: RunPaths) -> None:
     """Make what alerts need on a disk that will be full one day. Raises OSError."""
     make_folder(paths.output, paths.alert_senders)
     os.close(open_file(paths.output, paths.alerts_lock, os.O_RDWR | os.O_CREAT))
-    alert_log.keep_reserve(paths)
+    write_reserve(paths.output, paths.alert_reserve, Stored(), RESERVE_BYTES)
 
 
 def remembered(paths: RunPaths) -> Memory:
@@ -160,16 +161,6 @@ def silence_of(paths: RunPaths, now: datetime) -> Silence | None:
     """What keeps everybody from being told now. Raises OSError."""
     silence = remembered(paths).silence
     return silence if silence is not None and now < silence.until else None
-
-
-def events(paths: RunPaths) -> list[Event]:
-    """What was made, sent and said, oldest first. Raises OSError."""
-    return alert_log.events(paths)
-
-
-def channels_seen(paths: RunPaths, now: datetime) -> list[ChannelSeen]:
-    """How the channels have been doing. Raises OSError."""
-    return alert_log.channels_seen(alert_log.events(paths), now)
 
 
 def note(paths: RunPaths, noted: Sequence[Noted], now: datetime) -> int:
@@ -244,16 +235,16 @@ def meant(keys: Sequence[str], findings: Mapping[str, Remembered]) -> list[str]:
         return is_open
     wanted: dict[str, None] = {}
     for key in [" ".join(keys)] if " ".join(keys) in is_open else keys:
-        named = [key] if key in is_open else [one for one in is_open if key in (_check_of(one), one.partition(" ")[0])]
+        named = (
+            [key]
+            if key in is_open
+            else [one for one in is_open if key in (one.partition(":")[0], one.partition(" ")[0])]
+        )
         if not named:
             listed = ", ".join(map(shlex.quote, is_open)) or "nothing is open"
             raise OpsctlError(f"not open: {key}; open: {listed}")
         wanted.update(dict.fromkeys(named))
     return list(wanted)
-
-
-def _check_of(key: str) -> str:
-    return key.partition(":")[0]
 
 
 def silence(paths: RunPaths, until: datetime | None, why: str, now: datetime) -> Silence | None:

@@ -6,12 +6,12 @@ record: if it is there when a command looks, somebody was cut off, and Slurm is 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -122,21 +122,17 @@ def run_id_among(chains: Iterable[Chain], jobs: Iterable[Job]) -> str | None:
 
 def write_submitting(paths: RunPaths, chain: Chain) -> None:
     """Say that sbatch is about to be called."""
-    write_state(paths.output, _submitting(paths), chain)
+    write_state(paths.output, paths.submitting, chain)
 
 
 def clear_submitting(paths: RunPaths) -> None:
     """The outcome is known."""
-    remove(paths.output, _submitting(paths))
+    remove(paths.output, paths.submitting)
 
 
 def read_submitting(paths: RunPaths) -> Chain | None:
     """The submission that somebody could not finish, None without one. Raises OpsctlError for a damaged record."""
-    return read_whole(paths.output, _submitting(paths), Chain, "remove it and try again")
-
-
-def _submitting(paths: RunPaths) -> Path:
-    return paths.state / "submitting.json"
+    return read_whole(paths.output, paths.submitting, Chain, "remove it and try again")
 
 
 #: A job's end and the word that ended it are told by the clocks of two hosts.
@@ -155,9 +151,8 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """Return who cancelled what, and when."""
-        return (
-            f"{self.by} cancelled {'what was queued' if self.queued_only else 'its jobs'} at {iso(self.at, 'minutes')}"
-        )
+        what = "what was queued" if self.queued_only else "its jobs"
+        return f"{self.by} cancelled {what} at {iso(self.at, 'minutes')}"
 
 
 def record_cancel(paths: RunPaths, jobs: Sequence[str], queued_only: bool, by: str | None = None) -> None:
@@ -193,9 +188,7 @@ def resting(chains: Sequence[Chain], cancels: Sequence[Cancel]) -> Cancel | None
     A chain that was submitted without anybody's word, by a refill, is no submission.
     """
     last = cancels[-1] if cancels else None
-    if last is None or any(chain.is_somebodys_word for chain in chains[last.chains :]):
-        return None
-    return last
+    return None if last is None or any(one.is_somebodys_word for one in chains[last.chains :]) else last
 
 
 @dataclass(frozen=True)
@@ -214,14 +207,14 @@ class Recorded:
         """
         jobs = list(jobs)
         run_id = self.run_id or run_id_among(self.chains, jobs)
-        of_run = Sent(comment=_comment(run_id))
+        of_run = Sent(comment=JobComment.of_run(run_id))
         by_id = {chain.chain: _sent(chain, run_id) for chain in self.chains}
         return [job for job in jobs if match(job, by_id.get(job.array_job_id, of_run)) is Match.OURS]
 
     def sent(self, array_job_id: int, user: str) -> Sent:
         """Return what is recorded of the newest chain with that id; of a job without one, the run and its owner."""
         chain = next((one for one in reversed(self.chains) if one.chain == array_job_id), None)
-        return _sent(chain, self.run_id) if chain is not None else Sent(_comment(self.run_id), user)
+        return _sent(chain, self.run_id) if chain is not None else Sent(JobComment.of_run(self.run_id), user)
 
 
 def recorded(paths: RunPaths) -> Recorded:
@@ -233,25 +226,16 @@ def recorded(paths: RunPaths) -> Recorded:
 
 def _named(paths: RunPaths, chains: Sequence[Chain]) -> tuple[Chain, ...]:
     """`chains`, of which an earlier release recorded no name and folder, with those of the newest revision."""
-    if all(chain.name for chain in chains):
-        return tuple(chains)
-    # Only a run that an earlier release submitted needs this, and a revision takes long to load.
-    from opsctl.run.state.revisions import newest_whole
+    if not all(chain.name for chain in chains):
+        # Only a run that an earlier release submitted needs this, and a revision takes long to load.
+        from opsctl.run.state.revisions import newest_whole
 
-    try:
-        newest = newest_whole(paths)
-    except (OSError, OpsctlError):
-        newest = None
-    if newest is None:
-        return tuple(chains)
-    name, folder = newest.file.run.name, str(newest.run_file.parent)
-    named = (chain if chain.name else msgspec.structs.replace(chain, name=name, work_dir=folder) for chain in chains)
-    return tuple(named)
-
-
-def _comment(run_id: str | None) -> str:
-    return JobComment.of_run(run_id) if run_id else ""
+        with contextlib.suppress(OSError, OpsctlError):
+            if newest := newest_whole(paths):
+                known = {"name": newest.file.run.name, "work_dir": str(newest.run_file.parent)}
+                return tuple(chain if chain.name else msgspec.structs.replace(chain, **known) for chain in chains)
+    return tuple(chains)
 
 
 def _sent(chain: Chain, run_id: str | None) -> Sent:
-    return Sent(_comment(run_id), chain.user, chain.name, chain.work_dir, *sent_about(chain.submitted_at))
+    return Sent(JobComment.of_run(run_id), chain.user, chain.name, chain.work_dir, *sent_about(chain.submitted_at))

@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -60,10 +60,9 @@ def _born_ns(folder: Path) -> int | None:
     return seconds * 10**9 + nanoseconds or None
 
 
-#: What a copy brings along of the run that it is a copy of: whose jobs, attempts and switch those are.
+#: What a copy brings along of the run that it is a copy of: whose jobs, attempts and switch those are. The id is last,
+#: so that what a kill leaves while they are set aside is still a copy.
 OF_THE_ORIGINAL = (
-    "run-id",
-    "identity.json",
     "cluster.json",
     "chains.jsonl",
     "cancels.jsonl",
@@ -72,6 +71,8 @@ OF_THE_ORIGINAL = (
     "lease.jsonl",
     "kill-switch.json",
     "kill-switch.jsonl",
+    "run-id",
+    "identity.json",
 )
 
 
@@ -223,8 +224,15 @@ def take_over(paths: RunPaths, folder: Path) -> None:
 
 
 def set_the_originals_aside(paths: RunPaths) -> Path:
-    """Keep what is of the original alone apart, so that this is a run of its own."""
-    return _set_aside(paths, read_run_id(paths) or "unknown")
+    """Move what is the original's alone into a folder of its own, so that this is a run of its own."""
+    run_id = "".join(one for one in read_run_id(paths) or "" if one.isascii() and one.isalnum())[:40]
+    aside = paths.state / f"copied-from-{run_id or 'unknown'}"
+    make_folder(paths.output, aside)
+    with opened_folder(paths.output, paths.state) as (state, _), opened_folder(paths.output, aside) as (target, _):
+        for name in OF_THE_ORIGINAL:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(name, name, src_dir_fd=state, dst_dir_fd=target)
+    return aside
 
 
 def forget_run_id(paths: RunPaths) -> None:
@@ -246,7 +254,7 @@ def settle_identity(paths: RunPaths) -> str:
             f"if it is to be another, remove {paths.state}"
         )
     if place.standing is Standing.COPY:
-        aside = _set_aside(paths, read_run_id(paths) or "unknown")
+        aside = set_the_originals_aside(paths)
         return f"{paths.output} is a copy of {place.was} and from now on a run of its own; the records of that: {aside}"
     run_id, is_moved = read_run_id(paths), place.standing is Standing.MOVED
     if run_id is not None:
@@ -324,24 +332,3 @@ def _is_same_folder(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except (OSError, ValueError):
         return False
-
-
-def _set_aside(paths: RunPaths, run_id: str) -> Path:
-    """Rename the original's records into a folder of their own; the id last, so that a kill leaves a copy."""
-    aside = paths.state / f"copied-from-{_plain(run_id)}"
-    make_folder(paths.output, aside)
-    with opened_folder(paths.output, paths.state) as (state, _), opened_folder(paths.output, aside) as (target, _):
-        for name in _last(OF_THE_ORIGINAL, ("run-id", "identity.json")):
-            try:
-                os.rename(name, name, src_dir_fd=state, dst_dir_fd=target)
-            except FileNotFoundError:
-                continue
-    return aside
-
-
-def _last(names: Sequence[str], last: Sequence[str]) -> list[str]:
-    return [*(name for name in names if name not in last), *last]
-
-
-def _plain(text: str) -> str:
-    return "".join(one for one in text if one.isascii() and one.isalnum())[:40] or "unknown"

@@ -11,7 +11,7 @@ from opsctl.monitoring.runner import in_words
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.checkpoints.rollbacks import read_prunes, read_rollbacks
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state import alerts, requests
+from opsctl.run.state import alert_log, requests
 from opsctl.run.state.kill_switch import read_deactivations
 from opsctl.run.state.revisions import published_since
 from opsctl.run.state.run_view import RunView
@@ -37,7 +37,7 @@ def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = 
             return ()
 
     revisions = tried("revisions", lambda: published_since(paths, since))
-    events = tried("alerts", lambda: alerts.events(paths))
+    events = tried("alerts", lambda: alert_log.events(paths))
     asked = tried("requests", lambda: requests.printed(paths))
     rollbacks = tried("rollbacks", lambda: read_rollbacks(paths))
     prunes = tried("prunes", lambda: read_prunes(paths))

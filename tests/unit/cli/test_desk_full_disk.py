@@ -12,7 +12,8 @@ import pytest
 
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.alerts import Noted, acknowledge, events, note, open_alerts
+from opsctl.run.state.alert_log import events
+from opsctl.run.state.alerts import Noted, acknowledge, note, open_alerts
 from opsctl.run.state.chains import read_cancels, record_cancel
 from opsctl.run.state.kill_switch import read_deactivations
 from opsctl.run.state.requests import Request, ask, audited, waiting

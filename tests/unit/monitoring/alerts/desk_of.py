@@ -13,7 +13,7 @@ from opsctl.monitoring.alerts.delivery import Limits
 from opsctl.monitoring.alerts.handle import Notified, notify
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state import alert_log, alerts
+from opsctl.run.state import alert_log
 from opsctl.run.state.alert_log import Event
 from opsctl.run.state.run_view import RunView, view
 from tests.tiny_run import write_run
@@ -62,7 +62,7 @@ class Desk:
 
     @property
     def log(self) -> list[Event]:
-        return alerts.events(self.paths)
+        return alert_log.events(self.paths)
 
     def results(self, channel: str = "") -> list[tuple[str, str]]:
         """(event, key of the message) of every try."""

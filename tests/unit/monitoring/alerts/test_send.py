@@ -71,7 +71,7 @@ def test_a_mail_server_that_is_down_gets_all_later_in_order_and_nothing_twice(tm
         found.append(warning("disk", str(hour)))
         told = desk.look(60 * hour, *found)
         assert told.sent == 0 and "Connection refused" in told.lines[0]
-    (seen,) = alerts.channels_seen(desk.paths, desk.began)
+    (seen,) = alert_log.channels_seen(alert_log.events(desk.paths), desk.began)
     assert seen.waiting == 3 and seen.failing_since is not None
     with smtp_server(mails):
         desk.settle(channels=[mails.url])
@@ -111,7 +111,7 @@ def test_a_channel_that_refuses_everything_keeps_everything(tmp_path: Path) -> N
         desk.look(0, critical("cron"))
         for hour in range(1, 4):
             desk.look(60 * hour, critical("cron"), warning("disk"))
-        assert alerts.channels_seen(desk.paths, desk.began)[0].waiting == 2 and not posts.taken
+        assert alert_log.channels_seen(alert_log.events(desk.paths), desk.began)[0].waiting == 2 and not posts.taken
         posts.otherwise = Answer
         assert desk.look(600, critical("cron"), warning("disk")).sent == 3
     assert [title.split(":")[0] for title in posts.titles] == ["[tiny] CRITICAL", "[tiny] WARNING", "[tiny] reminder 1"]
@@ -315,9 +315,9 @@ def test_the_heartbeat_is_asked_for_only_while_all_is_well(tmp_path: Path) -> No
         assert posts.tries == 2
         posts.answers = [Answer(500)]
         assert "heartbeat: HTTP 500" in desk.look(240, is_whole=True).lines[-1]
-        assert alerts.channels_seen(desk.paths, desk.began)[0].failing_since is not None
+        assert alert_log.channels_seen(alert_log.events(desk.paths), desk.began)[0].failing_since is not None
         assert not any("heartbeat" in line for line in desk.look(300, is_whole=True).lines)
-        assert alerts.channels_seen(desk.paths, desk.began)[0].failing_since is None
+        assert alert_log.channels_seen(alert_log.events(desk.paths), desk.began)[0].failing_since is None
 
 
 def test_what_nobody_here_can_send_waits_for_who_can(tmp_path: Path) -> None:

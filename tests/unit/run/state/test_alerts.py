@@ -51,7 +51,7 @@ def test_what_is_noted_at_every_look_is_one_message_until_it_is_worse_or_has_end
     alerts.note(paths, [Noted("disk", "critical", "99 % full")], minutes(3))
     assert alerts.note_recovered(paths, ["disk"], minutes(4)) == 1
     assert alerts.note_recovered(paths, ["disk"], minutes(5)) == 0
-    told = alert_log.messages(alerts.events(paths))
+    told = alert_log.messages(alert_log.events(paths))
     assert [(one.kind, one.severity) for one in told] == [
         ("handed-over", "warning"),
         ("handed-over", "critical"),
@@ -68,7 +68,7 @@ def test_of_several_processes_that_note_the_same_finding_one_makes_the_message(p
     )
     calls = [subprocess.Popen([sys.executable, "-c", code, str(paths.output)]) for _ in range(3)]
     assert [call.wait(timeout=60) for call in calls] == [0] * 3
-    assert len(alert_log.messages(alerts.events(paths))) == 1
+    assert len(alert_log.messages(alert_log.events(paths))) == 1
 
 
 def test_an_acknowledgement_names_the_person_and_a_key_that_is_not_open_is_refused(paths: RunPaths) -> None:
@@ -87,7 +87,7 @@ def test_a_silence_is_on_record_and_ends_by_itself_or_by_somebody(paths: RunPath
     assert alerts.silence_of(paths, minutes(31)) is None
     alerts.silence(paths, None, "", minutes(2))
     assert alerts.silence_of(paths, minutes(3)) is None
-    assert [one.event for one in alerts.events(paths)] == ["silenced", "unsilenced"]
+    assert [one.event for one in alert_log.events(paths)] == ["silenced", "unsilenced"]
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"findings": {"cr', b"[]", b"\xff\xfe", None], ids=repr)
@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_with_its_reserve_changes_nothing_and_the_next_look_
             alerts.note(paths, [CRON], minutes(1))
     assert paths.alerts.read_bytes() == before
     assert alerts.note(paths, [CRON], minutes(2)) == 1
-    assert [one.keys for one in alert_log.messages(alerts.events(paths))] == [("disk",), ("cron",)]
+    assert [one.keys for one in alert_log.messages(alert_log.events(paths))] == [("disk",), ("cron",)]
 
 
 def test_a_log_that_cannot_be_written_gets_the_message_from_whoever_comes_next(
@@ -150,9 +150,9 @@ def test_a_log_that_cannot_be_written_gets_the_message_from_whoever_comes_next(
     with monkeypatch.context() as patched:
         patched.setattr(alert_log, "append_event", full)
         alerts.note(paths, [CRON], minutes(1))
-    assert len(alert_log.messages(alerts.events(paths))) == 1
+    assert len(alert_log.messages(alert_log.events(paths))) == 1
     assert alerts.note(paths, [CRON], minutes(2)) == 0
-    assert [one.keys for one in alert_log.messages(alerts.events(paths))] == [("disk",), ("cron",)]
+    assert [one.keys for one in alert_log.messages(alert_log.events(paths))] == [("disk",), ("cron",)]
 
 
 def test_half_a_line_costs_only_itself(paths: RunPaths) -> None:
@@ -160,7 +160,7 @@ def test_half_a_line_costs_only_itself(paths: RunPaths) -> None:
     with paths.alert_log.open("ab") as log:
         log.write(b'{"event": "sent", "at": "2026-')
     alerts.note(paths, [Noted("disk", "warning", "full")], minutes(1))
-    assert [one.keys for one in alert_log.messages(alerts.events(paths))] == [("cron",), ("disk",)]
+    assert [one.keys for one in alert_log.messages(alert_log.events(paths))] == [("cron",), ("disk",)]
 
 
 def test_a_channel_gets_what_nobody_was_told_before_it_came_and_all_after() -> None:
@@ -229,16 +229,16 @@ def test_a_failing_channel_is_seen_with_since_when_and_what_waits_until_nobody_t
     for line in [of("joined", to=(CHANNELS,)), *making("m1", "m2"), of("failed", "m1", why="refused")]:
         state_files.make_folder(paths.output, paths.state)
         alert_log.append_event(paths, line)
-    (seen,) = alerts.channels_seen(paths, minutes(5))
+    (seen,) = alert_log.channels_seen(alert_log.events(paths), minutes(5))
     assert (seen.name, seen.failing_since, seen.detail, seen.waiting) == ("a", NOW, "refused", 2)
-    (seen,) = alerts.channels_seen(paths, NOW + timedelta(days=4))
+    (seen,) = alert_log.channels_seen(alert_log.events(paths), NOW + timedelta(days=4))
     assert seen.failing_since is None
 
 
 def test_the_log_alone_tells_the_same_as_the_memory(paths: RunPaths) -> None:
     alerts.note(paths, [CRON, Noted("disk", "warning", "full")], NOW)
     alerts.acknowledge(paths, ["disk"], "mine", minutes(1))
-    memory, told = alerts.remembered(paths), alerts.from_log(alerts.events(paths))
+    memory, told = alerts.remembered(paths), alerts.from_log(alert_log.events(paths))
     assert memory.findings.keys() == told.findings.keys()
     for key, one in memory.findings.items():
         assert replace(one, text="", todo="") == replace(told.findings[key], text="", todo="")

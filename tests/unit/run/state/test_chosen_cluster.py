@@ -242,5 +242,5 @@ def test_a_profile_chooses_the_backend_for_slurm(paths: RunPaths, monkeypatch: p
     with pytest.raises(UsageError, match=r"'rest'.*commands.*pyslurm"):
         client_for(choose_cluster(None, paths))
     profile.write_text('[cluster]\nbackend = "slurmrestd"\n')
-    with pytest.raises(RunFileError, match=r"backend = .*slurmrestd.*commands, pyslurm"):
+    with pytest.raises(RunFileError, match=r"backend = .*slurmrestd.*commands.*pyslurm"):
         choose_cluster(None, paths)
