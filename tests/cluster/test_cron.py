@@ -259,7 +259,7 @@ def test_a_training_says_that_the_chain_has_died_and_starts_it_again(
         said.extend(watch.news())
         return any(words in line for line in said)
 
-    watch.begin()
+    watch.start()
     try:
         desk.wait_for_ticks(1)
         assert not heard("ALERT"), said
@@ -269,7 +269,7 @@ def test_a_training_says_that_the_chain_has_died_and_starts_it_again(
         desk.wait_for_ticks(1)
         wait_until(lambda: heard("the cron ticks again"), 60, "the all-clear")
     finally:
-        watch.end()
+        watch.stop()
     each_once(desk, period_s)
     assert sum("ALERT" in line for line in said) == 1
     kinds = [json.loads(line) for line in (output / ".opsctl" / "alerts.jsonl").read_text().splitlines()]

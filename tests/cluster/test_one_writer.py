@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opsctl.jobs.runner.lease_wait import Patience
+from opsctl.jobs.runner.own_lease import Patience
 from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
@@ -21,7 +21,7 @@ _JOB = """
 import sys
 from pathlib import Path
 from opsctl.jobs.runner.batch import run_job
-from opsctl.jobs.runner.lease_wait import Patience
+from opsctl.jobs.runner.own_lease import Patience
 from opsctl.run.config.paths import RunPaths
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths

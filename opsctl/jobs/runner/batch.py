@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.state_files import make_folder
@@ -15,9 +16,6 @@ from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
 from opsctl.jobs.runner.chain_stop import cancel_pending, has_to_stop, stop_chain
 from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, replacement_line, without_lost_nodes
-from opsctl.jobs.runner.lease_heartbeat import END_WAIT_S, Keeper, kept
-from opsctl.jobs.runner.lease_wait import Patience, wait_for_turn
-from opsctl.jobs.runner.output_folder import FollowedPaths
 from opsctl.jobs.runner.own_attempt import (
     close,
     end_line,
@@ -27,11 +25,11 @@ from opsctl.jobs.runner.own_attempt import (
     record_short,
     start_line,
 )
-from opsctl.jobs.runner.requested_end import ToEnd
-from opsctl.jobs.runner.requests import RequestDesk
+from opsctl.jobs.runner.own_lease import END_WAIT_S, LeaseHeartbeat, Patience, wait_for_turn
+from opsctl.jobs.runner.requests import RequestHandler, ToEnd
 from opsctl.jobs.runner.run_step import run_step
 from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
-from opsctl.jobs.runner.task import Task, this_task
+from opsctl.jobs.runner.task import FollowedPaths, Task, this_task
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts, went_back
 from opsctl.run.attempts.ending import Ending
@@ -76,27 +74,27 @@ def run_job(
     with noted_signals() as signals:
         try:
             code = _leave_at_once(task)
-            return _train_at_desk(task, signals, patience or Patience()) if code is None else code
+            return _train_on(task, signals, patience or Patience()) if code is None else code
         finally:
             task.log.finish()
 
 
-def _train_at_desk(task: Task, signals: Signals, patience: Patience) -> int:
+def _train_on(task: Task, signals: Signals, patience: Patience) -> int:
     """Train, and do meanwhile what the run's group asks for. A requeue comes after the lease was given up."""
-    desk = RequestDesk(task)
-    desk.start()
+    handler = RequestHandler(task)
+    handler.start()
     try:
-        code = _train(task, signals, patience, desk)
-        while (
-            code and (rest := without_lost_nodes(desk.task, desk.attempt)) and not signals.any and desk.to_end is None
-        ):
-            task.log.say(replacement_line(desk.task, rest))
-            desk.task = task = rest
-            code = _train(task, signals, patience, desk)
+        code = _train(task, signals, patience, handler)
+        while code and (left := without_lost_nodes(handler.task, handler.attempt)):
+            if signals.any or handler.to_end is not None:
+                break
+            task.log.say(replacement_line(handler.task, left))
+            handler.task = task = left
+            code = _train(task, signals, patience, handler)
         return code
     finally:
-        desk.finish(desk.attempt, signals)
-        for line in desk.news():
+        handler.finish(handler.attempt, signals)
+        for line in handler.news():
             task.log.say(line)
 
 
@@ -127,7 +125,7 @@ def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) 
         return attempts_file.read(task.paths)
 
 
-def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) -> int:
+def _train(task: Task, signals: Signals, patience: Patience, handler: RequestHandler) -> int:
     """Wait for the turn to train, and train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client, task.allocation.requeued_id)
@@ -143,19 +141,19 @@ def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) 
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if has_to_stop(task, attempts):
         return stop_chain(task, attempts)
-    desk.attempt_id = attempt_id = new_attempt_id(task)
+    handler.attempt_id = attempt_id = new_attempt_id(task)
     try:
-        turn = _turn(task, attempt_id, signals, patience, desk)
+        turn = _turn(task, attempt_id, signals, patience, handler)
     except OSError as error:
         return _leave_without_lease(task, Ending.FAILED, f"no lease to be had: {error.filename}: {error.strerror}")
     if not isinstance(turn, OwnLease):
         code = _leave_at_once(task)
-        if code is None and turn is None and desk.to_end is not None:
-            code = _leave_as_asked(task, desk.to_end)
+        if code is None and turn is None and handler.to_end is not None:
+            code = _leave_as_asked(task, handler.to_end)
         return _leave_without_lease(task, Ending.HELD, _why_held(turn, signals)) if code is None else code
     try:
-        with kept(turn) as keeper:
-            return _train_with_lease(task, signals, desk, keeper)
+        with LeaseHeartbeat(turn) as heartbeat:
+            return _train_with_lease(task, signals, handler, heartbeat)
     finally:
         try:
             turn.end("released", END_WAIT_S)
@@ -164,7 +162,7 @@ def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) 
 
 
 def _turn(
-    task: Task, attempt_id: str, signals: Signals, patience: Patience, desk: RequestDesk
+    task: Task, attempt_id: str, signals: Signals, patience: Patience, handler: RequestHandler
 ) -> OwnLease | Held | None:
     """The lease, or who goes on with it; None where there is no more reason to wait for it."""
     job = task.allocation
@@ -176,11 +174,9 @@ def _turn(
         return _close_lost(task, client_for(task.cluster)) if ask else attempts_file.read(task.paths)
 
     def leaves() -> bool:
-        for line in desk.news():
+        for line in handler.news():
             task.log.say(line)
-        return (
-            desk.to_end is not None or signals.any or kill_switch.is_triggered(task.kill_switch) or task.is_finished()
-        )
+        return _is_to_leave(task, signals, handler) or task.is_finished()
 
     return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves, patience)
 
@@ -193,9 +189,9 @@ def _why_held(turn: Held | None, signals: Signals) -> str:
 
 def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
     """Somebody asked this job to end while it waited for its turn."""
-    task.log.say(f"opsctl: {to_end.told()}: this job leaves")
+    task.log.say(f"opsctl: {to_end.words()}: this job leaves")
     ending = Ending.REQUEUED if to_end.ending == Ending.REQUEUED else Ending.CANCELLED
-    record_short(task, ending, 0, to_end.told())
+    record_short(task, ending, 0, to_end.words())
     return 0
 
 
@@ -212,7 +208,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     return 1
 
 
-def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: Keeper) -> int:
+def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, heartbeat: LeaseHeartbeat) -> int:
     """Open the attempt, run the step, close the attempt."""
     code = _leave_at_once(task)  # while this one waited, another may have come to the end
     if code is not None:
@@ -221,22 +217,23 @@ def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: K
     set_aside(folder)
     make_folder(task.paths.output, folder)
     attempts = attempts_file.read(task.paths)
-    attempt = new_attempt(task, len(attempts) + 1, desk.attempt_id)
+    attempt = new_attempt(task, len(attempts) + 1, handler.attempt_id)
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(start_line(task, attempt))
     back = went_back(attempt.iteration_at_start, attempts, _rollbacks(task))
     if back:
         task.log.say(alert_line(f"{task.name}: {back}"))
+    is_to_leave = partial(_is_to_leave, task, signals, handler)
     try:
-        desk.task = task = on_good_nodes(task, attempt, desk.attempt, folder, lambda: _is_to_leave(task, signals, desk))
-        step_end, note = run_step(task, signals, folder, keeper, desk)
+        handler.task = task = on_good_nodes(task, attempt, handler.attempt, folder, is_to_leave)
+        step_end, note = run_step(task, signals, folder, heartbeat, handler)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
     paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
     ended = _ended(task, paths, attempt, step_end, "; ".join(filter(None, (note, back))))
-    desk.attempt = ended = close(task, paths, ended, step_end)
+    handler.attempt = ended = close(task, paths, ended, step_end)
     task.log.say(end_line(ended))
     if ended.exit_code:
         keep_off_bad_nodes(task)
@@ -246,8 +243,8 @@ def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: K
     return 0 if ended.exit_code is None else ended.exit_code
 
 
-def _is_to_leave(task: Task, signals: Signals, desk: RequestDesk) -> bool:
-    return signals.any or desk.to_end is not None or kill_switch.is_triggered(task.kill_switch)
+def _is_to_leave(task: Task, signals: Signals, handler: RequestHandler) -> bool:
+    return signals.any or handler.to_end is not None or kill_switch.is_triggered(task.kill_switch)
 
 
 def _tell_rehearsed(task: Task, ended: Attempt) -> None:

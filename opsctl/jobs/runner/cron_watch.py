@@ -1,21 +1,15 @@
-"""The training looks at the pseudo-cron, as that looks at the training: its death is said in the log, and mended.
-
-A thread of its own, for nothing of it may hold up the step: neither a cron folder that does not answer, nor a Slurm.
-"""
+"""The training job checks the scheduler, as that checks the training: one that died is reported and started again."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
+from opsctl.jobs.runner.watch_thread import WatchThread
 from opsctl.jobs.scheduler.chain import start
 from opsctl.jobs.scheduler.context import Cron
 from opsctl.run.config.paths import RunPaths
@@ -33,7 +27,6 @@ from opsctl.slurm.durations import format_duration
 KEY = "cron"
 #: Between two looks: a tenth of the period, within these, seconds.
 LEAST_S, MOST_S = 2.0, 60.0
-END_WAIT_S = 2.0
 
 
 @dataclass
@@ -57,7 +50,7 @@ class Death:
         self.is_told = is_dead
         return is_dead
 
-    def may_mend(self, chain: CronChain, account: str, at: float) -> bool:
+    def may_restart(self, chain: CronChain, account: str, at: float) -> bool:
         """Whether to start it again now: once in two periods, and only who carries it."""
         if chain.carried_by != account or (self.tried_at is not None and at - self.tried_at < 2 * chain.period_s):
             return False
@@ -65,63 +58,45 @@ class Death:
         return True
 
 
-class CronWatch:
-    """Looks at the pseudo-cron of the job's owner until it is stopped."""
+class CronWatch(WatchThread):
+    """Checks the scheduler of the job's owner."""
+
+    end_wait_s = 2.0
 
     def __init__(self, paths: RunPaths, cluster: Cluster, least_s: float = LEAST_S) -> None:
+        super().__init__("cron")
         self.paths, self.cluster, self.least_s = paths, cluster, least_s
         self.death = Death()
-        self._news: deque[str] = deque()
         self._noted = False
-        self._trouble = ""
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cron", daemon=True)
+        self._period_s = 60.0
 
-    def begin(self) -> None:
-        """Look now, and again and again."""
-        self._thread.start()
+    def check(self) -> float:
+        """Check once, and start a scheduler again that has died."""
+        try:
+            self._period_s = self._checked()
+            self.report_trouble("")
+        except (OpsctlError, OSError) as error:
+            self.report_trouble(f"opsctl: the cron cannot be seen: {error}")
+        except Exception as error:  # whatever it is, the training goes on
+            self.report_trouble(f"opsctl: the look at the cron failed: {error!r}")
+        return min(MOST_S, max(self.least_s, self._period_s / 10))
 
-    def end(self) -> None:
-        """No more looks. One that hangs is not waited for."""
-        self._ended.set()
-        self._thread.join(END_WAIT_S)
-
-    def news(self) -> list[str]:
-        """Lines for the log, once each."""
-        new = []
-        while self._news:
-            new.append(self._news.popleft())
-        return new
-
-    def _run(self) -> None:
-        period_s = 60.0
-        while not self._ended.is_set():
-            try:
-                period_s = self._look()
-                self._trouble = ""
-            except (OpsctlError, OSError) as error:
-                self._tell_once(f"opsctl: the cron cannot be seen: {error}")
-            except Exception as error:  # whatever it is, the training goes on
-                self._tell_once(f"opsctl: the look at the cron failed: {error!r}")
-            if self._ended.wait(min(MOST_S, max(self.least_s, period_s / 10))):
-                return
-
-    def _look(self) -> float:
-        """One look; the chain's period."""
+    def _checked(self) -> float:
         cron = CronPaths(cron_folder())
         try:
             chain, beat = read_chain(cron), heartbeat(cron)
         except FileNotFoundError:
             chain, beat = None, None
         is_dead = self.death.seen(chain, beat)
-        self._news.extend(self.death.lines)
-        self._hand_over(is_dead, chain)
+        for line in self.death.lines:
+            self.report(line)
         self.death.lines.clear()
-        if is_dead and chain is not None and self.death.may_mend(chain, account_name(), time.monotonic()):
-            self._mend(cron)
+        self._alert(is_dead, chain)
+        if is_dead and chain is not None and self.death.may_restart(chain, account_name(), time.monotonic()):
+            self._restart(cron)
         return float(chain.period_s) if chain is not None else MOST_S * 10
 
-    def _hand_over(self, is_dead: bool, chain: CronChain | None) -> None:
+    def _alert(self, is_dead: bool, chain: CronChain | None) -> None:
         """To whoever can send it: nodes often have no way out."""
         if is_dead == self._noted:
             return
@@ -134,7 +109,7 @@ class CronWatch:
             alerts.note_recovered(self.paths, [KEY], now())
         self._noted = is_dead
 
-    def _mend(self, paths: CronPaths) -> None:
+    def _restart(self, paths: CronPaths) -> None:
         cron = Cron(
             paths,
             cron_table(),
@@ -146,23 +121,7 @@ class CronWatch:
         try:
             done = start(cron, None, None, False, time.time)
         except (OpsctlError, OSError) as error:
-            self._news.append(f"opsctl: the cron could not be started again: {error}")
+            self.report(f"opsctl: the cron could not be started again: {error}")
             return
         ids = ", ".join(map(str, done.queued)) or "none"
-        self._news.append(f"opsctl: started the cron again, {done.chain.carrier()}; ticks queued now: {ids}")
-
-    def _tell_once(self, line: str) -> None:
-        if line != self._trouble:
-            self._trouble = line
-            self._news.append(line)
-
-
-@contextlib.contextmanager
-def watched_cron(paths: RunPaths, cluster: Cluster) -> Iterator[CronWatch]:
-    """Look at the pseudo-cron inside the block."""
-    watch = CronWatch(paths, cluster)
-    watch.begin()
-    try:
-        yield watch
-    finally:
-        watch.end()
+        self.report(f"opsctl: started the cron again, {done.chain.carrier()}; ticks queued now: {ids}")

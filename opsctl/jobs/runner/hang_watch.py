@@ -22,6 +22,7 @@ from opsctl.diagnosis.hangs import summary
 from opsctl.diagnosis.hangs.grouping import recorded
 from opsctl.jobs.runner.stacks import Taken, stacks_into
 from opsctl.jobs.runner.task import Task
+from opsctl.jobs.runner.watch_thread import Watch, in_background
 from opsctl.run.attempts.verdict import StackGroup, Verdict
 from opsctl.run.logs.line_text import Lines
 from opsctl.run.logs.lines import is_of_an_iteration
@@ -58,8 +59,8 @@ def next_look_s(silent_s: float, limit: Silence) -> float:
     return silent_s + max(limit.limit_s / 2, 1.0)
 
 
-class HangWatch:
-    """Watches one step's output. `heard` and `look` are called by who copies it, and never wait."""
+class HangWatch(Watch):
+    """Watches one step's output. `heard` and `check` are called by who copies it, and never wait."""
 
     def __init__(
         self,
@@ -73,8 +74,9 @@ class HangWatch:
 
         take: the stacks of its ranks, and in a sentence what they show; it may take a minute. Raises OpsctlError.
         """
+        super().__init__()
         self._limit, self._take, self._clock, self._ask_s = limit, take, clock, ask_s
-        self._lines = Lines(_LIFE)
+        self._signs = Lines(_LIFE)
         self._is_starting = True
         self._heard_at = self._asked_at = clock()
         self._known: Silence | None = None
@@ -83,25 +85,24 @@ class HangWatch:
         self._due: float | None = None  # silence, in seconds, after which the next look is due
         self._thread: threading.Thread | None = None
         self._answers: deque[tuple[Taken | None, str]] = deque()
-        self._news: deque[str] = deque()
         self.sentence = ""  # what the last look has shown
         self.ends = False  # the training hangs: its step is to be ended
 
     def heard(self, data: bytes) -> None:
         """What the step has printed just now; a line is heard when it has ended."""
         # A progress bar is one line without end, longer than what is kept of one.
-        signs = list(self._lines.feed(data.replace(b"\r", b"\n")))
+        signs = list(self._signs.feed(data.replace(b"\r", b"\n")))
         if not signs:
             return
         if self._looks and not self.ends:
             silent = format_duration(self._clock() - self._heard_at)
-            self._news.append(f"{summary.GOES_ON}{silent} without a word")
+            self.report(f"{summary.GOES_ON}{silent} without a word")
         self._heard_at = self._clock()
         if any(map(is_of_an_iteration, signs)):  # the others are also printed on the way there
             self._is_starting = False
         self._known, self._knows_more, self._looks, self._due = None, False, [], None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Take stacks where that is due, and judge what came of those that were taken."""
         silent_s = self._clock() - self._heard_at
         while self._answers:
@@ -117,10 +118,6 @@ class HangWatch:
             self._know(more=True)
         if self._is_due(silent_s):
             self._start_look()
-
-    def news(self) -> list[str]:
-        """What is to be said, once."""
-        return [self._news.popleft() for _ in range(len(self._news))]
 
     @property
     def stacks(self) -> tuple[StackGroup, ...]:
@@ -147,10 +144,7 @@ class HangWatch:
         return self._due is not None and silent_s >= self._due
 
     def _start_look(self) -> None:
-        thread = threading.Thread(target=self._run, name="stacks", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread is to be had just now: the next call tries again
-            thread.start()
-            self._thread = thread
+        self._thread = in_background(self._run, "stacks")  # without one the next call tries again
 
     def _judge(self, taken: Taken | None, words: str, silent_s: float) -> None:
         if self._due is None or self._known is None:
@@ -161,10 +155,10 @@ class HangWatch:
         silent = format_duration(silent_s)
         if is_hung(silent_s, self._known, before, taken):
             self.ends = True
-            self._news.append(f"opsctl: the training hangs, nothing has moved for {silent}: {words}")
+            self.report(f"opsctl: the training hangs, nothing has moved for {silent}: {words}")
         elif len(self._looks) == 1:
             limit = format_duration(self._known.limit_s)
-            self._news.append(f"{summary.SILENT}{silent}, longer than {limit}: {words}")
+            self.report(f"{summary.SILENT}{silent}, longer than {limit}: {words}")
         if taken is not None:
             self.sentence = taken.sentence
 

@@ -12,8 +12,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from opsctl.core.errors import SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import iso, now
 from opsctl.jobs.runner.stop import Signals
+from opsctl.jobs.runner.watch_thread import WatchThread, in_background
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import format_duration
 from trainer.formats.attempt.attempt_records import LaterExit
@@ -35,8 +35,6 @@ ASKED_BEFORE_S = (300.0, 120.0, 30.0)
 _WITHOUT_LIMIT = timedelta(days=7)
 #: Slurm looks at limits once a minute: its warning may come this much earlier than asked for, and somewhat later.
 WARNING_EARLY_S = 90.0
-#: How long the end of the thread may take, seconds: it may be asking Slurm.
-_END_WAIT_S = 1.0
 #: How long the stop request waits for Slurm's word of what a warning is about, seconds.
 ANSWER_WAIT_S = 5.0
 
@@ -94,8 +92,10 @@ def next_question(leaves_at: datetime, asked_at: datetime) -> datetime | None:
     return next((moment for moment in moments if moment > asked_at), None)
 
 
-class LimitWatch:
-    """Asks Slurm again as the limit comes near. It has a thread of its own: nothing waits for Slurm's answer."""
+class LimitWatch(WatchThread):
+    """Asks Slurm again as the limit comes near."""
+
+    end_wait_s = 1.0
 
     def __init__(
         self,
@@ -107,31 +107,31 @@ class LimitWatch:
         clock: Callable[[], datetime] = now,
     ) -> None:
         """`ask`: the limit as Slurm has it now, None without an answer. note: the file in `root`, the run's output
-        folder, that lets the trainer go on; None where somebody asked it to leave sooner than the limit.
+        folder, that lets the trainer go on; None where the user asked it to leave sooner than the limit.
         """
+        super().__init__("limit")
         self.limit, self.margin_s = limit, margin_s
         self._ask, self._root, self._note, self._clock = ask, root, note, clock
-        self._news: deque[str] = deque()
+        self._leaves_at: datetime | None = None  # when the trainer leaves, as far as is known
         self._warned = ""
         self._asked_s: float | None = None  # when Slurm was asked what a warning is about
         self._is_answered = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="limit", daemon=True)
 
     def start(self) -> None:
         """Begin, where there is a limit to watch."""
         if self.limit.ends_at is not None:
-            self._thread.start()
+            super().start()
 
-    def stop(self) -> None:
-        """Ask no more."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(_END_WAIT_S)
-
-    def news(self) -> list[str]:
-        """What is to be said of a limit that has changed, once."""
-        return [self._news.popleft() for _ in range(len(self._news))]
+    def check(self) -> float | None:
+        """Ask Slurm, except the first time, when the limit is fresh."""
+        at = self._clock()
+        if self._leaves_at is None:
+            self._leaves_at = self._exit_of(self.limit, at)
+        else:
+            with contextlib.suppress(SlurmError):
+                self._leaves_at = self._taken(self._ask(), self._leaves_at, at)
+        question = next_question(self._leaves_at, at)
+        return None if question is None else max(0.0, (question - self._clock()).total_seconds())
 
     def why(self, signals: Signals) -> str:
         """What the signals that the job got are about: the limit, or nothing more than their names."""
@@ -147,8 +147,7 @@ class LimitWatch:
             if is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
                 return False
             self._asked_s = time.monotonic()
-            with contextlib.suppress(RuntimeError):  # the machine gives no more threads
-                threading.Thread(target=self._ask_about_warning, name="warning", daemon=True).start()
+            in_background(self._ask_about_warning, "warning")
         return not self._is_answered.is_set() and time.monotonic() - self._asked_s < ANSWER_WAIT_S
 
     def _ask_about_warning(self) -> None:
@@ -156,7 +155,7 @@ class LimitWatch:
             found = self._ask()
             if found is not None and found != self.limit:
                 self.limit = found
-                self._news.append(f"opsctl: the time limit has changed: {limit_words(found) or 'there is none'}")
+                self.report(f"opsctl: the time limit has changed: {limit_words(found) or 'there is none'}")
         self._is_answered.set()
 
     @property
@@ -164,46 +163,21 @@ class LimitWatch:
         """Whether the first signal was the limit's warning."""
         return bool(self._warned)
 
-    def _run(self) -> None:
-        asked_at = self._clock()
-        leaves_at = self._leaves_at(self.limit, asked_at)
-        while True:
-            at = next_question(leaves_at, asked_at)
-            if at is None or self._wait(max(0.0, (at - self._clock()).total_seconds())):
-                return
-            asked_at = self._clock()
-            with contextlib.suppress(SlurmError):
-                leaves_at = self._taken(self._ask(), leaves_at, asked_at)
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait so long, or until the end; whether it has come."""
-        return self._ended.wait(seconds)
-
-    def _leaves_at(self, limit: Limit, now: datetime) -> datetime:
+    def _exit_of(self, limit: Limit, now: datetime) -> datetime:
         return now + _WITHOUT_LIMIT if limit.ends_at is None else limit.ends_at - timedelta(seconds=self.margin_s)
 
     def _taken(self, limit: Limit | None, leaves_at: datetime, now: datetime) -> datetime:
         """Go by `limit` from now on, and have the trainer do so; when that leaves, which is so far at `leaves_at`."""
         if limit is None or (limit == self.limit and limit.ends_at is not None):
             return leaves_at
-        leaves_at, self.limit = self._leaves_at(limit, now), limit
+        leaves_at, self.limit = self._exit_of(limit, now), limit
         said = limit_words(limit) or "the time limit was taken away"
         if self._note is not None:
             try:
                 write_state(self._root, self._note, LaterExit(leaves_at.replace(microsecond=0), said))
             except OSError as error:
-                self._news.append(f"opsctl: {said}, but {self._note} cannot be written: {error.strerror}")
+                self.report(f"opsctl: {said}, but {self._note} cannot be written: {error.strerror}")
                 return leaves_at
             said = f"{said}; the trainer leaves at {iso(leaves_at)} at the latest"
-        self._news.append(f"opsctl: the time limit has changed: {said}")
+        self.report(f"opsctl: the time limit has changed: {said}")
         return leaves_at
-
-
-@contextlib.contextmanager
-def watched(watch: LimitWatch) -> Iterator[LimitWatch]:
-    """Watch the limit inside the block."""
-    watch.start()
-    try:
-        yield watch
-    finally:
-        watch.stop()

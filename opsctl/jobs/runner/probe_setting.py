@@ -9,8 +9,7 @@ from pathlib import Path
 from opsctl.core.errors import SlurmError
 from opsctl.diagnosis.probe.run_probe import Setting
 from opsctl.diagnosis.probe.verdict import Expected
-from opsctl.jobs.runner.node_python import launchers_python
-from opsctl.jobs.runner.rendezvous import free_port, master_address
+from opsctl.jobs.runner.launch import free_port, launchers_python, master_address
 from opsctl.run.config.schema import RunFile
 from opsctl.run.render.shell import ShellRequest, shell_script
 from opsctl.slurm.backends import client_for

@@ -1,7 +1,6 @@
-"""What the running job does of what the run's group asks for: a desk beside its step, or its wait for one.
+"""Requests of the run's group that the running job carries out, next to its step or its wait for one.
 
-It has a thread of its own: a file system or a Slurm that does not answer must keep neither the step's output nor the
-job's signals waiting. What is said in the training log the main thread says, which also ends a step that is overdue.
+The main thread ends a step that is overdue.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from opsctl.core.account import account_and_host
@@ -18,18 +19,19 @@ from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.jobs.control.carry_out import Queue, on_queue, settle
 from opsctl.jobs.runner.hang_watch import patience_s
-from opsctl.jobs.runner.own_queue import of_this_run
-from opsctl.jobs.runner.requested_end import ToEnd, left, left_unsaved
 from opsctl.jobs.runner.stacks import stacks_into
 from opsctl.jobs.runner.stop import Signals, request_stop
-from opsctl.jobs.runner.task import Task
+from opsctl.jobs.runner.task import Allocation, Task
+from opsctl.jobs.runner.watch_thread import WatchThread, in_background
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
+from opsctl.run.config.job_comment import parse_comment
 from opsctl.run.state import requests
 from opsctl.run.state.attempt_folder import exit_report, leaving_note, saved_note
 from opsctl.run.state.chosen_cluster import cluster_to_submit_to
 from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Carrier, Outcome, Request, in_a_line
 from opsctl.slurm.backends import client_for
+from opsctl.slurm.types import Job
 from trainer.formats.attempt.attempt_records import SAVE_REQUEST, SaveRequest
 
 #: How often the folder of requests is looked into, seconds.
@@ -38,14 +40,13 @@ POLL_S = 1.0
 SETTLE_S = 60.0
 #: Requests that are taken in one look: whoever makes more of them waits.
 _MOST_A_LOOK = 20
-#: How long the thread's end is waited for when a file system does not answer, seconds.
-_END_WAIT_S = 10.0
 
 
-class RequestDesk:
+class RequestHandler(WatchThread):
     """Carries out what is asked of one task's job, and of what its owner has queued."""
 
     def __init__(self, task: Task, every_s: float = POLL_S) -> None:
+        super().__init__("requests")
         self.task, self.every_s = task, every_s
         self.to_end: ToEnd | None = None
         self.attempt_id = ""
@@ -56,29 +57,17 @@ class RequestDesk:
         self._asked_saves: list[Asked] = []  # of it, under the first one's id
         self._ends: list[tuple[Asked, str]] = []  # with what else was done for it
         self._stacks: deque[tuple[Asked, Outcome, str]] = deque()
-        self._taking_stacks = 0
         self._ends_hard_at: float | None = None
         self._has_word = False  # the trainer has said that it leaves
-        self._news: deque[str] = deque()
-        self._trouble = ""
         self._settled_at: float | None = None
-        self._turn = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def news(self) -> list[str]:
-        """What is to be said of requests, once."""
-        return [self._news.popleft() for _ in range(len(self._news))]
+        self._is_first = True
+        self._lock = threading.Lock()
 
     def begin_step(self) -> None:
         """A step begins, whose ranks look into the attempt's folder."""
-        with self._its_turn():
+        with self._locked():
             self._is_in_step = True
-            self._tell_trainer_to_end()
+            self._ask_trainer_to_end()
 
     def is_overdue(self) -> bool:
         """Whether the trainer was asked to leave and has not said in time that it does."""
@@ -87,11 +76,10 @@ class RequestDesk:
 
     def finish(self, attempt: Attempt | None, signals: Signals) -> None:
         """The job is over, with `attempt` if it had one: requeue it if that was asked, answer what is left. Once."""
-        if self._ended.is_set():
+        if self._stopped.is_set():
             return
-        self._ended.set()
-        self._thread.join(_END_WAIT_S)
-        with self._its_turn():
+        self.stop()
+        with self._locked():
             outcome, words = left(attempt)
             if self.to_end is not None and self.to_end.ending == Ending.REQUEUED:
                 outcome, words = self._requeue(words, signals)
@@ -103,46 +91,45 @@ class RequestDesk:
                 self._answer(*self._stacks.popleft())
             trouble = self._carrier.write_rest()
             if trouble:
-                self._news.append(f"opsctl: answers to requests could not be put on record: {trouble}")
+                self.report(f"opsctl: answers to requests could not be put on record: {trouble}")
             self._carrier.close()
 
     @contextlib.contextmanager
-    def _its_turn(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Alone with what the thread uses; without that where it hangs, for the job must go on."""
-        had = self._turn.acquire(timeout=_END_WAIT_S)
+        had = self._lock.acquire(timeout=self.end_wait_s)
         try:
             yield
         except (OSError, ValueError) as error:
             self._note(str(error))
         finally:
             if had:
-                self._turn.release()
+                self._lock.release()
 
     def _folder(self) -> Path:
         """The attempt's, where the output folder is now."""
         return self.task.paths.attempt_folder(self.task.allocation.job_id)
 
-    def _run(self) -> None:
-        if self.task.allocation.restart_count:
+    def check(self) -> float:
+        """Carry out what is asked for now."""
+        if self._is_first and self.task.allocation.restart_count:
             # It was let into the queue once, on request; a lost node is to be the next task's.
             with contextlib.suppress(SlurmError):
                 client_for(self.task.cluster).allow_requeue(self.task.allocation.job_id, allowed=False)
-        while not self._ended.wait(self.every_s):
-            try:
-                with self._turn:
-                    self._look()
-                self._note("")
-            except (OSError, ValueError, OpsctlError) as error:
-                self._note(str(error))
+        self._is_first = False
+        try:
+            with self._lock:
+                self._check_folder()
+            self._note("")
+        except (OSError, ValueError, OpsctlError) as error:
+            self._note(str(error))
+        return self.every_s
 
     def _note(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            self._news.append(
-                f"opsctl: requests cannot be seen to: {trouble}" if trouble else "opsctl: requests are seen to again"
-            )
+        line = f"opsctl: requests cannot be seen to: {trouble}" if trouble else ""
+        self.report_trouble(line, "opsctl: requests are seen to again")
 
-    def _look(self) -> None:
+    def _check_folder(self) -> None:
         waiting = requests.waiting(self.task.paths)
         for request_id in waiting[:_MOST_A_LOOK]:
             asked = requests.look(self.task.paths, request_id)
@@ -150,10 +137,9 @@ class RequestDesk:
                 had = self._carrier.take(request_id)
                 if had is not None:
                     self._handle(had)
-        self._see_to_saves()
-        self._see_to_ends()
+        self._answer_saves()
+        self._answer_ends()
         while self._stacks:
-            self._taking_stacks -= 1
             self._answer(*self._stacks.popleft())
         self._carrier.write_rest()
         if self._settled_at is None or time.monotonic() - self._settled_at >= SETTLE_S:
@@ -185,21 +171,21 @@ class RequestDesk:
             job = self.task.allocation.display_id
             self._answer(asked, Outcome.REFUSED, f"job {job} trains nothing yet: it waits for its turn")
         elif request.action == Action.SAVE:
-            self._say(asked, "save and train on")
+            self._report_asked(asked, "save and train on")
             self._saves.append(asked)
         else:
-            self._say(asked, "take stacks")
-            self._taking_stacks += 1
-            threading.Thread(target=self._take_stacks, args=(asked,), daemon=True).start()
+            self._report_asked(asked, "take stacks")
+            if in_background(partial(self._take_stacks, asked), "stacks") is None:
+                self._answer(asked, Outcome.FAILED, "this machine gives the job no more threads")
 
-    def _say(self, asked: Asked, what: str) -> None:
+    def _report_asked(self, asked: Asked, what: str) -> None:
         why = in_a_line(asked.request.why) if asked.request else ""
-        self._news.append(f"opsctl: {asked.asker} asks to {what}" + (f": {why}" if why else ""))
+        self.report(f"opsctl: {asked.asker} asks to {what}" + (f": {why}" if why else ""))
 
     def _answer(self, asked: Asked, outcome: Outcome, words: str) -> None:
         self._carrier.answer(asked, outcome, in_a_line(words))
         if outcome != Outcome.DONE:
-            self._news.append(f"opsctl: what {asked.asker} asks for is {outcome}: {in_a_line(words)}")
+            self.report(f"opsctl: what {asked.asker} asks for is {outcome}: {in_a_line(words)}")
 
     def _queue(self) -> Queue:
         """The owner's jobs of this very run, as Slurm has it: which run it is, files could say that others write."""
@@ -207,7 +193,7 @@ class RequestDesk:
         mine = of_this_run(client.jobs(), self.task.allocation)
         return Queue(self.task.paths, cluster_to_submit_to(None, self.task.paths), client, mine)
 
-    def _see_to_saves(self) -> None:
+    def _answer_saves(self) -> None:
         if not self._is_in_step:
             return
         root = self.task.paths.output
@@ -228,7 +214,7 @@ class RequestDesk:
     def _end(self, asked: Asked, request: Request) -> None:
         ending = Ending.REQUEUED if request.action == Action.REQUEUE else Ending.STOP_REQUEST
         if self.to_end is not None and self.to_end.ending != ending:
-            self._answer(asked, Outcome.REFUSED, f"{self.to_end.told()}, which comes first")
+            self._answer(asked, Outcome.REFUSED, f"{self.to_end.words()}, which comes first")
             return
         if ending == Ending.REQUEUED:
             try:
@@ -244,18 +230,18 @@ class RequestDesk:
         self._ends.append((asked, more))
         if self.to_end is None:
             self.to_end = ToEnd(asked.asker, in_a_line(request.why), ending)
-            self._news.append(f"opsctl: {self.to_end.told()}")
+            self.report(f"opsctl: {self.to_end.words()}")
         within_s = patience_s(self.task) if request.within_s is None else float(request.within_s)
         at = time.monotonic() + within_s
         self._ends_hard_at = at if self._ends_hard_at is None else min(at, self._ends_hard_at)
-        self._tell_trainer_to_end()
+        self._ask_trainer_to_end()
 
-    def _tell_trainer_to_end(self) -> None:
+    def _ask_trainer_to_end(self) -> None:
         if self.to_end is not None and self._is_in_step:
             path = self.task.paths.stop_request(self.task.allocation.job_id)
-            request_stop(self.task.paths.output, path, self.to_end.told())
+            request_stop(self.task.paths.output, path, self.to_end.words())
 
-    def _see_to_ends(self) -> None:
+    def _answer_ends(self) -> None:
         """Answer who asked for the end as soon as the trainer says that it leaves; a requeue has yet to come."""
         if not self._ends or not self._is_in_step or self._has_word:
             return
@@ -285,3 +271,50 @@ class RequestDesk:
             self._stacks.append((asked, Outcome.DONE, stacks_into(path, self.task)[1]))
         except OpsctlError as error:
             self._stacks.append((asked, Outcome.FAILED, str(error)))
+
+
+@dataclass(frozen=True)
+class ToEnd:
+    """That somebody has asked this job to end."""
+
+    asker: str
+    why: str
+    ending: Ending  # STOP_REQUEST, or REQUEUED
+
+    def words(self) -> str:
+        """`ben asks to requeue: node 7 is slow`."""
+        what = "requeue" if self.ending == Ending.REQUEUED else "stop"
+        return f"{self.asker} asks to {what}" + (f": {self.why}" if self.why else "")
+
+
+def left(attempt: Attempt | None) -> tuple[Outcome, str]:
+    """What is to be said to who asked for the job's end."""
+    if attempt is None:
+        return Outcome.DONE, "it trained nothing yet and leaves"
+    at = "" if attempt.iteration_at_end is None else f" after iteration {attempt.iteration_at_end}"
+    saved = attempt.checkpoint_at_end
+    kept = "no checkpoint is there" if saved is None else f"the last checkpoint is iteration {saved}"
+    return Outcome.DONE, f"ended{at} ({attempt.reason}), {kept}"
+
+
+def left_unsaved(attempt: Attempt | None) -> tuple[Outcome, str]:
+    """What is to be said to who asked for a save that the trainer has not answered."""
+    outcome, words = left(attempt)
+    has_it = attempt is not None and attempt.iteration_at_end == attempt.checkpoint_at_end is not None
+    return (outcome if has_it else Outcome.FAILED), f"the training {words}" if attempt else "the job trained nothing"
+
+
+def of_this_run(jobs: Sequence[Job], own: Allocation) -> list[Job]:
+    """Those of the job's account, run and working folder; none where it is not among `jobs` itself."""
+    this = next((job for job in jobs if job.job_id == own.job_id), None)
+    comment = parse_comment(this.comment) if this is not None else None
+    if this is None or comment is None:
+        return []
+    return [
+        job
+        for job in jobs
+        if job.user == own.user
+        and job.work_dir == this.work_dir
+        and (said := parse_comment(job.comment)) is not None
+        and said.run_id == comment.run_id
+    ]

@@ -11,17 +11,15 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.runner.cron_watch import watched_cron
+from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import watch_over
-from opsctl.jobs.runner.lease_heartbeat import Keeper
-from opsctl.jobs.runner.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
-from opsctl.jobs.runner.node_python import launchers_python
-from opsctl.jobs.runner.output_folder import FollowedPaths
-from opsctl.jobs.runner.rendezvous import free_port, master_address
-from opsctl.jobs.runner.requests import RequestDesk
-from opsctl.jobs.runner.step import Launch, Step
+from opsctl.jobs.runner.launch import Launch, free_port, launchers_python, master_address
+from opsctl.jobs.runner.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes
+from opsctl.jobs.runner.own_lease import LeaseHeartbeat
+from opsctl.jobs.runner.requests import RequestHandler
+from opsctl.jobs.runner.step import Step
 from opsctl.jobs.runner.stop import Signals
-from opsctl.jobs.runner.task import Task
+from opsctl.jobs.runner.task import FollowedPaths, Task
 from opsctl.run.attempts.outcome import StepEnd
 from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
@@ -36,14 +34,16 @@ from trainer.recipe.options import Options, to_arguments
 _AT_LIMIT_S = 90
 
 
-def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: RequestDesk) -> tuple[StepEnd, str]:
+def run_step(
+    task: Task, signals: Signals, folder: Path, heartbeat: LeaseHeartbeat, handler: RequestHandler
+) -> tuple[StepEnd, str]:
     """How the step ended, and what is to be said of the signals that the job got; empty without any."""
     if isinstance(task.options, OpsctlError):
         raise task.options
     if problem := task.checkpoint_problem():
         raise OpsctlError(problem)
     limit = _limit_watch(task, task.options, folder)
-    launch = _launch(task, task.options, folder, limit.limit, keeper.lease.holder)
+    launch = _launch(task, task.options, folder, limit.limit, heartbeat.lease.holder)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
 
@@ -51,31 +51,41 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
         _follow(task, step)
         return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
 
-    root = task.paths.output
+    cron, hangs = CronWatch(task.paths, task.cluster), watch_over(task)
     step = Step(
-        *(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit, desk),
-        hangs=(hangs := watch_over(task)),
+        launch.command(),
+        environment,
+        task.log,
+        signals,
+        task.paths.output,
+        stop_request,
+        has_left,
+        heartbeat=heartbeat,
+        limit=limit,
+        handler=handler,
+        cron=cron,
+        hangs=hangs,
     )
-    desk.begin_step()
-    with watched(limit), watched_cron(task.paths, task.cluster) as step.cron:
+    handler.begin_step()
+    with limit, cron:
         code = step.run()
     _follow(task, step)
     why = limit.why(signals) if signals.any else ""
-    told, ends_at = signals.told_to_end, limit.limit.ends_at
-    limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
+    is_told, ends_at = signals.told_to_end, limit.limit.ends_at
+    limit_reached = is_told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     said = exit_report(task.paths.output, task.paths.attempt_folder(task.allocation.job_id)).reason
     state, preempted_at = _slurm_state(task) if code or said == Reason.STOP_REQUEST else ("", None)
     lost_nodes = tuple(step.lost_nodes)
     end = StepEnd(
         exit_code=code,
-        was_told_to_end=told,
+        was_told_to_end=is_told,
         limit_reached=limit_reached,
         slurm_state=state,
         lost_nodes=lost_nodes,
         first_exit=step.first_exit,
-        overtaken=keeper.lost,
+        overtaken=heartbeat.lost,
         limit_warned=limit.has_warned,
-        asked_for=desk.to_end.ending if desk.to_end else None,
+        asked_for=handler.to_end.ending if handler.to_end else None,
         ended_on_request=step.ended_on_request,
         ended_hung=step.ended_hung,
         stacks=hangs.stacks,
@@ -85,7 +95,7 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
         f"it hung: {hangs.sentence}" if step.ended_hung else "",
         f"Slurm preempted the job at {iso(preempted_at)}" if preempted_at is not None else "",
         why,
-        desk.to_end.told() if desk.to_end else "",
+        handler.to_end.words() if handler.to_end else "",
     )
     return end, "; ".join(filter(None, notes))
 

@@ -10,97 +10,30 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import HangWatch
-from opsctl.jobs.runner.lease_heartbeat import Keeper
 from opsctl.jobs.runner.limit import LimitWatch
 from opsctl.jobs.runner.main_log import FLUSH_S, MainLog
+from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.stop import Signals, request_stop
 from opsctl.run.attempts.outcome import LauncherExit
-from trainer.formats.checkpoint.origin import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
 from trainer.formats.logs.leave_lines import EARLY_MARKS
 
 if TYPE_CHECKING:
-    from opsctl.jobs.runner.requests import RequestDesk
+    from opsctl.jobs.runner.requests import RequestHandler
 
 #: What is left of a step this long after the trainer said that it leaves is ended hard.
 LEAVE_S = 60.0
 #: Given to srun to go after that, before it is killed; Slurm clears the job away when the batch process ends.
 SRUN_END_S = 15.0
-#: srun ends the rest when one launcher has left for this long.
-WAIT_S = 60
 _LOST_NODE = re.compile(rb"^srun: error: Node failure on (\S+)", re.MULTILINE)
 _TASK_EXIT = re.compile(rb"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)\s*\n", re.MULTILINE)
-#: Whoever may list processes, or Slurm's records of steps, sees command lines; an environment only its owner.
-_STEP_SCRIPT = "OPSCTL_STEP_SCRIPT"
-_RUN_STEP_SCRIPT = f'script=${_STEP_SCRIPT}; unset {_STEP_SCRIPT}; eval "$script"'
 #: What is kept of one chunk to find words that the next one ends.
 _OVERLAP_BYTES = 512
 _CHUNK_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launcher per node, with what they need to meet."""
-
-    step_script: str  # its text, not a path: what was read and judged is what runs, whatever lies there by then
-    python: Sequence[str]  # the interpreter's command on the nodes
-    nodes: int
-    ranks_per_node: int
-    cpus_per_task: int | None
-    master_address: str
-    master_port: int
-    attempt_folder: Path
-    trainer_arguments: Sequence[str]
-    revision: int | None = None  # its number, for the checkpoints' word of who saved them
-    only_on: Sequence[str] = ()  # names of those nodes; empty: they are all that the job has
-
-    def command(self) -> list[str]:
-        """The srun line. Its options are given whole, so that nobody's SRUN_ or SLURM_ variables change them."""
-        cpus = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
-        return [
-            "srun",
-            f"--nodes={self.nodes}",
-            f"--ntasks={self.nodes}",
-            "--ntasks-per-node=1",
-            # What a step that lost a node still holds of the others is not waited for.
-            *(["--overlap", f"--nodelist={','.join(self.only_on)}"] if self.only_on else []),
-            *cpus,
-            "--distribution=block",  # a node's place in Slurm's list is its launcher's rank
-            "--kill-on-bad-exit=1",
-            f"--wait={WAIT_S}",
-            "--mpi=none",
-            "--export=ALL",
-            "/bin/bash",
-            "-c",
-            _RUN_STEP_SCRIPT,
-            "step.sh",
-            *self.python,
-            "-u",
-            "-m",
-            "trainer.launch",
-            "--nnodes",
-            str(self.nodes),
-            "--nproc-per-node",
-            str(self.ranks_per_node),
-            "--master-addr",
-            self.master_address,
-            "--master-port",
-            str(self.master_port),
-            "--attempt-folder",
-            str(self.attempt_folder),
-            "--",
-            *self.trainer_arguments,
-        ]
-
-    def environment(self) -> dict[str, str]:
-        """The variables that the command needs beside those of the job."""
-        revision = {} if self.revision is None else {REVISION_VARIABLE: str(self.revision)}
-        return {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder), **revision}
 
 
 class Step:
@@ -115,21 +48,20 @@ class Step:
         root: Path,
         stop_request: Path,
         has_left: Callable[[], bool],
-        keeper: Keeper | None = None,
+        heartbeat: LeaseHeartbeat | None = None,
         limit: LimitWatch | None = None,
-        desk: RequestDesk | None = None,
+        handler: RequestHandler | None = None,
         leave_s: float = LEAVE_S,
         cron: CronWatch | None = None,
         hangs: HangWatch | None = None,
     ) -> None:
-        """`root`: the run's output folder, in which `stop_request` is. keeper: of the lease that it trains under.
-
-        limit: the watch over the job's time. cron: the one over the pseudo-cron. `has_left`: whether the trainer has
-        noted that it leaves early. desk: what others ask for. hangs: the watch over what it prints.
+        """`root`: the run's output folder, in which `stop_request` is. has_left: whether the trainer has recorded that
+        it leaves early. The others watch the step, each where it is given.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
-        self.has_left, self.keeper, self.limit, self.leave_s = has_left, keeper, limit, leave_s
-        self.desk, self.cron, self.hangs = desk, cron, hangs
+        self.has_left, self.heartbeat, self.limit, self.leave_s = has_left, heartbeat, limit, leave_s
+        self.handler, self.hangs = handler, hangs
+        self._watches = [one for one in (hangs, limit, cron, heartbeat, handler) if one is not None]
         self.ended_hard = False
         self.ended_on_request = False
         self.ended_hung = False
@@ -137,7 +69,7 @@ class Step:
         self.first_exit: LauncherExit | None = None
         self._leaving_since: float | None = None
         self._is_overtaken = False
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._seen_end = b""
         # A session of its own: what the terminal or Slurm sends to the batch process's group does not reach srun.
         self._srun = subprocess.Popen(
@@ -161,13 +93,8 @@ class Step:
             else:
                 time.sleep(0.05)
             self.log.flush_if_due()
-            self._see_to_the_limit()
-            self._see_to_the_cron()
-            self._pass_on_signals()
-            self._see_to_the_lease()
-            self._see_to_requests()
-            self._see_to_silence()
-            self._see_to_leaving()
+            self._check_watches()
+            self._check_leaving()
             if self.ended_hard and self._srun.poll() is not None:
                 break  # a process that outlived srun may hold the pipe for ever
         self.log.close()
@@ -185,13 +112,13 @@ class Step:
             return True
         if not data:
             return False
-        self._look_into(data)
+        self._parse(data)
         if self.hangs is not None:
             self.hangs.heard(data)
         self.log.feed(data)
         return True
 
-    def _look_into(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         """Note when the trainer says that it leaves, the nodes that are lost, and which launcher failed first."""
         seen = self._seen_end + data
         if self._leaving_since is None and any(words in seen for words in EARLY_MARKS):
@@ -218,56 +145,37 @@ class Step:
                 return
             self.log.say(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
 
-    def _see_to_the_limit(self) -> None:
-        for line in self.limit.news() if self.limit else ():
-            self.log.say(line)
-
-    def _see_to_requests(self) -> None:
-        """Say what others ask for; end the step when it was to leave and does not."""
-        if self.desk is None:
-            return
-        for line in self.desk.news():
-            self.log.say(line)
-        if self.desk.is_overdue() and not self.ended_on_request and self._leaving_since is None:
-            self.ended_on_request = True
-            self._leaving_since = time.monotonic() - self.leave_s
-
-    def _see_to_silence(self) -> None:
-        """Say where the ranks of a step are that logs nothing; end it where they hang, and were not to leave anyway."""
-        if self.hangs is None:
-            return
+    def _check_watches(self) -> None:
+        """Report what they found; end the step where they say so, and it does not leave anyway."""
+        if self.hangs is not None and self._leaving_since is None:
+            self.hangs.check()
+        for watch in self._watches:
+            for line in watch.news():
+                self.log.say(line)
+        self._pass_on_signals()
+        if self.heartbeat is not None and self.heartbeat.lost and not self._is_overtaken:
+            self._leave_overtaken(self.heartbeat.lost)
         if self._leaving_since is None:
-            self.hangs.look()
-        for line in self.hangs.news():
-            self.log.say(line)
-        if self.hangs.ends and not self.ended_hung and self._leaving_since is None:
-            self.ended_hung = True
-            self._leaving_since = time.monotonic() - self.leave_s
+            self.ended_on_request = self.handler is not None and self.handler.is_overdue()
+            self.ended_hung = not self.ended_on_request and self.hangs is not None and self.hangs.ends
+            if self.ended_on_request or self.ended_hung:
+                self._leaving_since = time.monotonic() - self.leave_s
 
-    def _see_to_the_cron(self) -> None:
-        for line in self.cron.news() if self.cron else ():
-            self.log.say(line)
+    def _leave_overtaken(self, why: str) -> None:
+        """Another job has the lease: the trainer gets as long to leave as at its end."""
+        self._is_overtaken = True
+        self.log.say(f"opsctl: the lease is lost: {why}; the trainer is asked to leave")
+        try:
+            request_stop(self.root, self.stop_request, f"the lease is lost: {why}")
+        except OSError as error:
+            self.log.say(f"opsctl: {self.stop_request} cannot be written: {error.strerror}")
+        if self._leaving_since is None:
+            self._leaving_since = time.monotonic()
 
-    def _see_to_the_lease(self) -> None:
-        """Say how its heartbeat goes; once it is lost, have the trainer leave as long as that takes at the end."""
-        if self.keeper is None:
-            return
-        if news := self.keeper.news():
-            self.log.say(news)
-        if self.keeper.lost and not self._is_overtaken:
-            self._is_overtaken = True
-            self.log.say(f"opsctl: the lease is lost: {self.keeper.lost}; the trainer is asked to leave")
-            try:
-                request_stop(self.root, self.stop_request, f"the lease is lost: {self.keeper.lost}")
-            except OSError as error:
-                self.log.say(f"opsctl: {self.stop_request} cannot be written: {error.strerror}")
-            if self._leaving_since is None:
-                self._leaving_since = time.monotonic()
-
-    def _see_to_leaving(self) -> None:
+    def _check_leaving(self) -> None:
         now = time.monotonic()
-        if self._leaving_since is None and now - self._looked_at >= 1.0:
-            self._looked_at = now
+        if self._leaving_since is None and now - self._checked_at >= 1.0:
+            self._checked_at = now
             if self.has_left():
                 self._leaving_since = now
         if self._leaving_since is None or self._srun.poll() is not None:

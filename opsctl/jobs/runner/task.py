@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.core.errors import OpsctlError
+from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.diagnosis.probe.report import ProbeReport
-from opsctl.jobs.runner.allocation import Allocation, read_allocation
 from opsctl.jobs.runner.main_log import MainLog
 from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint, latest_problem
 from opsctl.run.config.paths import RunPaths
@@ -18,9 +17,93 @@ from opsctl.run.state.revisions import Revision, newest_for_task, no_revision
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.nodes import expand_nodes
 from trainer.recipe.options import Options, OptionsError
 
 _ONLY_OWNERS = "[run] publish = \"owner\" takes only those of the run's owner and of the task's own account"
+
+
+class FollowedPaths(RunPaths):
+    """The places of a run under a folder that is held open.
+
+    They change only in `look`, so that two of them go together. Raises OSError when there is no such folder.
+    """
+
+    def __init__(self, output: Path) -> None:
+        object.__setattr__(self, "_named", output)
+        object.__setattr__(self, "_now", output)
+        object.__setattr__(self, "_fd", os.open(output, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    @property
+    def output(self) -> Path:
+        """Its name at the last look."""
+        now: Path = self.__dict__["_now"]
+        return now
+
+    def look(self) -> None:
+        """See where the folder is: under the given name, else as the kernel calls it, else only as what is held."""
+        named: Path = self.__dict__["_named"]
+        fd: int = self.__dict__["_fd"]
+        held, link = os.fstat(fd), Path(f"/proc/self/fd/{fd}")
+        for path in (named, link.readlink()):
+            try:
+                if os.path.samestat(path.stat(), held):
+                    break
+            except OSError:
+                continue  # moved by another host's hand, its name here is an old one
+        else:
+            path = link
+        object.__setattr__(self, "_now", path)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One job: an array task, or a job by itself."""
+
+    job_id: int
+    array_job_id: int  # equal to job_id without an array
+    array_task: str  # "" without an array
+    restart_count: int  # times Slurm has requeued it
+    nodes: tuple[str, ...]  # in Slurm's order: the place of a node is its launcher's rank
+    user: str
+    cpus_per_task: int | None = None  # None when the job asked for no number
+    cluster: str = ""  # Slurm's name of it
+
+    @property
+    def display_id(self) -> str:
+        """The id as squeue shows it."""
+        return f"{self.array_job_id}_{self.array_task}" if self.array_task else str(self.job_id)
+
+    @property
+    def requeued_id(self) -> int | None:
+        """The job's id where it runs again after a requeue, so that what is open under it is from before; else None."""
+        return self.job_id if self.restart_count else None
+
+
+def read_allocation(environment: Mapping[str, str]) -> Allocation:
+    """The allocation of the job that `environment` belongs to. Raises UsageError outside of one."""
+    try:
+        job_id = int(environment["SLURM_JOB_ID"])
+        folded = environment["SLURM_JOB_NODELIST"]
+    except (KeyError, ValueError):
+        raise UsageError(
+            "opsctl job run works inside a Slurm job only (no SLURM_JOB_ID here): opsctl submit starts it"
+        ) from None
+    return Allocation(
+        job_id=job_id,
+        array_job_id=_number(environment, "SLURM_ARRAY_JOB_ID", job_id),
+        array_task=environment.get("SLURM_ARRAY_TASK_ID", ""),
+        restart_count=_number(environment, "SLURM_RESTART_COUNT", 0),
+        nodes=tuple(expand_nodes(folded)),
+        cpus_per_task=_number(environment, "SLURM_CPUS_PER_TASK", 0) or None,
+        cluster=environment.get("SLURM_CLUSTER_NAME", ""),
+        user=environment.get("SLURM_JOB_USER") or environment.get("USER") or str(os.getuid()),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = environment.get(name, "")
+    return int(text) if text.isdigit() else otherwise
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.cli import main
 from opsctl.core.errors import UsageError
-from opsctl.jobs.runner.allocation import Allocation, read_allocation
+from opsctl.jobs.runner.task import Allocation, read_allocation
 
 
 def test_an_array_task_knows_its_place() -> None:

@@ -38,7 +38,7 @@ def test_a_chain_that_somebody_stopped_or_nobody_started_is_not_dead() -> None:
 
 def test_only_its_carrier_mends_it_and_once_in_two_periods() -> None:
     death = Death()
-    assert not death.may_mend(CHAIN, "ben", 0)
-    assert death.may_mend(CHAIN, "ann", 0)
-    assert not death.may_mend(CHAIN, "ann", 199)
-    assert death.may_mend(CHAIN, "ann", 200)
+    assert not death.may_restart(CHAIN, "ben", 0)
+    assert death.may_restart(CHAIN, "ann", 0)
+    assert not death.may_restart(CHAIN, "ann", 199)
+    assert death.may_restart(CHAIN, "ann", 200)

@@ -14,9 +14,8 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.diagnosis.probe.report import NodeReport, ProbeReport, Reason, Standing
 from opsctl.jobs.runner import good_nodes
-from opsctl.jobs.runner.allocation import Allocation
 from opsctl.jobs.runner.good_nodes import TESTED_FOR, is_to_be_tested, replacement_line, without_lost_nodes
-from opsctl.jobs.runner.task import Task
+from opsctl.jobs.runner.task import Allocation, Task
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause, Verdict

@@ -50,11 +50,11 @@ def pass_until(hangs: HangWatch, clock: Clock, at_s: float, every_s: float = 10.
     said: list[str] = []
     while clock.now < at_s:
         clock.now += every_s
-        hangs.look()
+        hangs.check()
         until = time.monotonic() + 5
         while hangs._thread is not None and hangs._thread.is_alive() and time.monotonic() < until:
             time.sleep(0.001)
-        hangs.look()
+        hangs.check()
         said += hangs.news()
     return said
 
@@ -198,16 +198,16 @@ def test_the_limit_is_asked_with_whether_an_iteration_was_logged_yet() -> None:
 
     refuse: Callable[[], tuple[Taken, str]] = lambda: (_ for _ in ()).throw(OpsctlError("x"))  # noqa: E731
     hangs = HangWatch(limit, refuse, clock, ask_s=0.0)
-    hangs.look()
+    hangs.check()
     for said in (
         b"  checkpoint_activations ........ True\n",
         b" loading checkpoint from /x\n",
         b"datetime: 2026-11-21\n",
     ):
         hangs.heard(said)
-        hangs.look()
+        hangs.check()
     hangs.heard(LINE)
-    hangs.look()
+    hangs.check()
     assert asked == [True, True, True, True, False]
 
 

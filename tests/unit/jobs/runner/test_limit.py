@@ -20,7 +20,6 @@ from opsctl.jobs.runner.limit import (
     is_limits_warning,
     limit_words,
     next_question,
-    watched,
 )
 from opsctl.jobs.runner.stop import Signals
 from trainer.formats.attempt.attempt_records import LATER_EXIT
@@ -171,7 +170,7 @@ class Watched(LimitWatch):
 
     def to_the_end(self) -> LimitWatch:
         """Watch until nothing is left to ask."""
-        with watched(self):
+        with self:
             self._thread.join(20)
             assert not self._thread.is_alive()
         return self

@@ -1,11 +1,13 @@
+"""An output folder that is renamed while a job writes into it."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from opsctl.jobs.runner.lease_heartbeat import Keeper
-from opsctl.jobs.runner.output_folder import FollowedPaths
+from opsctl.jobs.runner.own_lease import LeaseHeartbeat
+from opsctl.jobs.runner.task import FollowedPaths
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.lease import OwnLease, look, take
 
@@ -47,4 +49,4 @@ def test_the_heart_beats_on_in_a_folder_that_was_moved(paths: FollowedPaths) -> 
         own.beat()
     paths.look()
     assert own.beat() is None and look(RunPaths(after)).holder == own.holder
-    assert not Keeper(own).lost
+    assert not LeaseHeartbeat(own).lost

@@ -14,8 +14,8 @@ import pytest
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmError
-from opsctl.jobs.runner import requests as desk_module
-from opsctl.jobs.runner.requests import RequestDesk
+from opsctl.jobs.runner import requests as requests_module
+from opsctl.jobs.runner.requests import RequestHandler
 from opsctl.jobs.runner.stop import Signals
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.ending import Ending
@@ -75,7 +75,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     found = Slurm()
-    monkeypatch.setattr(desk_module, "client_for", lambda *_, **__: found)
+    monkeypatch.setattr(requests_module, "client_for", lambda *_, **__: found)
     return found
 
 
@@ -91,8 +91,8 @@ def task(tmp_path: Path) -> Task:
 
 
 @pytest.fixture
-def desk(task: Task, slurm: Slurm) -> Iterator[RequestDesk]:
-    found = RequestDesk(task, every_s=0.02)
+def handler(task: Task, slurm: Slurm) -> Iterator[RequestHandler]:
+    found = RequestHandler(task, every_s=0.02)
     found.attempt_id = "a"
     found.start()
     yield found
@@ -117,8 +117,8 @@ def say(task: Task, name: str, what: object) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def test_saves_that_are_asked_for_together_are_one_save_of_the_trainer(desk: RequestDesk, task: Task) -> None:
-    desk.begin_step()
+def test_saves_that_are_asked_for_together_are_one_save_of_the_trainer(handler: RequestHandler, task: Task) -> None:
+    handler.begin_step()
     wish = task.paths.attempt_folder(12) / SAVE_REQUEST
     first = asked(task, Action.SAVE)
     wait_for(wish.exists)
@@ -134,44 +134,44 @@ def test_saves_that_are_asked_for_together_are_one_save_of_the_trainer(desk: Req
     assert {one.outcome for one in found} == {"failed"} and all("no space left" in one.words for one in found)
 
 
-def test_a_stop_is_told_to_the_trainer_and_answered_when_it_says_that_it_leaves(desk: RequestDesk, task: Task) -> None:
-    desk.begin_step()
+def test_a_stop_is_passed_on_and_answered_when_the_trainer_says_it_leaves(handler: RequestHandler, task: Task) -> None:
+    handler.begin_step()
     stop = asked(task, Action.STOP)
     wait_for(task.paths.stop_request(12).exists)
     written = task.paths.stop_request(12).read_text()
     assert account_name() in written and "a test" in written
-    assert not desk.is_overdue() and requests.answer_to(task.paths, stop) is None
+    assert not handler.is_overdue() and requests.answer_to(task.paths, stop) is None
     say(task, LEAVING_NOTE, LeavingNote("stop-request", 7, datetime.now(UTC)))
     found = answer(task, stop)
     assert found.outcome == "done" and "iteration 7" in found.words
 
 
 def test_a_trainer_that_does_not_say_that_it_leaves_is_overdue_and_one_that_does_is_not(
-    desk: RequestDesk, task: Task
+    handler: RequestHandler, task: Task
 ) -> None:
-    desk.begin_step()
+    handler.begin_step()
     asked(task, Action.STOP)
-    wait_for(lambda: desk.to_end)
-    assert not desk.is_overdue()
+    wait_for(lambda: handler.to_end)
+    assert not handler.is_overdue()
     sooner = asked(task, Action.STOP, within_s=0)
-    wait_for(desk.is_overdue)
+    wait_for(handler.is_overdue)
     say(task, LEAVING_NOTE, LeavingNote("stop-request", 7))
     answer(task, sooner)
-    assert not desk.is_overdue()
+    assert not handler.is_overdue()
 
 
-def test_who_asks_later_and_is_more_patient_takes_nobodys_hurry_away(desk: RequestDesk, task: Task) -> None:
-    desk.begin_step()
+def test_who_asks_later_and_is_more_patient_takes_nobodys_hurry_away(handler: RequestHandler, task: Task) -> None:
+    handler.begin_step()
     asked(task, Action.STOP, within_s=0)
-    wait_for(desk.is_overdue)
+    wait_for(handler.is_overdue)
     asked(task, Action.STOP, within_s=600)
     wait_for(lambda: not requests.waiting(task.paths))
     assert answer(task, asked(task, Action.STOP, attempt="b")).outcome == "too-late"
-    assert desk.is_overdue()
+    assert handler.is_overdue()
 
 
 def test_of_the_queue_only_the_owners_jobs_of_this_very_run_are_touched(
-    desk: RequestDesk, task: Task, slurm: Slurm
+    handler: RequestHandler, task: Task, slurm: Slurm
 ) -> None:
     own = replace(RUNNING, job_id=12, array_job_id=11, user=account_name(), comment="opsctl run=run-1 submit=t")
     waits = replace(own, job_id=20, array_job_id=20, array_task="1-3%1", state="PENDING", reason="Dependency", nodes="")
@@ -191,50 +191,50 @@ def test_of_the_queue_only_the_owners_jobs_of_this_very_run_are_touched(
 
 
 def test_a_requeue_comes_after_the_end_and_only_where_slurm_allows_it(
-    desk: RequestDesk, task: Task, slurm: Slurm
+    handler: RequestHandler, task: Task, slurm: Slurm
 ) -> None:
     slurm.refuses = True
     refused = answer(task, asked(task, Action.REQUEUE))
-    assert (refused.outcome, desk.to_end) == ("failed", None) and "job 12" in refused.words
+    assert (refused.outcome, handler.to_end) == ("failed", None) and "job 12" in refused.words
     slurm.refuses = False
-    desk.begin_step()
+    handler.begin_step()
     request_id = asked(task, Action.REQUEUE)
     wait_for(task.paths.stop_request(12).exists)
     second = answer(task, asked(task, Action.STOP))
     assert second.outcome == "refused"
     assert slurm.told == ["requeue of 12 allowed: True"]
-    desk.finish(msgspec.structs.replace(ENDED, reason="requeued"), Signals())
+    handler.finish(msgspec.structs.replace(ENDED, reason="requeued"), Signals())
     assert slurm.told[1:] == ["requeue 12"]
     found = answer(task, request_id)
     assert found.outcome == "done" and "job 11_1" in found.words
-    assert desk.to_end is not None and desk.to_end.ending == Ending.REQUEUED
+    assert handler.to_end is not None and handler.to_end.ending == Ending.REQUEUED
 
 
-def test_while_it_waits_for_its_turn_a_job_can_be_stopped_and_not_be_saved(desk: RequestDesk, task: Task) -> None:
+def test_while_it_waits_for_its_turn_a_job_can_be_stopped_and_not_be_saved(handler: RequestHandler, task: Task) -> None:
     for action in (Action.SAVE, Action.STACKS):
         found = answer(task, asked(task, action))
         assert found.outcome == "refused" and "job 11_1" in found.words
     stop = asked(task, Action.STOP)
-    wait_for(lambda: desk.to_end)
+    wait_for(lambda: handler.to_end)
     assert not task.paths.stop_request(12).exists()
-    desk.begin_step()
+    handler.begin_step()
     assert task.paths.stop_request(12).exists(), "one that came just before the step is not lost"
-    desk.finish(None, Signals())
+    handler.finish(None, Signals())
     found = answer(task, stop)
     assert found.outcome == "done" and "iteration" not in found.words
 
 
 def test_what_was_meant_for_another_life_of_the_job_comes_too_late_and_anothers_is_left(
-    desk: RequestDesk, task: Task
+    handler: RequestHandler, task: Task
 ) -> None:
     assert answer(task, asked(task, Action.STOP, attempt="b")).outcome == "too-late"
     others = [asked(task, Action.STOP, owner="nobody-else"), asked(task, Action.STOP, job="99_1", owner="ben")]
     assert answer(task, asked(task, Action.SAVE)).outcome == "refused"
-    assert sorted(requests.waiting(task.paths)) == sorted(others) and desk.to_end is None
+    assert sorted(requests.waiting(task.paths)) == sorted(others) and handler.to_end is None
 
 
-def test_a_word_of_an_earlier_save_answers_no_later_request(desk: RequestDesk, task: Task) -> None:
-    desk.begin_step()
+def test_a_word_of_an_earlier_save_answers_no_later_request(handler: RequestHandler, task: Task) -> None:
+    handler.begin_step()
     say(task, SAVED_NOTE, SavedNote("of-an-earlier-one", 5))
     save = asked(task, Action.SAVE)
     wait_for((task.paths.attempt_folder(12) / SAVE_REQUEST).exists)
@@ -244,18 +244,18 @@ def test_a_word_of_an_earlier_save_answers_no_later_request(desk: RequestDesk, t
 
 
 def test_a_job_that_was_requeued_on_request_is_not_requeued_for_a_lost_node(task: Task, slurm: Slurm) -> None:
-    again = RequestDesk(replace(task, allocation=replace(task.allocation, restart_count=1)), every_s=0.02)
+    again = RequestHandler(replace(task, allocation=replace(task.allocation, restart_count=1)), every_s=0.02)
     again.start()
     wait_for(lambda: slurm.told)
     again.finish(None, Signals())
     assert slurm.told == ["requeue of 12 allowed: False"]
 
 
-def test_what_the_trainer_never_answered_is_answered_at_the_end(desk: RequestDesk, task: Task) -> None:
-    desk.begin_step()
+def test_what_the_trainer_never_answered_is_answered_at_the_end(handler: RequestHandler, task: Task) -> None:
+    handler.begin_step()
     save = asked(task, Action.SAVE)
     wait_for((task.paths.attempt_folder(12) / SAVE_REQUEST).exists)
-    desk.finish(ENDED, Signals())
+    handler.finish(ENDED, Signals())
     found = answer(task, save)
     said = "the training ended after iteration 7 (stop-request), the last checkpoint is iteration 7"
     assert (found.outcome, found.words) == ("done", said)
@@ -267,19 +267,21 @@ def test_a_file_system_that_hangs_keeps_the_job_waiting_for_no_more_than_its_end
 ) -> None:
     answers = threading.Event()
     monkeypatch.setattr(requests, "waiting", lambda _: answers.wait(30) and [])
-    monkeypatch.setattr(desk_module, "_END_WAIT_S", 0.1)
-    desk = RequestDesk(task, every_s=0.01)
-    desk.start()
+    monkeypatch.setattr(RequestHandler, "end_wait_s", 0.1)
+    handler = RequestHandler(task, every_s=0.01)
+    handler.start()
     began = time.monotonic()
     time.sleep(0.1)
-    assert desk.news() == [] and not desk.is_overdue()
-    desk.begin_step()
-    desk.finish(ENDED, Signals())
+    assert handler.news() == [] and not handler.is_overdue()
+    handler.begin_step()
+    handler.finish(ENDED, Signals())
     assert time.monotonic() - began < 25  # of the thirty that it hangs
     answers.set()
 
 
-def test_trouble_is_said_once_and_its_end_too(desk: RequestDesk, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_is_said_once_and_its_end_too(
+    handler: RequestHandler, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     really, said = requests.waiting, list[str]()
 
     def broken(_: object) -> list[str]:
@@ -288,7 +290,7 @@ def test_trouble_is_said_once_and_its_end_too(desk: RequestDesk, task: Task, mon
     monkeypatch.setattr(requests, "waiting", broken)
 
     def hear() -> list[str]:
-        said.extend(desk.news())
+        said.extend(handler.news())
         return said
 
     wait_for(hear)

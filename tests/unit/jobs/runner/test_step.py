@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.jobs.runner import step as step_module
-from opsctl.jobs.runner.lease_heartbeat import Keeper, kept
+from opsctl.jobs.runner.launch import Launch, launchers_python
 from opsctl.jobs.runner.main_log import MainLog
-from opsctl.jobs.runner.node_python import launchers_python
-from opsctl.jobs.runner.step import Launch, Step
+from opsctl.jobs.runner.own_lease import LeaseHeartbeat
+from opsctl.jobs.runner.step import Step
 from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
 from opsctl.run.attempts.outcome import LauncherExit
 from opsctl.run.config.paths import RunPaths
@@ -31,7 +31,7 @@ def start(
     signals: Signals | None = None,
     leave_s: float = 60,
     left: bool = False,
-    keeper: Keeper | None = None,
+    heartbeat: LeaseHeartbeat | None = None,
 ) -> Step:
     return Step(
         ["/bin/sh", "-c", script],
@@ -41,7 +41,7 @@ def start(
         tmp_path,
         tmp_path / "stop-request",
         has_left=lambda: left,
-        keeper=keeper,
+        heartbeat=heartbeat,
         leave_s=leave_s,
     )
 
@@ -195,8 +195,8 @@ def test_a_step_whose_lease_was_taken_is_asked_to_leave_and_ended_when_it_does_n
     assert isinstance(own, OwnLease)
     asked = 'n=0; while [ ! -e "$D/stop-request" ] && [ $n -lt 400 ]; do n=$((n+1)); sleep 0.05; done; echo saw-it;'
     begin = time.monotonic()
-    with kept(own, every_s=0.05) as keeper:
-        step = start(tmp_path, f"{asked} {'exit 0' if leaves else 'exec sleep 60'}", leave_s=0.5, keeper=keeper)
+    with LeaseHeartbeat(own, every_s=0.05) as heartbeat:
+        step = start(tmp_path, f"{asked} {'exit 0' if leaves else 'exec sleep 60'}", leave_s=0.5, heartbeat=heartbeat)
         assert isinstance(take(paths, "b", 8, "ben", lambda _: "no heartbeat for 180 s"), OwnLease)
         code = step.run()
     said = log_of(tmp_path)
@@ -212,8 +212,8 @@ def test_a_heartbeat_that_fails_is_said_in_the_log_and_ends_nothing(tmp_path: Pa
     own = take(RunPaths(run), "a", 7, "ann", lambda _: None)
     assert isinstance(own, OwnLease)
     run.rename(tmp_path / "moved")
-    with kept(own, every_s=0.02) as keeper:
-        assert start(tmp_path, "sleep 1; echo trained", keeper=keeper).run() == 0
+    with LeaseHeartbeat(own, every_s=0.02) as heartbeat:
+        assert start(tmp_path, "sleep 1; echo trained", heartbeat=heartbeat).run() == 0
     said = log_of(tmp_path)
     assert said.count("No such file") == 1 and said.count("\n") == 2 and said.endswith("trained\n")
 

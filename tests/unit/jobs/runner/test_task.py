@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.runner.allocation import Allocation
 from opsctl.jobs.runner.main_log import MainLog
-from opsctl.jobs.runner.task import Task, understood
+from opsctl.jobs.runner.task import Allocation, Task, understood
 from opsctl.run.config.load import load_run_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import revisions

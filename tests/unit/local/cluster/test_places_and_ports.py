@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.tcp_ports import is_free
-from opsctl.jobs.runner.rendezvous import free_port
+from opsctl.jobs.runner.launch import free_port
 from opsctl.local.cluster import ports
 from opsctl.local.cluster.files import link_root, places_of, unlink_root
 

@@ -9,11 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opsctl.jobs.runner.main_log import MainLog
+from opsctl.jobs.runner.watch_thread import WatchThread
 from opsctl.run.attempts.close_lost import over_on_record
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.state.lease import Held, OwnLease
 from opsctl.slurm.durations import format_duration
 from trainer.formats.attempt.lease import HEARTBEAT_S, SILENT_S, Holder
+
+#: How long the end of the thread, and giving the lease back, may take when the file system does not answer, seconds.
+END_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -99,3 +103,27 @@ def _waiting(holder: Holder, patience: Patience) -> str:
         f"for its heartbeat to stand still for {format_duration(patience.silent_s)}, "
         f"and no longer than {format_duration(patience.alive_s)} while that goes on"
     )
+
+
+class LeaseHeartbeat(WatchThread):
+    """The heartbeat of one lease while its step runs. One that fails is no reason to end a training."""
+
+    end_wait_s = END_WAIT_S
+
+    def __init__(self, lease: OwnLease, every_s: float = HEARTBEAT_S) -> None:
+        super().__init__("lease", every_s)  # taking the lease was the first heartbeat
+        self.lease, self.every_s = lease, every_s
+        self.lost = ""  # why the lease is not ours any more
+
+    def check(self) -> float | None:
+        """Renew the lease; no more once another job has taken it."""
+        trouble = ""
+        try:
+            self.lost = self.lease.beat() or ""
+        except OSError as error:
+            trouble = f"{error.filename or self.lease.paths.lease}: {error.strerror or error}"
+        except ValueError as error:  # the folder was moved this very moment
+            trouble = str(error)
+        failing = f"opsctl: the lease's heartbeat fails, the training goes on: {trouble}" if trouble else ""
+        self.report_trouble(failing, "opsctl: the lease's heartbeat is back")
+        return None if self.lost else self.every_s

@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.tcp_ports import is_free
-from opsctl.jobs.runner.rendezvous import FIRST_PORT, PORTS, free_port, master_address
+from opsctl.jobs.runner.launch import FIRST_PORT, PORTS, free_port, master_address
 
 
 def test_a_name_that_resolves_is_the_address() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.jobs.runner import lease_wait
-from opsctl.jobs.runner.lease_heartbeat import kept
-from opsctl.jobs.runner.lease_wait import Patience, Watched, goes_on, wait_for_turn
+from opsctl.jobs.runner import own_lease
 from opsctl.jobs.runner.main_log import MainLog
+from opsctl.jobs.runner.own_lease import LeaseHeartbeat, Patience, Watched, goes_on, wait_for_turn
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.paths import RunPaths
@@ -80,7 +79,7 @@ def test_a_heartbeat_that_was_watched_to_stand_still_ends_the_holding_whatever_i
 
 def test_a_heartbeat_that_goes_on_is_waited_for_no_longer_than_stated(paths: RunPaths, holder: OwnLease) -> None:
     began = time.monotonic()
-    with kept(holder, every_s=0.05):
+    with LeaseHeartbeat(holder, every_s=0.05):
         found = wait(paths)
     assert isinstance(found, Held) and found.holder == holder.holder
     assert LASTING.alive_s <= time.monotonic() - began < 50  # of the sixty of a silent one
@@ -94,19 +93,19 @@ def test_slurms_word_about_the_holders_job_ends_the_holding_at_once(paths: RunPa
         asked.append(ask)
         return [attempt(Ending.NODE_FAILURE if True in asked else None)]
 
-    with kept(holder, every_s=0.05):
+    with LeaseHeartbeat(holder, every_s=0.05):
         assert isinstance(wait(paths, attempts), OwnLease)
     assert True in asked and asked.count(True) == 1
     assert "node-failure" in paths.lease.read_text()
 
 
 def test_a_requeued_jobs_own_earlier_life_has_ended(paths: RunPaths, holder: OwnLease) -> None:
-    with kept(holder, every_s=0.05):
+    with LeaseHeartbeat(holder, every_s=0.05):
         assert isinstance(wait(paths, requeued_id=7), OwnLease)
 
 
 def test_a_kill_switch_ends_the_waiting(paths: RunPaths, holder: OwnLease) -> None:
-    with kept(holder, every_s=0.05):
+    with LeaseHeartbeat(holder, every_s=0.05):
         assert wait(paths, leaves=lambda: True) is None
     assert paths.lease.read_text().count("\n") == 1
 
@@ -126,4 +125,4 @@ def test_a_heartbeat_stands_still_from_when_it_was_first_seen_so() -> None:
 def test_a_heart_that_may_just_have_stopped_is_watched_to_the_end(
     waited_s: float, still_s: float, is_over: bool
 ) -> None:
-    assert goes_on(waited_s, still_s, lease_wait.Patience()) is is_over
+    assert goes_on(waited_s, still_s, own_lease.Patience()) is is_over

@@ -1,0 +1,121 @@
+"""How a step is launched: the srun line, the Python on the nodes, and the address and port where its launchers meet.
+
+On a cluster a node's name resolves; on a local one it does not and all nodes share one address, so the port comes from
+the job's id.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.tcp_ports import is_free
+from trainer.formats.checkpoint.origin import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
+
+#: srun ends the rest when one launcher has left for this long.
+WAIT_S = 60
+#: Whoever may list processes, or Slurm's records of steps, sees command lines; an environment only its owner.
+_STEP_SCRIPT = "OPSCTL_STEP_SCRIPT"
+_RUN_STEP_SCRIPT = f'script=${_STEP_SCRIPT}; unset {_STEP_SCRIPT}; eval "$script"'
+#: Below the range that kernels hand out to outgoing connections (32768 on), above well-known services.
+FIRST_PORT = 12_000
+PORTS = 18_000
+#: Distance between the first choices of neighbouring job ids: two jobs on one host do not probe the same ports.
+_STRIDE = 13
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launcher per node, with what they need to meet."""
+
+    step_script: str  # its text, not a path: what was read and judged is what runs, whatever lies there by then
+    python: Sequence[str]  # the interpreter's command on the nodes
+    nodes: int
+    ranks_per_node: int
+    cpus_per_task: int | None
+    master_address: str
+    master_port: int
+    attempt_folder: Path
+    trainer_arguments: Sequence[str]
+    revision: int | None = None  # its number, for the checkpoints' word of who saved them
+    only_on: Sequence[str] = ()  # names of those nodes; empty: they are all that the job has
+
+    def command(self) -> list[str]:
+        """The srun line. Its options are given whole, so that nobody's SRUN_ or SLURM_ variables change them."""
+        cpus = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
+        return [
+            "srun",
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.nodes}",
+            "--ntasks-per-node=1",
+            # What a step that lost a node still holds of the others is not waited for.
+            *(["--overlap", f"--nodelist={','.join(self.only_on)}"] if self.only_on else []),
+            *cpus,
+            "--distribution=block",  # a node's place in Slurm's list is its launcher's rank
+            "--kill-on-bad-exit=1",
+            f"--wait={WAIT_S}",
+            "--mpi=none",
+            "--export=ALL",
+            "/bin/bash",
+            "-c",
+            _RUN_STEP_SCRIPT,
+            "step.sh",
+            *self.python,
+            "-u",
+            "-m",
+            "trainer.launch",
+            "--nnodes",
+            str(self.nodes),
+            "--nproc-per-node",
+            str(self.ranks_per_node),
+            "--master-addr",
+            self.master_address,
+            "--master-port",
+            str(self.master_port),
+            "--attempt-folder",
+            str(self.attempt_folder),
+            "--",
+            *self.trainer_arguments,
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the command needs beside those of the job."""
+        revision = {} if self.revision is None else {REVISION_VARIABLE: str(self.revision)}
+        return {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder), **revision}
+
+
+def launchers_python(environment: str | None) -> tuple[str, ...]:
+    """The interpreter on the nodes: what an environment script calls python, without one what runs opsctl.
+
+    Never with modules of the working folder, which others than the job's owner may write.
+    """
+    return ("python" if environment else sys.executable, "-P")
+
+
+def resolves(name: str) -> bool:
+    """Whether `name` has an address here."""
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return False
+    return True
+
+
+def master_address(
+    first_node: str, node_address: Callable[[str], str], resolves: Callable[[str], bool] = resolves
+) -> str:
+    """The first node's name where names resolve, else the address at which Slurm reaches it."""
+    return first_node if resolves(first_node) else node_address(first_node)
+
+
+def free_port(job_id: int, is_free: Callable[[int], bool] = is_free, tries: int = 200) -> int:
+    """The first free port on this host, probing from one that the job's id gives. Raises OpsctlError after `tries`."""
+    for step in range(tries):
+        port = FIRST_PORT + (job_id * _STRIDE + step) % PORTS
+        if is_free(port):
+            return port
+    raise OpsctlError(f"no free port among {tries} from {FIRST_PORT + job_id * _STRIDE % PORTS} on for the rendezvous")
