@@ -19,8 +19,7 @@ import click
 import msgspec
 
 from opsctl.cli import GROUPS, root
-from opsctl.cli.json_schema import document, may_be_missing, shapes
-from opsctl.cli.json_shapes import PRINTED
+from opsctl.cli.json_schema import all_printed, document, may_be_missing, shapes
 from opsctl.cli.man import commands_below, context_of, help_paragraphs, options_of
 from opsctl.monitoring.check import Detector
 from opsctl.monitoring.registry import DETECTORS, FAMILIES, command_name
@@ -56,7 +55,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the JSON Schema of everything that commands print. mkdocs calls this once."""
     from mkdocs.structure.files import File
 
-    files.append(File.generated(config, "schemas/1.json", content=json.dumps(document(PRINTED), indent=1) + "\n"))
+    files.append(File.generated(config, "schemas/1.json", content=json.dumps(document(all_printed()), indent=1) + "\n"))
     return files
 
 
@@ -144,10 +143,10 @@ def json_output() -> str:
     """Return the keys that each command prints, then every shape once, in the order in which they are met."""
     printed = [
         (f"`opsctl {one.command}`{f', {one.when}' if one.when else ''}", f"`{one.key}`", type_words(one.shape))
-        for one in PRINTED
+        for one in all_printed()
     ]
     parts = ["## Commands", _table(["command", "key", "shape"], printed), "## Shapes"]
-    for struct in shapes(one.shape for one in PRINTED):
+    for struct in shapes(one.shape for one in all_printed()):
         about = _cell(cleandoc(struct.__doc__ or ""))
         rows = [(f"`{one.encode_name}`", _cell(words), _cell(description_of(one))) for one, words in fields_of(struct)]
         parts += [f"### {name_of(struct)}", about, _table(["key", "type", ""], rows)]

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs.reference import fields_of, name_of, type_words
-from opsctl.cli.json_schema import shapes
-from opsctl.cli.json_shapes import PRINTED, Printed
+from opsctl.cli.json_schema import Printed, all_printed, shapes
 from trainer.formats.json_text import SCHEMA_VERSION
 
 RECORD = Path(__file__).parent / "json_fields.txt"
@@ -47,7 +46,7 @@ def broken(before: Sequence[str], now: Sequence[str]) -> list[str]:
 def main() -> int:
     """Write the record. Return the exit code."""
     before = RECORD.read_text().splitlines() if RECORD.exists() else []
-    now = lines_of(PRINTED)
+    now = lines_of(all_printed())
     if before and (lost := broken(before, now)):
         sys.stderr.write("\n".join(["gone or changed:", *lost, "keep them, or raise SCHEMA_VERSION", ""]))
         return 1

@@ -67,13 +67,13 @@ def _clean_branch(root: Path) -> str:
 
 def _check_promise(root: Path, before: str | None) -> None:
     """Raises Refused where `--json` breaks what the release `before` promised under the same schema version."""
-    from opsctl.cli.json_shapes import PRINTED
+    from opsctl.cli.json_schema import all_printed
     from release.json_fields import RECORD, broken, lines_of
 
     path = RECORD.relative_to(Path(__file__).parents[1])
     if before is None or not git(root, "ls-tree", "--name-only", before, path):
         return
-    if lost := broken(git(root, "show", f"{before}:{path}").splitlines(), lines_of(PRINTED)):
+    if lost := broken(git(root, "show", f"{before}:{path}").splitlines(), lines_of(all_printed())):
         raise Refused(f"--json breaks what {before} promised, {lost[0]}: keep it, or raise SCHEMA_VERSION")
 
 

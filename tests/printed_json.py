@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from opsctl.cli.json_shapes import PRINTED, name_in_table
+from opsctl.cli.json_schema import all_printed, name_in_table
 from opsctl.core.output import json_text
 from trainer.formats.json_text import SCHEMA_VERSION
 
@@ -21,7 +21,7 @@ def printed(command: str, text: str) -> Any:
     value = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert value["schema_version"] == SCHEMA_VERSION
     (key,) = set(value) - {"schema_version"}
-    shapes = [one.shape for one in PRINTED if (one.command, one.key) == (name_in_table(command), key)]
+    shapes = [one.shape for one in all_printed() if (one.command, one.key) == (name_in_table(command), key)]
     assert shapes, f"opsctl {command} printed {key}, which nothing describes"
     errors = []
     for shape in shapes:

@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("list")
 @run_option
 @click.option("--all", "with_messages", is_flag=True, help="Every message that was made, and who got it.")
-@json_option
+@json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
     """What is open, and what waits on which channel."""
     from opsctl.core.output import print_json, show_lines
@@ -45,7 +45,7 @@ def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
 @command.command()
 @click.argument("channel", required=False)
 @run_option
-@json_option
+@json_option(sendings="list[opsctl.monitoring.alerts.listing.PrintedSending]")
 @dry_run_option
 @click.pass_context
 def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
@@ -88,7 +88,7 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
 
 @command.command()
 @run_option
-@json_option
+@json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 @click.pass_context
 def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> None:
@@ -119,7 +119,7 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
 @click.option("--all", "is_all", is_flag=True, help="All that is open.")
 @run_option
 @why_option
-@json_option
+@json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
     """Say that you look after it: no more reminders, for nobody, until it is worse or comes again.
@@ -148,7 +148,7 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
 @click.argument("until", metavar="UNTIL|DURATION")
 @run_option
 @why_option
-@json_option
+@json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
     """Tell nobody anything until then: a time as 18:00 or 2026-03-02T18:00, or a Slurm duration as 2:00:00.
@@ -171,7 +171,7 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 
 @command.command()
 @run_option
-@json_option
+@json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
     """End the silence: the next look says what is open."""

@@ -12,7 +12,10 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @cluster_option
 @click.option("--report", is_flag=True, help="Where the time has gone since the first submission, and the GPU hours.")
 @click.option("--since", metavar="TIME", help="With --report: from then on (12h, 3d, 2026-03-01T08:00).")
-@json_option
+@json_option(
+    attempts="list[opsctl.run.attempts.table.PrintedAttempt]",
+    goodput=("opsctl.diagnosis.goodput.report.GoodputReport", "with `--report`"),
+)
 def command(run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool) -> None:
     """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
 

@@ -31,7 +31,7 @@ class _LongGroup(LongCommand, click.Group):
 @anew_option
 @click.option("--data", is_flag=True, help="The data sets too that the options name, as with [backup] data = true.")
 @limit_option
-@json_option
+@json_option(backups="list[opsctl.transfer.backups.json_output.BackedUpRun]")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -166,7 +166,7 @@ def _options(run: RunView) -> Mapping[str, Any]:
 
 @command.command("list")
 @run_option
-@json_option
+@json_option(backups="list[opsctl.transfer.backups.json_output.PrintedBackup]")
 def list_(run: str | None, as_json: bool) -> None:
     """What is backed up where, as the ledger has it."""
     from opsctl.cli.backup_options import named_by
@@ -192,7 +192,7 @@ def list_(run: str | None, as_json: bool) -> None:
 @to_option
 @click.option("--sample", metavar="N|PERCENT", help="Only so many files, or 5% of them; over time every one is read.")
 @limit_option
-@json_option
+@json_option(verified="list[opsctl.transfer.backups.json_output.VerifiedBackups]")
 @click.pass_context
 def verify(
     ctx: click.Context,

@@ -13,7 +13,7 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @click.option("--dry-run", is_flag=True, help="Say what would be cancelled; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
 @cluster_option
-@json_option
+@json_option(cancelled="opsctl.jobs.control.json_output.CancelledJobs")
 def command(
     run: str | None,
     queued: bool,

@@ -56,7 +56,7 @@ def command() -> None:
 )
 @click.option("--slurm", "ask_slurm", is_flag=True, help="Show Slurm's own count beside it, where the site has one.")
 @cluster_option
-@json_option
+@json_option(carbon="opsctl.diagnosis.carbon.report.CarbonReport")
 def report(
     run: str | None,
     folders: tuple[Path, ...],

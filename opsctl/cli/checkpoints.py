@@ -16,7 +16,7 @@ _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 
 @click.command("list")
 @run_argument
-@json_option
+@json_option(checkpoints="list[opsctl.run.checkpoints.listing.ListedCheckpoint]")
 def list_(run: str | None, as_json: bool) -> None:
     """List every checkpoint, and what is wrong with it.
 
@@ -57,7 +57,7 @@ def list_(run: str | None, as_json: bool) -> None:
 @click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="Which [default: the newest complete one].")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
 @click.option("--dry-run", is_flag=True, help="Say which one it would be; change nothing.")
-@json_option
+@json_option(repointed="opsctl.jobs.control.json_output.RepointedCheckpoints")
 def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool) -> None:
     """Let another checkpoint be the latest; later ones stay.
 
@@ -101,7 +101,7 @@ def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json
     "--workers", type=click.IntRange(min=1), metavar="N", help="Processes [default: one per core, at most 16]."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and what room it needs.")
-@json_option
+@json_option(converted="trainer.formats.checkpoint.exchanged.ConvertedCheckpoint")
 def convert(run: str | None, folder: str | None, to: str, step: int | None, **options: Any) -> int:
     """Convert to DeepSpeed's universal format, or back from it.
 

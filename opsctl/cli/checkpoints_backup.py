@@ -73,7 +73,7 @@ def anew_option(function: Function) -> Function:
 @click.option("--weights-only", is_flag=True, help="Without optimizer states.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and why; send nothing.")
 @limit_option
-@json_option
+@json_option(backups="list[opsctl.transfer.backups.json_output.BackedUpRun]")
 @click.pass_context
 def backup(
     ctx: click.Context,
@@ -173,7 +173,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
 @click.option("--into", metavar="FOLDER", help="There instead of into the run's checkpoints; no run is needed then.")
 @endpoint_option
 @limit_option
-@json_option
+@json_option(restored="opsctl.transfer.backups.json_output.RestoredCheckpoint")
 def restore(
     run: str | None,
     from_: str,

@@ -29,7 +29,7 @@ LONGEST_REASON = 1000
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would go and why the rest stays; change nothing.")
 @click.option("--yes", is_flag=True, help="Do remove them: without it nothing is, as with --dry-run.")
-@json_option
+@json_option(pruned="list[opsctl.jobs.control.json_output.PrunedRun]")
 @click.pass_context
 def prune(
     ctx: click.Context,
@@ -140,7 +140,7 @@ def _show(name: str, plan: Plan) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
 @click.option("--keep-curves", is_flag=True, help="Leave TensorBoard's files as they are.")
 @click.option("--dry-run", is_flag=True, help="Say what would be set aside; change nothing.")
-@json_option
+@json_option(rolled_back="opsctl.jobs.control.json_output.RolledBackRun")
 def rollback(
     run: str | None,
     to: int | None,

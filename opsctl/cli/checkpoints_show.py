@@ -17,7 +17,7 @@ _step = click.option(
 @click.command()
 @run_argument
 @_step
-@json_option
+@json_option(checkpoint="opsctl.run.checkpoints.contents.ShownCheckpoint")
 def show(run: str | None, step: int | None, as_json: bool) -> None:
     """Tell what is in a checkpoint, and how the training came there.
 
@@ -45,7 +45,7 @@ def show(run: str | None, step: int | None, as_json: bool) -> None:
 @_step
 @click.option("--all", "all_of_them", is_flag=True, help="Every checkpoint.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes that read [default: one per core].")
-@json_option
+@json_option(verified="list[opsctl.run.checkpoints.contents.VerifiedCheckpoint]")
 @click.pass_context
 def verify(
     ctx: click.Context,

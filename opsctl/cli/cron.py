@@ -45,7 +45,7 @@ def command() -> None:
 )
 @click.option("--take-over", is_flag=True, help="Also where it lives and somebody else carries it.")
 @dry_run_option
-@json_option
+@json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def start(
     folder: Path | None,
     cluster: str | None,
@@ -85,7 +85,7 @@ def start(
 @folder_option
 @cluster_option
 @dry_run_option
-@json_option
+@json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
     """Stop the chain, whoever carries it: ticks that are not yours leave in seconds. Jobs at work come to their end."""
     from opsctl.core.output import message
@@ -106,7 +106,7 @@ def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool)
 @folder_option
 @cluster_option
 @click.option("-n", "--last", "count", default=SHOWN, show_default=True, help="How many due times and runs.")
-@json_option
+@json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 @click.pass_context
 def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: int, as_json: bool) -> None:
     """Who carries it, when it last showed itself, what is queued, how the last ticks and each job went.
@@ -118,7 +118,7 @@ def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: 
 
 @command.command("list")
 @folder_option
-@json_option
+@json_option(jobs="list[opsctl.jobs.scheduler.overview.PrintedCronJob]")
 def list_jobs(folder: Path | None, as_json: bool) -> None:
     """The jobs, and how each went last."""
     from opsctl.core.output import message, print_json, show_lines

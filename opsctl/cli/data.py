@@ -44,7 +44,7 @@ def command() -> None:
     "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that encode [default: one per core]."
 )
 @click.option("--overwrite", is_flag=True, help="Replace files that are there.")
-@json_option
+@json_option(data="trainer.formats.data.data_notes.PreparedData")
 def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
@@ -68,7 +68,7 @@ def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
 @command.command("index", cls=LongCommand)
 @run_argument
 @click.option("--dry-run", is_flag=True, help="Say what is there and what would be built; build nothing.")
-@json_option
+@json_option(indexed="trainer.formats.data.data_indices.IndexedData")
 def index(run: str | None, **options: Any) -> int:
     """Build the orders of samples that the training would build at its first start, while its nodes wait.
 
@@ -100,7 +100,7 @@ def index(run: str | None, **options: Any) -> int:
 @click.option("--overwrite", is_flag=True, help="Replace files that say something else.")
 @click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
 @run_option
-@json_option
+@json_option(mixed="trainer.formats.data.data_mix.MixedData")
 def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
     """Write the weighted split files that have a training mix the data sets PREFIX, each a .bin/.idx pair.
 
@@ -140,7 +140,11 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
     show_default=True,
     help="Characters of each sample on the screen; 0: all.",
 )
-@json_option
+@json_option(
+    data_sets=("list[trainer.formats.data.data_inspected.InspectedSet]", "of data sets"),
+    samples=("trainer.formats.data.data_inspected.ReadSamples", "with `--samples` or `--iterations`"),
+    mixture=("trainer.formats.data.data_inspected.RealisedMixture", "with `--mixture`"),
+)
 def inspect(prefixes: tuple[str, ...], run: str | None, tokens: bool, width: int, as_json: bool, **what: Any) -> int:
     """Say what is in the data sets PREFIX, or what a run reads of its own.
 

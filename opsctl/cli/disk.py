@@ -56,7 +56,7 @@ def command() -> None:
 @run_option
 @click.option("--by", type=click.Choice(["user", "folder"]), help="Only by account, or only by folder.")
 @click.option("--budget", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS")
-@json_option
+@json_option(disk="list[opsctl.monitoring.disk.json_output.PrintedDisk]")
 def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: float, as_json: bool) -> None:
     """Say who uses how much, how fast that grows, and when it is full.
 
@@ -91,7 +91,7 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write every file there."
 )
-@json_option
+@json_option(purge="list[opsctl.monitoring.disk.json_output.PrintedPurge]")
 def purge(
     folders: tuple[Path, ...], run: str | None, within: str, days: int | None, output: Path | None, as_json: bool
 ) -> None:
@@ -134,7 +134,7 @@ def purge(
 @_days
 @click.option("--read", is_flag=True, help="Read a byte of each, where the file system believes only that.")
 @click.option("--dry-run", is_flag=True, help="Say what would be touched; change nothing.")
-@json_option
+@json_option(touched="list[opsctl.monitoring.disk.json_output.PrintedTouch]")
 @click.pass_context
 def touch(
     ctx: click.Context,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @cluster_option
-@json_option
+@json_option(checks="list[opsctl.ui.doctor.check.PrintedCheck]")
 @click.pass_context
 def command(ctx: click.Context, run: str | None, cluster: str | None, as_json: bool) -> None:
     """Say what is missing here, for this user, run and cluster, and what to type; the worst comes last.

@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("--offline", is_flag=True, help="From what an earlier build has fetched; no network.")
 @click.option("--again", is_flag=True, help="Also where what is in use was built from the same.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-@json_option
+@json_option(built="opsctl.run.environments.json_output.BuiltEnvironment")
 def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
     """Build what [environment] of the run file says, beside the environment in use; then let that be the next one.
 
@@ -71,7 +71,7 @@ _trust_option = click.option(
 @command.command("freeze")
 @run_argument
 @_trust_option
-@json_option
+@json_option(environment="trainer.formats.attempt.environment.Environment")
 def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     """Print what is in the environment that the run's next step starts with: a lock file, or with --json all of it.
 
@@ -107,7 +107,7 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
 )
 @_trust_option
 @click.option("-v", "--verbose", is_flag=True, help="Also what follows from another environment being in use.")
-@json_option
+@json_option(checked="opsctl.run.environments.checking.CheckedEnvironment")
 @click.pass_context
 def check(
     ctx: click.Context,

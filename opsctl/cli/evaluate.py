@@ -33,7 +33,10 @@ class _OneJobForEach(LongCommand):
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="This checkpoint, whatever the schedule says.")
 @click.option("--again", is_flag=True, help="Also what is done: every task anew.")
 @click.option("--dry-run", is_flag=True, help="Say what would be evaluated; start nothing.")
-@json_option
+@json_option(
+    evaluated="list[opsctl.jobs.evaluation.results.EvaluatedCheckpoint]",
+    asked=("list[opsctl.jobs.evaluation.jobs.AskedEvaluation]", "with `--job`"),
+)
 @click.pass_context
 def command(
     ctx: click.Context,

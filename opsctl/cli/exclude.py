@@ -88,7 +88,7 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
 @click.option("--all", "with_past", is_flag=True, help="Include exclusions that have ended.")
 @run_option
 @cluster_option
-@json_option
+@json_option(exclusions="list[opsctl.diagnosis.nodes.exclusion_list.ListedExclusion]")
 def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
     """List the excluded nodes: until when, by whom, why, and which of them the run still uses.
 

@@ -36,7 +36,7 @@ def command() -> None:
 @click.option("--name", metavar="NAME", help="The model's name on its card [default: the run's].")
 @click.option("--metadata-only", is_flag=True, help="Write all but the weights anew, beside them.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
-@json_option
+@json_option(exported="list[trainer.formats.checkpoint.exchanged.ExportedModel]")
 def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:
     """Write a checkpoint as a folder that Hugging Face transformers loads.
 

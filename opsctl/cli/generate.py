@@ -29,7 +29,7 @@ from opsctl.cli.selection import json_option, run_argument
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Type that the weights are used in [default: float32; on a GPU as saved].",
 )
-@json_option
+@json_option(generated="list[trainer.formats.checkpoint.exchanged.GeneratedText]")
 def command(run: str | None, step: int | None, **options: Any) -> int:
     """Go on with a text as a checkpoint's model would: of a run, or a folder global_stepN of any layout.
 

@@ -45,7 +45,7 @@ def login() -> None:
 
 @command.command()
 @run_argument
-@json_option
+@json_option(checked="opsctl.transfer.hub.json_output.CheckedHub")
 @click.pass_context
 def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
     """Token, repositories, the right to write, where the cron's syncs run, what would be sent.
@@ -79,7 +79,7 @@ def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
 @run_option
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; ask and change nothing.")
-@json_option
+@json_option(synced="list[opsctl.transfer.hub.json_output.SyncedRun]")
 @click.pass_context
 def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run: bool, as_json: bool) -> None:
     """Send what is new of one KIND, or of all: logs, tensorboard, carbon, report, checkpoints.
@@ -108,7 +108,7 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 @command.command()
 @run_argument
 @click.option("--repair", is_flag=True, help="Send again what is not there as it was sent.")
-@json_option
+@json_option(hub="opsctl.transfer.hub.json_output.ComparedHub")
 @click.pass_context
 def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> None:
     """What was sent against what is there: every name, and every content that the hub stores.

@@ -27,7 +27,7 @@ def command() -> None:
 )
 @click.option("--pad-vocab-size-to", type=click.IntRange(min=1), metavar="N", help="Pad it to exactly this instead.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
-@json_option
+@json_option(imported="trainer.formats.checkpoint.exchanged.ImportedModel")
 def hf(folder: str, **options: Any) -> int:
     """Write a model that transformers has saved as the checkpoint that a training begins from.
 

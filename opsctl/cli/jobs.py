@@ -28,7 +28,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--all", "show_all", is_flag=True, help="Those too that ended more than a week ago.")
-@json_option
+@json_option(errands="list[opsctl.jobs.background.listing.PrintedErrand]")
 @click.pass_context
 def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
     """List them: how each stands by Slurm's word, its jobs so far, its exit code, what it printed last.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import pkgutil
 import typing
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     import msgspec
-
-    from opsctl.cli.json_shapes import Printed
 
 
 @click.command("json-schema")
@@ -24,19 +24,56 @@ def command(words: tuple[str, ...]) -> None:
     """
     import json
 
-    from opsctl.cli.json_shapes import PRINTED
     from opsctl.core.output import show_text
 
-    show_text(json.dumps(document(_chosen(" ".join(words), PRINTED)), indent=2) + "\n")
+    show_text(json.dumps(document(_chosen(" ".join(words))), indent=2) + "\n")
 
 
-def _chosen(name: str, printed: Sequence[Printed]) -> Sequence[Printed]:
+class Printed(NamedTuple):
+    """A thing that a command prints."""
+
+    command: str  # the words after `opsctl`
+    key: str  # the top key, next to schema_version
+    shape: Any
+    when: str = ""  # what makes the command print this one, if it prints several
+
+
+@functools.cache
+def all_printed() -> tuple[Printed, ...]:
+    """Return what every command prints with `--json`."""
+    from opsctl.cli import root
+    from opsctl.cli.long_command import ERRAND, LongCommand
+    from opsctl.cli.man import commands_below
+    from opsctl.cli.selection import JsonOption
+
+    found: dict[Printed, None] = {}
+    for words, command in commands_below(("opsctl",), root):
+        name = name_in_table(" ".join(words[1:]))
+        for option in command.params:
+            if isinstance(option, JsonOption):
+                sends_itself = isinstance(command, LongCommand) and type(command).send is LongCommand.send
+                for key, shape, when in (*option.shapes, *([ERRAND] if sends_itself else ())):
+                    found[Printed(name, key, _resolve(shape), when)] = None
+    return tuple(found)
+
+
+def _resolve(shape: str) -> Any:
+    inner = shape.removeprefix("list[").removesuffix("]")
+    return pkgutil.resolve_name(inner) if inner == shape else list[pkgutil.resolve_name(inner)]  # type: ignore[misc]
+
+
+def name_in_table(command: str) -> str:
+    """Return the name of a command in `all_printed`: every single check of `watch` has the same."""
+    return "watch CHECK" if command.startswith("watch ") and command != "watch all" else command
+
+
+def _chosen(name: str) -> Sequence[Printed]:
     """Return what `opsctl NAME` prints. Raises UsageError if that has no --json."""
     import difflib
 
-    from opsctl.cli.json_shapes import name_in_table
     from opsctl.core.errors import UsageError
 
+    printed = all_printed()
     chosen = [one for one in printed if not name or one.command == name_in_table(name)]
     if not chosen:
         names = list(dict.fromkeys(one.command for one in printed))

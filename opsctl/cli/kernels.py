@@ -16,7 +16,8 @@ _here_option = click.option("--here", is_flag=True, help="Only what this machine
 
 
 def _which_options(function: Function) -> Function:
-    return _arch_option(_more_arch(_here_option(json_option(function))))
+    _json_option = json_option(kernels="trainer.formats.attempt.kernels.KernelCache")
+    return _arch_option(_more_arch(_here_option(_json_option(function))))
 
 
 @click.group()
@@ -59,7 +60,7 @@ def check(**options: Any) -> int:
 @command.command("measure")
 @run_option
 @click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: the GPU where there is one]")
-@json_option
+@json_option(times="trainer.formats.attempt.kernel_times.KernelTimes")
 def measure(run: str | None, device: str | None, as_json: bool) -> int:
     """Time each way that there is to compute each family of operations, here, and have trainings choose by it.
 

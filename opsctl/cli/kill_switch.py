@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.command()
 @run_argument
-@json_option
+@json_option(kill_switch="opsctl.run.state.kill_switch.PrintedKillSwitch")
 @dry_run_option
 def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
     """Let the run file's group trigger the run's switch; submit does it as well."""
@@ -66,7 +66,7 @@ def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
 @run_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever finds it.")
 @click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for the training to say that it saw it.")
-@json_option
+@json_option(kill_switch="opsctl.run.state.kill_switch.PrintedKillSwitch")
 @dry_run_option
 def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run: bool) -> None:
     """Make the training save and leave, and queued tasks leave at their start.
@@ -107,7 +107,7 @@ def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run:
 
 @command.command()
 @run_argument
-@json_option
+@json_option(kill_switch="opsctl.run.state.kill_switch.PrintedKillSwitch")
 @dry_run_option
 def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
     """Remove the switch: the next task trains again."""
@@ -134,7 +134,7 @@ def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
 
 @command.command()
 @run_argument
-@json_option
+@json_option(kill_switch="opsctl.run.state.kill_switch.PrintedKillSwitch")
 def status(run: str | None, as_json: bool) -> None:
     """Say whether the switch is armed and triggered, by whom and why."""
     from opsctl.core.output import print_json, show

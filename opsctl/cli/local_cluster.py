@@ -206,7 +206,7 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
 
 @command.command()
 @where_options
-@json_option
+@json_option(clusters="list[opsctl.local.cluster.status.ClusterStatus]")
 def status(name: str | None, folder: Path | None, as_json: bool) -> None:
     """How local clusters are: daemons, nodes and jobs. Without --name or --folder, all that have a name."""
     from opsctl.local.cluster.status import known_folders, status_of

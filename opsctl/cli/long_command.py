@@ -21,6 +21,8 @@ _OF_SBATCH = {
     "--qos": "with which QOS.",
     "--cpus": "how many CPUs [default: Slurm's].",
 }
+#: What a long command prints with `--json` if it is sent as a job.
+ERRAND = ("errand", "opsctl.jobs.background.listing.PrintedErrand", "with `--job`")
 #: All that a command gets beside its own options.
 JOB_OPTIONS = frozenset(("--job", *_OF_SBATCH))
 _METAVARS = {"--partition": "P", "--time": "T", "--account": "A", "--qos": "Q", "--cpus": "N"}

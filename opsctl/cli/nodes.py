@@ -32,7 +32,7 @@ def command() -> None:
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
 @run_option
 @cluster_option
-@json_option
+@json_option(nodes="list[opsctl.diagnosis.nodes.listing.SeenNode]")
 def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: bool) -> None:
     """Show nodes, by default those of the run's partition: state, reason, jobs, exclusion, evidence."""
     from opsctl.core.output import message, print_json, show_lines
@@ -52,7 +52,7 @@ def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: 
 @click.option("--send", "is_to_be_sent", is_flag=True, help="Mail it to [nodes] support of the profile.")
 @run_option
 @cluster_option
-@json_option
+@json_option(report="opsctl.diagnosis.nodes.site_report.DraftedReport")
 def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
     """Draft a message to those who mend nodes: what was seen, when, in which jobs, with numbers.
 

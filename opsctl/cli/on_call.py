@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="Tell from then on; last: since you last asked.",
 )
 @cluster_option
-@json_option
+@json_option(hand_overs="list[opsctl.ui.status.on_call.HandOver]")
 def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
     """What happened, what is open and what is queued, as text to paste into a chat.
 

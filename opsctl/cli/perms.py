@@ -36,7 +36,7 @@ def command() -> None:
 @_folders
 @run_option
 @_group
-@json_option
+@json_option(perms="list[opsctl.run.permissions.report.PrintedPerms]")
 @click.pass_context
 def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group: str | None, as_json: bool) -> None:
     """Say what the group cannot work with, and who can mend it.
@@ -52,7 +52,7 @@ def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group:
 @_group
 @click.option("--replace", is_flag=True, help="Also put copies in the place of others' files.")
 @click.option("--dry-run", is_flag=True, help="Say what would be mended; change nothing.")
-@json_option
+@json_option(perms="list[opsctl.run.permissions.report.PrintedPerms]")
 @click.pass_context
 def fix(
     ctx: click.Context,

@@ -62,7 +62,13 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
 
 @click.command(name="plan")
 @run_argument
-@json_option
+@json_option(
+    plan=[
+        ("opsctl.run.planning.plan.RunPlan", "from a run file"),
+        ("opsctl.run.planning.plan.NumbersPlan", "from numbers"),
+    ],
+    search=("opsctl.run.planning.search_values.LayoutSearch", "with --search"),
+)
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Plan the run on so many nodes instead.")
 @click.option("--search", is_flag=True, help="Layouts that fit the GPUs' memory, the fastest first.")
 @_number("--params", "Parameters of the model.")

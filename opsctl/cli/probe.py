@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--nodelist", metavar="NODES", help="With --nodes: on these, as Slurm folds them.")
 @click.option("--time", metavar="T", help="With --nodes: the job's limit, a Slurm duration [default: 15:00].")
 @cluster_option
-@json_option
+@json_option(probe="opsctl.diagnosis.probe.report.ProbeReport")
 @click.pass_context
 def command(
     ctx: click.Context,

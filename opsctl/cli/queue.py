@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @cluster_option
-@json_option
+@json_option(jobs="list[opsctl.ui.status.queue.PrintedJob]")
 @fresh_option
 def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
     """List the jobs of the run's group, its own marked with *.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would be submitted; change nothing.")
 @cluster_option
-@json_option
+@json_option(refilled="list[opsctl.jobs.control.json_output.RefilledRun]")
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -11,7 +11,7 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @run_argument
 @click.option("--diff", "as_diff", is_flag=True, help="Only how it differs from the published revision.")
 @cluster_option
-@json_option
+@json_option(files="opsctl.jobs.control.json_output.RenderedFiles", difference=("builtins.str", "with `--diff`"))
 def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
     """Print what a submit would hand to Slurm and publish: the batch script, the step script, the arguments.
 

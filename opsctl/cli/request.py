@@ -36,7 +36,7 @@ def _asking(takes_run: bool = True, of_a_job: bool = False) -> Callable[[Callabl
         click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for what comes of it."),
         click.option("--dry-run", is_flag=True, help="Say what would be asked; change nothing."),
         cluster_option,
-        json_option,
+        json_option(request="opsctl.run.state.requests.PrintedRequest"),
     ]
     if of_a_job:
         options.insert(1, click.option("--job", metavar="JOB", help="As squeue shows it [default: the one that runs]."))
@@ -125,7 +125,7 @@ def extend_chain(**given: Any) -> int:
 
 @command.command("list")
 @run_argument
-@json_option
+@json_option(requests="list[opsctl.run.state.requests.PrintedRequest]")
 def list_(run: str | None, as_json: bool) -> None:
     """What was asked for, by whom, and what came of it."""
     from opsctl.core.output import message, print_json, show_lines
@@ -147,7 +147,10 @@ def list_(run: str | None, as_json: bool) -> None:
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Show what waits for an answer; change nothing.")
 @cluster_option
-@json_option
+@json_option(
+    carried_out="list[opsctl.run.state.requests.Audited]",
+    waiting=("list[opsctl.run.state.requests.PrintedRequest]", "with `--dry-run`"),
+)
 def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool) -> int:
     """Carry out what is asked of your own jobs and no running job of yours answers. Cron calls it.
 

@@ -31,7 +31,10 @@ from opsctl.cli.selection import json_option
 @click.option("--run", "of_run", metavar="NAME", help="With --data: whose, where several runs' are there.")
 @endpoint_option
 @limit_option
-@json_option
+@json_option(
+    restored="opsctl.transfer.backups.json_output.RestoredRun",
+    restored_data=("opsctl.transfer.backups.json_output.RestoredData", "with `--data`"),
+)
 def command(
     from_: str,
     to: str | None,

@@ -15,7 +15,7 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @click.option("--dry-run", is_flag=True, help="Show the difference; publish nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the revision's name.")
 @cluster_option
-@json_option
+@json_option(revised="opsctl.jobs.control.json_output.RevisedRun")
 def command(
     run: str | None,
     resubmit: bool,

@@ -60,9 +60,26 @@ def cluster_option(function: Function) -> Function:
     return click.option("--cluster", metavar="NAME", help=what)(function)
 
 
-def json_option(function: Function) -> Function:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON with schema_version.")(function)
+#: What a command prints under a key of `--json`: the name of a struct, or `list[NAME]`; with it, when it does.
+Shape = str | tuple[str, str]
+
+
+class JsonOption(click.Option):
+    """The option `--json` and the shapes of what it prints, by their keys."""
+
+    def __init__(self, *args: Any, shapes: dict[str, Shape | list[Shape]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.shapes = [
+            (key, *((one, "") if isinstance(one, str) else one))
+            for key, several in shapes.items()
+            for one in (several if isinstance(several, list) else [several])
+        ]
+
+
+def json_option(**shapes: Shape | list[Shape]) -> Callable[[Function], Function]:
+    """Add `--json`. shapes: key -> what is printed under it; `opsctl json-schema` and the JSON page list them."""
+    what = "Print JSON with schema_version."
+    return click.option("--json", "as_json", cls=JsonOption, is_flag=True, shapes=shapes, help=what)
 
 
 def all_runs_option(function: Function) -> Function:

@@ -29,7 +29,11 @@ WATCH_EVERY_S = 15
 @far_options
 @cluster_option
 @fresh_option
-@json_option
+@json_option(
+    status="opsctl.ui.status.json_output.Status",
+    runs=("list[opsctl.ui.status.all_runs.PrintedRow]", "with `--all`"),
+    far_status=("opsctl.ui.status.hub_status.FarStatus", "with `--hub`"),
+)
 @click.option("--watch", "watching", is_flag=True, help="On a screen that stays, until q; keys act on the run.")
 @click.pass_context
 def command(

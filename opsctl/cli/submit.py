@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the job id.")
 @cluster_option
-@json_option
+@json_option(
+    submitted="opsctl.jobs.control.json_output.PrintedChain",
+    would_submit=("opsctl.jobs.control.json_output.WouldSubmit", "with `--dry-run`"),
+)
 def command(
     run: str | None,
     array: str | None,

@@ -34,7 +34,10 @@ _SECONDS = 60.0
 @click.option("--stacks", is_flag=True, help="Say where every rank of the live job is, and whom the others wait for.")
 @click.option("--native", is_flag=True, help="With --stacks: frames of compiled code too, where py-spy may.")
 @cluster_option
-@json_option
+@json_option(
+    triage="opsctl.diagnosis.triage.report.Triage",
+    stacks=("opsctl.diagnosis.hangs.summary.PrintedStacks", "with `--stacks`"),
+)
 def command(
     which: str | None, run: str | None, log: Path | None, stacks: bool, native: bool, cluster: str | None, as_json: bool
 ) -> int:

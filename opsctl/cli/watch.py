@@ -67,7 +67,10 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @click.command(name, help=cleandoc(help_text))
     @run_argument
     @cluster_option
-    @json_option
+    @json_option(
+        findings="list[opsctl.monitoring.finding.PrintedFinding]",
+        runs=("list[opsctl.monitoring.all_runs.PrintedRun]", "with `--all-runs`"),
+    )
     @always_fresh_option
     @all_runs_option
     @click.option("--alert", is_flag=True, help="Tell the channels of [alerts] what is news, and send what waits.")

@@ -19,7 +19,7 @@ def print_json(key: str, value: Any) -> None:
 def json_text(key: str, value: Any) -> str:
     """`{"schema_version": 1, key: value}`; an empty list stays `[]`, a time is ISO 8601 with zone.
 
-    value: a msgspec struct or a list of such, of the shape that `opsctl.cli.json_shapes` has for the command and key.
+    value: a msgspec struct or a list of such, of the shape that the command's `json_option` names for the key.
     """
     from trainer.formats.json_text import printed_json_text
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import COMMANDS, HIDDEN, main
+from opsctl.cli.json_schema import all_printed
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
@@ -217,6 +218,10 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = typed(capsys, command, "--help")
     assert (code, err) == (0, "") and out.startswith(f"Usage: opsctl {command} ")
+
+
+def test_the_structs_that_commands_name_for_json_are_where_they_say() -> None:
+    assert len(all_printed()) > 100
 
 
 @pytest.mark.parametrize(("group", "exit_code"), [("kill-switch", 2), ("watch", 3)])

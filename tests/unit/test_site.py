@@ -13,7 +13,7 @@ import pytest
 
 from docs.reference import on_page_markdown
 from opsctl.cli import COMMANDS
-from opsctl.cli.json_shapes import PRINTED
+from opsctl.cli.json_schema import all_printed
 from opsctl.monitoring.registry import DETECTORS, command_name
 from opsctl.ui.doctor.registry import CHECKS
 from trainer.recipe.option_table import OPTIONS
@@ -40,7 +40,7 @@ def test_the_page_of_commands_has_each_once_as_help_writes_it() -> None:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("json", [one.command for one in PRINTED]),
+        ("json", [one.command for one in all_printed()]),
         ("watch", [command_name(one.name) for one in DETECTORS]),
         ("doctor", [check.name for check in CHECKS]),
         ("trainer-options", [option.name for option in OPTIONS]),

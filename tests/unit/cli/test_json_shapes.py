@@ -13,9 +13,8 @@ import pytest
 
 from docs.reference import description_of, name_of
 from opsctl.cli import COMMANDS, HIDDEN, root
-from opsctl.cli.json_schema import may_be_missing
+from opsctl.cli.json_schema import all_printed, may_be_missing, name_in_table
 from opsctl.cli.json_schema import shapes as shapes_in
-from opsctl.cli.json_shapes import PRINTED, name_in_table
 from opsctl.core.output import json_text
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
@@ -24,7 +23,7 @@ from tests.tiny_run import ready, write_run
 from tests.unit.cli.called import go_into
 from tests.unit.cli.called import opsctl as call
 
-SHAPES = shapes_in(one.shape for one in PRINTED)
+SHAPES = shapes_in(one.shape for one in all_printed())
 
 
 def commands_with_json(command: click.Command, words: str = "") -> Iterator[str]:
@@ -40,8 +39,8 @@ def commands_with_json(command: click.Command, words: str = "") -> Iterator[str]
 
 
 def test_every_command_with_json_has_its_shape_and_no_other_has_one() -> None:
-    assert set(commands_with_json(root)) == {one.command for one in PRINTED}
-    assert {one.command.split()[0] for one in PRINTED} <= set(COMMANDS)
+    assert set(commands_with_json(root)) == {one.command for one in all_printed()}
+    assert {one.command.split()[0] for one in all_printed()} <= set(COMMANDS)
 
 
 def test_every_shape_and_key_is_described_in_a_sentence() -> None:

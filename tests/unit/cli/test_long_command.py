@@ -21,7 +21,7 @@ from tests.unit.cli.called import go_into, opsctl
 @click.argument("name", required=False)
 @click.option("--reason", "-r")
 @click.option("--undo", is_flag=False, flag_value="newest")
-@json_option
+@json_option()
 def example(**_: object) -> None:
     """Nothing."""
 
