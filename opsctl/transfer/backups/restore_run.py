@@ -35,7 +35,15 @@ from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose,
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
-from trainer.formats.checkpoint.manifest import LATEST, fault_of, latest_folder, tag_of
+from trainer.formats.checkpoint.manifest import (
+    LATEST,
+    WAY_OUT,
+    check_checksums,
+    fault_of,
+    latest_folder,
+    read_manifest,
+    tag_of,
+)
 from trainer.formats.checkpoint.rollbacks import Rollback
 from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
@@ -150,7 +158,7 @@ def _told(folder: Path, note: RestoredNote, warnings: tuple[str, ...] = (), was_
 def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
     """Return the note of a finished restore of the same to `folder`; None without.
 
-    Raises OpsctlError where the run has lost its latest checkpoint since.
+    Raises OpsctlError where the run has lost its latest checkpoint since, or a checkpoint is damaged.
     """
     if not folder.is_dir():
         return None
@@ -158,20 +166,32 @@ def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
     note = read_state(paths.output, paths.restored, RestoredNote)
     if note is None or (note.source, note.asked) != (store.where, asked):
         return None
-    if note.checkpoint is not None and (fault := _latest_fault(paths.checkpoints)):
+    if note.checkpoint is not None and (fault := _fault(paths.checkpoints, note.checkpoint)):
+        into = f" --into {_OUTPUT}/{paths.checkpoints.name}" * note.is_copy  # of another run for the destination
         raise OpsctlError(
-            f"{folder} was restored, but {fault}; in {folder}, opsctl checkpoints restore --from {store.where} "
-            f"--step {note.checkpoint} brings it back"
+            f"{folder} was restored, but {fault}; move a damaged folder away, then in {folder}, "
+            f"opsctl checkpoints restore --from {store.where} --step {note.checkpoint}{into} restores the checkpoint"
         )
     return note
 
 
-def _latest_fault(checkpoints: Path) -> str | None:
+def _fault(checkpoints: Path, iteration: int) -> str | None:
+    """Return what is wrong with the latest checkpoint, or with the restored one if it is still there; None: nothing.
+
+    Every byte of both is read.
+    """
     try:
         latest = latest_folder(checkpoints)
-    except CheckpointError as error:
-        return str(error)
-    return fault_of(latest) if latest else f"{checkpoints} has no checkpoint now"
+        if latest is None:
+            return f"{checkpoints} has no checkpoint now"
+        restored = checkpoints / tag_of(iteration)
+        for folder in {latest, restored} if restored.is_dir() else {latest}:
+            if fault := fault_of(folder):
+                return fault
+            check_checksums(folder, read_manifest(folder))
+    except (CheckpointError, OSError) as error:
+        return str(error).partition(WAY_OUT)[0]
+    return None
 
 
 def _checkpoint(store: Store, asked: Asked) -> Chosen | None:

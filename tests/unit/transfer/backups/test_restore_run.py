@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from opsctl.run.checkpoints.rollbacks import read_rollbacks
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import Identity, Standing, place_of, read_run_id
+from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
 from opsctl.transfer.backups.restore_run import Asked, BroughtBack, bring_back, with_output
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
@@ -22,6 +24,7 @@ from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import latest, save, seen, there
 from tests.unit.transfer.backups import backed_up_runs
 from tests.unit.transfer.backups.backed_up_runs import a_run, back_up_now, contents, destination
+from tests.unit.transfer.object_store.test_folder import flip
 
 disk = backed_up_runs.disk
 
@@ -140,6 +143,23 @@ def test_a_restored_run_that_lost_its_checkpoint_is_not_called_complete(
     gone.unlink() if gone.is_file() else shutil.rmtree(gone)
     with pytest.raises(OpsctlError, match="checkpoints restore --from "):
         back(disk, tmp_path / "here")
+
+
+@pytest.mark.parametrize("damage", ["size", "contents"])
+def test_a_restored_run_with_a_damaged_checkpoint_is_not_called_complete(
+    folder: Path, disk: Path, tmp_path: Path, damage: str
+) -> None:
+    shutil.rmtree(folder / "output")
+    back(disk, tmp_path / "here")
+    step = tmp_path / "here" / "output" / "checkpoints" / "global_step20"
+    file = next(one for one in sorted(step.iterdir()) if one.name.endswith(".pt") and one.stat().st_size)
+    flip(file) if damage == "contents" else os.truncate(file, 0)
+    with pytest.raises(OpsctlError, match=rf"{file}.* move .* checkpoints restore --from "):
+        back(disk, tmp_path / "here")
+    shutil.move(step, tmp_path / "damaged")
+    with open_store(str(disk)) as store:
+        restore_to_run(store, choose(store, 20, False), seen(tmp_path / "here").paths, "tiny", Flow())
+    assert back(disk, tmp_path / "here").was_there
 
 
 def test_a_restored_run_is_backed_up_without_the_note_of_its_restore(folder: Path, disk: Path, tmp_path: Path) -> None:
