@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from opsctl.run.state.run_view import RunView
     from opsctl.transfer.hub.json_output import SyncedRun
-    from opsctl.transfer.hub.sending import Outcome
     from opsctl.transfer.hub.settings import HubSettings
+    from opsctl.transfer.hub.upload import Outcome
 
 
 @click.group("hub")
@@ -37,7 +37,7 @@ def login() -> None:
     import sys
 
     from opsctl.core.output import show
-    from opsctl.transfer.hub.logging_in import log_in
+    from opsctl.transfer.hub.client import log_in
 
     token = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     show(log_in(str(token).strip()))
@@ -151,12 +151,12 @@ def settings_of(seen: RunView) -> HubSettings:
 
 def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outcome:
     from opsctl.core.output import message
-    from opsctl.transfer.hub.retry_policy import Patience
+    from opsctl.transfer.hub.hub_errors import RetryPolicy
     from opsctl.transfer.hub.sync import Syncing
 
     name = seen.table.name
-    patience = Patience(settings.give_up_after_s, say=lambda line: message(f"{name}: {line}"))
-    return Syncing(seen.paths, name, settings, patience).run(kinds)
+    retry = RetryPolicy(settings.give_up_after_s, say=lambda line: message(f"{name}: {line}"))
+    return Syncing(seen.paths, name, settings, retry).run(kinds)
 
 
 def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
@@ -193,8 +193,8 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
     """Send what is new of `kinds` and say what came of it."""
     from opsctl.core.errors import file_problem
     from opsctl.transfer.hub.json_output import PrintedHubCommit
-    from opsctl.transfer.hub.sync import plan_sync
-    from opsctl.transfer.hub.uploader import Busy
+    from opsctl.transfer.hub.plan import plan_sync
+    from opsctl.transfer.hub.sync import Busy
 
     name = seen.table.name
     try:

@@ -67,16 +67,16 @@ def _far_lines(
     from opsctl.core.output import message
     from opsctl.transfer.hub.far_files import FarFiles, repo_of
     from opsctl.transfer.hub.far_log import FarFollower, find_log, last_far_lines
-    from opsctl.transfer.hub.hub_errors import patiently
+    from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
 
     files = FarFiles(repo_of(hub, revision))
     if following:
         yield from FarFollower(files, path, message, lambda: _pause(every_s)).follow(lines)
         return
-    found, look = patiently(lambda: find_log(files, path))
+    found, look = RetryPolicy(LOOK_S).through(lambda: find_log(files, path))
     if look is None:
         raise OpsctlError(f"no log yet at {found} in {files.repo}: --path names another file of it")
-    yield from patiently(lambda: last_far_lines(files, found, look, lines))
+    yield from RetryPolicy(LOOK_S).through(lambda: last_far_lines(files, found, look, lines))
 
 
 def _pause(seconds: float) -> None:

@@ -137,11 +137,11 @@ def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) 
     from opsctl.core.output import json_text
     from opsctl.transfer.hub.far_files import FarFiles, repo_of
     from opsctl.transfer.hub.far_run import far_run
-    from opsctl.transfer.hub.hub_errors import patiently
+    from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
     from opsctl.ui.status.hub_status import far_lines, printed_far
 
     files = FarFiles(repo_of(hub, revision))
-    run = patiently(lambda: far_run(files, path))
+    run = RetryPolicy(LOOK_S).through(lambda: far_run(files, path))
     if as_json:
         return _Screen(json_text("far_status", printed_far(run)), None)
     return _Screen("\n".join(far_lines(run, *terminal())) + "\n", None)

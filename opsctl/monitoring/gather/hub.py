@@ -13,8 +13,8 @@ from opsctl.run.attempts import events as attempts_file
 from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS, kind_in
 from opsctl.run.config.paths import RunPaths
 from opsctl.transfer.hub.ledger import Sent, sent_files
+from opsctl.transfer.hub.plan import Plan, plan_sync
 from opsctl.transfer.hub.settings import hub_settings
-from opsctl.transfer.hub.sync import Plan, plan_sync
 from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
 
 

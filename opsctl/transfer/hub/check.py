@@ -8,17 +8,14 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
+from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
 from opsctl.transfer.hub.json_output import CheckedHub, CheckedRepo, ComparedHub, ComparedRevision
 from opsctl.transfer.hub.ledger import Sent, add_to_ledger, sent_files
+from opsctl.transfer.hub.plan import plan_sync
 from opsctl.transfer.hub.repository import RemoteFile, Repository, open_repository
-from opsctl.transfer.hub.retry_policy import Patience
 from opsctl.transfer.hub.settings import HubSettings
-from opsctl.transfer.hub.sync import plan_sync
-from opsctl.transfer.hub.uploader import who_sends
+from opsctl.transfer.hub.sync import current_senders
 from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
-
-#: A check waits no longer for a hub that is out of order; a comparison, of all that was ever sent, as long as a sync.
-LOOK_S = 120.0
 
 
 def repos_of(settings: HubSettings) -> dict[str, list[str]]:
@@ -31,12 +28,12 @@ def repos_of(settings: HubSettings) -> dict[str, list[str]]:
 
 def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | None) -> CheckedHub:
     """Token, repositories, the right to write, where the cron's syncs run, what would be sent. Raises OpsctlError."""
-    patience, plan = Patience(LOOK_S), plan_sync(paths, settings, KINDS)
+    retry, plan = RetryPolicy(LOOK_S), plan_sync(paths, settings, KINDS)
     user = role = ""
     repos, problems = [], [*plan.unseen, *plan.notes]
     for repo, kinds in repos_of(settings).items():
         try:
-            remote = open_repository(settings, repo, patience)
+            remote = open_repository(settings, repo, retry)
             if not user:
                 user, role = remote.account()
             may_write = remote.may_write()
@@ -67,7 +64,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
 
     Repositories that [hub] does not name (any more) are left alone: a shared folder's ledger says not whom we ask.
     """
-    patience, named = Patience(settings.give_up_after_s), repos_of(settings)
+    retry, named = RetryPolicy(settings.give_up_after_s), repos_of(settings)
     by_place: dict[tuple[str, str], dict[str, Sent]] = defaultdict(dict)
     for one in sent_files(paths).values():
         if one.repo not in named or not one.is_known:
@@ -76,7 +73,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
     remotes: dict[str, Repository] = {}
     revisions = []
     for (repo, revision), known in sorted(by_place.items()):
-        remote = remotes.get(repo) or remotes.setdefault(repo, open_repository(settings, repo, patience))
+        remote = remotes.get(repo) or remotes.setdefault(repo, open_repository(settings, repo, retry))
         if revision.startswith("sending-") and remote.head(revision) is None:
             continue  # it was the way to a tag that is there
         revisions.append(_compared(remote, repo, revision, known))
@@ -86,7 +83,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
         revisions=revisions,
         waiting=plan_sync(paths, settings, KINDS).files,
         last_sent=iso(last),
-        uploader=who_sends(paths),
+        uploader=current_senders(paths),
     )
 
 

@@ -1,9 +1,9 @@
-"""huggingface_hub, with what it leaves open closed: no Xet, no telemetry, no progress bars, an end to every wait.
+"""huggingface_hub, set up for us: no Xet, no telemetry, no progress bars, a time-out for every request.
 
-It is imported here and only where something is to be asked, for it costs more than a sync that has nothing to do.
-Xet is switched off: its client waits minutes for a server that does not answer and cannot be given a deadline, reads
-whole files ahead, and remembers in the home folder what a server has that may have lost it. Over LFS the hub says for
-each content whether it has it. What is stored is the same to whoever downloads.
+It is imported here and only where something is asked, for it costs more than a sync that has nothing to do. Xet is
+switched off: its client waits minutes for a server that does not answer and has no time-out, and remembers in the home
+folder what a server has that may have lost it. Over LFS the hub reports for each content whether it has it. Who
+downloads sees no difference.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from opsctl.core.errors import OpsctlError
-from opsctl.transfer.hub.hub_errors import LOG_IN, Refused
-from opsctl.transfer.hub.retry_policy import Patience
+from opsctl.transfer.hub.hub_errors import LOG_IN, Refused, RetryPolicy, understood
 from trainer.formats.distribution import install_command
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def import_client() -> Any:
     return huggingface_hub
 
 
-def be_patient(hub: Any, patience: Patience) -> None:
+def set_timeouts(hub: Any, retry: RetryPolicy) -> None:
     """Give every request of the client's an end: its answer within what is left, and no wait beyond that."""
     from huggingface_hub.utils import _http
 
@@ -57,8 +56,8 @@ def be_patient(hub: Any, patience: Patience) -> None:
         return made
 
     def begin(request: Any) -> None:
-        patience.check()
-        most_s = patience.answer_s
+        retry.check()
+        most_s = retry.answer_s
         request.extensions["timeout"] = {
             "connect": min(_CONNECT_S, most_s),
             "read": most_s,
@@ -72,8 +71,8 @@ def be_patient(hub: Any, patience: Patience) -> None:
         from opsctl.transfer.hub.hub_errors import asked_wait_s
 
         wait_s = asked_wait_s(response.headers)
-        if wait_s is not None and wait_s >= patience.left_s:
-            patience.wait(wait_s, f"it answers {response.status_code}")
+        if wait_s is not None and wait_s >= retry.left_s:
+            retry.wait(wait_s, f"it answers {response.status_code}")
 
     hub.set_client_factory(client)
 
@@ -99,3 +98,28 @@ def where_token_is() -> Path:
     from pathlib import Path
 
     return Path(import_client().constants.HF_TOKEN_PATH)
+
+
+_MOST_S = 60.0
+
+
+def log_in(token: str) -> str:
+    """Try the token and keep it, where huggingface_hub does; a line for people without it. Raises OpsctlError."""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise OpsctlError("that is no token: make one that may write at the hub, under Settings, Access Tokens")
+    hub = import_client()
+    retry = RetryPolicy(_MOST_S)
+    set_timeouts(hub, retry)
+
+    def asked() -> str:
+        with understood("the account"):
+            return str(hub.HfApi(token=token).whoami()["name"])
+
+    name = retry.through(asked)
+    try:
+        with understood("the account"):
+            hub.login(token=token, add_to_git_credential=False, skip_if_logged_in=False)
+    except OSError as error:
+        raise Refused(f"cannot keep the token in {where_token_is()}: {error.strerror}") from None
+    other = ", but HF_TOKEN is set here and counts before it: unset it" if hub.get_token() != token else ""
+    return f"logged in as {name}; the token is in {where_token_is()}{other}"

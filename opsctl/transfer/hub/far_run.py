@@ -1,23 +1,28 @@
-"""What a repository on the hub says of a training: its log's end and its last complete checkpoint. Only reads."""
+"""The state of a training as its repositories on the hub show it: log, last complete checkpoint, energy. Only reads."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fnmatch import fnmatch
+from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.carbon.brief import EnergySeen
-from opsctl.run.config.file_kinds import CHECKPOINTS
+from opsctl.diagnosis.carbon.brief import MOST_FILES, EnergySeen, TooMany, energy_in
+from opsctl.run.config.file_kinds import CHECKPOINTS, FOLDERS
+from opsctl.run.config.schema import CarbonTable
 from opsctl.run.logs.measurements import TAIL_BYTES, recent_in
 from opsctl.run.logs.records import Alert, Measured, Pulse
-from opsctl.transfer.hub.far_carbon import far_energy
-from opsctl.transfer.hub.far_files import FarFiles, FarRepo, repo_of
+from opsctl.transfer.hub.far_files import FarFiles, FarRepo, Look, repo_of
 from opsctl.transfer.hub.far_log import fetched_end, find_log
 from opsctl.transfer.hub.hub_errors import Absent, NotNow
 from opsctl.transfer.hub.ownership import LARGEST_NOTE_BYTES, NOTE, read_note
+from trainer.formats.attempt.carbon import FILES
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,
     MANIFEST,
@@ -173,3 +178,34 @@ def _complete(place: _Place, sizes: dict[str, int]) -> FarCheckpoint | str:
     if wrong:
         return f"{len(manifest.files) - len(wrong)} of {len(manifest.files)} files are there"
     return FarCheckpoint(place.where, manifest, place.files.changed_at([path], look.commit).get(path))
+
+
+#: Where a sync puts them.
+FOLDER = FOLDERS["carbon"]
+_LARGEST_BYTES = 32 << 20
+_AT_ONCE = 8
+
+
+def far_energy(files: FarFiles, sizes: Mapping[str, int]) -> EnergySeen | None:
+    """Their sum, without the PUE of a run file that is not there; None where there are none. Raises OpsctlError.
+
+    sizes: every file of the repository with its bytes.
+    """
+    records = {path: size for path, size in sizes.items() if _is_record(path)}
+    if not records:
+        return None
+    if len(records) > MOST_FILES or sum(records.values()) > _LARGEST_BYTES:
+        return EnergySeen(told=str(TooMany()))
+    with tempfile.TemporaryDirectory(prefix="opsctl-carbon-") as folder, ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            found = pool.map(lambda one: files.read_all(one[0], Look(files.repo.revision, "", one[1])), records.items())
+            for path, data in zip(records, found, strict=True):
+                (Path(folder) / Path(path).name).write_bytes(data)
+        except NotNow as late:
+            return EnergySeen(told=f"not told now: {late}")
+        return energy_in(Path(folder), CarbonTable())
+
+
+def _is_record(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder == FOLDER and not name.startswith(".") and any(fnmatch(name, pattern) for pattern in FILES)

@@ -1,6 +1,6 @@
-"""What a request to the hub that came to nothing means: ask again later, there is no such file, or a person must act.
+"""The meaning of a failed request to the hub, and repeating it within a time limit.
 
-No text of the server's is repeated: what it says may have in it what was sent.
+No text of the server's is shown: it may have in it what was sent.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -17,9 +18,6 @@ from opsctl.core.errors import OpsctlError, UsageError
 
 #: The longest that a server's word makes us wait before we ask again.
 LONGEST_WAIT_S = 3600.0
-#: Waits of who asks once and then gives up, where the server says none.
-_WAITS_S = (1.0, 2.0, 4.0, 8.0)
-_LONGEST_FOR_ONE_LOOK_S = 120.0
 LOG_IN = "opsctl hub login, or export HF_TOKEN"
 #: As `"api";r=0;t=55`: nothing left, and for how long.
 _RATE_LIMIT = re.compile(r";\s*r\s*=\s*(?P<remaining>\d+)\s*;\s*t\s*=\s*(?P<reset_s>\d+)")
@@ -72,21 +70,6 @@ def understood(repo: str) -> Iterator[None]:
         raise Refused(said) from None
 
 
-def patiently(ask: Callable[[], Value], sleep: Callable[[float], None] = time.sleep) -> Value:
-    """What `ask` returns, asked again for a while where the hub cannot answer. Raises OpsctlError, `Absent`."""
-    for wait_s in _WAITS_S:
-        try:
-            return ask()
-        except NotNow as later:
-            if later.wait_s is not None and later.wait_s > _LONGEST_FOR_ONE_LOOK_S:
-                raise Refused(f"the hub: {later}; it asks for {later.wait_s:.0f} s of patience") from None
-            sleep(max(wait_s, later.wait_s or 0.0))
-    try:
-        return ask()
-    except NotNow as later:
-        raise Refused(f"the hub: {later}, also after {len(_WAITS_S) + 1} tries") from None
-
-
 def _of_status(repo: str, status: int, headers: Mapping[str, str]) -> Exception:
     if status == 401:
         return Refused(f"the hub does not take the token for {repo} (401): {LOG_IN}")
@@ -115,3 +98,66 @@ def asked_wait_s(headers: Mapping[str, str]) -> float | None:
 def _transport_errors() -> tuple[type[Exception], ...]:
     """What the client's HTTP library raises where no answer came: which one it is depends on its version."""
     return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
+
+
+#: Waits where the other side names none, the last one again and again.
+WAITS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+#: One request may take no longer, even where there is more time.
+LONGEST_ANSWER_S = 300.0
+#: The time for a check or a look from afar.
+LOOK_S = 60.0
+
+
+class OutOfTime(OpsctlError):
+    """The other side did not take it within the time that there was; what has arrived has arrived."""
+
+
+@dataclass
+class RetryPolicy:
+    """The time that there is for all requests together, from when it is made."""
+
+    most_s: float
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = lambda _line: None
+    _end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end = self.clock() + self.most_s
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left; never negative."""
+        return max(0.0, self._end - self.clock())
+
+    @property
+    def answer_s(self) -> float:
+        """Return the time-out of one answer."""
+        return max(1.0, min(LONGEST_ANSWER_S, self.left_s))
+
+    def check(self) -> None:
+        """Raise OutOfTime where there is no time left."""
+        if not self.left_s:
+            raise OutOfTime(f"the time for it is over ({self.most_s:.0f} s)")
+
+    def wait(self, seconds: float, why: str) -> None:
+        """Sleep so long. Raises OutOfTime, at once, where less time is left."""
+        if seconds >= self.left_s:
+            raise OutOfTime(
+                f"the hub: {why}; it would have to be asked again in {seconds:.0f} s, and {self.left_s:.0f} s are left"
+            )
+        if seconds >= WAITS_S[3]:
+            self.say(f"the hub: {why}; asking again in {seconds:.0f} s")
+        self.sleep(seconds)
+
+    def through(self, ask: Callable[[], Value]) -> Value:
+        """Return what `ask` returns; call it again while it raises NotNow and there is time. Raises OutOfTime."""
+        tries = 0
+        while True:
+            self.check()
+            try:
+                return ask()
+            except NotNow as later:
+                usual_s = WAITS_S[min(tries, len(WAITS_S) - 1)]
+                self.wait(usual_s if later.wait_s is None else later.wait_s, str(later))
+            tries += 1

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from opsctl.transfer.hub.client import be_patient, import_client, token_of
+from opsctl.transfer.hub.client import import_client, set_timeouts, token_of
 from opsctl.transfer.hub.file_snapshot import Changed, Moment
-from opsctl.transfer.hub.hub_errors import Absent, NotNow, Refused, understood
-from opsctl.transfer.hub.retry_policy import OutOfTime, Patience
+from opsctl.transfer.hub.hub_errors import Absent, NotNow, OutOfTime, Refused, RetryPolicy, understood
 from opsctl.transfer.hub.settings import HubSettings
 
 #: The branch of everything but checkpoints that have one of their own.
@@ -53,12 +52,12 @@ class Repository:
     Every method raises Refused where the hub refuses, and OutOfTime; no text has a token in it.
     """
 
-    def __init__(self, repo: str, token: str, patience: Patience) -> None:
+    def __init__(self, repo: str, token: str, retry: RetryPolicy) -> None:
         self._hub = import_client()
-        be_patient(self._hub, patience)
+        set_timeouts(self._hub, retry)
         self._api = self._hub.HfApi(token=token, library_name="opsctl")
         self._repo = repo
-        self._patience = patience
+        self._retry = retry
 
     @property
     def name(self) -> str:
@@ -138,7 +137,7 @@ class Repository:
             try:
                 return self._commit_once(branch, add, delete, title)
             except _Conflict:
-                self._patience.check()
+                self._retry.check()
             except _Damaged as damaged:
                 for moment in add.values():
                     moment.check()
@@ -154,7 +153,7 @@ class Repository:
         operations = {path: self._hub.CommitOperationAdd(path, moment) for path, moment in add.items()}
         if operations:
             self._asked(lambda: self._preuploaded(list(operations.values()), branch))
-        return self._patience.through(lambda: self._committed(branch, add, operations, delete, title))
+        return self._retry.through(lambda: self._committed(branch, add, operations, delete, title))
 
     def _preuploaded(self, operations: list[Any], branch: str) -> None:
         """Have the contents there; what the hub has is not sent.
@@ -226,7 +225,7 @@ class Repository:
             self._asked(lambda: self._api.delete_branch(self._repo, branch=branch))
 
     def _asked(self, ask: Callable[[], Value]) -> Value:
-        return self._patience.through(lambda: self._once(ask))
+        return self._retry.through(lambda: self._once(ask))
 
     def _once(self, ask: Callable[[], Value]) -> Value:
         """What the client returns. Raises what is one of ours, whatever the client made of it."""
@@ -274,9 +273,9 @@ def _is_same(far: RemoteFile | None, moment: Moment) -> bool:
     return far.has_content(moment.sha256, moment.git_oid)
 
 
-def open_repository(settings: HubSettings, repo: str, patience: Patience) -> Repository:
+def open_repository(settings: HubSettings, repo: str, retry: RetryPolicy) -> Repository:
     """Return the repository, with the token that the settings refer to. Raises OpsctlError where there is none."""
-    return Repository(repo, token_of(settings), patience)
+    return Repository(repo, token_of(settings), retry)
 
 
 def _groups(values: list[Any], most: int) -> list[list[Any]]:

@@ -19,11 +19,11 @@ import pytest
 from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import HubTable
+from opsctl.transfer.hub.hub_errors import RetryPolicy
 from opsctl.transfer.hub.ownership import NOTE
-from opsctl.transfer.hub.retry_policy import Patience
-from opsctl.transfer.hub.sending import Outcome
 from opsctl.transfer.hub.settings import HubSettings
 from opsctl.transfer.hub.sync import Syncing
+from opsctl.transfer.hub.upload import Outcome
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import MANIFEST, write_run
 from tests.unit.cli.called import opsctl
@@ -57,7 +57,7 @@ class Desk:
         return place
 
     def sync(self, kinds: Sequence[str] = KINDS, most_s: float = 600.0) -> Outcome:
-        patience = Patience(most_s, sleep=self.waited.append, say=self.said.append)
+        patience = RetryPolicy(most_s, sleep=self.waited.append, say=self.said.append)
         return Syncing(self.paths, "tiny", HubSettings(self.table), patience).run(kinds)
 
     def sent(self, *kinds: str) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.transfer.hub.far_files import FarFiles, repo_of
-from opsctl.transfer.hub.hub_errors import NotNow, patiently, understood
+from opsctl.transfer.hub.hub_errors import NotNow, RetryPolicy, understood
 from tests.hub_server import Fault, Hub
 from tests.unit.transfer.hub.far import LOG, REPO, hub, pushes
 
@@ -33,21 +33,29 @@ def test_what_the_server_asks_for_is_waited(hub: Hub, headers: dict[str, str], w
     assert later.value.wait_s == wait_s
 
 
-def test_one_look_is_patient_for_a_while_and_then_says_so(hub: Hub) -> None:
-    files, waits = FarFiles(repo_of(REPO)), list[float]()
+def test_one_look_is_repeated_for_a_while_and_then_fails(hub: Hub) -> None:
+    now_s, waits = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now_s[0] += seconds
+
+    def policy() -> RetryPolicy:
+        return RetryPolicy(20.0, sleep=sleep, clock=lambda: now_s[0])
+
+    files = FarFiles(repo_of(REPO))
     pushes(hub, b"a\n")()
     hub.faults.append(Fault("resolve", status=503, times=3))
-    assert patiently(lambda: files.look(LOG), waits.append) is not None
-    assert waits == [1, 2, 4]
+    assert policy().through(lambda: files.look(LOG)) is not None
+    assert waits == [1, 2, 5]
     hub.faults.append(Fault("resolve", status=503, times=None))
-    with pytest.raises(OpsctlError, match=r"503.*5 tries"):
-        patiently(lambda: files.look(LOG), waits.append)
-
-
-def test_nobody_waits_an_hour_for_one_look(hub: Hub) -> None:
-    hub.faults.append(Fault("resolve", status=429, headers={"Retry-After": "1800"}, times=None))
-    with pytest.raises(OpsctlError, match="asks for 1800 s"):
-        patiently(lambda: FarFiles(repo_of(REPO)).look(LOG), lambda _: pytest.fail("waited"))
+    with pytest.raises(OpsctlError, match="503"):
+        policy().through(lambda: files.look(LOG))
+    hub.faults[:] = [Fault("resolve", status=429, headers={"Retry-After": "1800"}, times=None)]
+    waits.clear()
+    with pytest.raises(OpsctlError, match="1800 s"):
+        policy().through(lambda: files.look(LOG))
+    assert not waits
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from opsctl.transfer.hub.uploader import who_sends
+from opsctl.transfer.hub.sync import current_senders
 from tests.hub_server import Fault, Request
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
 
@@ -56,7 +56,7 @@ def test_the_next_one_goes_on_and_sends_nothing_twice(desk: Desk, what: str, aft
 
 def test_nobody_waits_for_one_that_was_killed(desk: Desk) -> None:
     killed_at(desk, Fault("preupload", "call"))
-    assert list(desk.paths.hub_uploaders.iterdir()) and who_sends(desk.paths) is None
+    assert list(desk.paths.hub_uploaders.iterdir()) and current_senders(desk.paths) is None
     desk.hub.faults = []
     assert desk.sync().files == 2 and desk.waited == []
 

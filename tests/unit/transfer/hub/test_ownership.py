@@ -10,11 +10,11 @@ import pytest
 from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.identity import bind
+from opsctl.transfer.hub.hub_errors import RetryPolicy
 from opsctl.transfer.hub.ownership import NOTE
-from opsctl.transfer.hub.retry_policy import Patience
-from opsctl.transfer.hub.sending import Outcome
 from opsctl.transfer.hub.settings import HubSettings
 from opsctl.transfer.hub.sync import Syncing
+from opsctl.transfer.hub.upload import Outcome
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
 
 __all__ = ["desk"]
@@ -30,7 +30,7 @@ def submitted(paths: RunPaths, run_id: str) -> RunPaths:
 
 def sync_of(desk: Desk, paths: RunPaths, name: str = "tiny") -> Outcome:
     """The sync of another folder with the same [hub]."""
-    return Syncing(paths, name, HubSettings(desk.table), Patience(600.0, sleep=desk.waited.append)).run(KINDS)
+    return Syncing(paths, name, HubSettings(desk.table), RetryPolicy(600.0, sleep=desk.waited.append)).run(KINDS)
 
 
 def restored(desk: Desk, folder: str = "copy") -> RunPaths:
