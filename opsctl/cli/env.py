@@ -1,4 +1,4 @@
-"""`opsctl env`: the Python environment of a run: build it, freeze what is in it, hold it to that."""
+"""`opsctl env`: the Python environment of a run: build it, freeze what is in it, check it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opsctl.cli.selection import json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.run.config.load import LoadedRun
-    from opsctl.run.environments.inspection import Looked
+    from opsctl.run.environments.inspection import Target
 
 
 @click.group()
@@ -25,26 +25,25 @@ def command() -> None:
 @command.command("build", cls=LongCommand, internet=True)
 @run_argument
 @click.option("--offline", is_flag=True, help="From what an earlier build has fetched; no network.")
-@click.option("--again", is_flag=True, help="Also where what is in use was built from the same.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-@json_option(built="opsctl.run.environments.json_output.BuiltEnvironment")
+@click.option("--again", is_flag=True, help="Build also if the one in use was built from the same.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
+@json_option(built="opsctl.run.environments.building.BuiltEnvironment")
 def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
-    """Build what [environment] of the run file says, beside the environment in use; then let that be the next one.
+    """Build what [environment] of the run file describes, beside the environment in use; then the next step uses it.
 
-    It is whole and looked at before anything names it, and the one in use is neither changed nor removed: running jobs
-    keep it. One that is cut off is begun again by the next build, which finds what was fetched. [run] environment names
-    the script activate.sh in its folder.
+    It is complete and checked before anything names it, and the one in use is neither changed nor removed: running
+    jobs keep it. After a build that was killed, the next one starts again and finds what was fetched. [run] environment
+    names the script activate.sh in its folder.
     """
     from opsctl.core.output import message, print_json, show, show_lines
+    from opsctl.run.environments.building import BuiltEnvironment, planned
     from opsctl.run.environments.building import build as build_environment
-    from opsctl.run.environments.building import would_do
-    from opsctl.run.environments.json_output import BuiltEnvironment
     from opsctl.run.environments.recipe import LOCK, recipe_of
 
     loaded = _needed(run)
     recipe = recipe_of(loaded)
     if dry_run:
-        show_lines(would_do(recipe, offline, again))
+        show_lines(planned(recipe, offline, again))
         return
     done = build_environment(recipe, offline, again, lambda words: message(f"{loaded.file.run.name}: {words}"))
     if not done.is_new:
@@ -75,24 +74,26 @@ _trust_option = click.option(
 def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     """Print what is in the environment that the run's next step starts with: a lock file, or with --json all of it.
 
-    Without a run at hand it is the Python that runs opsctl. The same environment gives the same text.
+    Without a run it is the Python that runs opsctl. The same environment gives the same text.
     """
     from dataclasses import replace
 
+    from msgspec import structs
+
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, show_text
-    from opsctl.run.environments.json_output import frozen
-    from opsctl.run.environments.lock import lock_text
+    from opsctl.run.environments.inspection import lock_text
 
-    looked = replace(_looked(_at_hand(run), trust), reads_files=True)
+    target = replace(_target(_at_hand(run), trust), reads_files=True)
     with _reported_if_long():
-        asked = looked.ask()
+        asked = target.ask()
     if asked.found is None:
         raise OpsctlError(f"the environment does not start: {asked.problem}")
     for problem in asked.found.problems:
         message(f"opsctl: {problem}")
     if as_json:
-        print_json("environment", frozen(asked.found))
+        # Without the host and the time: the same environment gives the same text.
+        print_json("environment", structs.replace(asked.found, node="", took_s=0.0, problems=()))
     else:
         show_text(lock_text(asked.found))
 
@@ -103,11 +104,11 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     "--against", type=click.Path(path_type=Path), metavar="FILE", help="A lock, or what env freeze --json wrote."
 )
 @click.option(
-    "--remove-stale-locks", "remove", is_flag=True, help="Remove your locks of extensions that nobody compiles."
+    "--remove-stale-locks", "remove", is_flag=True, help="Remove your locks of extensions that no process compiles."
 )
 @_trust_option
 @click.option("-v", "--verbose", is_flag=True, help="Also what follows from another environment being in use.")
-@json_option(checked="opsctl.run.environments.checking.CheckedEnvironment")
+@json_option(checked="opsctl.run.environments.inspection.CheckedEnvironment")
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -118,23 +119,23 @@ def check(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Hold the environment that the run's next step starts with, as this host sees it, against what it should be.
+    """Check the environment that the run's next step starts with, as this host sees it, against what it should be.
 
     That is FILE, what env build left, or the requirements of [environment]. Each file of its packages is read, and a
-    file that was changed after it was installed is reported. Its imports are tried, and locks that a
-    compilation has left, in which the next start would wait for ever, are named. Where the next step does not start
-    with what was built, that one reason is said. Exits 1 where anything is not as it should be. On a node: opsctl
-    shell, or srun --overlap --jobid JOB opsctl env check.
+    file that was changed after it was installed is reported. Its imports are tried, and locks that a compilation has
+    left, for which the next start would wait without end, are listed. If the next step does not start with what was
+    built, only that reason is printed. Exits 1 if anything is not as it should be. On a node: opsctl shell, or
+    srun --overlap --jobid JOB opsctl env check.
     """
     from dataclasses import replace
 
     from opsctl.core.output import message, print_json, show
     from opsctl.run.environments import inspection
-    from opsctl.run.environments.checking import without_what_follows
+    from opsctl.run.environments.extension_locks import remove_dead
     from opsctl.run.environments.recipe import recipe_of
 
     loaded = _at_hand(run)
-    looked = _looked(loaded, trust)
+    target = _target(loaded, trust)
     imports: tuple[str, ...] = ()
     places = None
     if loaded is not None and loaded.file.environment is not None:
@@ -142,15 +143,15 @@ def check(
         if against is None and loaded.file.environment.requirements:
             recipe = recipe_of(loaded)
             places, against = recipe.places, inspection.what_it_should_be(recipe.places, recipe.requirements)
-    if remove and (found := looked.ask().found) is not None:
-        for line in inspection.remove_dead(inspection.locks_of(found)):
+    if remove and (found := target.ask().found) is not None:
+        for line in remove_dead(inspection.locks_of(found)):
             message(line)
     with _reported_if_long():
-        checked = inspection.check(replace(looked, reads_files=True), against, imports, places)
+        checked = inspection.check(replace(target, reads_files=True), against, imports, places)
     if as_json:
         print_json("checked", checked)
     else:
-        told = checked.problems if verbose else without_what_follows(checked.problems)
+        told = checked.problems if verbose else inspection.without_what_follows(checked.problems)
         for one in told:
             show(f"{one.kind}: {one.text}" + (f" [{one.todo}]" if one.todo else ""))
         if more := len(checked.problems) - len(told):
@@ -186,7 +187,7 @@ def _needed(chosen: str | None) -> LoadedRun:
 
 
 def _at_hand(chosen: str | None) -> LoadedRun | None:
-    """The run that is meant; None where none was named and none is here."""
+    """Return the chosen run; None if none is named and none is here."""
     import os
 
     if chosen is None and not os.environ.get("OPSCTL_RUN") and not Path("run.toml").exists():
@@ -194,14 +195,14 @@ def _at_hand(chosen: str | None) -> LoadedRun | None:
     return _needed(chosen)
 
 
-def _looked(loaded: LoadedRun | None, trust: bool) -> Looked:
-    """The run's environment; not to be started where others decide what that would run, unless they are trusted."""
+def _target(loaded: LoadedRun | None, trust: bool) -> Target:
+    """Return the run's environment; it is not started if others decide what that would run, unless they are trusted."""
     from opsctl.run.config.load import expanded_file
-    from opsctl.run.environments.inspection import Looked
-    from opsctl.run.environments.permission import why_not_started
+    from opsctl.run.environments.inspection import Target
+    from opsctl.run.environments.query import why_not_started
 
     if loaded is None:
-        return Looked()
+        return Target()
     file = expanded_file(loaded)
     script = None if file.run.environment is None else Path(file.run.environment)
-    return Looked(script, dict(file.env), "" if trust else why_not_started(file, loaded.path, loaded.paths.output))
+    return Target(script, dict(file.env), "" if trust else why_not_started(file, loaded.path, loaded.paths.output))

@@ -15,7 +15,7 @@ PUBLISHERS = ("group", "owner")
 #: How thoroughly nodes are tested before they are trained on.
 PROBES = ("off", "quick", "full")
 #: What may put packages into an environment.
-INSTALLERS = ("uv", "pip")
+INSTALLERS = ("uv",)
 
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""Building an environment beside those in use: in a folder of its own, looked at, and only then named by the link.
+"""Build an environment beside those in use: in a folder of its own, checked, and only then named by the link.
 
-Whoever trains goes on with the one it has: no environment is changed after it is whole, and none is removed. A build
-that was cut off leaves a folder without its mark, which the next build removes; what had been fetched it finds again.
+An environment is not changed after it is complete, and none is removed, so running jobs keep theirs. A build that is
+killed leaves a folder without its mark, which the next build removes; the next build finds what was fetched.
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ import os
 import secrets
 import shutil
 import signal
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import locked, make_folder, read_state, remove, write_atomically, write_state
 from opsctl.core.process import Ended, Overdue, find_program, run_program
 from opsctl.core.timestamps import now
-from opsctl.run.environments.activation import activation_script, current_script
-from opsctl.run.environments.installing import fetched_into, installers_environment, stages
-from opsctl.run.environments.lock import lock_text
-from opsctl.run.environments.query import account_environment, ask_script
+from opsctl.run.environments.query import account_environment, ask
 from opsctl.run.environments.recipe import ACTIVATE, BUILT, CURRENT, FROZEN, LOCK, Places, Recipe
+from opsctl.run.render.templates import render_template
 from opsctl.run.state.group_folder import Kind, open_to
 from trainer.formats.attempt.environment import digest_of
 from trainer.formats.json_text import Moment, json_file_text
@@ -39,6 +37,9 @@ KIND = Kind("an environment folder", "[environment] folder", "the run file's [ru
 STAGE_S = 3 * 3600.0
 _LOCK_WAIT_S = 2.0
 _LAST_LINES = 3
+#: The user's own settings of the installers, which would change a build; those that reach an index stay.
+_SETTINGS = ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
+_KEPT = ("UV_HTTP_TIMEOUT", "UV_INDEX_USERNAME", "UV_INDEX_PASSWORD")
 #: Of a repository what training reads: its tokenizer and configuration, not the weights.
 _FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken")
 _FETCH = """
@@ -62,27 +63,35 @@ _SOURCED = 'source "$1"; shift; exec "$@"'
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """`built.json`: that this environment is whole."""
+    """`built.json`: this environment is complete."""
 
     recipe: str  # digest of what it was built from
     environment: str  # digest of what is in it
     at: Moment
 
 
+class BuiltEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build has left in use."""
+
+    folder: Annotated[str, Meta(description="The environment that the next step starts with.")]
+    new: Annotated[bool, Meta(description="False where it was there, built from the same.")]
+    lock: Annotated[str, Meta(description="Requirements file that pins all of it.")]
+
+
 @dataclass(frozen=True)
 class Built:
-    """What came of a build."""
+    """The result of a build."""
 
     folder: Path
-    is_new: bool  # False: what is in use was built from the same
-    others: int  # whole ones beside it, which running jobs may use
+    is_new: bool  # False: the one in use was built from the same
+    others: int  # complete ones beside it, which running jobs may use
 
 
-def build(recipe: Recipe, offline: bool, again: bool, say: Callable[[str], None]) -> Built:
-    """Build what `recipe` says and let `current` name it; nothing where that is what is in use, unless `again`.
+def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], None]) -> Built:
+    """Build `recipe` and let `current` name it; do nothing if the one in use was built from it, unless `again`.
 
-    offline: from the caches alone. say: told what is done, a line each. Raises OpsctlError with the last words of what
-    failed; what is in use then stays so.
+    offline: from the caches alone. report: gets a line for each step. Raises OpsctlError with the last words of the
+    step that failed; the environment in use then stays in use.
     """
     places = recipe.places
     open_to(places.folder, recipe.group, KIND)
@@ -90,24 +99,60 @@ def build(recipe: Recipe, offline: bool, again: bool, say: Callable[[str], None]
         in_use = places.newest()
         if in_use is not None and not again and _is_of(places, in_use, recipe):
             return Built(in_use, False, _others(places, in_use))
-        _clear_what_was_cut_off(places)
+        _remove_incomplete(places)
         folder = places.built / f"{now():%Y%m%d-%H%M%S}-{recipe.digest}-{secrets.token_hex(2)}"
-        _refuse_what_no_path_can_hold(folder)
-        script = activation_script(recipe, folder)  # raises for what no script can hold, before anything is fetched
+        if os.pathsep in str(folder):
+            raise OpsctlError(f"{folder} contains a colon, which no PATH can hold: write another [environment] folder")
+        script = _activation_script(recipe, folder)  # raises for what no script can hold, before anything is fetched
         make_folder(places.folder, folder)
         try:
-            _fill(recipe, folder, script, offline, say)
-            _let_it_be_used(places, folder)
+            _fill(recipe, folder, script, offline, report)
+            _put_in_use(places, folder)
         except OSError as error:
             raise OpsctlError(
-                f"cannot build it: {file_problem(error, folder)}; what is in use was not changed"
+                f"cannot build it: {file_problem(error, folder)}; the environment in use was not changed"
             ) from None
         return Built(folder, True, _others(places, folder))
 
 
+def planned(recipe: Recipe, offline: bool, again: bool) -> list[str]:
+    """Return what `build` would do, a line each; change nothing. Raises OpsctlError if uv is not installed."""
+    in_use = recipe.places.newest()
+    if in_use is not None and not again and _is_of(recipe.places, in_use, recipe):
+        return [f"nothing: {in_use} was built from the same"]
+    table = recipe.table
+    return [
+        *(f"{words}: {' '.join(command)}" for words, command in stages(recipe, recipe.places.built / "DATE", offline)),
+        *([f"fetch from the hub: {', '.join(table.hub)}"] if table.hub and not offline else []),
+        *(f"compile {name}" for name in table.extensions),
+        *([f"import {', '.join(table.imports)}"] if table.imports else []),
+        f"let {recipe.places.current} name it",
+    ]
+
+
+def stages(recipe: Recipe, folder: Path, offline: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the commands of uv that make the environment, each with what it does. Raises OpsctlError without uv."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
+    uv = find_program("uv", {"PATH": path})
+    if uv is None:
+        raise OpsctlError("uv is not in PATH: python -m pip install uv")
+    lock = str(folder / LOCK)
+    net = ("--offline",) if offline else ()
+    links = tuple(word for one in recipe.find_links for word in ("--find-links", one))
+    # With folders of wheels and no index, packages come from those folders alone.
+    index = ("--index-url", recipe.table.index) if recipe.table.index else ("--no-index",) if links else ()
+    common = ("--quiet", *net, *index, *links, "--python", str(folder / "venv" / "bin" / "python"))
+    pins = ("--generate-hashes", "--no-header", "--no-annotate", "--output-file", lock)
+    return [
+        ("make it", (uv, "venv", "--quiet", *net, "--python", recipe.python, str(folder / "venv"))),
+        ("choose every version", (uv, "pip", "compile", *common, *pins, *map(str, recipe.requirements))),
+        ("install", (uv, "pip", "install", *common, "--require-hashes", "-r", lock)),
+    ]
+
+
 @contextlib.contextmanager
 def _ended_with_its_command() -> Iterator[None]:
-    """Told to end, as a job is at its limit, end what was started too: an installer would go on by itself."""
+    """On SIGTERM, as at a job's limit, end what was started too: an installer would continue by itself."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -119,109 +164,85 @@ def _ended_with_its_command() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def would_do(recipe: Recipe, offline: bool, again: bool) -> list[str]:
-    """What `build` would do, a line each; changes nothing. Raises OpsctlError where the tool is not here."""
-    in_use = recipe.places.newest()
-    if in_use is not None and not again and _is_of(recipe.places, in_use, recipe):
-        return [f"nothing: {in_use} was built from the same"]
-    folder = recipe.places.built / f"DATE-{recipe.digest}"
-    commands = stages(recipe, folder, offline, os.environ)
-    return [
-        *(f"{stage.words}: {' '.join(stage.command)}" for stage in commands),
-        *([f"fetch from the hub: {', '.join(recipe.table.hub)}"] if recipe.table.hub and not offline else []),
-        *(f"compile {name}" for name in recipe.table.extensions),
-        *([f"import {', '.join(recipe.table.imports)}"] if recipe.table.imports else []),
-        f"let {recipe.places.current} name it",
-    ]
+def _activation_script(recipe: Recipe, folder: Path) -> str:
+    return render_template(
+        "environment-activate.sh.j2",
+        folder=str(folder),
+        group=recipe.group,
+        modules=recipe.table.modules,
+        architectures=recipe.table.architectures,
+        hub=str(recipe.places.hub) if recipe.table.hub else "",
+    )
 
 
-def _refuse_what_no_path_can_hold(folder: Path) -> None:
-    if os.pathsep in str(folder):
-        raise OpsctlError(f"{folder} has a colon in it, which no PATH can hold: write another [environment] folder")
-
-
-def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, say: Callable[[str], None]) -> None:
-    """Everything up to the mark that it is whole. text: its script's."""
-    places, table = recipe.places, recipe.table
+def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, report: Callable[[str], None]) -> None:
+    """Do everything up to the mark that it is complete. text: its script's."""
+    places, table, script = recipe.places, recipe.table, folder / ACTIVATE
     umask = 0o007 if recipe.group is not None else 0o077
-    environment = installers_environment(recipe, os.environ)
-    for one in (places.wheels, places.downloads, folder / "extensions"):
+
+    def step(words: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        report(words)
+        ended = _run(command, environment, umask)
+        if ended.code:
+            raise OpsctlError(f"cannot {words}: {_last_words(ended)}; the environment in use was not changed")
+
+    def sourced(words: str, *arguments: str) -> None:
+        bash = find_program("bash", os.environ) or "/bin/bash"
+        command = (bash, "--login", "-c", _SOURCED, "opsctl", str(script), "python", "-P", "-c", *arguments)
+        step(words, command, account_environment())
+
+    for one in (places.downloads, folder / "extensions"):
         make_folder(places.folder, one)
-    for stage in stages(recipe, folder, offline, os.environ):
-        say(stage.words)
-        _done(stage.words, _run(stage.command, environment, umask))
-        _keep_fetched(folder, places)
-    _close_to_others(folder)
-    script = folder / ACTIVATE
+    for words, command in stages(recipe, folder, offline):
+        step(words, command, _environment_of_uv(places))
+    # uv does not keep to the umask for all of its files.
+    step("close it to others", ("/bin/chmod", "-R", "o-rwx", str(folder)), os.environ)
     write_atomically(places.folder, script, text)
     if table.hub and not offline:
-        say(f"fetch {', '.join(table.hub)} from the hub")
         command = (sys.executable, "-P", "-c", _FETCH, " ".join(_FETCHED), *table.hub)
-        _done("fetch from the hub", _run(command, _of_the_hub(places, os.environ), umask))
+        step(f"fetch {', '.join(table.hub)} from the hub", command, _environment_of_the_hub(places, os.environ))
     for name in table.extensions:
-        say(f"compile {name}")
-        _done(f"compile {name}", _sourced(script, ("python", "-P", "-c", _COMPILE, name), umask))
+        sourced(f"compile {name}", _COMPILE, name)
     if table.imports:
-        say(f"import {', '.join(table.imports)}")
-        _done(
-            "import what has to be importable",
-            _sourced(script, ("python", "-P", "-c", f"import {', '.join(table.imports)}"), umask),
-        )
-    asked = ask_script(script, {})
+        sourced(f"import {', '.join(table.imports)}", f"import {', '.join(table.imports)}")
+    asked = ask(script, {})
     if asked.found is None:
-        raise OpsctlError(f"what is in {folder} cannot be told: {asked.problem}; nothing in use was changed")
+        raise OpsctlError(f"{folder} does not start: {asked.problem}; the environment in use was not changed")
     if Path(asked.found.executable).parent.resolve() != (folder / "venv" / "bin").resolve():
         raise OpsctlError(f"{script} starts {asked.found.executable}, not what was built; nothing in use was changed")
     frozen = msgspec.structs.replace(asked.found, took_s=0.0)
-    if table.tool == "pip":
-        write_atomically(places.folder, folder / LOCK, lock_text(frozen, places.wheels))
     write_atomically(places.folder, folder / FROZEN, json_file_text(frozen))
     write_state(places.folder, folder / BUILT, Mark(recipe=recipe.digest, environment=digest_of(frozen), at=now()))
-
-
-def _keep_fetched(folder: Path, places: Places) -> None:
-    """Whole wheels where later builds look for them, each in one step."""
-    fetched = fetched_into(folder)
-    if fetched.is_dir():
-        for wheel in fetched.iterdir():
-            wheel.replace(places.wheels / wheel.name)
-        fetched.rmdir()
-
-
-def _close_to_others(folder: Path) -> None:
-    """Installers do not all keep to the umask: uv leaves a file in it that everybody may write."""
-    for at, folders, files in os.walk(folder):
-        for path in (Path(at, name) for name in (*folders, *files)):
-            mode = path.lstat().st_mode
-            if not stat.S_ISLNK(mode) and mode & 0o007:
-                path.chmod(stat.S_IMODE(mode) & ~0o007)
-
-
-def _sourced(script: Path, command: tuple[str, ...], umask: int) -> Ended:
-    bash = find_program("bash", os.environ) or "/bin/bash"
-    return _run((bash, "--login", "-c", _SOURCED, "opsctl", str(script), *command), account_environment(), umask)
 
 
 def _run(command: tuple[str, ...], environment: Mapping[str, str], umask: int) -> Ended:
     try:
         return run_program(command, environment, STAGE_S, folder="/", umask=umask)
     except Overdue:
-        raise OpsctlError(f"{command[0]} had not ended after {STAGE_S / 3600:g} hours: it was ended") from None
+        raise OpsctlError(f"{command[0]} did not end within {STAGE_S / 3600:g} hours and was killed") from None
     except (OSError, ValueError) as error:
         raise OpsctlError(f"{command[0]} cannot be run: {error}") from None
 
 
-def _done(what: str, ended: Ended) -> None:
-    if ended.code:
-        lines = [
-            line.strip() for line in (ended.err or ended.out).decode(errors="replace").splitlines() if line.strip()
-        ]
-        words = " | ".join(lines[-_LAST_LINES:]) or f"exit code {ended.code}"
-        raise OpsctlError(f"cannot {what}: {words}; what is in use was not changed")
+def _last_words(ended: Ended) -> str:
+    text = (ended.err or ended.out).decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:]) or f"exit code {ended.code}"
 
 
-def _of_the_hub(places: Places, environment: Mapping[str, str]) -> dict[str, str]:
-    """The token stays where it is, and is not copied beside what is fetched."""
+def _environment_of_uv(places: Places) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_SETTINGS)}
+    own = {
+        "UV_NO_CONFIG": "1",
+        "UV_CACHE_DIR": str(places.downloads / "uv"),
+        "UV_PYTHON_INSTALL_DIR": str(places.downloads / "python"),
+        "UV_NO_PROGRESS": "1",
+    }
+    return {**kept, **own}
+
+
+def _environment_of_the_hub(places: Places, environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave the token where it is: it is not copied next to what is fetched."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "/")) / ".cache")
     home = environment.get("HF_HOME") or str(Path(cache) / "huggingface")
     token = environment.get("HF_TOKEN_PATH") or str(Path(home) / "token")
@@ -237,8 +258,8 @@ def _others(places: Places, folder: Path) -> int:
     return sum(one != folder and (one / BUILT).is_file() for one in places.built.iterdir())
 
 
-def _clear_what_was_cut_off(places: Places) -> None:
-    """Whoever holds the lock is the only one who builds: what has no mark nobody will finish."""
+def _remove_incomplete(places: Places) -> None:
+    """Remove builds that were killed; only the lock's holder builds, so no process will complete them."""
     for one in places.folder.iterdir():
         if one.name.startswith((f".{CURRENT}.", f".{ACTIVATE}.")):
             remove(places.folder, one)
@@ -248,9 +269,10 @@ def _clear_what_was_cut_off(places: Places) -> None:
             shutil.rmtree(one, ignore_errors=True)
 
 
-def _let_it_be_used(places: Places, folder: Path) -> None:
-    """In one step: whoever follows the link finds the old or the new one."""
-    write_atomically(places.folder, places.activate, current_script(places))
+def _put_in_use(places: Places, folder: Path) -> None:
+    """Let `current` name it in one step: a process that follows the link finds the old or the new one."""
+    current = render_template("environment-current.sh.j2", current=str(places.current))
+    write_atomically(places.folder, places.activate, current)
     beside = places.folder / f".{places.current.name}.{secrets.token_hex(4)}"
     beside.symlink_to(folder.relative_to(places.folder))
     try:
@@ -258,9 +280,3 @@ def _let_it_be_used(places: Places, folder: Path) -> None:
     except BaseException:
         remove(places.folder, beside)
         raise
-
-
-def built_at(places: Places, folder: Path) -> datetime | None:
-    """When the environment in `folder` was whole; None where it is not."""
-    mark = read_state(places.folder, folder / BUILT, Mark)
-    return None if mark is None else mark.at

@@ -1,30 +1,28 @@
-"""Locks that torch leaves in its folder of compiled extensions: everybody who comes later waits for one for ever.
+"""Locks that torch leaves in its folder of compiled extensions: every later process waits for one without end.
 
-torch makes a file `lock` when it begins to compile an extension and removes it when it is done; it says nobody's name,
-and a process that was killed leaves it. Whose it is says its owner; whether that process is still there can be seen on
-its own host only, and where nothing has changed beside it for an hour nobody compiles there.
+torch makes a file `lock` when it begins to compile an extension and removes it at the end. A process that is killed
+leaves it. It counts as dead if no process of this host has it open and nothing beside it has changed for an hour.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.account import account_name
+from opsctl.core.errors import file_problem
 
-#: torch's name for it.
-LOCK = "lock"
-#: Compiling one extension takes minutes, and writes as it goes.
+LOCK = "lock"  # torch's name for it
 DEAD_AFTER_S = 3600.0
 _DEEPEST = 4
 
 
 @dataclass(frozen=True)
 class ExtensionLock:
-    """One of them."""
+    """One lock."""
 
     path: Path
     owner: str
@@ -34,27 +32,37 @@ class ExtensionLock:
 
     @property
     def is_dead(self) -> bool:
-        """Whether nobody compiles there any more, as far as that can be told."""
+        """Whether no process compiles there any more, as far as this host can see."""
         return not self.is_held_here and self.age_s > DEAD_AFTER_S
 
 
 def find_locks(folder: Path, now_s: float | None = None) -> list[ExtensionLock]:
-    """Every lock under torch's folder of extensions, by name. now_s: since the epoch; default: now."""
+    """Return every lock under torch's folder of extensions, by name. now_s: since the epoch; default: now."""
     now_s = time.time() if now_s is None else now_s
     held = set(_open_files()) if folder.is_dir() else set()
     found = []
     for path in sorted(_locks(folder)):
         try:
-            about = path.stat()
-            newest = max(
-                [about.st_mtime, *(entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(path.parent))]
-            )
+            status = path.stat()
+            beside = [one.stat(follow_symlinks=False).st_mtime for one in os.scandir(path.parent)]
         except OSError:
-            continue  # it is done
-        key = (about.st_dev, about.st_ino)
-        own = about.st_uid == os.geteuid()
-        found.append(ExtensionLock(path, account_name(about.st_uid), own, now_s - newest, key in held))
+            continue  # it was removed meanwhile
+        is_held, is_own = (status.st_dev, status.st_ino) in held, status.st_uid == os.geteuid()
+        found.append(ExtensionLock(path, account_name(status.st_uid), is_own, now_s - max(beside), is_held))
     return found
+
+
+def remove_dead(locks: Sequence[ExtensionLock]) -> list[str]:
+    """Remove the caller's dead locks. Returns a line for each; one that cannot be removed is reported in its line."""
+    lines = []
+    for lock in locks:
+        if lock.is_dead and lock.is_own:
+            try:
+                lock.path.unlink()
+                lines.append(f"removed {lock.path}")
+            except OSError as error:
+                lines.append(f"could not remove {file_problem(error, lock.path)}")
+    return lines
 
 
 def _locks(folder: Path) -> Iterator[Path]:
@@ -66,7 +74,7 @@ def _locks(folder: Path) -> Iterator[Path]:
 
 
 def _open_files() -> Iterator[tuple[int, int]]:
-    """(device, inode) of every file named `lock` that a process has open that we may look into."""
+    """Yield (device, inode) of every file named `lock` that a process has open, where the caller may see it."""
     for process in Path("/proc").glob("[0-9]*/fd"):
         try:
             for entry in os.scandir(process):

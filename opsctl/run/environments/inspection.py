@@ -1,73 +1,109 @@
-"""Looking at the environment that a run's next step starts with, on this host."""
+"""Check the environment that a run's next step starts with, on this host, and print what is in it as a lock file."""
 
 from __future__ import annotations
 
 import os
 import platform
-import sys
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
 
-import msgspec
+from msgspec import Meta, Struct
 
-from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.run.environments import checking, recipe
-from opsctl.run.environments.checking import CheckedEnvironment, Discrepancy, Pins
+from opsctl.core.errors import OpsctlError
+from opsctl.run.environments import recipe
 from opsctl.run.environments.extension_locks import ExtensionLock, find_locks
-from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask_python, ask_script, import_problem
-from trainer.formats.attempt.environment import Environment
+from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, import_problem
+from trainer.formats.attempt.environment import PLACES, Environment, Package, differences
 from trainer.formats.tolerant import decode
 
-#: Another on every node by right.
+#: Different on every node.
 _OF_THE_HOST = frozenset({"driver", "variables"})
-_AT_ONCE = 4
+_IMPORTS_AT_ONCE = 4
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
+#: Changed files of one package that are named.
+_MOST_FILES = 3
+_HEAD = "# What was installed when this was written; comments name what an installer cannot restore."
+Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
+#: These may follow from another environment being in use than the one that was built.
+_FOLLOWS = ("differs", "missing", "more", "cannot be imported")
+
+
+class Discrepancy(Struct, frozen=True, kw_only=True):
+    """One thing that is not as it should be."""
+
+    kind: Annotated[Kind, Meta(description="What is wrong with it.")]
+    text: Annotated[str, Meta(description="The same in a line.")]
+    todo: Annotated[str, Meta(description="What to type or to do; empty where that follows from it.")] = ""
+
+
+class CheckedEnvironment(Struct, frozen=True, kw_only=True):
+    """What `env check` found on one host."""
+
+    host: Annotated[str, Meta(description="Where it was looked at.")]
+    python: Annotated[str, Meta(description="Path of the environment's interpreter; empty where it did not answer.")]
+    held_against: Annotated[
+        str, Meta(description="Path of what it should be; empty where there is nothing to hold it to.")
+    ]
+    problems: Annotated[list[Discrepancy], Meta(description="What is not as it should be.")]
+
+
+class FrozenFile(Struct, frozen=True):
+    """What `env freeze --json` prints."""
+
+    environment: Environment
 
 
 @dataclass(frozen=True)
-class Looked:
-    """Which environment is looked at."""
+class Pins:
+    """Package -> version, as a requirements file pins them. is_whole: it is a lock, so there may be no others."""
+
+    versions: dict[str, str]
+    is_whole: bool = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """The environment to check."""
 
     script: Path | None = None  # None: this Python
     variables: dict[str, str] = field(default_factory=dict)
-    why_not_started: str = ""  # who else decides what that would run (`starting`)
+    why_not_started: str = ""  # who else decides what starting it would run
     reads_files: bool = False  # whether files of packages are compared with what was installed
 
     def ask(self) -> Asked:
-        """What its Python tells."""
+        """Return what its Python sees."""
         if self.why_not_started:
             return Asked(problem=f"it was not started, {self.why_not_started}")
         how = (READ_FILES_S, "--read-files") if self.reads_files else (TIMEOUT_S,)
-        if self.script is None:
-            return ask_python(sys.executable, self.variables, *how)
-        return ask_script(self.script, self.variables, *how)
+        return ask(self.script, self.variables, *how)
 
 
 def check(
-    looked: Looked, against: Path | None, imports: Sequence[str], places: recipe.Places | None = None
+    target: Target, against: Path | None, imports: Sequence[str], places: recipe.Places | None = None
 ) -> CheckedEnvironment:
-    """Hold it against `against`: what `env freeze --json` wrote, or a requirements or lock file.
+    """Check it against what `env freeze --json` wrote, or a requirements or lock file.
 
-    places: where the environment should be that the next step starts with. That it is another comes first, where it
-    is not as it should be. Raises OpsctlError where `against` cannot be read.
+    places: where the environment of the next step should be. If it is another, that comes first among the problems.
+    Raises OpsctlError if `against` cannot be read.
     """
-    expected = None if against is None else _expected(against)  # a FILE that is none is refused before the long look
-    asked = looked.ask()
+    expected = None if against is None else _expected(against)  # refuse a wrong FILE before the long check
+    asked = target.ask()
     environment = asked.found
-    found: list[Discrepancy] = []
     if environment is None:
-        todo = "opsctl env check --trust" if looked.why_not_started else ""
-        found.append(
-            Discrepancy(kind="cannot be seen", text=f"the environment does not start: {asked.problem}", todo=todo)
-        )
+        todo = "opsctl env check --trust" if target.why_not_started else ""
+        text = f"the environment does not start: {asked.problem}"
+        found = [Discrepancy(kind="cannot be seen", text=text, todo=todo)]
     else:
-        found += _differences(environment, expected)
+        found = [*_differences(environment, expected), *_edited(environment, expected)]
         found += [Discrepancy(kind="cannot be seen", text=one) for one in environment.problems]
-        found += _not_importable(looked, imports)
+        found += _not_importable(target, imports)
         if found and places is not None:
-            found = [*_not_in_use(looked, environment, places), *found]
-        found += checking.stale_locks(locks_of(environment))
+            found = [*_not_in_use(target, environment, places), *found]
+        found += stale_locks(locks_of(environment))
     return CheckedEnvironment(
         host=platform.node(),
         python="" if environment is None else environment.executable,
@@ -77,46 +113,71 @@ def check(
 
 
 def locks_of(environment: Environment) -> list[ExtensionLock]:
-    """The locks in its folder of compiled extensions."""
+    """Return the locks in its folder of compiled extensions."""
     named = environment.variables.get("TORCH_EXTENSIONS_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return find_locks(Path(named) if named else Path(cache) / "torch_extensions")
 
 
-def remove_dead(locks: Sequence[ExtensionLock]) -> list[str]:
-    """Remove the caller's locks that nobody compiles behind; a line for each. Raises nothing: what stays is said."""
-    said = []
-    for lock in locks:
-        if lock.is_dead and lock.is_own:
-            try:
-                lock.path.unlink()
-                said.append(f"removed {lock.path}")
-            except OSError as error:
-                said.append(f"could not remove {file_problem(error, lock.path)}")
-    return said
-
-
 def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Path | None:
-    """What there is to hold an environment against: as it was built, else the only requirements file."""
+    """Return the file to check an environment against: as it was built, else the only requirements file."""
     newest = places.newest()
     if newest is not None:
         return newest / recipe.FROZEN
     return requirements[0] if len(requirements) == 1 else None
 
 
-def _not_in_use(looked: Looked, environment: Environment, places: recipe.Places) -> list[Discrepancy]:
-    """That the next step starts with another environment than the one that was built, and what to write or type."""
-    built = places.newest()
-    if built is not None and Path(environment.executable).parent.resolve().is_relative_to(built.resolve()):
-        return []
-    write = f'under [run] write environment = "{places.activate}"'
-    if looked.script is None:
-        text = "the run file names no [run] environment: the next step starts with the Python that runs opsctl"
-    elif built is None:
-        return []  # one that somebody else made is held to the requirements
-    else:
-        text = f"{looked.script} starts {environment.executable}, not what was built in {built}"
-    return [Discrepancy(kind="not in use", text=text, todo=write if built else f"opsctl env build; {write}")]
+def without_what_follows(problems: Sequence[Discrepancy]) -> list[Discrepancy]:
+    """Leave out the problems that may follow from the first one, that another environment is in use."""
+    if not problems or problems[0].kind != "not in use":
+        return list(problems)
+    return [one for one in problems if one.kind not in _FOLLOWS]
+
+
+def stale_locks(locks: Sequence[ExtensionLock]) -> list[Discrepancy]:
+    """Return the locks for which the next compilation would wait."""
+    found = []
+    for lock in locks:
+        age = f"{lock.age_s / 3600:.1f} hours" if lock.age_s >= 3600 else f"{max(lock.age_s, 0) / 60:.0f} minutes"
+        state = "a process here compiles" if lock.is_held_here else f"nothing has changed beside it for {age}"
+        todo = "opsctl env check --remove-stale-locks" if lock.is_own else f"ask {lock.owner} to remove it"
+        if not lock.is_dead:
+            todo = "wait until it is compiled, or an hour, and check again"
+        text = f"{lock.path} of {lock.owner}: every process that uses that extension waits for it; {state}"
+        found.append(Discrepancy(kind="stale lock", text=text, todo=todo))
+    return found
+
+
+def lock_text(environment: Environment) -> str:
+    """Return a requirements file with every package pinned: the same text for the same environment."""
+    lines = [_HEAD, *(f"# {line}" for line in _not_installable(environment))]
+    lines += [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
+    return "\n".join(lines) + "\n"
+
+
+def pinned(name: str, package: Package, environment: Environment) -> str:
+    """Return the line that installs a package again."""
+    if name in environment.commits:
+        return f"# {name} {package.version} is used as it is in {environment.commits[name].folder}"
+    if package.commit:
+        return f"{name} @ git+{package.url.removeprefix('git+')}@{package.commit}"
+    return f"{name}=={package.version}"
+
+
+def _not_installable(environment: Environment) -> Iterator[str]:
+    yield environment.python
+    for name, value in (("C library", environment.glibc), ("CUDA", environment.cuda), ("driver", environment.driver)):
+        if value:
+            yield f"{name} {value}"
+    yield from (f"torch's {key} {value}" for key, value in sorted(environment.torch.items()))
+    for name, commit in sorted(environment.commits.items()):
+        yield f"{name} at commit {commit.commit}" + (f", with changes {commit.difference}" * bool(commit.difference))
+    for name, files in (environment.edited or {}).items():
+        yield from _edited_words(environment, name, files)
+    yield from (f"module {one}" for one in environment.modules)
+    yield from (f"conda {one}" for one in environment.conda)
+    yield from (f"{name}={value}" for name, value in sorted(environment.variables.items()) if name not in PLACES)
+    yield from (f"kernel {path} sha256:{digest}" for path, digest in sorted(environment.kernels.items()))
 
 
 def _expected(against: Path) -> Environment | Pins:
@@ -127,33 +188,79 @@ def _expected(against: Path) -> Environment | Pins:
         raise OpsctlError(f"cannot read {against}: {getattr(error, 'strerror', None) or 'no text'}") from None
     if text.lstrip().startswith("{"):
         frozen = decode(text, FrozenFile)
-        said = decode(text, Environment) if frozen is None else frozen.environment
-        if said is None or not said.python:
+        found = decode(text, Environment) if frozen is None else frozen.environment
+        if found is None or not found.python:
             raise OpsctlError(f"{against} is not what opsctl env freeze --json writes")
-        return said
-    return checking.pins_in(text, is_whole=against.name == recipe.LOCK)
+        return found
+    pins = (_PIN.match(line.strip()) for line in text.splitlines())
+    versions = {re.sub(r"[-_.]+", "-", one[1]).lower(): one[2] for one in pins if one}
+    return Pins(versions, is_whole=against.name == recipe.LOCK)
 
 
 def _differences(environment: Environment, expected: Environment | Pins | None) -> list[Discrepancy]:
+    """Return the packages, and with an Environment all else, that differ, are missing, or are more than expected."""
     if isinstance(expected, Environment):
-        installed = checking.against_installed(environment, expected.edited or {})
-        return [*checking.against_frozen(environment, expected, _OF_THE_HOST), *installed]
-    pinned = [] if expected is None else checking.against_pins(environment, expected)
-    return [*pinned, *checking.against_installed(environment, {})]
+        kinds: tuple[tuple[str, Kind], ...] = ((" is gone", "missing"), (" is new", "more"))
+        return [
+            Discrepancy(kind=next((kind for end, kind in kinds if text.endswith(end)), "differs"), text=text)
+            for text in differences(expected, environment, _OF_THE_HOST)
+        ]
+    if expected is None:
+        return []
+    found = []
+    for name, version in sorted(expected.versions.items()):
+        package = environment.packages.get(name)
+        if package is None:
+            found.append(Discrepancy(kind="missing", text=f"{name} {version} is not installed"))
+        elif package.version != version:
+            found.append(Discrepancy(kind="differs", text=f"{name} is {package.version}, not {version}"))
+    more = {*environment.packages} - {*expected.versions} - {*environment.commits} if expected.is_whole else set()
+    return found + [
+        Discrepancy(kind="more", text=f"{name} {environment.packages[name].version} is not in the lock")
+        for name in sorted(more)
+    ]
 
 
-class FrozenFile(msgspec.Struct, frozen=True):
-    """What `env freeze --json` prints."""
+def _edited(environment: Environment, expected: Environment | Pins | None) -> list[Discrepancy]:
+    """Return files that were changed after their package was installed, apart from changes that were frozen."""
+    known = (expected.edited or {}) if isinstance(expected, Environment) else {}
+    found = []
+    for name, files in (environment.edited or {}).items():
+        new = {path: digest for path, digest in files.items() if known.get(name, {}).get(path) != digest}
+        todo = f"install {name} again, or freeze what it is now"
+        found += [Discrepancy(kind="differs", text=text, todo=todo) for text in _edited_words(environment, name, new)]
+    return found
 
-    environment: Environment
+
+def _edited_words(environment: Environment, name: str, files: Mapping[str, str]) -> Iterator[str]:
+    package = f"{name} {environment.packages[name].version}"
+    for path, digest in sorted(files.items())[:_MOST_FILES]:
+        yield f"{package}: {path} {'was changed after it was installed' if digest else 'is gone'}"
+    if (more := len(files) - _MOST_FILES) > 0:
+        yield f"{package}: {more} more files were changed or are gone"
 
 
-def _not_importable(looked: Looked, imports: Sequence[str]) -> list[Discrepancy]:
-    """Each in a process of its own: one that crashes or hangs hides no other."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        words = pool.map(lambda name: import_problem(looked.script, looked.variables, name), imports)
+def _not_in_use(target: Target, environment: Environment, places: recipe.Places) -> list[Discrepancy]:
+    """Return that the next step starts with another environment than the one that was built, and how to change it."""
+    built = places.newest()
+    if built is not None and Path(environment.executable).parent.resolve().is_relative_to(built.resolve()):
+        return []
+    write = f'under [run] write environment = "{places.activate}"'
+    if target.script is None:
+        text = "the run file names no [run] environment: the next step starts with the Python that runs opsctl"
+    elif built is None:
+        return []  # another environment is checked against the requirements
+    else:
+        text = f"{target.script} starts {environment.executable}, not what was built in {built}"
+    return [Discrepancy(kind="not in use", text=text, todo=write if built else f"opsctl env build; {write}")]
+
+
+def _not_importable(target: Target, imports: Sequence[str]) -> list[Discrepancy]:
+    """Import each in a process of its own: one that crashes or hangs hides no other."""
+    with ThreadPoolExecutor(_IMPORTS_AT_ONCE) as pool:
+        problems = pool.map(lambda name: import_problem(target.script, target.variables, name), imports)
         return [
             Discrepancy(kind="cannot be imported", text=f"{name}: {why}")
-            for name, why in zip(imports, words, strict=True)
+            for name, why in zip(imports, problems, strict=True)
             if why
         ]

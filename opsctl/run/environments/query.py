@@ -1,27 +1,31 @@
-"""What is in an environment, told by its own Python: sourced as a node would, in a process with a time-out."""
+"""Ask an environment's own Python for its contents, as a node would start it, within a time-out."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.core.errors import file_problem
+from opsctl.core.files.trusted import who_else_can_write
 from opsctl.core.process import Ended, Overdue, find_program, run_program
+from opsctl.run.config.schema import RunFile
 from trainer.formats.attempt import environment_facts
 from trainer.formats.attempt.environment import Environment
 from trainer.formats.tolerant import decode
 
-#: For an environment script with its modules, and for Python to look at some hundred packages on a slow file system.
+#: For an environment script with its modules, and for some hundred packages on a slow file system.
 TIMEOUT_S = 30.0
 #: Every file of every package is read: some gigabytes from a cold network file system.
 READ_FILES_S = 1800.0
-#: torch is read from a cold file system; what needs longer hangs.
+#: torch is read from a cold file system; an import that needs longer hangs.
 IMPORT_S = 180.0
-#: A batch job begins with its owner's login environment and nothing of the shell that submitted it (--export=NONE).
+#: A batch job has its owner's login environment and nothing of the shell that submitted it (--export=NONE).
 _OF_THE_ACCOUNT = ("HOME", "USER", "LOGNAME", "PATH", "SHELL", "LANG", "TMPDIR")
-#: What stands before the facts: a script, or a module, may print whatever it likes.
+#: Printed before the facts: a script, or a module, may print anything.
 _MARK = "opsctl-environment:"
 _LONGEST_CLAUSE = 200
 _SOURCE = """
@@ -36,95 +40,105 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Asked:
-    """What an environment's Python said, or why that is not to be had."""
+    """The answer of an environment's Python, or why there is none."""
 
     found: Environment | None = None
     problem: str = ""
 
 
-def ask_script(script: Path, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
-    """Return what the `python` of an environment script sees, with the run's variables, as a job would start it.
+def ask(script: Path | None, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
+    """Return what the `python` of an environment script sees with the run's variables. script None: this Python.
 
     options: of `trainer.formats.attempt.environment_facts`.
     """
-    command = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
-    return _asked("bash", [*command, "-P", environment_facts.__file__, *options], account_environment(), timeout_s)
+    ended = _run_python(script, variables, ["-P", environment_facts.__file__, *options], timeout_s)
+    if isinstance(ended, str):
+        return Asked(problem=ended)
+    found = decode(_after_mark(ended), Environment) if ended.code == 0 else None
+    return Asked(found, "" if found is not None else _last_line(ended))
 
 
-def ask_python(python: str, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
-    """Return what this interpreter sees in the present environment, with some variables on top.
-
-    options: of `trainer.formats.attempt.environment_facts`.
-    """
-    command = ["-c", 'printf %s "$1"; shift; exec "$@"', "opsctl", _MARK, python, "-P", environment_facts.__file__]
-    return _asked("bash", [*command, *options], {**os.environ, **variables}, timeout_s)
+def start_problem(script: Path | None, variables: Mapping[str, str], *words: str, timeout_s: float = TIMEOUT_S) -> str:
+    """Return why `python WORDS` fails in an environment, in its own last words; empty if it does not."""
+    ended = _run_python(script, variables, words, timeout_s)
+    return ended if isinstance(ended, str) else _last_line(ended) if ended.code else ""
 
 
-def source_script(script: Path, timeout_s: float = TIMEOUT_S) -> str:
-    """Why an environment script cannot be sourced, or has no `python`; empty where all is well."""
-    command = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "python", "-c", "pass"]
-    said = _run("bash", command, account_environment(), timeout_s)
-    return said if isinstance(said, str) else ("" if said.code == 0 else _last_line(said))
-
-
-def import_problem(script: Path | None, variables: Mapping[str, str], module: str, timeout_s: float = IMPORT_S) -> str:
-    """Why a module cannot be imported in an environment, in Python's own last words; empty where it can."""
-    words = ["-P", "-c", "import importlib, sys; importlib.import_module(sys.argv[1])", module]
-    said = _run_python(script, variables, words, timeout_s)
-    return said if isinstance(said, str) else ("" if said.code == 0 else _last_line(said))
+def import_problem(script: Path | None, variables: Mapping[str, str], module: str) -> str:
+    """Return why a module cannot be imported in an environment; empty if it can."""
+    code = "import importlib, sys; importlib.import_module(sys.argv[1])"
+    return start_problem(script, variables, "-P", "-c", code, module, timeout_s=IMPORT_S)
 
 
 def printed_by_module(
     script: Path | None, variables: Mapping[str, str], words: Sequence[str], timeout_s: float = TIMEOUT_S
 ) -> str | None:
-    """What `python -m WORDS` prints in an environment, whatever its exit code; None where it cannot be run."""
-    said = _run_python(script, variables, ["-P", "-m", *words], timeout_s)
-    if isinstance(said, str):
-        return None
-    return said.out.rpartition(_MARK.encode())[2].decode(errors="replace")
+    """Return what `python -m WORDS` prints in an environment, whatever its exit code; None if it cannot be run."""
+    ended = _run_python(script, variables, ["-P", "-m", *words], timeout_s)
+    return None if isinstance(ended, str) else _after_mark(ended).decode(errors="replace")
 
 
 def account_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of `environment` what is the account's, not this shell's."""
+    """Return the variables that belong to the account, not to this shell."""
     return {name: environment[name] for name in _OF_THE_ACCOUNT if name in environment}
 
 
-def _assignments(variables: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in variables.items()]
+def why_not_started(file: RunFile, run_file: Path, output: Path, is_for_own_job: bool = False) -> str:
+    """Return who else decides what starting the run's environment would run, in a clause; empty if nobody does.
+
+    file: expanded. The script, and the variables of `[env]`, which load code too, would run as the caller, so they
+    have to be root's and the caller's alone. If the caller's jobs run what the run's group decides, as those of the
+    output folder's owner do and one that is about to be submitted (is_for_own_job), they may be the group's too.
+    """
+    script = None if file.run.environment is None else Path(file.run.environment)
+    paths = [path for path in (script, run_file if file.env else None) if path is not None]
+
+    def who_else(group: int | None) -> str:
+        return next(filter(None, (who_else_can_write(path, group) for path in paths if path.exists())), "")
+
+    try:
+        why = who_else(None)
+        group = _group_of_the_jobs(file, output, is_for_own_job) if why else None
+        return why if group is None else who_else(group)
+    except OSError as error:
+        return file_problem(error)
+
+
+def _group_of_the_jobs(file: RunFile, output: Path, is_for_own_job: bool) -> int | None:
+    """Return the group whose members decide what the caller's jobs of this run do: the output folder's."""
+    if file.run.publish != "group":
+        return None
+    try:
+        found = output.stat()
+    except FileNotFoundError:
+        return None  # nobody shares it yet
+    is_shared = bool(found.st_mode & stat.S_IWGRP)
+    return found.st_gid if is_shared and (is_for_own_job or found.st_uid == os.geteuid()) else None
 
 
 def _run_python(
     script: Path | None, variables: Mapping[str, str], words: Sequence[str], timeout_s: float
 ) -> Ended | str:
-    """The script's `python`, or this very one; after _MARK where there is a script."""
-    if script is None:
-        return _run(sys.executable, [*words], {**os.environ, **variables}, timeout_s)
-    sourced = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
-    return _run("bash", [*sourced, *words], account_environment(), timeout_s)
-
-
-def _asked(program: str, words: list[str], environment: Mapping[str, str], timeout_s: float) -> Asked:
-    said = _run(program, words, environment, timeout_s)
-    if isinstance(said, str):
-        return Asked(problem=said)
-    found = decode(said.out.rpartition(_MARK.encode())[2], Environment) if said.code == 0 else None
-    return Asked(found, "" if found is not None else _last_line(said))
-
-
-def _run(program: str, words: list[str], environment: Mapping[str, str], timeout_s: float) -> Ended | str:
-    """How it ended, or why it did not."""
-    path = find_program(program, environment)
-    if path is None:
-        return f"there is no {program}"
+    """Run the script's `python`, or this one. Returns why it did not end by itself as a text."""
+    command, environment = [sys.executable, *words], {**os.environ, **variables}
+    if script is not None:
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        bash = find_program("bash", os.environ) or "/bin/bash"
+        command = [bash, "--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *assignments, "python", *words]
+        environment = account_environment()
     try:
-        return run_program([path, *words], environment, timeout_s)
+        return run_program(command, environment, timeout_s)
     except Overdue:
         return f"no answer within {timeout_s:g} s"
     except (OSError, ValueError) as error:
-        return f"{program} cannot be run: {error}"
+        return f"{command[0]} cannot be run: {error}"
 
 
-def _last_line(said: Ended) -> str:
-    lines = [line.strip() for line in said.err.decode(errors="replace").splitlines() if line.strip()]
-    words = lines[-1][:_LONGEST_CLAUSE] if lines else f"exit code {said.code} without a word"
-    return words if said.code else f"its Python told nothing that can be read: {words}"
+def _after_mark(ended: Ended) -> bytes:
+    return ended.out.rpartition(_MARK.encode())[2]
+
+
+def _last_line(ended: Ended) -> str:
+    lines = [line.strip() for line in ended.err.decode(errors="replace").splitlines() if line.strip()]
+    words = lines[-1][:_LONGEST_CLAUSE] if lines else f"exit code {ended.code} without a message"
+    return words if ended.code else f"its Python printed nothing that can be read: {words}"

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,55 +16,26 @@ from opsctl.run.config.expansion import absolute, expand_text
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.schema import EnvironmentTable
 
-#: The one that is in use, a link into `built`; and the script that the run file names, which goes by it.
+#: The one in use, a link into `built`; and the script that follows it, which the run file names.
 CURRENT, ACTIVATE = "current", "activate.sh"
-#: In one that is built: what is in it, its packages to be installed again, that it is whole.
+#: In a built environment: its contents, its packages to install again, the mark that it is complete.
 FROZEN, LOCK, BUILT = "environment.json", "requirements.lock", "built.json"
 
 
-@dataclass(frozen=True)
 class Places:
-    """An environment folder, and what is where in it."""
+    """An environment folder, and what is stored where in it."""
 
-    folder: Path
-
-    @property
-    def built(self) -> Path:
-        """A folder for each environment, whole ones and one under way."""
-        return self.folder / "built"
-
-    @property
-    def current(self) -> Path:
-        """A link to the one that the next step starts with."""
-        return self.folder / CURRENT
-
-    @property
-    def activate(self) -> Path:
-        """What `[run] environment` names."""
-        return self.folder / ACTIVATE
-
-    @property
-    def wheels(self) -> Path:
-        """What pip has fetched or built: enough to install all of it again without a network."""
-        return self.folder / "wheels"
-
-    @property
-    def downloads(self) -> Path:
-        """The installers' own caches."""
-        return self.folder / "downloads"
-
-    @property
-    def hub(self) -> Path:
-        """HF_HOME of the environments, where what training reads from the hub is fetched into."""
-        return self.folder / "hub"
-
-    @property
-    def lock(self) -> Path:
-        """Held while one is built: one at a time."""
-        return self.folder / "lock"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.built = folder / "built"  # a folder for each environment
+        self.current = folder / CURRENT  # the link
+        self.activate = folder / ACTIVATE  # what `[run] environment` names
+        self.downloads = folder / "downloads"  # uv's own cache
+        self.hub = folder / "hub"  # HF_HOME of the environments
+        self.lock = folder / "lock"  # held while one is built
 
     def newest(self) -> Path | None:
-        """The environment that is in use; None before the first."""
+        """Return the environment in use; None before the first."""
         target = self.current.resolve()
         return target if (target / BUILT).is_file() else None
 
@@ -80,42 +50,33 @@ class Recipe:
     find_links: tuple[str, ...]
     group: str | None
     places: Places
-    digest: str  # of all that decides what comes out, the requirement files' text included
+    digest: str  # of all that decides the result, the text of the requirement files included
 
 
 def recipe_of(loaded: LoadedRun) -> Recipe:
-    """Raises RunFileError where the run file has no `[environment]`, or a requirement file cannot be read."""
+    """Return what to build. Raises RunFileError without `[environment]`, or if a requirement file cannot be read."""
     table = loaded.file.environment
-    if table is None:
+    if table is None or not table.requirements:
         raise RunFileError(
-            f"{loaded.path}: there is no [environment] to build by: name at least requirements = ["
-            '"requirements.txt"] in it'
-        )
-    if not table.requirements:
-        raise RunFileError(
-            f"{loaded.path}: [environment] requirements is missing: the files that say what goes into it"
+            f"{loaded.path}: [environment] requirements is missing: name the files that list the packages, as "
+            'requirements = ["requirements.txt"]'
         )
     expanded = _expanded(loaded, table)
-    here = [absolute(one, loaded.folder, loaded.environment) for one in expanded.requirements]
-    links = [
-        one if "://" in one else str(absolute(one, loaded.folder, loaded.environment)) for one in expanded.find_links
-    ]
+
+    def place(path: str) -> Path:
+        return absolute(path, loaded.folder, loaded.environment)
+
+    requirements = tuple(place(one) for one in expanded.requirements)
+    links = tuple(one if "://" in one else str(place(one)) for one in expanded.find_links)
     python = expanded.python or sys.executable
     if os.sep in python:
-        python = str(absolute(python, loaded.folder, loaded.environment))
-    return Recipe(
-        table=expanded,
-        python=python,
-        requirements=tuple(here),
-        find_links=tuple(links),
-        group=loaded.file.run.group,
-        places=Places(absolute(expanded.folder, loaded.folder, loaded.environment)),
-        digest=_digest(expanded, python, links, [_text(loaded.path, one) for one in here]),
-    )
+        python = str(place(python))
+    digest = _digest(expanded, python, links, [_text(loaded.path, one) for one in requirements])
+    return Recipe(expanded, python, requirements, links, loaded.file.run.group, Places(place(expanded.folder)), digest)
 
 
 def _expanded(loaded: LoadedRun, table: EnvironmentTable) -> EnvironmentTable:
-    """`table` with every `${VAR}` replaced."""
+    """Replace every `${VAR}`."""
     variables = loaded.variables()
 
     def expand(key: str, value: object) -> object:
@@ -134,21 +95,13 @@ def _text(run_file: Path, path: Path) -> bytes:
         raise RunFileError(f"{run_file}: [environment] requirements: {path}: {error.strerror}") from None
 
 
-def _digest(table: EnvironmentTable, python: str, links: list[str], texts: list[bytes]) -> str:
-    said = {**msgspec.structs.asdict(table), "python": python, "find_links": [*links, *map(_wheels_in, links)]}
+def _digest(table: EnvironmentTable, python: str, links: tuple[str, ...], texts: list[bytes]) -> str:
+    """Other wheels in a folder of `find_links` may make another environment, so their names count."""
+    wheels = [sorted(path.name for path in Path(one).iterdir()) if Path(one).is_dir() else [] for one in links]
+    values = {**msgspec.structs.asdict(table), "python": python, "find_links": [*links, *wheels]}
     for key in ("folder", "requirements"):
-        del said[key]
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        del values[key]
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
     for text in texts:
         digest.update(b"\0" + text)
     return digest.hexdigest()[:10]
-
-
-def _wheels_in(folder: str) -> list[str]:
-    """What lies in a folder of wheels: another one there may make another environment."""
-    return sorted(_names(Path(folder)))
-
-
-def _names(folder: Path) -> Iterator[str]:
-    if folder.is_dir():
-        yield from (path.name for path in folder.iterdir())

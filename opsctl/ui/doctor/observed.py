@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.core.dirwalk.file_system import Filled
 from opsctl.monitoring.snapshot import CronSeen
 from opsctl.run.config.schema import RunFile
-from opsctl.run.environments.checking import Discrepancy
+from opsctl.run.environments.inspection import Discrepancy
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,14 @@ def kill_once():
 """
 
 
-def write_built_run(folder: Path, tool: str = "uv", more: str = "") -> LoadedRun:
+def write_built_run(folder: Path, more: str = "") -> LoadedRun:
     """A run whose environment is `tiny`, which needs `dep`, both wheels beside it."""
     path = write_run(folder)
     make_wheel(folder / "links", "tiny", "1.0", needs=("dep>=1",), text=COMPILES)
     make_wheel(folder / "links", "dep", "1.5")
     (folder / "requirements.txt").write_text("tiny\n")
     text = path.read_text().replace("[run]\n", '[run]\nenvironment = "environment/activate.sh"\n')
-    table = f'[environment]\ntool = "{tool}"\nrequirements = ["requirements.txt"]\nfind_links = ["links"]\n{more}\n'
+    table = f'[environment]\nrequirements = ["requirements.txt"]\nfind_links = ["links"]\n{more}\n'
     path.write_text(f"{text}\n{table}")
     return load_run_file(path)
 

@@ -1,12 +1,10 @@
-"""Environments really built, by uv and by pip, from wheels of the test's own."""
+"""Environments really built, by uv, from wheels of the test's own."""
 
 from __future__ import annotations
 
 import fcntl
 import grp
 import os
-import resource
-import shutil
 import stat
 import subprocess
 import sys
@@ -16,8 +14,8 @@ import pytest
 
 from opsctl.core.errors import OpsctlError, RunFileError
 from opsctl.run.config.load import load_run_file
-from opsctl.run.environments.building import would_do
-from opsctl.run.environments.query import ask_script
+from opsctl.run.environments.building import planned
+from opsctl.run.environments.query import ask
 from opsctl.run.environments.recipe import BUILT, LOCK, recipe_of
 from tests.hub_server import hub_server
 from tests.tiny_run import write_run
@@ -34,15 +32,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_uv(monkeypatch)
 
 
-@pytest.mark.parametrize("tool", ["uv", "pip"])
 def test_one_is_built_locked_by_hashes_and_named_and_can_be_built_again_without_a_network(
-    tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A person's own settings of the installers change nothing.
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    loaded = write_built_run(tmp_path, tool, 'imports = ["tiny"]')
+    loaded = write_built_run(tmp_path, 'imports = ["tiny"]')
     first = built(loaded)
     places = recipe_of(loaded).places
     assert first.is_new and places.newest() == first.folder
@@ -53,9 +50,6 @@ def test_one_is_built_locked_by_hashes_and_named_and_can_be_built_again_without_
     same = built(loaded)
     assert (same.folder, same.is_new) == (first.folder, False)
 
-    if tool == "pip":  # uv's cache holds what came over a network; wheels of a folder it takes from there
-        shutil.rmtree(tmp_path / "links")
-        (tmp_path / "links").mkdir()
     again = built(loaded, offline=True, again=True)
     assert again.is_new and again.others == 1 and again.folder != first.folder
     assert seen_by(places.activate, WHAT) == "1.0 1.5"
@@ -73,23 +67,22 @@ def test_who_trains_keeps_the_environment_it_started_with(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("tool", "more", "requirements", "told"),
+    ("more", "requirements", "told"),
     [
-        ("uv", 'imports = ["no_such_module"]', "tiny\n", "No module named 'no_such_module'"),
+        ('imports = ["no_such_module"]', "tiny\n", "No module named 'no_such_module'"),
         pytest.param(
-            *("uv", 'extensions = ["tiny:no_such_function"]', "tiny\n", "no attribute 'no_such_function'"),
+            *('extensions = ["tiny:no_such_function"]', "tiny\n", "no attribute 'no_such_function'"),
             marks=pytest.mark.nightly,
         ),
-        ("uv", "", "tiny==9.9\n", "9.9"),
-        pytest.param("pip", "", "not_there_at_all\n", "not", marks=pytest.mark.nightly),
+        ("", "tiny==9.9\n", "9.9"),
     ],
 )
 def test_one_that_fails_says_why_in_a_line_and_what_is_in_use_stays(
-    tmp_path: Path, tool: str, more: str, requirements: str, told: str
+    tmp_path: Path, more: str, requirements: str, told: str
 ) -> None:
     loaded = write_built_run(tmp_path)
     first = built(loaded)
-    loaded = write_built_run(tmp_path, tool, more)
+    loaded = write_built_run(tmp_path, more)
     (tmp_path / "requirements.txt").write_text(requirements)
     with pytest.raises(OpsctlError, match=told) as refused:
         built(loaded)
@@ -102,31 +95,13 @@ def test_one_that_fails_says_why_in_a_line_and_what_is_in_use_stays(
     assert len(list(places.built.iterdir())) == 2  # what had failed is gone
 
 
-@pytest.mark.nightly
-def test_half_a_wheel_that_a_full_disk_has_left_is_taken_for_none_by_the_next_build(tmp_path: Path) -> None:
-    """pip writes wheels in place, and takes one that is there."""
-    loaded = write_built_run(tmp_path, "pip")
-    make_wheel(tmp_path / "links", "dep", "1.5", text="#" + "x" * 600_000)
-    if (child := os.fork()) == 0:
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-            built(loaded)
-        except OpsctlError:
-            os._exit(3)
-        finally:
-            os._exit(4)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    built(loaded)
-    assert seen_by(recipe_of(loaded).places.activate, WHAT) == "1.0 1.5"
-
-
 def test_extensions_are_compiled_ahead_for_the_runs_architectures_where_only_this_environment_looks(
     tmp_path: Path,
 ) -> None:
     loaded = write_built_run(tmp_path, more='extensions = ["tiny:compile"]\narchitectures = ["8.0", "9.0"]')
     done = built(loaded)
     assert (done.folder / "extensions" / "adam" / "adam.so").read_bytes() == b"for 8.0;9.0"
-    found = ask_script(recipe_of(loaded).places.activate, {}).found
+    found = ask(recipe_of(loaded).places.activate, {}).found
     assert found is not None and list(found.kernels) == ["adam/adam.so"]
     assert found.variables["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0"
 
@@ -193,17 +168,17 @@ def test_with_a_group_it_is_the_groups_and_nobody_elses(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_every_step_and_changes_nothing(tmp_path: Path) -> None:
-    loaded = write_built_run(tmp_path, "pip", 'extensions = ["cpu_adam"]\nhub = ["gpt2"]')
+    loaded = write_built_run(tmp_path, 'extensions = ["cpu_adam"]\nhub = ["gpt2"]')
     before = sorted(tmp_path.rglob("*"))
-    words = "\n".join(would_do(recipe_of(loaded), offline=False, again=False))
-    assert "-m pip" in words and "compile cpu_adam" in words and "hub: gpt2" in words
+    words = "\n".join(planned(recipe_of(loaded), offline=False, again=False))
+    assert "uv pip compile" in words and "compile cpu_adam" in words and "hub: gpt2" in words
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('tool = "conda"', r'tool = "conda": .*"uv" or "pip"'),
+        ('tool = "pip"', r'tool = "pip": .*"uv"'),
         ('index = "https://me:secret@host/simple"', "index.*password"),
         ('architectures = ["sm_80"]', r'architectures = "sm_80": '),
         ('imports = ["os; import x"]', "imports = "),

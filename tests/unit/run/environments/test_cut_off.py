@@ -15,15 +15,14 @@ from uv import find_uv_bin
 
 from opsctl.core.errors import OpsctlError, RunFileError
 from opsctl.run.environments import building
-from opsctl.run.environments.installing import Stage
-from opsctl.run.environments.query import Asked, ask_script
+from opsctl.run.environments.query import Asked, ask
 from opsctl.run.environments.recipe import recipe_of
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.run.environments.built_runs import built, find_uv, seen_by, write_built_run
 
 WHAT = "import tiny, dep; print(tiny.VERSION, dep.VERSION)"
 #: What may lie in an environment folder; `lock` is the builders'.
-PLACES = {"built", "current", "activate.sh", "wheels", "downloads", "lock"}
+PLACES = {"built", "current", "activate.sh", "downloads", "lock"}
 #: uv, which dies with whoever called it once it has done its work but for the last of it.
 DYING_UV = """#!/bin/bash
 count=$(($(cat "$HOME/calls") + 1))
@@ -77,18 +76,18 @@ def test_one_that_is_killed_at_any_step_of_its_own_names_only_what_is_whole_and_
     places = recipe_of(loaded).places
     first = built(loaded).folder
     shutil.copytree(first / "venv", tmp_path / "venv", symlinks=True)
-    found = ask_script(places.activate, {}).found
+    found = ask(places.activate, {}).found
     assert found is not None
 
-    def copied(_recipe: object, folder: Path, *_: object) -> list[Stage]:
-        return [Stage("copy it", ("/bin/cp", "-a", str(tmp_path / "venv"), str(folder / "venv")))]
+    def copied(_recipe: object, folder: Path, *_: object) -> list[tuple[str, tuple[str, ...]]]:
+        return [("copy it", ("/bin/cp", "-a", str(tmp_path / "venv"), str(folder / "venv")))]
 
     def asked(script: Path, _: object) -> Asked:
         assert (script.parent / "venv" / "bin" / "python").exists()
         return Asked(msgspec.structs.replace(found, executable=str(script.parent / "venv" / "bin" / "python")))
 
     monkeypatch.setattr(building, "stages", copied)
-    monkeypatch.setattr(building, "ask_script", asked)
+    monkeypatch.setattr(building, "ask", asked)
     deaths = 0
     for _ in killed_at_every_step(lambda: built(loaded, again=True)):
         deaths += 1

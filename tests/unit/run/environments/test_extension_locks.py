@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.run.environments.extension_locks import DEAD_AFTER_S, find_locks
-from opsctl.run.environments.inspection import remove_dead
+from opsctl.run.environments.extension_locks import DEAD_AFTER_S, find_locks, remove_dead
 
 
 @pytest.fixture

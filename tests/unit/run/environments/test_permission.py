@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from opsctl.cli.env import _looked
+from opsctl.cli.env import _target
 from opsctl.jobs.control.revise import revise
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.config.load import load_run_file
@@ -71,7 +71,7 @@ class Shared:
         return changes_since_last(expand(load_run_file(self.folder / "run.toml")), is_for_own_job=True)
 
     def checking(self, trust: bool = False) -> tuple[str, ...]:
-        checked = check(_looked(load_run_file(self.folder / "run.toml"), trust), None, ())
+        checked = check(_target(load_run_file(self.folder / "run.toml"), trust), None, ())
         return tuple(f"{one.text} [{one.todo}]" for one in checked.problems)
 
 

@@ -13,7 +13,7 @@ import pytest
 from opsctl.core.dirwalk.file_system import Filled
 from opsctl.monitoring.snapshot import CronSeen
 from opsctl.run.config.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
-from opsctl.run.environments.checking import Discrepancy
+from opsctl.run.environments.inspection import Discrepancy
 from opsctl.ui.doctor.check import PrintedCheck, State, examined, is_well
 from opsctl.ui.doctor.observed import (
     AccountSeen,
