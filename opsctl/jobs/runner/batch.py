@@ -34,7 +34,7 @@ from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts, went_back
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, waits_in_vain
+from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, keeps_losing_the_lease
 from opsctl.run.attempts.outcome import StepEnd, closed, read_evidence
 from opsctl.run.checkpoints.inventory import last_checkpoint
 from opsctl.run.checkpoints.rollbacks import read_rollbacks
@@ -200,7 +200,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     task.log.say(f"opsctl: {why}: this job leaves")
     record_short(task, ending, 1, why)
     chain = task.allocation.array_job_id
-    if ending == Ending.HELD and waits_in_vain(attempts_file.read(task.paths), chain):
+    if ending == Ending.HELD and keeps_losing_the_lease(attempts_file.read(task.paths), chain):
         task.log.say(f"opsctl: so did the {BRAKE_ATTEMPTS - 1} tasks before it: this chain stops")
         cancel_pending(task, lambda: [chain])
     what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"

@@ -248,13 +248,10 @@ def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequen
     last = next((one for one in trained if one.checkpoint_at_end is not None), None)
     if latest is None or last is None or last.checkpoint_at_end is None or latest >= last.checkpoint_at_end:
         return None
-    if any(one.to <= latest and _is_since(one, last) for one in rollbacks):
-        return None
+    ended_at = last.closed_at
+    for one in rollbacks:
+        is_since = one.at is None or ended_at is None or one.at + CLOCK_TOLERANCE >= ended_at
+        if one.to <= latest and is_since:
+            return None
     was = f"iteration {last.checkpoint_at_end}, where attempt {last.number} left it"
     return f"the latest checkpoint went back from {was}, to {latest}, and no rollback is on record"
-
-
-def _is_since(rollback: Rollback, attempt: Attempt) -> bool:
-    if rollback.at is None or attempt.closed_at is None:
-        return True
-    return rollback.at + CLOCK_TOLERANCE >= attempt.closed_at

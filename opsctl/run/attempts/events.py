@@ -116,13 +116,11 @@ def fold(events: Iterable[Event]) -> list[Attempt]:
         known = attempts.get(event.id)
         if event.event == OPENED and known is None and event.job_id:
             attempts[event.id] = Attempt(number=len(attempts) + 1, **_fields(event, _OPENING))
-        elif event.event == CLOSED and known is not None and _counts(event, known):
+        elif known is None or event.event != CLOSED or event.reason is None:
+            continue
+        elif known.is_open or event.closed_by == "job":
             attempts[event.id] = msgspec.structs.replace(known, **_fields(event, _CLOSING))
     return list(attempts.values())
-
-
-def _counts(closing: Event, known: Attempt) -> bool:
-    return closing.reason is not None and (known.is_open or closing.closed_by == "job")
 
 
 def read(paths: RunPaths) -> list[Attempt]:

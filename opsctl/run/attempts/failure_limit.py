@@ -7,7 +7,7 @@ from datetime import datetime
 
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.verdict import Cause, Verdict
+from opsctl.run.attempts.verdict import Cause
 from opsctl.run.state.chains import Chain, counted_since
 from opsctl.slurm.types import Job
 
@@ -31,11 +31,9 @@ def struck(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
     causes = _OF_ITS_HARDWARE if of_hardware else _OF_A_NODE
     lost = ended.lost_nodes if ended.reason == Ending.NODE_FAILURE else ()
     verdict = ended.verdict
-    return frozenset(filter(None, (*lost, verdict.node if verdict is not None and _is_of(causes, verdict) else "")))
-
-
-def _is_of(causes: frozenset[Cause], verdict: Verdict) -> bool:
-    return verdict.cause in causes and not verdict.user_fault and verdict.confidence >= _SURE
+    is_sure = verdict is not None and not verdict.user_fault and verdict.confidence >= _SURE
+    node = verdict.node if verdict is not None and is_sure and verdict.cause in causes else ""
+    return frozenset(filter(None, (*lost, node)))
 
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
@@ -82,12 +80,9 @@ def learned_nothing(attempts: Iterable[Attempt], since: datetime) -> bool:
 
     The next would begin at the same checkpoint with the same data.
     """
-    told = [
-        one
-        for one in attempts
-        if one.closed_at is not None and one.closed_at > since and one.reason not in _NEUTRAL_REASONS
-    ]
-    return bool(told) and told[-1].reason == Ending.SKIPPED_ITERATIONS
+    ended = (one for one in attempts if one.closed_at is not None and one.closed_at > since)
+    reasons = [one.reason for one in ended if one.reason not in _NEUTRAL_REASONS]
+    return reasons[-1:] == [Ending.SKIPPED_ITERATIONS]
 
 
 def brake_trips(attempts: Sequence[Attempt], since: datetime) -> bool:
@@ -98,7 +93,7 @@ def brake_trips(attempts: Sequence[Attempt], since: datetime) -> bool:
     return without_progress(attempts, since) >= BRAKE_ATTEMPTS or learned_nothing(attempts, since)
 
 
-def waits_in_vain(attempts: Sequence[Attempt], chain: int) -> bool:
+def keeps_losing_the_lease(attempts: Sequence[Attempt], chain: int) -> bool:
     """Whether the last tasks of `chain`, as many as trip the brake, all left the lease to somebody who went on.
 
     Each of them kept its nodes waiting for minutes, and the others would.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.core.files.trusted import open_file
+from opsctl.core.files.trusted import opened_file
 from opsctl.core.output import printable
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
@@ -64,21 +65,11 @@ def read_evidence(root: Path, folder: Path) -> Evidence:
 
 def _last_logged_iteration(root: Path, folder: Path) -> int | None:
     """The highest iteration among the last lines of the nodes' output: only the node of the last rank prints them."""
-    found = [
-        iteration
-        for path in (folder.glob("*.out") if folder.is_dir() else [])
-        for iteration in iterations_in(_end_of(root, path))
-    ]
+    found: list[int] = []
+    for path in folder.glob("*.out"):
+        with contextlib.suppress(OSError), opened_file(root, path) as fd:
+            found += iterations_in(os.pread(fd, _TAIL_BYTES, max(0, os.fstat(fd).st_size - _TAIL_BYTES)))
     return max(found, default=None)
-
-
-def _end_of(root: Path, path: Path) -> bytes:
-    try:
-        with os.fdopen(open_file(root, path), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES)
-    except OSError:
-        return b""
 
 
 def _error_files(folder: Path, failures: tuple[Failure, ...]) -> tuple[str, ...]:
@@ -103,8 +94,10 @@ def elect(failures: Sequence[Failure]) -> tuple[Failure | None, tuple[Failure, .
     """
     if not failures:
         return None, ()
-    earliest = min(_time(item) for item in failures)
-    first_event = [item for item in failures if _within(item, earliest)]
+    earliest = min(map(_time, failures))
+    first_event = [
+        item for item in failures if _time(item) == earliest or (_time(item) - earliest).total_seconds() <= SAME_EVENT_S
+    ]
     cause = min(first_event, key=lambda item: (_followership(item), _time(item), item.rank))
     rest = sorted((item for item in failures if item is not cause), key=lambda item: (_time(item), item.rank))
     return cause, tuple(rest)
@@ -133,10 +126,6 @@ def _time(item: Failure) -> datetime:
     return item.failed_at or _NO_TIME
 
 
-def _within(item: Failure, earliest: datetime) -> bool:
-    return _time(item) == earliest or (_time(item) - earliest).total_seconds() <= SAME_EVENT_S
-
-
 def describe(item: Failure) -> str:
     """A failure in a few words: rank, node, how."""
     ended_by = signal_of(item)
@@ -146,10 +135,8 @@ def describe(item: Failure) -> str:
         how = f"exit code {item.exit_code}"
     else:
         how = "failed"
-    first_line = _own_words(item)
-    return f"rank {item.rank} on {item.node or 'an unknown node'} {how}" + (
-        f": {first_line[:200]}" if first_line else ""
-    )
+    words = _own_words(item)
+    return f"rank {item.rank} on {item.node or 'an unknown node'} {how}" + (f": {words[:200]}" if words else "")
 
 
 def _own_words(item: Failure) -> str:
@@ -202,7 +189,9 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
     if node_lost and evidence.exit_reason in (None, Ending.STOP_REQUEST):
         return Ending.NODE_FAILURE
-    if step.asked_for is not None and (evidence.exit_reason == Ending.STOP_REQUEST or _ended_for_it(step, evidence)):
+    slurms = slurm_reason(step.slurm_state)
+    ended_for_it = step.ended_on_request and evidence.exit_reason is None and slurms is None
+    if step.asked_for is not None and (evidence.exit_reason == Ending.STOP_REQUEST or ended_for_it):
         return step.asked_for
     if step.limit_warned and evidence.stop_requested and evidence.exit_reason == Ending.STOP_REQUEST:
         return Ending.EXIT_DURATION  # in time for the limit, whoever's clock said so first
@@ -214,7 +203,6 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
         return evidence.exit_reason
     if step.ended_hung:
         return Ending.HANG
-    slurms = slurm_reason(step.slurm_state)
     if slurms is not None:
         return slurms
     if step.was_told_to_end:
@@ -229,10 +217,6 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     if evidence.exit_reason:
         return evidence.exit_reason
     return Ending.FAILED if step.exit_code else Ending.COMPLETED
-
-
-def _ended_for_it(step: StepEnd, evidence: Evidence) -> bool:
-    return step.ended_on_request and evidence.exit_reason is None and slurm_reason(step.slurm_state) is None
 
 
 def slurm_reason(state: str) -> Ending | None:
@@ -260,6 +244,7 @@ def closed(
     """`attempt` with everything its closing says."""
     cause, others = elect(evidence.failures)
     at_checkpoint = checkpoint.iteration if checkpoint else None
+    known = (evidence.exit_iteration, evidence.logged_iteration, at_checkpoint)
     return msgspec.structs.replace(
         attempt,
         closed_at=now,
@@ -267,7 +252,7 @@ def closed(
         reason=reason_of(step, evidence),
         exit_code=exit_code_of(step, cause),
         signal=signal_of(cause) if cause else _signal_in(exit_code_of(step, None)),
-        iteration_at_end=_first_known(evidence.exit_iteration, evidence.logged_iteration, at_checkpoint),
+        iteration_at_end=next((one for one in known if one is not None), None),
         checkpoint_at_end=at_checkpoint,
         first_failure=cause,
         other_failures=others,
@@ -297,10 +282,6 @@ def _launcher_note(step: StepEnd, cause: Failure | None) -> str:
         return ""
     found = step.first_exit
     return f"no rank failed, the launcher on {found.nodes} exited with code {found.exit_code}: opsctl logs says why"
-
-
-def _first_known(*numbers: int | None) -> int | None:
-    return next((number for number in numbers if number is not None), None)
 
 
 def _signal_in(exit_code: int | None) -> int | None:

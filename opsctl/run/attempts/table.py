@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -86,9 +85,7 @@ def attempt_table(
 
 def state_word(attempt: Attempt, is_known: bool) -> str:
     """How it ended, or whether it runs."""
-    if attempt.reason is not None:
-        return attempt.reason
-    return "running" if is_known else "not known"
+    return attempt.reason or ("running" if is_known else "not known")
 
 
 class PrintedAttempt(Attempt, frozen=True, kw_only=True):
@@ -121,7 +118,7 @@ def _row(attempt: Attempt, is_known: bool, changes: Sequence[str]) -> tuple[str,
     return (
         str(attempt.number),
         attempt.display_id,
-        _moment(attempt.opened_at),
+        iso(attempt.opened_at) or "?",
         _duration(attempt),
         f"{_number(attempt.iteration_at_start, '0')} -> {_number(attempt.iteration_at_end, '?')}",
         _number(attempt.checkpoint_at_end, "-"),
@@ -137,10 +134,6 @@ def _why(attempt: Attempt, changes: Sequence[str]) -> str:
     failed = describe(attempt.first_failure) if attempt.first_failure else ""
     news = f"started with {in_a_clause(changes)}" if changes else ""
     return "; ".join(filter(None, (cause, lost, failed, attempt.note, news)))
-
-
-def _moment(moment: datetime | None) -> str:
-    return iso(moment) or "?"
 
 
 def _duration(attempt: Attempt) -> str:

@@ -279,6 +279,4 @@ def read_alike(text: str, example: str) -> TrainingLine | None:
     return _layout(example).read(said, at)
 
 
-@lru_cache(maxsize=16)
-def _layout(example: str) -> Layout:
-    return Layout(example)
+_layout = lru_cache(maxsize=16)(Layout)

@@ -213,24 +213,20 @@ def _create(paths: RunPaths, note: Note) -> bool:
     except FileNotFoundError:
         raise OpsctlError(f"no folder {path.parent}: the run has no output yet, nothing can be killed there") from None
     except Untrusted:
-        return _create_where_everybody_may(path)
+        # An empty file in the folder that was named is no risk, and what stops a training must not wait for a chmod.
+        try:
+            return touch_new(path)
+        except OSError as found:
+            raise OpsctlError(f"cannot create {path}: {found.strerror}; {way_in(path.parent)}") from None
     except PermissionError:
         raise OpsctlError(f"may not create {path}: permission denied; {way_in(path.parent)}") from None
     except OSError as error:
         return _create_on_a_full_disk(paths, note, error)
-    found = _found(path)
-    if changed and found is not None and not found.st_size:
+    there = _found(path)
+    if changed and there is not None and not there.st_size:
         # It counts already; the reserve can also say who and why.
         _use_reserve(paths, note)
     return changed
-
-
-def _create_where_everybody_may(path: Path) -> bool:
-    """An empty file in the folder that was named is no risk, and what stops a training must not wait for a chmod."""
-    try:
-        return touch_new(path)
-    except OSError as found:
-        raise OpsctlError(f"cannot create {path}: {found.strerror}; {way_in(path.parent)}") from None
 
 
 def _create_on_a_full_disk(paths: RunPaths, note: Note, error: OSError) -> bool:
@@ -273,14 +269,9 @@ def deactivate(paths: RunPaths) -> Change:
     except PermissionError:
         raise OpsctlError(f"may not remove {before.path}: permission denied; {way_in(paths.output)}") from None
     if changed:
-        _keep_reserve(paths)
+        with contextlib.suppress(OSError):  # next time is soon enough where there is no room again
+            write_reserve(paths.output, paths.kill_switch_reserve, _OF_NOBODY, RESERVE_BYTES)
     return Change(before, changed)
-
-
-def _keep_reserve(paths: RunPaths) -> None:
-    """The one that was used is replaced while there is room again; next time is soon enough where it cannot be."""
-    with contextlib.suppress(OSError):
-        write_reserve(paths.output, paths.kill_switch_reserve, _OF_NOBODY, RESERVE_BYTES)
 
 
 def _found(path: Path) -> os.stat_result | None:

@@ -13,7 +13,6 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -148,7 +147,7 @@ def waiting(paths: RunPaths) -> list[str]:
     """The ids of requests that nobody has taken. One listing of one folder; raises OSError."""
     try:
         with opened_folder(paths.output, paths.requests) as (folder, _):
-            return _names(folder, _NAME)
+            return _names(folder)
     except FileNotFoundError:
         return []
 
@@ -189,7 +188,10 @@ def printed(paths: RunPaths) -> list[PrintedRequest]:
     known = {line.id for line in answered}
     begun = [one for one in taken(paths) if one.id not in known]
     waits = [one for name in waiting(paths) if (one := look(paths, name)) is not None]
-    return [*answered, *map(_unanswered, sorted((*begun, *waits), key=lambda one: one.at))]
+    for one in sorted((*begun, *waits), key=lambda one: one.at):
+        fields = {**msgspec.structs.asdict(told_of(one)), "words": one.problem}
+        answered.append(PrintedRequest(**fields, state="begun" if one.taken_by else "waiting"))
+    return answered
 
 
 def told_of(asked: Asked) -> Audited:
@@ -207,11 +209,6 @@ def told_of(asked: Asked) -> Audited:
         job=in_a_line(said.job),
         tasks=said.tasks,
     )
-
-
-def _unanswered(asked: Asked) -> PrintedRequest:
-    fields = msgspec.structs.asdict(told_of(asked))
-    return PrintedRequest(**{**fields, "words": asked.problem}, state="begun" if asked.taken_by else "waiting")
 
 
 def problem_of(request: Request) -> str:
@@ -234,8 +231,8 @@ def taken_folder(paths: RunPaths) -> Path:
     return paths.requests / "taken"
 
 
-def _names(folder: int, pattern: re.Pattern[str]) -> list[str]:
-    return [match["id"] for match in map(pattern.fullmatch, listed_within(folder)) if match]
+def _names(folder: int) -> list[str]:
+    return [match["id"] for match in map(_NAME.fullmatch, listed_within(folder)) if match]
 
 
 def changed_at(found: os.stat_result) -> datetime:
@@ -253,11 +250,8 @@ def judged(folder: int, keepers: Keepers, path: Path, request_id: str, mark: str
     except (Untrusted, PermissionError) as error:
         why = error.strerror if isinstance(error, Untrusted) else "cannot be read by who is to carry it out"
         return Asked(request_id, there.st_uid, changed_at(there), None, f"the request {why}", mark)
-    try:
-        found = os.fstat(fd)
-        data = os.read(fd, _LARGEST_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""
-    finally:
-        os.close(fd)
+    with os.fdopen(fd, "rb") as file:
+        found, data = os.fstat(fd), file.read(_LARGEST_BYTES + 1)
     request, problem = _read(data)
     return Asked(request_id, found.st_uid, changed_at(found), request, problem, mark)
 
@@ -297,7 +291,9 @@ class Carrier:
             opened_folder(self._paths.output, self._paths.requests) as (waits, _),
             opened_folder(self._paths.output, place) as (folder, keepers),
         ):
-            self._show_life(folder, place)
+            if self._lock is None:
+                self._lock = create_file(folder, place / _sign_of_life(self.mark))
+                lock_within(self._lock, 0)
             try:
                 before = os.stat(f"{request_id}.json", dir_fd=waits, follow_symlinks=False)
                 os.rename(f"{request_id}.json", name, src_dir_fd=waits, dst_dir_fd=folder)
@@ -359,11 +355,6 @@ class Carrier:
                 os.unlink(_sign_of_life(self.mark), dir_fd=folder)
             os.close(self._lock)
             self._lock = None
-
-    def _show_life(self, folder: int, place: Path) -> None:
-        if self._lock is None:
-            self._lock = create_file(folder, place / _sign_of_life(self.mark))
-            lock_within(self._lock, 0)
 
     def _lives(self, folder: int, keepers: Keepers, mark: str) -> bool:
         place = taken_folder(self._paths)

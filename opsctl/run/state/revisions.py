@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -38,20 +38,8 @@ T = TypeVar("T")
 
 #: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
 FIXED_AT_SUBMIT = (
-    "nodes",
-    "spare",
-    "gpus_per_node",
-    "time",
-    "partition",
-    "account",
-    "qos",
-    "constraint",
-    "reservation",
-    "gpu_type",
-    "cpus_per_task",
-    "exclude",
-    "nice",
-    "extra",
+    *("nodes", "spare", "gpus_per_node", "time", "partition", "account", "qos", "constraint", "reservation"),
+    *("gpu_type", "cpus_per_task", "exclude", "nice", "extra"),
 )
 #: The files of a revision that are asked for by name.
 ABOUT, STEP_SCRIPT = "revision.json", "step.sh"
@@ -82,11 +70,11 @@ class Revision:
     owner: int  # uid of the folder and all files in it
     created_at: datetime  # with zone; of one whose own word cannot be read, when its folder last changed
     created_by: str  # the owner's name, with the host as user@host where the revision says the same user
-    note: str
-    run_file: Path  # where it came from
-    run_file_sha256: str
-    digest: str  # sha256 of its content: two revisions with the same one train the same; empty when it is damaged
-    texts: Mapping[str, str] = field(repr=False)  # by file name, without revision.json; empty when it is damaged
+    note: str = ""
+    run_file: Path = Path()  # where it came from
+    run_file_sha256: str = ""
+    digest: str = ""  # sha256 of its content: two revisions with the same one train the same; empty when it is damaged
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)  # by file name; empty when it is damaged
     damage: str = ""  # why it cannot be used, as one line that says what to do
     is_open: bool = False  # somebody else than its owner could have changed it
 
@@ -164,7 +152,8 @@ def read_revision(root: Path, number: int, folder: Path) -> Revision:
         sealed = read_sealed(root, folder)
         about = _about(sealed, number, folder.name)
     except (OSError, ValueError) as error:
-        return _damaged(root, number, folder, _why(error))
+        why = file_problem(error) if isinstance(error, OSError) else str(error)
+        return _damaged(root, number, folder, why)
     return Revision(
         number=number,
         root=root,
@@ -203,10 +192,6 @@ def no_revision(root: Path, folder: Path, why: str) -> Revision:
     return replace(_damaged(root, 0, folder / "none", ""), damage=why)
 
 
-def _why(error: OSError | ValueError) -> str:
-    return file_problem(error) if isinstance(error, OSError) else str(error)
-
-
 def _damaged(root: Path, number: int, folder: Path, why: str) -> Revision:
     try:
         found = folder.lstat()
@@ -221,11 +206,6 @@ def _damaged(root: Path, number: int, folder: Path, why: str) -> Revision:
         owner=owner,
         created_at=changed_at,
         created_by=account_name(owner) if owner >= 0 else "nobody knows whom",
-        note="",
-        run_file=Path(),
-        run_file_sha256="",
-        digest="",
-        texts={},
         damage=_damage(folder, why),
     )
 
@@ -349,31 +329,30 @@ def published_since(paths: RunPaths, since: datetime) -> list[Revision]:
 
 
 def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None, tuple[Revision, ...]]:
-    """The revision that a task starting now takes, damaged or not, and the newer ones that it passes over.
+    """Return the revision that a task starting now takes, damaged or not, and the newer ones that it passes over.
 
     only_owners: it takes none but those of the run's owner, of the account that the task runs as, and of root.
     Raises OpsctlError as `newest`.
     """
-    passed_over: list[Revision] = []
+    if not only_owners:
+        return newest(paths), ()
     believed = (0, os.geteuid(), _owner_of(paths.output))
-    for revision in _newest_first(paths):
-        if not only_owners:
-            return revision, ()
-        if revision.owner in believed:
-            return unless_open(revision), tuple(passed_over)
-        passed_over.append(revision)
-    return None, tuple(passed_over)
+    return _newest_of(paths, lambda uid: uid in believed)
 
 
 def newest_to_start(paths: RunPaths) -> tuple[Revision | None, tuple[Revision, ...]]:
-    """The newest revision whose programs may be started as the caller, damaged or not, and the newer ones passed over.
+    """Return the newest revision whose programs may run as the caller, damaged or not, and the newer ones passed over.
 
     It is the caller's, root's, or one of those who may decide by `deciding_group`. Raises OpsctlError as `newest`.
     """
-    passed_over: list[Revision] = []
     group = deciding_group(paths)
+    return _newest_of(paths, lambda uid: uid in (0, os.geteuid()) or (group is not None and is_member(uid, group)))
+
+
+def _newest_of(paths: RunPaths, is_believed: Callable[[int], bool]) -> tuple[Revision | None, tuple[Revision, ...]]:
+    passed_over: list[Revision] = []
     for revision in _newest_first(paths):
-        if revision.owner in (0, os.geteuid()) or (group is not None and is_member(revision.owner, group)):
+        if is_believed(revision.owner):
             return unless_open(revision), tuple(passed_over)
         passed_over.append(revision)
     return None, tuple(passed_over)
@@ -460,10 +439,8 @@ def _folders(paths: RunPaths) -> Iterator[tuple[int, Path]]:
         return
     except OSError as error:
         raise OpsctlError(f"cannot look into {paths.revisions}: {error.strerror}; {way_in(paths.revisions)}") from None
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match:
-            yield int(match["number"]), paths.revisions / name
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        yield int(match["number"]), paths.revisions / match.string
 
 
 def _owner_of(output: Path) -> int | None:
@@ -475,8 +452,7 @@ def _owner_of(output: Path) -> int | None:
 
 def _owners_word(paths: RunPaths, owner: int) -> str:
     """The `[run] publish` of the newest revision that the run's owner published."""
-    own = (one for one in _newest_first(paths) if one.owner == owner and not one.damage)
-    last = next(own, None)
+    last = next((one for one in _newest_first(paths) if one.owner == owner and not one.damage), None)
     return last.file.run.publish if last else "group"
 
 

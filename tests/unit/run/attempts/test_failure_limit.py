@@ -13,7 +13,7 @@ from opsctl.run.attempts.failure_limit import (
     brake_trips,
     chains_to_cancel,
     learned_nothing,
-    waits_in_vain,
+    keeps_losing_the_lease,
     without_progress,
 )
 from opsctl.run.attempts.verdict import Cause, Verdict
@@ -120,9 +120,9 @@ def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
 def test_a_chain_stops_waiting_when_three_of_its_tasks_left_the_lease_to_another() -> None:
     held = [replace(ended(number, "held"), array_job_id=50) for number in (1, 2, 3)]
     of_another, trained = replace(ended(9), array_job_id=60), replace(ended(9), array_job_id=50)
-    assert waits_in_vain([trained, *held[:2], of_another, held[2]], 50)
-    assert not waits_in_vain(held, 60) and not waits_in_vain(held[:2], 50)
-    assert not waits_in_vain([*held[:2], trained, held[2]], 50)
+    assert keeps_losing_the_lease([trained, *held[:2], of_another, held[2]], 50)
+    assert not keeps_losing_the_lease(held, 60) and not keeps_losing_the_lease(held[:2], 50)
+    assert not keeps_losing_the_lease([*held[:2], trained, held[2]], 50)
 
 
 def of_node(number: int, node: str, confidence: float = 0.9, cause: str = Cause.GPU_ECC) -> Attempt:

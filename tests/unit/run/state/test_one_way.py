@@ -11,7 +11,6 @@ from tests.unit.test_rooms import module_of, sources
 STATE_FILES = ("opsctl.core.files.state_files", "opsctl.core.files.trusted", "opsctl.core.files.sealed")
 #: What else opens files, and which: none of them is state that opsctl keeps of a run.
 OTHERS = {
-    "opsctl.run.attempts.outcome": "the end of what a node printed",
     "opsctl.transfer.backups.restore_checkpoint": "the folder in which it puts something together, to have it alone",
     "opsctl.diagnosis.carbon.estimate": "the installed codecarbon's table of countries",
     "opsctl.run.init.engine_file": "JSON that a script writes for DeepSpeed, as text",
