@@ -250,8 +250,10 @@ def judged(folder: int, keepers: Keepers, path: Path, request_id: str, mark: str
     except (Untrusted, PermissionError) as error:
         why = error.strerror if isinstance(error, Untrusted) else "cannot be read by who is to carry it out"
         return Asked(request_id, there.st_uid, changed_at(there), None, f"the request {why}", mark)
-    with os.fdopen(fd, "rb") as file:
-        found, data = os.fstat(fd), file.read(_LARGEST_BYTES + 1)
+    try:
+        found, data = os.fstat(fd), os.read(fd, _LARGEST_BYTES + 1)
+    finally:
+        os.close(fd)
     request, problem = _read(data)
     return Asked(request_id, found.st_uid, changed_at(found), request, problem, mark)
 

@@ -12,8 +12,8 @@ from opsctl.run.attempts.failure_limit import (
     OTHER_NODES,
     brake_trips,
     chains_to_cancel,
-    learned_nothing,
     keeps_losing_the_lease,
+    learned_nothing,
     without_progress,
 )
 from opsctl.run.attempts.verdict import Cause, Verdict
