@@ -29,10 +29,7 @@ class SlurmError(OpsctlError):
 
 
 class SlurmUnreachable(SlurmError):
-    """Slurm did not answer, within the deadline or at all.
-
-    Nothing is known about any job then: never read it as "not running".
-    """
+    """Slurm did not answer in time or at all. Nothing is known then: never read it as "not running"."""
 
 
 class SlurmUnasked(SlurmUnreachable):
@@ -44,9 +41,6 @@ class SlurmMissing(SlurmUnasked):
 
 
 def file_problem(error: OSError, where: object = None) -> str:
-    """Which file, and what the system says of it: `PATH: No space left on device`.
-
-    where: what is named for an error that names no file.
-    """
+    """Return `PATH: No space left on device`; `where` names the place of an error without a file."""
     place = error.filename or where
     return f"{place}: {error.strerror or error}" if place else str(error.strerror or error)

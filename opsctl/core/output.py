@@ -17,10 +17,7 @@ def print_json(key: str, value: Any) -> None:
 
 
 def json_text(key: str, value: Any) -> str:
-    """`{"schema_version": 1, key: value}`; an empty list stays `[]`, a time is ISO 8601 with zone.
-
-    value: a msgspec struct or a list of such, of the shape that the command's `json_option` names for the key.
-    """
+    """Return `{"schema_version": 1, key: value}`; value: of the shape that the command's `json_option` names."""
     from trainer.formats.json_text import printed_json_text
 
     return printed_json_text(key, value)

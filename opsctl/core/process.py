@@ -45,10 +45,8 @@ def run_on_terminal(
     to_stderr: bool = False,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run `command` with this terminal as its own, however long it takes; its exit code, negative for a signal's.
-
-    descriptors: files of ours that it has too. to_stderr: what it prints is no answer of ours. meanwhile: called every
-    second. A Ctrl-C reaches it as it reaches us, SIGTERM is passed on. Raises OSError where it cannot be started.
+    """Run `command` on this terminal; returns its exit code. descriptors: files that it inherits. to_stderr: where its
+    output goes. meanwhile: called every second. Raises OSError.
     """
     stdout = sys.stderr.fileno() if to_stderr else None
     child = subprocess.Popen(command, env=environment, stdout=stdout, pass_fds=descriptors)
@@ -81,10 +79,8 @@ def run_program(
     umask: int = -1,
     take: Callable[[bytes], None] | None = None,
 ) -> Ended:
-    """Run `command`, whose first word is a path, and wait. stdin: None is an empty one.
-
-    take: is handed what it prints as it comes, in pieces, of which nothing is kept then; only without `stdin`. Raises
-    Overdue, and OSError or ValueError where it cannot be started.
+    """Run `command`, whose first word is a path. take: is given the output in pieces, without `stdin`. Raises Overdue,
+    OSError, ValueError.
     """
     child = subprocess.Popen(
         command,
@@ -141,10 +137,7 @@ class Said:
 
 
 def ask(command: Sequence[str], timeout_s: float, longest: int = 1 << 20) -> Said:
-    """Run `command` in the plain locale for `timeout_s` seconds at most; it and what it started are killed then.
-
-    What does not even hear that is not waited for.
-    """
+    """Run `command` in the plain locale for at most `timeout_s`; then it and its children are killed."""
     environment = {**os.environ, "LC_ALL": "C"}
     path = find_program(command[0], environment)
     if path is None:
@@ -182,10 +175,7 @@ class ProgramProblem(Exception):
 
 
 def run_named_program(words: Sequence[str], environment: Mapping[str, str], timeout_s: float, stdin: str = "") -> Ended:
-    """Run it and wait, at most so long. A bare name is looked for in the absolute folders of PATH only.
-
-    Raises ProgramProblem.
-    """
+    """Run a program, found in PATH's absolute folders, for at most `timeout_s`. Raises ProgramProblem."""
     path = find_program(words[0], environment) if words else None
     if path is None:
         raise ProgramProblem("no such program: name it with its whole path", has_begun=False)

@@ -27,10 +27,7 @@ def mount_point_of(folder: Path) -> str:
 
 
 def mounted_under(folder: str) -> dict[str, set[str]]:
-    """folder -> names in it that something is mounted on, from `folder` (absolute, without links) on, as paths in it.
-
-    What is mounted on `folder` itself is not among them.
-    """
+    """Return folder -> names in it that something is mounted on, below `folder` (absolute, without links)."""
     found: dict[str, set[str]] = {}
     above = folder.rstrip("/") + "/"
     for point in mount_points():
@@ -74,10 +71,7 @@ class FileSystems:
         self._well: set[str] = set()
 
     def problem(self, folder: Path) -> str:
-        """Why nothing under `folder` may be touched, in a clause; empty where every file system on the way answers.
-
-        That is the way through links: what lies behind one may hang too.
-        """
+        """Return why nothing under `folder` may be touched; empty if all file systems on the way answer."""
         for place in _way_to(folder):
             mount = mount_point_of(place)
             if mount not in self._well and mount not in self._hanging:

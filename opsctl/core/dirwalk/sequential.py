@@ -28,10 +28,7 @@ DEEPEST = 500
 
 
 class Way:
-    """The folders from the root down to one place, held open, so that the next place is a few steps away.
-
-    Raises OSError where the root cannot be opened. How one gets there is the caller's word, links and all.
-    """
+    """The folders from the root down to one place, held open. Raises OSError where the root cannot be opened."""
 
     def __init__(self, root: Path) -> None:
         self._fds = [os.open(root, _OPEN_FOLDER)]
@@ -72,10 +69,7 @@ class Way:
 
 
 class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A folder that is still to be walked through, with all under it; or what comes in it after a name.
-
-    Of one with `after`, the folders up to that name are pending by themselves, or done.
-    """
+    """A folder that is not walked yet, or what comes in it after the name `after`."""
 
     place: str = ""  # from the root on, with slashes between; empty: the root
     after: str = ""  # names up to this one have been seen
@@ -156,11 +150,7 @@ class Visitor(ABC, Generic[Found]):
 
 
 class Stretch(Generic[Found]):
-    """A walk under one root, going as far as it is told to at a time.
-
-    elsewhere: also into other file systems that are mounted under the root. Raises OSError where the root cannot be
-    opened.
-    """
+    """A walk under one root, resumable. elsewhere: also into other file systems below. Raises OSError."""
 
     def __init__(self, root: Path, visitor: Visitor[Found], elsewhere: bool = False) -> None:
         self.visitor, self._elsewhere = visitor, elsewhere
@@ -173,10 +163,7 @@ class Stretch(Generic[Found]):
         self._kept: tuple[Pending, Iterator[str]] | None = None  # the rest of a folder that was stopped in
 
     def go(self, stack: list[Pending], most_entries: int, ends_at: float) -> None:
-        """Take from the end of `stack`, and leave there what is still to be done.
-
-        Ends after `most_entries`, or some entries after the monotonic clock is `ends_at`, never without any progress.
-        """
+        """Take folders from the end of `stack` and leave there what is not done after so many entries or that time."""
         most = self.entries + most_entries
         while stack and self.entries < most:
             one = stack.pop()

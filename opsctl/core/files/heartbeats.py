@@ -37,10 +37,7 @@ def beating(stamp: Callable[[], object], every_s: float) -> Iterator[None]:
 
 
 def beat(root: Path, path: Path) -> datetime:
-    """Have the file server stamp the file with its own clock, made where there is none; what it stamped.
-
-    Needs no room on the disk once the file is there. Raises OSError.
-    """
+    """Stamp the file by the file server's clock, creating it if needed, and return the time. Raises OSError."""
     with opened_file(root, path, os.O_RDWR | os.O_CREAT) as fd:
         os.utime(fd)
         return datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC).astimezone()
@@ -54,10 +51,7 @@ def beaten_at(root: Path, path: Path) -> datetime | None:
 
 
 def file_servers_now_ns(folder: int, beside: Path) -> int | None:
-    """What the clock says that stamps files in `folder`, to compare with such a stamp; None where we may make none.
-
-    beside: the file whose stamp is meant; one that is made beside it for a moment is named after it.
-    """
+    """Return the clock that stamps files in `folder`, by a file made next to `beside`; None if none can be made."""
     moment = beside.with_name(f".{beside.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.now")
     try:
         fd = create_file(folder, moment)

@@ -27,10 +27,7 @@ def write_reserve(root: Path, path: Path, value: Any, size_bytes: int) -> None:
 
 
 def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
-    """Let `reserve` become `path`, in place of a file that is there, and say `value`. Raises OSError.
-
-    It keeps its length; neither writing over it nor a new name needs room.
-    """
+    """Rename `reserve` to `path` and let it contain `value`; needs no room. Raises OSError."""
     # A file system that copies what it writes has no room for this either: then it says what it said before.
     with opened_file(root, reserve, os.O_WRONLY) as fd, contextlib.suppress(OSError):
         os.utime(fd)
@@ -41,10 +38,7 @@ def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
 
 
 def keep_ballast(root: Path, path: Path, size_bytes: int) -> None:
-    """Keep a file that is removed when the disk is full, to free its space. Raises OSError.
-
-    It is made only where twice its size is free. Its content cannot be compressed.
-    """
+    """Keep an incompressible file to remove when the disk is full, if twice its size is free. Raises OSError."""
     with opened_folder(root, path.parent) as (folder, _):
         with contextlib.suppress(FileNotFoundError):
             os.stat(path.name, dir_fd=folder, follow_symlinks=False)

@@ -32,10 +32,7 @@ class Sealed:
 
 
 def write_sealed(root: Path, folder: Path, texts: Mapping[str, str]) -> None:
-    """Write a new folder under `root` that its own group can read as far as the folder around it, and nobody change.
-
-    Raises OSError; nothing that counts is left then. What a kill leaves begins with `.new-`.
-    """
+    """Write a new read-only folder under `root` at once. Raises OSError; a kill leaves only `.new-*`."""
     building = folder.with_name(f".new-{socket.gethostname()}-{os.getpid()}")
     with opened_folder(root, folder.parent) as (around, _):
         openness = stat.S_IMODE(os.fstat(around).st_mode)
@@ -85,10 +82,7 @@ def take_away(root: Path, folder: Path, name: str) -> None:
 
 
 def keep_apart(root: Path, folder: Path, closed: bool) -> None:
-    """Make `folder`, and let nobody take away there what is another's; closed: nor make anything but its owner.
-
-    Only its owner can say so: for anybody else it stays as it is. Raises OSError where it cannot be made.
-    """
+    """Make `folder` sticky; closed: only its owner may create in it. Raises OSError where it cannot be made."""
     with opened_folder(root, folder, make=True) as (within, _), opened_folder(root, folder.parent) as (around, _):
         found = os.fstat(within)
         openness = stat.S_IMODE(os.fstat(around).st_mode) & 0o2775 | stat.S_ISVTX

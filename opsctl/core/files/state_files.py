@@ -66,10 +66,7 @@ def read_state(root: Path, path: Path, kind: type[T], largest_bytes: int = LARGE
 
 
 def read_whole(root: Path, path: Path, kind: type[T], remedy: str, error: type[OpsctlError] = OpsctlError) -> T | None:
-    """The JSON file as a `kind`, all of it; None where there is no file.
-
-    Raises `error`, which names the file, says what is wrong with it, and ends with `remedy`.
-    """
+    """Return the JSON file as a `kind`; None without one. Raises `error`, ending with `remedy`, if it is damaged."""
     try:
         return parsed(_read(root, path), kind)
     except FileNotFoundError:
@@ -89,10 +86,7 @@ def parsed(text: str | bytes, kind: type[T]) -> T:
 
 
 def read_lines(root: Path, path: Path, kind: type[T]) -> list[T]:
-    """The lines of a `.jsonl` file that are a `kind`, each as far as it fits; empty where there is no file.
-
-    Raises OSError where it cannot be read: lines that nobody can see must not pass for no lines.
-    """
+    """Return the lines of a `.jsonl` file that fit `kind`; empty without a file. Raises OSError if unreadable."""
     try:
         return _decoded(_read(root, path, LARGEST_LINES_BYTES).split(b"\n"), kind)
     except FileNotFoundError:
@@ -124,19 +118,13 @@ def _read(root: Path, path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
 
 
 def make_folder(root: Path, folder: Path) -> None:
-    """Make `folder` and what is missing on the way, each as open as the one that it is made in.
-
-    Existing ones stay as they are; `root` has to be there.
-    """
+    """Make `folder` and missing ones above it, each as open as its parent; `root` has to exist."""
     with opened_folder(root, folder, make=True):
         pass
 
 
 def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None = None) -> None:
-    """Write `data` beside `path`, fsync, rename over it, fsync the folder.
-
-    On any error the old file stands and nothing is left behind. mode: None, as open as the folder.
-    """
+    """Write, fsync and rename over `path`; an error leaves the old file. mode: None, as open as the folder."""
     beside = path.with_name(f".{path.name}.{_own_name()}.tmp")
     with opened_folder(root, path.parent) as (folder, _):
         try:
@@ -155,11 +143,7 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
 
 
 def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
-    """Write beside and rename over a file that the user named, which is no state: its folder may be anybody's.
-
-    A reader gets the file before or the one after. mode: None, as open as the umask says. Raises OSError, which names
-    `path`.
-    """
+    """Replace atomically a file that the user named, in anybody's folder. Raises OSError, which names `path`."""
     beside = path.with_name(f".{path.name}.{_own_name()}.tmp")
     try:
         with beside.open("x", encoding="utf-8") as file:
@@ -195,11 +179,7 @@ def write_state(root: Path, path: Path, value: Any, mode: int | None = None) -> 
 
 
 def create_state(root: Path, path: Path, value: Any) -> bool:
-    """Make the file where nothing is yet. Returns False, and changes nothing, where anything is.
-
-    For what counts by being there: it is, from the first moment, and what it says comes right after; a disk that is
-    full of data has room for a file without any. Raises OSError when it cannot be made.
-    """
+    """Create the file; False where anything exists. It counts even if a full disk takes none of it. Raises OSError."""
     with opened_folder(root, path.parent) as (folder, _):
         try:
             fd = create_file(folder, path)
@@ -216,10 +196,7 @@ def create_state(root: Path, path: Path, value: Any) -> bool:
 
 
 def touch_new(path: Path) -> bool:
-    """Make an empty file where nothing is, without a judgement of the folder. Returns False where anything is.
-
-    For what counts by being there and must come into being, also in a folder that everybody may write.
-    """
+    """Create an empty file without judging its folder; False where anything exists."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660))
     except FileExistsError:
@@ -315,10 +292,8 @@ def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOC
 
 @contextlib.contextmanager
 def locked(root: Path, path: Path, wait_s: float, what: str) -> Iterator[None]:
-    """Hold the kernel's lock on `path` (it dies with its holder, so a file left behind never blocks anyone).
-
-    The file is closed to all others, for whoever may open a file may lock it. Raises OpsctlError naming the holder when
-    it is still held after `wait_s` seconds; `what` says what could not be done.
+    """Hold the kernel's lock on `path`, which dies with its holder and is closed to others. Raises OpsctlError naming
+    the holder after `wait_s` seconds.
     """
     with opened_file(root, path, os.O_RDWR | os.O_CREAT) as fd:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)

@@ -52,10 +52,7 @@ _AT_WORK: dict[Path, int] = {}
 
 @contextlib.contextmanager
 def at_work_in(root: Path) -> Iterator[None]:
-    """Take `root` for the folder that it names now, wherever somebody moves that to, in all of this process.
-
-    Raises OSError where there is none.
-    """
+    """Use the folder that `root` names now in all of this process, also after a move. Raises OSError."""
     with _named(root):
         fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     _AT_WORK[root] = fd
@@ -79,11 +76,7 @@ def present_name(root: Path) -> Path:
 
 @contextlib.contextmanager
 def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tuple[int, Keepers]]:
-    """A descriptor of `folder`, which is `root` or under it, for use as `dir_fd`.
-
-    make: with the folders on the way that are missing, each as open as the one that it is made in. Raises OSError
-    where there is none, Untrusted.
-    """
+    """Give a descriptor of `folder`, `root` or below, for `dir_fd`; make: create missing ones. Raises OSError."""
     if not folder.is_relative_to(root) or ".." in folder.relative_to(root).parts:
         raise Untrusted(f"is not in {root}", folder)
     fd = _open_root(root)
@@ -101,10 +94,7 @@ def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tupl
 
 
 def open_file(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the file `path` under `root`; with O_CREAT one that is missing is made (see `new_file_mode`).
-
-    Raises OSError, or Untrusted for what is no regular file, has a second name, or belongs to somebody else.
-    """
+    """Return a descriptor of a trusted regular file under `root`; O_CREAT makes it. Raises OSError, Untrusted."""
     with opened_folder(root, path.parent) as (folder, keepers):
         return open_within(folder, keepers, path, flags)
 
@@ -193,10 +183,8 @@ def kind_of(mode: int) -> str:
 
 
 def who_else_can_write(path: Path, group: int | None = None) -> str | None:
-    """Why others than root and the caller can decide what is at `path`: one of the folders on the way, or itself.
-
-    group: one whose members may, too. None when nobody else can. For what is executed, or loaded by what is executed.
-    Raises OSError where there is nothing, or it cannot be seen.
+    """Return why others than root, the caller and `group` decide what is at `path`, which is run or loaded; else None.
+    Raises OSError.
     """
     real = path.resolve(strict=True)
     for one, found in _on_the_way(path.absolute(), real):

@@ -22,12 +22,8 @@ def arrays_behind(jobs: Iterable[Job]) -> tuple[int, ...]:
 
 
 def arrays_missing(jobs: Sequence[Job], keep_queued: int, left_s: float | None, per_task_s: float, tasks: int) -> int:
-    """How many more arrays the run should have in the queue, whose jobs there now are `jobs`.
-
-    `keep_queued` behind the live one, or one where nothing is in the queue; no more than the training still needs.
-
-    left_s: seconds of training left, None where nobody knows. per_task_s: seconds that a task trains. tasks: how many a
-    new array has. A finished training is the caller's to look for: one that is not needs an array at least.
+    """Return how many more arrays should be queued behind `jobs`: `keep_queued`, but no more than training left needs.
+    left_s: None if unknown. per_task_s: training time of a task. tasks: of a new array.
     """
     if keep_queued <= 0:
         return 0

@@ -96,10 +96,7 @@ def settle(
 
 
 def _with_preemptions(lost: Sequence[Attempt], ends: Mapping[int, JobEnd], client: SlurmClient) -> dict[int, JobEnd]:
-    """`ends`, where a job that ended by itself in the grace time of a preemption was preempted.
-
-    Slurm is asked only about jobs whose state does not say what ended them.
-    """
+    """Return `ends`, with a job that left in the grace time of a preemption as preempted. Asks Slurm if unclear."""
     unclear = {one.job_id for one in lost if one.job_id in ends and end_of(ends[one.job_id].state) is None}
     try:
         preempted = client.preempted(unclear) if unclear else {}
@@ -111,10 +108,7 @@ def _with_preemptions(lost: Sequence[Attempt], ends: Mapping[int, JobEnd], clien
 
 
 def _hidden(gone: Sequence[Attempt], client: SlurmClient) -> frozenset[str]:
-    """The ids of others' among attempts whose jobs Slurm does not have; none if the caller is shown everybody's.
-
-    Slurm is asked only when there are such.
-    """
+    """Return ids of others' attempts whose jobs Slurm may hide from the caller. Asks Slurm only if there are such."""
     others = frozenset(attempt.id for attempt in gone if attempt.user != account_name())
     return others if others and client.hides_others_jobs() else frozenset()
 
@@ -125,10 +119,8 @@ def may_be_of(attempt: Attempt, cluster: str) -> bool:
 
 
 def holds(attempt: Attempt, job: Job | None, known: Recorded) -> bool:
-    """Whether the queue's row for an open attempt's job is that very job, on its nodes.
-
-    Not one that Slurm has requeued since, and not another job that got the same id: those started later, or `known`,
-    the run's records, do not show them to be the run's.
+    """Return whether the queue's row is the open attempt's very job on its nodes: not requeued since, not another job
+    with its id.
     """
     if job is None or job.phase not in _MAY_BE_ON_NODES or _starts_after(job.started_at, attempt):
         return False
@@ -205,10 +197,8 @@ def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpo
 
 
 def over_on_record(holder: Holder, attempts: Iterable[Attempt], requeued_id: int | None = None) -> str | None:
-    """Why the holding is over as far as `attempts` say: its job's own word, or Slurm's; None where they say nothing.
-
-    That Slurm does not know the job is none: it may be another cluster's, or hidden from us. `requeued_id`: of the job
-    that asks, where Slurm has started it anew, so that what its earlier life holds is over. Pure.
+    """Return why the holding is over as far as `attempts` say, else None. requeued_id: of the asking job, if Slurm has
+    restarted it. Pure.
     """
     if requeued_id is not None and holder.job_id == requeued_id:
         return "Slurm has started the job anew"
@@ -219,10 +209,7 @@ def over_on_record(holder: Holder, attempts: Iterable[Attempt], requeued_id: int
 
 
 def over_by_slurm(holder: Holder, paths: RunPaths, client: SlurmClient, queue: Sequence[Job], cluster: str) -> bool:
-    """The same after asking Slurm how the holder's job ended, where `queue` does not have it. Writes nothing.
-
-    cluster: Slurm's name of the one that is asked, as far as that is known. Raises SlurmUnreachable.
-    """
+    """Return the same after asking Slurm how the holder's job ended. Writes nothing. Raises SlurmUnreachable."""
     attempts = read(paths)
     attempt = attempt_of(holder, attempts)
     if attempt is not None and attempt.is_open and may_be_of(attempt, cluster):
@@ -240,10 +227,7 @@ def attempt_of(holder: Holder, attempts: Iterable[Attempt]) -> Attempt | None:
 
 
 def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequence[Rollback]) -> str | None:
-    """What is to be said of it; None when all is well, or when there is no `latest`: that is another trouble.
-
-    latest: its iteration. A rollback explains what is at or after it, if it was made since that attempt ended.
-    """
+    """Return why `latest` is earlier than the last attempt left it without a rollback on record; else None."""
     trained = (one for one in reversed(attempts) if one.reason not in STARTED_NOTHING)
     last = next((one for one in trained if one.checkpoint_at_end is not None), None)
     if latest is None or last is None or last.checkpoint_at_end is None or latest >= last.checkpoint_at_end:

@@ -86,10 +86,7 @@ class Attempt(Opening, frozen=True, kw_only=True):
 
     @property
     def made_checkpoint(self) -> bool:
-        """Whether another whole checkpoint than at its start was the latest when it ended.
-
-        An earlier one too: a trainer that was told to fall back from a damaged checkpoint saves on from before it.
-        """
+        """Whether the latest whole checkpoint at its end is another than at its start, also an earlier one."""
         return self.checkpoint_at_end is not None and self.checkpoint_at_end != self.iteration_at_start
 
 
@@ -106,11 +103,7 @@ _CLOSING = tuple(name for name in Attempt.__struct_fields__ if name not in (*_OP
 
 
 def fold(events: Iterable[Event]) -> list[Attempt]:
-    """Attempts in the order they were opened.
-
-    Of several closings the job's own counts, of those the last, else the first. A closing without its opening is passed
-    over.
-    """
+    """Return the attempts in the order they were opened. The job's own last closing counts, else the first."""
     attempts: dict[str, Attempt] = {}
     for event in events:
         known = attempts.get(event.id)

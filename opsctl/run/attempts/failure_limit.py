@@ -24,10 +24,7 @@ _OF_ITS_HARDWARE = frozenset({Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Ca
 
 
 def struck(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
-    """The nodes that Slurm lost under it, and the one that triage is sure of; empty where it died of none.
-
-    of_hardware: only as far as the next attempt elsewhere is not bound to end alike.
-    """
+    """Return the nodes that it died of, for sure; of_hardware: only those whose own hardware failed."""
     causes = _OF_ITS_HARDWARE if of_hardware else _OF_A_NODE
     lost = ended.lost_nodes if ended.reason == Ending.NODE_FAILURE else ()
     verdict = ended.verdict
@@ -76,28 +73,19 @@ def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
 
 
 def learned_nothing(attempts: Iterable[Attempt], since: datetime) -> bool:
-    """Whether the last attempt after `since` that says anything stopped itself, as its iterations were all in vain.
-
-    The next would begin at the same checkpoint with the same data.
-    """
+    """Return whether the last attempt after `since` stopped itself; the next would start with the same data."""
     ended = (one for one in attempts if one.closed_at is not None and one.closed_at > since)
     reasons = [one.reason for one in ended if one.reason not in _NEUTRAL_REASONS]
     return reasons[-1:] == [Ending.SKIPPED_ITERATIONS]
 
 
 def brake_trips(attempts: Sequence[Attempt], since: datetime) -> bool:
-    """Whether a chain submitted at `since` must stop.
-
-    After three attempts in a row without a new checkpoint, and after one that stopped itself.
-    """
+    """Return whether a chain submitted at `since` must stop: three attempts failed, or one stopped itself."""
     return without_progress(attempts, since) >= BRAKE_ATTEMPTS or learned_nothing(attempts, since)
 
 
 def keeps_losing_the_lease(attempts: Sequence[Attempt], chain: int) -> bool:
-    """Whether the last tasks of `chain`, as many as trip the brake, all left the lease to somebody who went on.
-
-    Each of them kept its nodes waiting for minutes, and the others would.
-    """
+    """Return whether the last BRAKE_ATTEMPTS tasks of `chain` all left the lease to another writer."""
     own = [one for one in attempts if (one.array_job_id or one.job_id) == chain][-BRAKE_ATTEMPTS:]
     return len(own) == BRAKE_ATTEMPTS and all(one.reason == Ending.HELD for one in own)
 
@@ -105,10 +93,8 @@ def keeps_losing_the_lease(attempts: Sequence[Attempt], chain: int) -> bool:
 def chains_to_cancel(
     own: Iterable[Job], attempts: Sequence[Attempt], user: str, recorded: Sequence[Chain] = ()
 ) -> list[int]:
-    """The array job ids of `user`'s pending tasks, among the run's `own` jobs, that the brake holds for as well.
-
-    A chain that a person submitted after those attempts is not touched: for it they do not count. recorded: the run's
-    chains, which say which of them only kept it going.
+    """Return the arrays of `user`'s pending jobs that the brake stops too. recorded: the run's chains; those that a
+    person submitted later are not touched.
     """
     kept = {one.chain: counted_since(recorded, one.submitted_at) for one in recorded if not one.is_somebodys_word}
     chains = {

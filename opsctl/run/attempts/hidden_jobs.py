@@ -30,10 +30,8 @@ class Unseen:
 def unseen(
     chains: Sequence[Chain], attempts: Callable[[], Sequence[Attempt]], queue: Sequence[Job], slurm: SlurmLooks
 ) -> tuple[Unseen, ...]:
-    """What of a run others may have in the queue beside `queue`, all that Slurm shows; in the order of submission.
-
-    Slurm is asked, once, only where records name somebody else's chain that may be queued and `queue` has no job of
-    anybody else. `attempts`: called only then. Raises SlurmUnreachable.
+    """Return others' chains that may be queued though Slurm hides their jobs. `attempts` and Slurm are asked only if
+    records name one. Raises SlurmUnreachable.
     """
     if sees_others(queue):
         return ()

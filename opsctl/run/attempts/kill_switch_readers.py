@@ -52,10 +52,7 @@ def lookers(paths: RunPaths) -> list[Looker]:
 
 
 def folder_inode(path: Path) -> int | None:
-    """Number of the inode of the folder that `path` is in: the same on every host and after a move, another in a copy.
-
-    None where there is no such folder, or it cannot be seen.
-    """
+    """Return the inode of the folder of `path`, the same after a move and another in a copy; None unseen."""
     try:
         return path.parent.stat().st_ino
     except OSError:
@@ -63,10 +60,8 @@ def folder_inode(path: Path) -> int | None:
 
 
 def sees(looks_at: str, inode_then: int | None, switch: Path, inode_now: Callable[[Path], int | None]) -> bool:
-    """Whether a trainer that looks at the path `looks_at` sees what is at `switch`.
-
-    inode_then: of the folder of `looks_at` when the attempt began, None where that was not recorded: the trainer holds
-    that folder open, wherever it is moved to. inode_now: (path) -> that of its folder, by its name here and now.
+    """Return whether a trainer looking at `looks_at` sees `switch`. inode_then: of its folder at the start, which it
+    holds open, None if not recorded. inode_now: gives a path's now.
     """
     if looks_at in ("", str(switch)):
         return True

@@ -39,10 +39,7 @@ def last_environment(paths: RunPaths, attempts: Sequence[Attempt]) -> tuple[Atte
 
 
 def changes(paths: RunPaths, attempts: Sequence[Attempt]) -> dict[str, tuple[str, ...]]:
-    """Attempt's id -> how what it was started with differs from what the last one before it was; only where it does.
-
-    Folders are read of those alone whose digest is another.
-    """
+    """Return attempt's id -> how its environment differs from the last one before it, where it does."""
     found: dict[str, tuple[str, ...]] = {}
     for before, after in changed_pairs(attempts):
         old, new = environment_of(paths, before), environment_of(paths, after)

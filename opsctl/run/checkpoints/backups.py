@@ -130,10 +130,7 @@ def plain_url(to: str) -> str:
 
 
 def shown_place(to: str) -> str:
-    """A destination as anybody may see it: without a URL's user, password and query.
-
-    None of ours has these; but others of the group may write the ledger, and may have written anything.
-    """
+    """Return a destination without a URL's user, password and query, which group members may have written."""
     scheme, is_url, rest = to.partition("://")
     if not is_url:
         return to

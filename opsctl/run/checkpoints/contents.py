@@ -247,11 +247,7 @@ class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_verification(output: Path, found: VerifiedCheckpoint) -> None:
-    """Write the result to the checkpoint's folder, in the run's folder `output`.
-
-    Nothing is written where the result proves nothing: a manifest or a file could not be read. Raises OpsctlError where
-    the record cannot be written.
-    """
+    """Write the result next to the checkpoint's files, if it proves anything. Raises OpsctlError."""
     if found.manifest_xxh64 is None or (found.problems and not found.damage):
         return
     path = Path(found.folder) / VERIFIED

@@ -35,10 +35,7 @@ class Checkpoint:
 
 
 def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """The checkpoint that `latest` names, if it is whole (has its manifest).
-
-    None when there is none yet, and also where nobody can tell: `latest_problem` says which.
-    """
+    """Return the whole checkpoint that `latest` names; None without one, see `latest_problem`."""
     found = latest_reached(checkpoints)
     if found is None:
         return None
@@ -48,11 +45,8 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
-    """Return why no training resumes from the latest checkpoint, and the way out; None when one can.
-
-    Checkpoints without a `latest`, one that names nothing, a manifest that cannot be read, and damage that a check of
-    the bytes found are not "none yet". falls_back: the training resumes from an earlier one where the latest is
-    damaged.
+    """Return why no training resumes from the latest checkpoint, and the way out; None when one can. falls_back: an
+    earlier checkpoint may replace a damaged latest.
     """
     try:
         if falls_back and fall_back(checkpoints, {}) is not None:
@@ -105,10 +99,8 @@ def _end(options: Options) -> End | None:
 
 
 def mark_of(root: Path, folder: Path) -> str:
-    """What stays with the folder when it is moved on its file system, and another one has not.
-
-    Numbers of folders are given again, so the time at which it was whole is part of it. root: the run's output folder.
-    Raises OSError, Untrusted for a link or somebody else's.
+    """Return what stays with a checkpoint's folder when it is moved, and differs for a later one of its name. Raises
+    OSError, Untrusted.
     """
     with opened_folder(root, folder) as (opened, _):
         number, whole_ns = os.fstat(opened).st_ino, 0

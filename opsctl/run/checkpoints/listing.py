@@ -77,10 +77,7 @@ class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 def listed(
     checkpoints: Path, ledger: Sequence[BackedUp] = (), named: Collection[str] | None = None
 ) -> list[ListedCheckpoint]:
-    """All there are, oldest first, every file's size checked. Raises CheckpointError where nobody can see them.
-
-    named: destinations that [backup] to names; None where nobody can tell.
-    """
+    """Return all, oldest first, every file's size checked. named: what [backup] to names. Raises CheckpointError."""
     try:
         latest = latest_folder(checkpoints)
     except CheckpointError:

@@ -49,11 +49,8 @@ class Repointed:
 
 
 def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool = False) -> Repointed:
-    """Let the checkpoint of iteration `to` (None: the newest complete one) be what the next task of run `name` goes on
-    from.
-
-    Its manifest and every file's size are looked at first. Raises OpsctlError while somebody trains, for a checkpoint
-    that is not complete, and where it cannot be written.
+    """Make iteration `to` (None: the newest complete) the latest of run `name`, after checking its files. Raises
+    OpsctlError while a job trains, and if it is incomplete or cannot be written.
     """
     if dry_run:
         found = _chosen(paths, to)
@@ -117,10 +114,7 @@ def _write(paths: RunPaths, name: str, found: Repointed, why: str) -> None:
 
 @contextlib.contextmanager
 def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
-    """Be the one who has the lease: what is left of an older writer publishes no more, and a task waits.
-
-    what: `repoint`, `rollback` or `restore`. The caller holds the run's lock. Raises OpsctlError while somebody trains.
-    """
+    """Hold the lease for `what` while the caller has the run's lock. Raises OpsctlError while a job trains."""
     silent = refuse_beside_a_training(paths, name, is_locked=True)
 
     def why_over(held: lease.Held) -> str | None:
@@ -139,10 +133,8 @@ def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
 def refuse_beside_a_training(
     paths: RunPaths, name: str, is_locked: bool = False, what: str = "change the latest"
 ) -> int | None:
-    """The number of a lease that is held and over: silent, or of a repoint or rollback whose process is gone.
-
-    is_locked: the caller holds the run's lock, without which neither of those two is at work. Raises OpsctlError for a
-    lease that is alive.
+    """Return the number of a held lease that is over: silent or, with the run's lock, of an ended command. Raises
+    OpsctlError for a live one.
     """
     try:
         seen = lease.look(paths)

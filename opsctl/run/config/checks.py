@@ -47,11 +47,7 @@ def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[
 
 
 def share_problems(options: Options) -> list[str]:
-    """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes,
-    a vocabulary smaller than the data's.
-
-    For files that `data_problems` found whole. A job would refuse the same, three times, and trip the chain's brake.
-    """
+    """Return what is wrong with splits, weights, sizes and vocabulary, for files that `data_problems` found whole."""
     if options.seq_length is None:
         return []
     problems = data_errors(options, SPLITS if options.eval_iters else ("train",))
@@ -84,10 +80,7 @@ _IN_THE_MARGIN = ("seconds_per_iteration", "evaluation_seconds", "save_seconds")
 
 @dataclass(frozen=True)
 class Findings:
-    """What is wrong with a run, one line each, and what can be made of it all the same.
-
-    Problems forbid it; warnings do not.
-    """
+    """Problems of a run, which forbid it, warnings, which do not, and what can be made of it."""
 
     problems: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -26,10 +26,7 @@ NOT_A_CHAINS = frozenset(
 
 
 def trainer_arguments(file: RunFile, paths: RunPaths) -> list[str]:
-    """The arguments of `python -m trainer.pretrain_gpt` for an expanded run file.
-
-    What only a job knows (exit duration, stop request) is not among them; a later argument of the same name wins.
-    """
+    """Return the trainer's arguments for an expanded run file, without what only a job knows."""
     return [
         *to_arguments(file.trainer),
         *to_arguments(file.data),
@@ -61,11 +58,7 @@ class ExpandedRun:
 
     @classmethod
     def of(cls, loaded: LoadedRun, file: RunFile, nodes: int | None = None) -> ExpandedRun:
-        """`loaded`, whose expanded file is `file`, on `nodes` nodes (default: the run file's).
-
-        Raises RunFileError for what the trainer would refuse, and for an output folder that no script can name, which
-        may only show in the folder that a relative one starts from.
-        """
+        """Return `loaded`, expanded to `file`, on `nodes` nodes (default: the file's). Raises RunFileError."""
         values.check_output(loaded.path, file.run.output)
         paths, used = loaded.paths, file.slurm.nodes if nodes is None else nodes
         arguments = trainer_arguments(file, paths)
@@ -92,10 +85,7 @@ class ExpandedRun:
         return replace(self, nodes=used, options=options, layout=layout)
 
     def with_arguments(self, one_off: Sequence[str]) -> ExpandedRun:
-        """The same with a chain's one-off trainer arguments.
-
-        Raises UsageError for arguments that are unknown, wrong, or the run's or the job's own to set.
-        """
+        """Return the same with a chain's one-off trainer arguments. Raises UsageError for wrong ones."""
         if not one_off:
             return self
         arguments = (*self.arguments, *one_off)

@@ -25,10 +25,7 @@ WEIGHTED_OPTIONS = frozenset(map(weighted_key, SPLITS))
 
 
 def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
-    """`text` with every `${VAR}` replaced. Raises RunFileError for a variable not set.
-
-    `where` says which file, table and key it stands in.
-    """
+    """Return `text` with `${VAR}`s replaced. Raises RunFileError, which begins with `where`, for one not set."""
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1]

@@ -72,11 +72,7 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
 
 
 def expanded_file(loaded: LoadedRun) -> RunFile:
-    """The run file with every `${VAR}` replaced and paths made absolute from its folder.
-
-    Variables come from `[env]`'s plain values, then from the environment given at loading.
-    Raises RunFileError for one not set.
-    """
+    """Return the run file with `${VAR}`s replaced and absolute paths. Raises RunFileError for one not set."""
     return expansion.expand_file(loaded.file, loaded.path, loaded.variables(), loaded.environment)
 
 

@@ -15,10 +15,7 @@ RUN_FILE_NAME = "run.toml"
 def locate_run_file(
     chosen: str | None, environment: Mapping[str, str] = os.environ, folder: Path | None = None
 ) -> Path:
-    """The run file that `chosen` (a name, a run file or its folder), else `$OPSCTL_RUN`, else `./run.toml` means.
-
-    A name is a folder here with a run file in it, or a run this user has made or submitted before. Raises UsageError.
-    """
+    """Return the run file of `chosen` (a path, folder or known name), `$OPSCTL_RUN` or `./run.toml`. Raises UsageError."""
     here = folder or Path.cwd()
     wanted = chosen or environment.get("OPSCTL_RUN")
     if not wanted:

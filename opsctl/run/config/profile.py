@@ -64,10 +64,7 @@ def watch_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> W
 
 
 def quota_command(environment: Mapping[str, str] = os.environ) -> tuple[Path, tuple[str, ...], str | None] | None:
-    """`[watch] quota_command` and `quota_pattern`, and the profile that names the command; None without one.
-
-    Whether that profile may name a program is for the caller to judge. Raises RunFileError for a wrong profile.
-    """
+    """Return `[watch] quota_command` and `quota_pattern` with the profile that names them, if any."""
     found = None
     for path in profile_files(environment):
         watch = read_toml(path).get("watch", {})

@@ -87,10 +87,7 @@ def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
 
 
 def digest_of_unscaled(file: RunFile, script: str) -> str:
-    """Tells whether a run and a twin, both expanded, differ in anything that is not scaled.
-
-    script: the text of their environment script.
-    """
+    """Return a digest of what a run and its twin share: unscaled options, [env], environment script."""
     options = {**file.trainer, **file.data, **file.checkpoints}
     same = {key: value for key, value in options.items() if key not in SCALED}
     said = json.dumps([same, dict(file.env), script], sort_keys=True, default=str)

@@ -282,10 +282,7 @@ class CarbonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reckoning(ExpectTable, frozen=True):
-    """`[expect]`, with what the training log has measured in its place.
-
-    A duration that is the median of its newest `evaluations` or `saves` in the log has its longest beside it.
-    """
+    """`[expect]` with what the log has measured: medians of the newest saves and evaluations, and the longest."""
 
     evaluations: int = 0  # 0: as the run file expects it
     longest_evaluation_seconds: float | None = None

@@ -83,10 +83,7 @@ def option_problem(key: str, value: Any) -> str | None:
 
 
 def combination_problems(options: Mapping[str, Any], world_size: int | None, consumed_samples: int = 0) -> list[str]:
-    """What the options of all tables cannot be together on `world_size` ranks, a line each, in a run file's words.
-
-    consumed_samples: where the training goes on, for a batch that grows.
-    """
+    """Return what is wrong with all options together on `world_size` ranks, in a run file's words."""
     return [_in_run_file_words(error) for error in check_mapping(options, world_size, consumed_samples)]
 
 
@@ -110,10 +107,7 @@ def _nearest_multiples(given: int, divisor: int, extra: int) -> str:
 
 
 def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
-    """Raise RunFileError for the first unknown table or key, wrong type, or missing key.
-
-    A profile has only PROFILE_TABLES, and nothing in it is required.
-    """
+    """Raise RunFileError for the first unknown table or key, wrong type or missing key; a profile requires none."""
     known = PROFILE_TABLES if profile else TABLES
     for name, table in written.items():
         if name not in known:

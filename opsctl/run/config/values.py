@@ -219,10 +219,7 @@ _RULES = (
 
 
 def check_values(path: Path, tables: Tables, profile: bool = False) -> None:
-    """Raise RunFileError for the first value that cannot be; types are known to be right.
-
-    A run file is published for its group, so none has a secret in it; whether a profile may is checked at its use.
-    """
+    """Raise RunFileError for the first value that cannot be. In a run file no value may be a secret."""
     found = next(_broken_rules(tables), None) or next(_problems(tables, profile), None)
     if found:
         raise RunFileError(f"{path}: {found}")

@@ -155,10 +155,7 @@ def main_source(paths: RunPaths) -> LogSource:
 
 
 def rank_source(paths: RunPaths, rank: int) -> LogSource:
-    """The output of the node that has `rank` in the newest attempt, for that rank alone.
-
-    Raises OpsctlError when no attempt has started ranks yet or the newest has no such rank.
-    """
+    """Return the lines of `rank` in its node's output in the newest attempt. Raises OpsctlError if it has none."""
     folder = _newest_attempt_folder(paths)
     if folder is None:
         raise OpsctlError(f"no attempt has started its ranks yet: nothing under {paths.logs / 'attempts'}")

@@ -84,10 +84,7 @@ class LogIndex(msgspec.Struct, kw_only=True):
 
 
 def look(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
-    """The summary of the run's log, up to `budget_s` seconds of reading further than the last look got.
-
-    An empty one where there is no log, or it is not to be believed: `opsctl logs` says why.
-    """
+    """Return the log's summary, reading on for up to `budget_s` seconds; an empty one without a trusted log."""
     with contextlib.suppress(OSError), opened_file(paths.output, paths.main_log) as fd:
         folder = cache_folder("logs")
         file = folder / f"{hashlib.sha256(str(paths.main_log).encode()).hexdigest()[:24]}.json" if folder else None

@@ -15,10 +15,7 @@ _BLOCK_BYTES = 256 * 1024
 
 
 def blocks(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """What stands in `fd` from `start` to `end`, as (position after it, bytes); nothing of a hole but where it ends.
-
-    A file that was cut short meanwhile ends the reading.
-    """
+    """Yield (position after it, bytes) from `start` to `end`; of a hole only its end. Ends if the file is cut."""
     while start < end:
         there = _data_from(fd, start)
         if there is None or there > start:
@@ -124,10 +121,7 @@ def _has_data(fd: int, start: int, end: int) -> bool:
 
 
 def _data_from(fd: int, position: int) -> int | None:
-    """Where the first data from `position` on begin; None where only a hole follows.
-
-    `position` itself on a file system that does not tell: holes then read as the NULs that they stand for.
-    """
+    """Return where data begins from `position` on; None for only a hole, `position` if the file system cannot tell."""
     try:
         return os.lseek(fd, position, os.SEEK_DATA)
     except OSError as error:
@@ -144,11 +138,8 @@ def whole(line: str) -> str | None:
 
 
 def lines_backwards(fd: int, limit_bytes: int | None = None, marks: Sequence[bytes] = ()) -> Iterator[str]:
-    """The log's lines, last one first, without their line ends; only those with one of `marks` in them when given.
-
-    Looks at no more than the last `limit_bytes` bytes; a line that begins before them is left out. The size is taken
-    once: what is appended meanwhile is not seen, one cut short ends the reading. Where the text ends in a line end, the
-    first line is the empty one after it.
+    """Yield the log's lines, last first, of its last `limit_bytes`; only those with one of `marks` if given. The size
+    is taken once; where the text ends in a line end, the first line is empty.
     """
     end = os.fstat(fd).st_size
     start = 0 if limit_bytes is None else max(0, end - limit_bytes)
@@ -159,10 +150,7 @@ def lines_backwards(fd: int, limit_bytes: int | None = None, marks: Sequence[byt
 
 
 def last_lines(fd: int, count: int, wanted: Filter = whole, begin: int = 0, end: int | None = None) -> Iterator[str]:
-    """The last `count` wanted lines, in order. A line end at the very end begins no further line.
-
-    begin, end: only between these positions.
-    """
+    """Yield the last `count` wanted lines between `begin` and `end`, in order."""
     end = os.fstat(fd).st_size if end is None else end
     start = max(begin, start_of_last(fd, count, end, wanted))
     lines = Lines()
@@ -196,10 +184,7 @@ def shown(lines: Iterator[str], wanted: Filter) -> Iterator[str]:
 
 
 def _placed_backwards(fd: int, start: int, end: int, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes, int]]:
-    """(position, bytes, how many bytes more it had) of each line, last one first; the first only where `start` is 0.
-
-    marks: lines without any of these may be left out, for who does not want them.
-    """
+    """Yield (position, bytes, bytes cut) of each line, last first; without `marks` it may leave lines out."""
     line, cut_bytes = b"", 0  # the later part of a line whose beginning lies in a block before
     begin = end
     for begin, data in blocks_backwards(fd, start, end):
@@ -222,10 +207,7 @@ def _placed_backwards(fd: int, start: int, end: int, marks: Sequence[bytes] = ()
 
 
 def _marked(data: bytes, start: int, stop: int, marks: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Where lines with one of `marks` in them begin and end, among the whole lines from `start` to `stop`.
-
-    A search for each mark through all of them at once is many times faster than one for each line.
-    """
+    """Return begin and end of whole lines with one of `marks`, by one fast search per mark."""
     found: dict[int, int] = {}
     for mark in marks:
         at = data.find(mark, start, stop)

@@ -67,10 +67,7 @@ TitanRecord = TrainingLine | Evaluation | CheckpointLoaded | Setting | SaveEnded
 
 
 def parse_titan_line(text: str) -> TitanRecord | None:
-    """What a line of torchtitan's says, with or without its colours, else None.
-
-    It names neither samples nor how long a step took: `opsctl.run.logs.reader` adds what the lines before it say.
-    """
+    """Return what a line of torchtitan's says, with or without colours, else None; `reader` adds what it omits."""
     match = _TITAN.match(_COLOUR.sub("", text)) if " - INFO - " in text else None
     at = parse_clock(match["at"], None) if match else None
     if match is None or at is None:

@@ -146,10 +146,7 @@ def _is_followed(fd: int) -> bool:
 
 
 def _records(fd: int, iterations: int | None = None) -> list[Record]:
-    """The records in the log's end, in its order; no more than so many `iterations` when given.
-
-    An iteration's line at the very end that nothing closes yet is still being written: it is left for the next look.
-    """
+    """Return the records at the log's end, in order; not an iteration's line that is still being written."""
     found: list[Record] = []
     seen, example = 0, ""
     for line in lines_backwards(fd, TAIL_BYTES, _MARKS):
@@ -267,10 +264,7 @@ def _iterations_per_line(window: Sequence[TrainingLine]) -> int:
 
 
 def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
-    """When the first line after the last iteration was written that says so; training lines carry no clock.
-
-    A time without a zone says nothing: nobody knows whose local time it is.
-    """
+    """Return the time, with zone, of the first stamped line after the last iteration, which has none."""
     first: datetime | None = None
     for record in reversed(records):
         if isinstance(record, TrainingLine):
@@ -300,10 +294,8 @@ START_MOST_S = 1800.0
 def longest_silence_s(
     seconds_per_iteration: float, told_s: float | None, pauses_s: float, is_starting: bool, log_interval: int = 1
 ) -> float:
-    """Seconds. told_s: what the run file says; None where it says nothing. pauses_s: an evaluation and a save.
-
-    is_starting: no iteration of this start was logged yet, for which what the run file says is too short.
-    log_interval: iterations to a line in the log; three lines may be missing.
+    """Return the longest usual silence in seconds. told_s: the run file's. pauses_s: an evaluation and a save.
+    is_starting: no iteration yet. log_interval: iterations to a line.
     """
     if told_s is not None and not is_starting:
         return told_s
@@ -320,10 +312,7 @@ def standstill_s(
     log_interval: int,
     may_pause: bool,
 ) -> float:
-    """Return after how many seconds without a line a training stands still; never later than `longest_silence_s`.
-
-    may_pause: a start, or a save or evaluation whose length is not known, may be under way.
-    """
+    """Return after how many silent seconds a training stands still. may_pause: a pause of unknown length may be on."""
     longest_s = longest_silence_s(seconds_per_iteration, told_s, pauses_s, is_starting, log_interval)
     if is_starting or may_pause or told_s is not None:
         return longest_s
@@ -338,10 +327,8 @@ def training_left_s(
     saved_samples: int | None = None,
     saved_iteration: int | None = None,
 ) -> float | None:
-    """Seconds of training left; None where the length, how far it is, or the speed is not known.
-
-    By samples where the training is counted in them, else by iterations. What the last iteration in the log does not
-    tell comes from the last checkpoint: `saved_samples`, `saved_iteration`.
+    """Return the seconds of training left, by samples if counted in them, else by iterations; None if unknown. The last
+    checkpoint replaces what the log does not show.
     """
     last = measured.last_iteration
     samples = last.consumed_samples if last is not None and last.consumed_samples is not None else saved_samples

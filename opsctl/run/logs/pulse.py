@@ -83,10 +83,7 @@ def is_watchdogs(text: str) -> bool:
 
 
 def parse_pulse(line: str) -> Pulse | Alert | None:
-    """The PULSE or ALERT that this line (without any rank prefix) is, else None.
-
-    An original ALERT comes with or without the stamp and `PULSE:` before it; both are read.
-    """
+    """Return the PULSE or ALERT that this line is, else None. An original ALERT may lack the stamp."""
     stamped = _STAMPED.fullmatch(line)
     at = parse_clock(stamped["at"], stamped["zone"]) if stamped else None
     text = (stamped["rest"] if stamped else line.strip()).removeprefix(_PULSE)
@@ -121,10 +118,7 @@ def _pulse(at: datetime, state: str, match: re.Match[str], text: str) -> Pulse:
 
 
 def _form_of(text: str) -> tuple[str, re.Match[str]] | None:
-    """The state that `text` says and its words' match.
-
-    A training may be named like one of the forms. What is said follows the name, so the longest name is the right one.
-    """
+    """Return state and match of `text`. A training may be named like a form, so the longest name is right."""
     found = [(state, match) for state, pattern in _patterns() if (match := pattern.match(text))]
     return max(found, key=lambda one: one[1].end("name"), default=None)
 

@@ -54,10 +54,7 @@ class LogReader(msgspec.Struct, kw_only=True):
     iteration: int = 0  # the newest
 
     def feed(self, data: bytes) -> Iterator[Found]:
-        """The records that are complete with `data`: whole lines, to be taken all before more is fed.
-
-        What comes after the last line end is the caller's to keep, and to bring again with what follows it.
-        """
+        """Yield the records that are complete with `data`, which has to be whole lines."""
         for line in data.removesuffix(b"\n").split(b"\n") if data else ():
             if self.begun or _ITERATION in line or any(mark in line for mark in _MARKS):
                 text = text_of(without_nuls(line[:LONGEST_LINE_BYTES]))

@@ -109,9 +109,7 @@ LARGEST_BYTES = 120 * 1024
 
 
 def step_script(run: ExpandedRun) -> str:
-    """The script of a run. It takes the launcher's command as its arguments, and from its environment
-    OPSCTL_ATTEMPT_FOLDER, where the node's output goes. Raises RunFileError for more than can be handed to srun.
-    """
+    """Return the step script, whose arguments are the launcher's command. Raises RunFileError if srun cannot take it."""
     text = render_template("step.sh.j2", environment=run.file.run.environment, env=sorted(run.file.env.items()))
     size = len(text.encode())
     if size > LARGEST_BYTES:

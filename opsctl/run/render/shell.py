@@ -38,10 +38,7 @@ def shell_script(request: ShellRequest) -> str:
 
 
 def new_job(script: str, command: Sequence[str], options: Mapping[str, str | None], terminal: bool) -> list[str]:
-    """The salloc that gets nodes and opens the shell on the first of them. None: an option that is not given.
-
-    Steps that are started in it have the whole allocation: the shell's own takes nothing of it.
-    """
+    """Return the salloc that gets nodes and opens the shell on the first. None: an option that is not given."""
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     return ["salloc", *given, "srun", "--overlap", *_step(script, command, terminal)]
 

@@ -20,10 +20,7 @@ def shell_word(value: Any) -> str:
 
 
 def directive_word(value: Any) -> str:
-    """`value` as sbatch reads it from a `#SBATCH` line: blanks separate, `#` begins a comment, quotes group.
-
-    Inside quotes only a backslash and that quote are special; text with both kinds of quotes is made of pieces.
-    """
+    """Return `value` as one word of a `#SBATCH` line; text with both kinds of quotes is made of pieces."""
     text = one_line(str(value)).replace("\\", "\\\\")
     if text and all(character in _PLAIN for character in text):
         return text
@@ -33,10 +30,7 @@ def directive_word(value: Any) -> str:
 
 
 def filename_pattern(path: Any) -> str:
-    """A path for `--output`, in which Slurm replaces `%` patterns: every `%` of ours is doubled.
-
-    Raises RunFileError for a backslash, which switches those patterns off.
-    """
+    """Return a path for `--output`, with every `%` doubled. Raises RunFileError for a backslash."""
     text = one_line(str(path))
     if "\\" in text:
         raise RunFileError(

@@ -161,10 +161,7 @@ def messages(lines: Iterable[Event]) -> list[Message]:
 
 
 def joins(lines: Sequence[Event], channel: str, to: Collection[str], now: datetime) -> Event | None:
-    """The line by which a channel is one from now on; None where it is one already.
-
-    It gets what no channel has had yet: what everybody else was told before is no news to anybody.
-    """
+    """Return the line by which a channel joins; None if it has. It gets what no channel has had."""
     joined = [line for line in lines if line.event == "joined" and line.channel == channel]
     wanted = tuple(sorted(to))
     if joined:
@@ -220,10 +217,7 @@ def queue_of(lines: Sequence[Event], channel: str) -> Queue:
 
 
 def channels_seen(lines: Sequence[Event], now: datetime) -> list[ChannelSeen]:
-    """Return every channel that settings name, sorted by name.
-
-    A failing channel that has not been tried for days is no longer reported as failing.
-    """
+    """Return every channel that settings name, sorted; one that was not tried for days is not failing."""
     found = []
     for name in sorted({line.channel for line in lines if line.event == "joined"}):
         queue = queue_of(lines, name)

@@ -96,10 +96,7 @@ class Opened:
     _raw: dict[str, Any] = field(default_factory=dict)  # as it was, with what a newer release has added
 
     def write(self, memory: Memory, new: Sequence[Message] = (), said: Sequence[Event] = ()) -> None:
-        """Keep `memory`, and put its new messages and what people said on record. Raises OSError: nothing was kept.
-
-        Where only the log cannot be written, the memory keeps the messages for it.
-        """
+        """Keep `memory`; record new messages and what people said. Raises OSError if nothing was kept."""
         kept = msgspec.structs.replace(memory, made=(*self.memory.made, *new))
         value = _with_unknown(plain(kept), self._raw)
         alert_log.write_memory(self.paths, value)
@@ -164,11 +161,7 @@ def silence_of(paths: RunPaths, now: datetime) -> Silence | None:
 
 
 def note(paths: RunPaths, noted: Sequence[Noted], now: datetime) -> int:
-    """Make a message of what is not known yet, for whoever has channels and next comes by; how many were new.
-
-    It may be called at every look: what is open is told once, and again when it has become worse. Raises OpsctlError,
-    OSError.
-    """
+    """Make messages of findings that are new or worse; returns how many. Raises OpsctlError, OSError."""
     if not noted:
         return 0
     with opened(paths, "note an alert") as memory:
@@ -226,10 +219,7 @@ def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime) -
 
 
 def meant(keys: Sequence[str], findings: Mapping[str, Remembered]) -> list[str]:
-    """Keys of open findings: those named, also by the check or by the first word of what it is about; all for none.
-
-    A key that has a blank may come in two words. Raises OpsctlError for one that names nothing open.
-    """
+    """Return the open findings that `keys` name: by key, check or subject; all for none. Raises OpsctlError."""
     is_open = sorted(key for key, one in findings.items() if one.recovered_at is None)
     if not keys:
         return is_open

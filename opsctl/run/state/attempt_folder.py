@@ -68,9 +68,7 @@ def started_with(root: Path, folder: Path) -> Environment | None:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Rename what an earlier job of the same id left (a requeue, or a cluster whose ids started over), so that nothing
-    of it, a stop request least of all, is taken for this one's. Returns its new place, None when there was nothing.
-    """
+    """Rename what an earlier job of the same id left, so that it is not taken for this one's; returns its new place."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return None
     for number in range(1, 1_000_000):

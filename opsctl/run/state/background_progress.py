@@ -23,10 +23,7 @@ class ErrandProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tell_progress(done: int) -> None:
-    """Tell that `done` of whatever is counted is done for good in this start; at most every some seconds.
-
-    Costs nothing where nobody listens. What cannot be told stops nobody.
-    """
+    """Report that `done` units are finished in this start, at most every few seconds. Fails no command."""
     place = os.environ.get(PROGRESS_VARIABLE)
     if not place or done <= 0 or time.monotonic() - _told_at.get(place, -_PAUSE_S) < _PAUSE_S:
         return

@@ -86,18 +86,12 @@ def read_chains(paths: RunPaths) -> list[Chain]:
 
 
 def last_word(chains: Sequence[Chain]) -> Chain | None:
-    """The newest chain that somebody wanted; where none is, the first. None without any.
-
-    From its submission on attempts count against a brake: what only kept the run going releases none.
-    """
+    """Return the newest chain that a person wanted, else the first. Attempts count from its submission."""
     return next((chain for chain in reversed(chains) if chain.is_somebodys_word), chains[0] if chains else None)
 
 
 def counted_since(chains: Sequence[Chain], submitted_at: datetime) -> datetime:
-    """Since when attempts count against the brake of the chain that was submitted at `submitted_at`.
-
-    Its own submission, or, for one that only kept the run going, that of the last that somebody wanted before it.
-    """
+    """Return the time from which attempts count against the chain submitted at `submitted_at`."""
     places = [place for place, chain in enumerate(chains) if chain.submitted_at == submitted_at]
     word = last_word(chains[: places[-1] + 1]) if places else None
     return min(word.submitted_at, submitted_at) if word is not None else submitted_at
@@ -174,19 +168,13 @@ def read_cancels(paths: RunPaths) -> list[Cancel]:
 
 
 def cancelling(cancels: Sequence[Cancel], job: str, began: datetime, ended: datetime) -> Cancel | None:
-    """The last cancelling of a job, by the id that squeue showed, that ran from `began` to `ended`; None without one.
-
-    The same id may have been another job's before or since, where a cluster's ids start over. Pure.
-    """
+    """Return the last cancellation of the job with that id that ran from `began` to `ended`. Pure."""
     first, last = began.replace(microsecond=0), ended + CLOCKS_DIFFER
     return next((one for one in reversed(cancels) if job in one.jobs and first <= one.at <= last), None)
 
 
 def resting(chains: Sequence[Chain], cancels: Sequence[Cancel]) -> Cancel | None:
-    """The last cancelling, when nobody has submitted since; None where the run is to go on. Pure.
-
-    A chain that was submitted without anybody's word, by a refill, is no submission.
-    """
+    """Return the last cancellation if no person has submitted since; a refill does not count. Pure."""
     last = cancels[-1] if cancels else None
     return None if last is None or any(one.is_somebodys_word for one in chains[last.chains :]) else last
 

@@ -45,10 +45,8 @@ class _Mark:
 
 @contextlib.contextmanager
 def reading(paths: RunPaths, iteration: int, why: str, every_s: float = HEARTBEAT_S) -> Iterator[None]:
-    """Say that the checkpoint of `iteration` is being read, while the block lasts.
-
-    Make it before the checkpoint is looked at: what a prune has begun to take by then is not seen any more. It keeps
-    nobody from moving it or saving it again. why: for people, such as "backup to s3://...". Raises OSError.
+    """Mark the checkpoint of `iteration` as being read, so that no prune takes it; do so before looking at it. why: for
+    people. Raises OSError.
     """
     make_folder(paths.output, paths.reading)
     name = f"{iteration}.{os.getpid()}.{secrets.token_hex(4)}.{socket.gethostname()}"

@@ -60,10 +60,8 @@ def find_cluster(name_or_folder: str) -> Cluster:
 
 
 def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
-    """`--cluster`, `$OPSCTL_CLUSTER`, the one the run was submitted to, this shell's: the first that is there.
-
-    One that may not be reached from here, or whose record cannot be read, comes as a cluster that is out of bounds.
-    Who is asked, its commands or pyslurm, the profile says. Raises RunFileError for a wrong one.
+    """Return `--cluster`, `$OPSCTL_CLUSTER`, the run's last or this shell's cluster, the first there is. One that may
+    not be reached is out of bounds. Raises RunFileError.
     """
     return _asked_by_profile(_named(flag) or (_of_run(paths) if paths else None) or shells_cluster())
 

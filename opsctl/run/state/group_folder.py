@@ -39,12 +39,8 @@ CRON = Kind("a cron folder", "[cron] folder", "the profile's [cron]", "opsctl cr
 
 
 def open_output(paths: RunPaths, group: str | None) -> tuple[str, ...]:
-    """Make the run's output folder and its state's, or let older ones be as the run file says: `group`'s or, with None,
-    their owner's. Returns a warning when that closes it to others.
-
-    What is made in it afterwards is as open as it is. When that changes, so does what is in it and the caller's own.
-    One that belongs to somebody else stays as it is. Raises RunFileError for a group that is not there or that
-    the caller is not in, OpsctlError when the owner has not opened the folder.
+    """Create the output folder and its state's, or reopen an own one: `group`'s or, with None, its owner's. Returns a
+    warning when others lose access. Raises RunFileError, OpsctlError.
     """
     warnings = open_to(paths.output, group, OUTPUT)
     make_folder(paths.output, paths.state)

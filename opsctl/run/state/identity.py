@@ -130,10 +130,7 @@ class Place:
 
 
 def judged(identity: Identity | None, here: Path, mark: Mark | None, there: There) -> Place:
-    """How the folder `here` stands to the one that `identity` names, where `there` is. Pure.
-
-    mark: of `here`; None: it was made just now, so that it is no other one that was moved.
-    """
+    """Return how the folder `here` relates to the one that `identity` names. mark: of `here`, None if just made. Pure."""
     if identity is None:
         return Place(Standing.UNBOUND)
     was = Path(identity.folder)
@@ -169,11 +166,7 @@ def read_run_id(paths: RunPaths) -> str | None:
 
 
 def is_same_run(one: tuple[str, str], own: tuple[str, str]) -> bool:
-    """Whether a place that says it is of the run `one` is of `own`, each its name and its id or nothing.
-
-    Where the place has an id and `own` has none they are not: so is a restored copy, which may have its original's
-    name.
-    """
+    """Return whether a place labelled (name, id) belongs to `own`; ids decide where the place has one."""
     (name, run_id), (own_name, own_id) = one, own
     return run_id == own_id if run_id else name == own_name
 
@@ -242,10 +235,8 @@ def forget_run_id(paths: RunPaths) -> None:
 
 
 def settle_identity(paths: RunPaths) -> str:
-    """Make the run's records this folder's own before something is written; what of that is news, or nothing.
-
-    A copy becomes a run of its own: what it has of the original's is set aside. One that was moved is the same run. The
-    caller holds the run's lock. Raises OpsctlError where a copy cannot be told from a move.
+    """Make the records this folder's own before a write; returns what is news. A copy becomes a run of its own, a moved
+    one stays the same. Raises OpsctlError where that is unclear.
     """
     place = place_of(paths)
     if place.standing is Standing.UNCLEAR:

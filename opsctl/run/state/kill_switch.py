@@ -154,10 +154,7 @@ def is_triggered(path: Path) -> bool:
 
 
 def state(paths: RunPaths) -> KillSwitchState:
-    """Whether the switch is armed and triggered, and by whom. An empty or foreign file counts, as its owner's.
-
-    Raises OpsctlError when it cannot be seen.
-    """
+    """Return whether the switch is armed and triggered, and by whom. Raises OpsctlError if it cannot be seen."""
     path = paths.kill_switch
     found = _found(path)
     is_armed = is_open_to_group(paths.output)
@@ -186,10 +183,7 @@ def path_passed_over(paths: RunPaths) -> str:
 
 
 def arm(paths: RunPaths, group: str | None = None) -> Change:
-    """Make the output folder, the group's if one is named, and keep ready what triggering needs on a full disk.
-
-    Raises RunFileError for a group that is not there, OpsctlError when the folder cannot be opened to it.
-    """
+    """Make the output folder, the group's if named, and the reserve. Raises RunFileError, OpsctlError."""
     before = group is not None and is_open_to_group(paths.output, group)
     open_output(paths, group)
     write_reserve(paths.output, paths.kill_switch_reserve, _OF_NOBODY, RESERVE_BYTES)
@@ -197,10 +191,7 @@ def arm(paths: RunPaths, group: str | None = None) -> Change:
 
 
 def trigger(paths: RunPaths, why: str = "") -> Change:
-    """Create the switch with who, when and why. What is there already stays as it is, whatever it is: it counts.
-
-    Raises OpsctlError when it cannot be created.
-    """
+    """Create the switch with who, when and why. Whatever is there already stays. Raises OpsctlError."""
     note = Note(account_name(), socket.gethostname(), now().replace(microsecond=0), _words(why))
     changed = _create(paths, note)
     return Change(state(paths), changed)
@@ -253,10 +244,7 @@ def _use_reserve(paths: RunPaths, note: Note) -> OSError | None:
 
 
 def deactivate(paths: RunPaths) -> Change:
-    """Remove the switch. Returns what it was; `changed` is False when there was nothing to remove.
-
-    A link goes, not what it points to; a folder is refused by name.
-    """
+    """Remove the switch, a link itself too; returns what it was. Raises OpsctlError, also for a folder."""
     before = state(paths)
     try:
         changed = remove(paths.output, before.path)

@@ -78,10 +78,7 @@ class OwnLease:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def beat(self) -> str | None:
-        """Show that the holder lives. Returns why the lease is lost, None while it is ours.
-
-        A file that somebody removed is made again. Raises OSError when nobody can say, or the heartbeat fails.
-        """
+        """Stamp the heartbeat. Returns why the lease is lost, None while it is ours. Raises OSError."""
         with self._alone(BEAT_LOCK_WAIT_S) as opened:
             lease = opened.read()
             lost = why_lost(lease, self.holder)
@@ -120,10 +117,8 @@ def take(
     wait_s: float = LOCK_WAIT_S,
     settle_s: float = SETTLE_S,
 ) -> OwnLease | Held:
-    """Take the lease if it is free, or if `why_over` gives a reason to end the holding that there is.
-
-    Looking, ending and taking are one step under the file's lock. Where no lock is to be had, of two that took it the
-    file's first line has it, which both read a moment later. Raises OSError.
+    """Take the lease if it is free or `why_over` ends its holding, in one step under the file's lock. Without locks the
+    file's first line wins. Raises OSError.
     """
     with _opened(paths, wait_s) as opened:
         lease = opened.read()
@@ -148,10 +143,7 @@ def take(
 
 
 def look(paths: RunPaths) -> Seen:
-    """Who has the lease, and how long ago that was shown. Free where there is none yet, and in a copy of a run.
-
-    Raises OSError where it cannot be read: that is not the same.
-    """
+    """Return the holder and the age of its heartbeat; free without a lease and in a copy. Raises OSError."""
     if place_of(paths).is_another_runs:
         return Seen()
     try:
@@ -169,10 +161,7 @@ def look(paths: RunPaths) -> Seen:
 
 @contextlib.contextmanager
 def publishing_held_off(paths: RunPaths, wait_s: float = LOCK_WAIT_S) -> Iterator[bool]:
-    """While this lasts nobody who has the lease publishes a checkpoint; False where that cannot be had in time.
-
-    For moments: a save waits no longer than its own patience. Raises OSError.
-    """
+    """Keep the lease's holder from publishing a checkpoint, for a moment; False without the lock."""
     with _opened(paths, wait_s) as opened:
         yield opened.is_locked
 

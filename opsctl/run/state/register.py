@@ -38,10 +38,7 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cron_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the cron folder: `$OPSCTL_CRON_FOLDER`, the profiles' `[cron] folder`, or this account's own folder.
-
-    Raises RunFileError for a wrong profile.
-    """
+    """Return `$OPSCTL_CRON_FOLDER`, the profiles' `[cron] folder`, or this account's. Raises RunFileError."""
     folder = environment.get(CRON_FOLDER_VARIABLE) or cron_table(environment).folder
     if folder is None:
         return account_state_folder(environment) / "cron"
@@ -68,10 +65,7 @@ def register(name: str, run_file: Path, paths: RunPaths, environment: Mapping[st
 
 
 def all_runs(environment: Mapping[str, str] = os.environ) -> list[KnownRun]:
-    """The cron folder's runs, then those that only this account knows; each run file once, sorted by name.
-
-    Raises OSError where the list cannot be read: runs that nobody can see must not pass for none.
-    """
+    """Return the cron folder's runs and this account's, each run file once, sorted by name. Raises OSError."""
     found = {run.run_file: run for run in _listed(cron_folder(environment))}
     for name, run_file in known_runs(environment).items():
         found.setdefault(run_file, KnownRun(name=name, run_file=run_file))
@@ -79,10 +73,7 @@ def all_runs(environment: Mapping[str, str] = os.environ) -> list[KnownRun]:
 
 
 def paths_of(run: KnownRun) -> RunPaths:
-    """Where the run keeps its things: as its run file says, else, while that cannot be read, as it was registered.
-
-    Raises OpsctlError where neither tells, or the folder is closed to the caller.
-    """
+    """Return the run's places as its run file says, else as registered. Raises OpsctlError."""
     try:
         paths = glance(run.run_file).paths
     except OpsctlError:

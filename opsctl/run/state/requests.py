@@ -133,10 +133,7 @@ class Asked:
 
 
 def ask(paths: RunPaths, request: Request) -> str:
-    """Leave `request` for whoever carries it out; its id. Raises OSError.
-
-    Nobody else in the group may change what the file says: it speaks for whose it is.
-    """
+    """Leave `request` for who carries it out, writable by the asker alone; returns its id. Raises OSError."""
     make_folder(paths.output, paths.requests)
     request_id = secrets.token_hex(8)
     write_state(paths.output, paths.requests / f"{request_id}.json", request, mode=0o640)
@@ -306,10 +303,7 @@ class Carrier:
         return found and replace(found, at=changed_at(before))
 
     def answer(self, asked: Asked, outcome: Outcome, words: str) -> Audited:
-        """Put on record what came of a request that this process, or a dead one, had taken.
-
-        Where the disk takes no line, `write_rest` tries again.
-        """
+        """Record the outcome of a taken request. Where the disk takes no line, `write_rest` tries again."""
         answer = {"by": self.by, "at": now().replace(microsecond=0), "outcome": str(outcome), "words": words}
         line = msgspec.structs.replace(told_of(asked), **answer)
         self._unwritten[f"{asked.id}.{asked.taken_by}.json"] = line
@@ -332,10 +326,7 @@ class Carrier:
         return ""
 
     def left_by_the_dead(self) -> list[Asked]:
-        """What processes that live no more had taken and not answered. Raises OSError.
-
-        Where files have no locks nobody can tell, and there are none.
-        """
+        """Return requests that ended processes had taken and not answered; none without locks. Raises OSError."""
         found = [one for one in taken(self._paths) if one.taken_by != self.mark]
         if not found:
             return []

@@ -90,18 +90,11 @@ class Revision:
 
     @cached_property
     def trainer_arguments(self) -> list[str]:
-        """What the trainer is started with, before a chain's one-off arguments and what only the job knows.
-
-        Raises OpsctlError for a damaged revision.
-        """
+        """The trainer's arguments, before a chain's one-off ones. Raises OpsctlError if damaged."""
         return self._decoded("trainer-arguments.json", list[str])
 
     def options(self, one_off: Sequence[str] = (), nodes: int | None = None) -> Options:
-        """What the trainer makes of those arguments, a chain's `one_off` last, on `nodes` (default: the run file's).
-
-        Raises OptionsError for what it does not understand, as another release may have published it, OpsctlError for a
-        damaged revision.
-        """
+        """Return the trainer's options, with `one_off` last, on `nodes`. Raises OptionsError, OpsctlError."""
         # What a start is held against is much to import, for a question that most who read a revision do not ask.
         from trainer.formats.checkpoint.starting import parse_to_start
 
@@ -235,10 +228,7 @@ class OwnersAlone(OpsctlError):
 
 
 def contents(run: ExpandedRun) -> dict[str, str]:
-    """File name -> text of what a revision of `run` would hold, revision.json left out.
-
-    Raises RunFileError for a value that no script line can hold.
-    """
+    """Return file name -> text of a revision of `run`, without revision.json. Raises RunFileError."""
     # Who only reads revisions, as every look at a run does, need not wait for what makes one.
     from opsctl.run.render.batch import step_script
     from trainer.recipe.engine_config import engine_config
@@ -252,11 +242,8 @@ def contents(run: ExpandedRun) -> dict[str, str]:
 
 
 def publish(run: ExpandedRun, note: str = "") -> Revision:
-    """Make `run` the newest revision; if the newest already says the same, return that one and change nothing.
-
-    The caller has validated the run and holds `RunPaths.lock`. A damaged newest is left as it is and counts as another.
-    A full disk or a kill leaves nothing that counts. Raises OpsctlError when it cannot be written, and where only the
-    run's owner publishes.
+    """Make `run` the newest revision unless the newest says the same. The caller has validated it and holds
+    `RunPaths.lock`; a kill leaves nothing that counts. Raises OpsctlError.
     """
     paths = run.paths
     files = contents(run)
@@ -310,10 +297,7 @@ def withdraw(revision: Revision) -> None:
 
 
 def newest(paths: RunPaths) -> Revision | None:
-    """The newest revision, damaged or not; None before the first submit.
-
-    Raises OpsctlError where it cannot be seen whether there are any.
-    """
+    """Return the newest revision, damaged or not; None before the first submit. Raises OpsctlError."""
     return next(_newest_first(paths), None)
 
 
@@ -329,10 +313,8 @@ def published_since(paths: RunPaths, since: datetime) -> list[Revision]:
 
 
 def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None, tuple[Revision, ...]]:
-    """Return the revision that a task starting now takes, damaged or not, and the newer ones that it passes over.
-
-    only_owners: it takes none but those of the run's owner, of the account that the task runs as, and of root.
-    Raises OpsctlError as `newest`.
+    """Return the revision that a task takes now and the newer ones passed over. only_owners: it takes none but those of
+    the run's owner, the task's account and root.
     """
     if not only_owners:
         return newest(paths), ()
@@ -341,10 +323,7 @@ def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None
 
 
 def newest_to_start(paths: RunPaths) -> tuple[Revision | None, tuple[Revision, ...]]:
-    """Return the newest revision whose programs may run as the caller, damaged or not, and the newer ones passed over.
-
-    It is the caller's, root's, or one of those who may decide by `deciding_group`. Raises OpsctlError as `newest`.
-    """
+    """Return the newest revision whose programs may run as the caller, and the newer ones passed over."""
     group = deciding_group(paths)
     return _newest_of(paths, lambda uid: uid in (0, os.geteuid()) or (group is not None and is_member(uid, group)))
 
@@ -359,10 +338,7 @@ def _newest_of(paths: RunPaths, is_believed: Callable[[int], bool]) -> tuple[Rev
 
 
 def deciding_group(paths: RunPaths) -> int | None:
-    """The group whose members the caller lets decide what runs as the caller; None where there is none.
-
-    Only the caller's own newest revision says so, never a member's, and only of a shared folder of the caller's.
-    """
+    """Return the group that decides what runs as the caller, by the caller's own newest revision; else None."""
     try:
         found = paths.output.stat()
     except OSError:
@@ -376,10 +352,7 @@ def deciding_group(paths: RunPaths) -> int | None:
 
 
 def to_send_again(paths: RunPaths, name: str) -> Revision:
-    """The revision of which the caller may submit a further chain: the one that such a chain's tasks would take now.
-
-    Raises OpsctlError where nothing is published or it is damaged, OwnersAlone where the run's owner alone submits.
-    """
+    """Return the revision that a further chain's tasks would take now. Raises OpsctlError, OwnersAlone."""
     last, owner = newest(paths), _owner_of(paths.output)
     if last is None:
         raise OpsctlError(f"{name} was never submitted: opsctl submit does that first")
@@ -397,10 +370,7 @@ def to_send_again(paths: RunPaths, name: str) -> Revision:
 
 
 def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:
-    """The keys, as `table.key`, whose value in the run file is not the published one; comments and order do not count.
-
-    An unchanged file costs one comparison of hashes. Raises RunFileError for a run file that cannot be expanded.
-    """
+    """Return the `table.key`s whose value in the run file is not the published one. Raises RunFileError."""
     return [] if loaded.sha256 == revision.run_file_sha256 else list(_differences(expanded_file(loaded), revision))
 
 

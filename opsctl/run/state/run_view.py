@@ -50,10 +50,7 @@ class RunView:
 
     @property
     def options(self) -> Options | None:
-        """The trainer's, as published; None before that, or when another release published what this one cannot parse.
-
-        Raises OpsctlError for a damaged revision.
-        """
+        """The trainer's options as published, None if unknown or unparsable. Raises OpsctlError if damaged."""
         try:
             return self.revision.options() if self.revision else None
         except OptionsError:
@@ -61,12 +58,8 @@ class RunView:
 
 
 def glance(chosen: str | None, asks_first: bool = False) -> RunView:
-    """The run that `chosen` means, read with a blind eye on everything but [run] and [env]; no revision is looked at.
-
-    asks_first: whether the output folder's file system answers, in a process of its own; this one would hang with it.
-
-    Raises UsageError for a run that is not there, RunFileError when even those tables cannot be read, OpsctlError
-    when its output folder is closed to the caller or, asked first, does not answer.
+    """Return the run that `chosen` means, from [run] and [env] alone. Raises UsageError, RunFileError, OpsctlError.
+    asks_first: check in another process that the output folder's file system answers.
     """
     path = locate_run_file(chosen)
     try:
@@ -86,10 +79,7 @@ def glance(chosen: str | None, asks_first: bool = False) -> RunView:
 
 
 def view(chosen: str | None, asks_first: bool = False) -> RunView:
-    """The run that `chosen` means. Of one whose run file is broken, [run] is the newest revision's.
-
-    Raises UsageError for a run that is not there, RunFileError for one that is broken before anything was published.
-    """
+    """Return the run that `chosen` means; if its file is broken, [run] as published. Raises UsageError, RunFileError."""
     run = glance(chosen, asks_first)
     if run.loaded is not None:
         return run
@@ -99,10 +89,7 @@ def view(chosen: str | None, asks_first: bool = False) -> RunView:
 
 
 def view_known(run_file: Path, output: Path | None) -> RunView:
-    """A run of a list, by its run file; where that is gone or closed to the caller, by its output folder.
-
-    Of the latter [run] is the newest revision's. Raises OpsctlError where neither can be seen, and OSError.
-    """
+    """Return a listed run by its run file, or by its output folder as published. Raises OpsctlError, OSError."""
     if run_file.is_file():
         try:
             return view(str(run_file))

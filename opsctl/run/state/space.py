@@ -82,10 +82,7 @@ def read_looks(root: Path, path: Path) -> list[SpaceLine]:
 
 
 def append_looks(root: Path, path: Path, looks: Iterable[SpaceLine], now: datetime) -> None:
-    """Add these looks, but those that come right after one of the same, and thin what is old. Raises OSError.
-
-    Of two that thin it at the same moment one may lose the other's look: the next one comes within the hour.
-    """
+    """Add checks that are not right after one of the same, and thin old ones. Raises OSError."""
     known = read_looks(root, path)
     last = {line.name: line.at for line in known if line.at <= now}
     news = [one for one in looks if one.name not in last or one.at - last[one.name] >= _LEAST]
