@@ -15,7 +15,7 @@ RUN_FILE_NAME = "run.toml"
 def locate_run_file(
     chosen: str | None, environment: Mapping[str, str] = os.environ, folder: Path | None = None
 ) -> Path:
-    """Return the run file of `chosen` (a path, folder or known name), `$OPSCTL_RUN` or `./run.toml`. Raises UsageError."""
+    """Return the file of `chosen` (a path, folder or known name), `$OPSCTL_RUN` or `./run.toml`. Raises UsageError."""
     here = folder or Path.cwd()
     wanted = chosen or environment.get("OPSCTL_RUN")
     if not wanted:

@@ -109,7 +109,7 @@ LARGEST_BYTES = 120 * 1024
 
 
 def step_script(run: ExpandedRun) -> str:
-    """Return the step script, whose arguments are the launcher's command. Raises RunFileError if srun cannot take it."""
+    """Return the step script, which is given the launcher's command. Raises RunFileError if it is too long."""
     text = render_template("step.sh.j2", environment=run.file.run.environment, env=sorted(run.file.env.items()))
     size = len(text.encode())
     if size > LARGEST_BYTES:

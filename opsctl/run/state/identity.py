@@ -130,7 +130,7 @@ class Place:
 
 
 def judged(identity: Identity | None, here: Path, mark: Mark | None, there: There) -> Place:
-    """Return how the folder `here` relates to the one that `identity` names. mark: of `here`, None if just made. Pure."""
+    """Return how the folder `here` relates to the one that `identity` names. mark: of `here`, None if new. Pure."""
     if identity is None:
         return Place(Standing.UNBOUND)
     was = Path(identity.folder)

@@ -79,7 +79,7 @@ def glance(chosen: str | None, asks_first: bool = False) -> RunView:
 
 
 def view(chosen: str | None, asks_first: bool = False) -> RunView:
-    """Return the run that `chosen` means; if its file is broken, [run] as published. Raises UsageError, RunFileError."""
+    """Return the run of `chosen`; if its file is broken, [run] as published. Raises UsageError, RunFileError."""
     run = glance(chosen, asks_first)
     if run.loaded is not None:
         return run
