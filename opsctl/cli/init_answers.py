@@ -31,7 +31,7 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
     from opsctl.run.config.load import load_run_file
     from opsctl.run.init.draft import run_text
     from opsctl.run.init.suggestions import suggested
-    from opsctl.run.planning.cost_part import days_text
+    from opsctl.run.planning.costs import days_text
     from opsctl.run.planning.section import billions
 
     if folder.exists():

@@ -67,7 +67,7 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
         ("opsctl.run.planning.plan.RunPlan", "from a run file"),
         ("opsctl.run.planning.plan.NumbersPlan", "from numbers"),
     ],
-    search=("opsctl.run.planning.search_values.LayoutSearch", "with --search"),
+    search=("opsctl.run.planning.plan.LayoutSearch", "with --search"),
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Plan the run on so many nodes instead.")
 @click.option("--search", is_flag=True, help="Layouts that fit the GPUs' memory, the fastest first.")
@@ -111,7 +111,7 @@ def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_j
     from opsctl.run.config.checks import find_problems
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.planning.search_part import layout_search, search_lines
+    from opsctl.run.planning.search import layout_search, search_lines
 
     gpus = numbers.pop("gpus")
     for name, value in numbers.items():
@@ -136,7 +136,7 @@ def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
     from opsctl.core.output import print_json, show_lines
     from opsctl.run.planning.from_inputs import plan_inputs
     from opsctl.run.planning.plan import Inputs, NumbersPlan
-    from opsctl.run.planning.screen import lines_of
+    from opsctl.run.planning.section import lines_of
 
     inputs = Inputs(**numbers)
     sections = plan_inputs(inputs)
@@ -151,10 +151,10 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.run.config.checks import find_problems
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.planning.evaluation_part import evaluation_sections
     from opsctl.run.planning.from_run import plan_sections
     from opsctl.run.planning.plan import PlannedRun, RunPlan
-    from opsctl.run.planning.screen import bullet_lines, lines_of
+    from opsctl.run.planning.schedule import evaluation_sections
+    from opsctl.run.planning.section import bullet_lines, lines_of
 
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
@@ -180,7 +180,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
 def _carbon(carbon: CarbonTable, sections: Sequence[Section]) -> list[Section]:
     """What the time that is planned comes to, where `[carbon]` says what to reckon with."""
     from opsctl.diagnosis.carbon.estimate import of_table
-    from opsctl.run.planning.carbon_part import carbon_section
+    from opsctl.run.planning.costs import carbon_section
     from opsctl.run.planning.plan import PlannedTime
 
     time = next((section.values for section in sections if isinstance(section.values, PlannedTime)), None)
@@ -198,7 +198,7 @@ def _expected_or_measured(loaded: LoadedRun) -> ExpectTable:
     """The run's durations, measured ones where its output folder can be named and has a log."""
     from opsctl.core.errors import RunFileError
     from opsctl.run.logs.measurements import measured
-    from opsctl.run.planning.measured_speed import with_measured
+    from opsctl.run.planning.costs import with_measured
 
     try:
         return with_measured(loaded.file.expect, measured(loaded.paths))

@@ -18,7 +18,7 @@ from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.locate import remember_run
 from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.logs.measurements import measured
-from opsctl.run.planning.measured_speed import with_measured
+from opsctl.run.planning.costs import with_measured
 from opsctl.run.state.chains import SUBMIT
 from opsctl.run.state.register import register
 from opsctl.run.state.rehearsals import never_rehearsed

@@ -10,8 +10,8 @@ from opsctl.core.errors import UsageError
 from opsctl.run.config.schema import ExpectTable, GpuTable, SlurmTable
 from opsctl.run.init.draft import Draft
 from opsctl.run.planning.gpus import gpu_of
-from opsctl.run.planning.search_part import layout_search
-from opsctl.run.planning.search_values import FittingLayout
+from opsctl.run.planning.plan import FittingLayout
+from opsctl.run.planning.search import layout_search
 from opsctl.run.planning.section import billions
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.options import from_tables

@@ -6,9 +6,7 @@ import msgspec
 
 from opsctl.core.errors import UsageError
 from opsctl.run.planning import arithmetic
-from opsctl.run.planning.cost_part import days_text
-from opsctl.run.planning.memory_part import memory_values
-from opsctl.run.planning.model_part import FORMULA
+from opsctl.run.planning.costs import days_text
 from opsctl.run.planning.plan import (
     DaysLeft,
     InitStd,
@@ -21,6 +19,7 @@ from opsctl.run.planning.plan import (
     WeightsByPart,
 )
 from opsctl.run.planning.section import Section, amount, billions, gb_text, gib_text, whole
+from opsctl.run.planning.sizes import FORMULA, memory_values
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.schedule import samples_of_tokens

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from opsctl.run.config.schema import ExpectTable, GpuTable, RetentionTable, SlurmTable
-from opsctl.run.planning.cost_part import checkpoint_section, job_section, time_sections
+from opsctl.run.planning.costs import checkpoint_section, job_section, time_sections
 from opsctl.run.planning.gpus import asks_for_v100, assumed_speed
-from opsctl.run.planning.layout_part import layout_sections
-from opsctl.run.planning.memory_part import memory_section
-from opsctl.run.planning.model_part import model_sections, model_shape
-from opsctl.run.planning.nodes_part import nodes_section
-from opsctl.run.planning.schedule_part import batch_section, ramp_of, schedule_section
+from opsctl.run.planning.schedule import batch_section, nodes_section, ramp_of, schedule_section
 from opsctl.run.planning.section import Section
+from opsctl.run.planning.sizes import layout_sections, memory_section, model_sections, model_shape
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
 

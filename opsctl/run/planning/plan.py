@@ -1,6 +1,6 @@
-"""What a plan says, as values: one struct for each of its sections, printed by `opsctl plan --json` as they are.
+"""What a plan contains: one struct for each of its sections, printed by `opsctl plan --json` as they are.
 
-A field without default is always printed; one that is None by default is left out where there is nothing to say.
+A field without default is always printed; one that is None by default is left out if there is nothing to say.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from msgspec import Meta, Struct
-
-from opsctl.run.planning.memory_values import PlannedMemory
 
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
@@ -325,3 +323,80 @@ class NumbersPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parts: Annotated[WeightsByPart | None, Meta(description="Weights by part.")] = None
     checkpoint: Annotated[PlannedCheckpoints | None, Meta(description="Sizes on disk.")] = None
     memory: Annotated[PlannedMemory | None, Meta(description="Memory of a replica and of the fullest GPU.")] = None
+
+
+class PlannedPeak(Struct, frozen=True, kw_only=True):
+    """What the fullest GPU takes at its peak, in GB (10^9 bytes); its own libraries are not counted."""
+
+    stage: Annotated[int, Meta(description="Its pipeline stage, from 0.")]
+    moment: Annotated[str, Meta(description="When: `backward`, or `reduction` of the gradients.")]
+    weights_gb: Annotated[float, Meta(description="Weights.")]
+    gradients_gb: Annotated[float, Meta(description="Gradients, and their sums.")]
+    optimizer_gb: Annotated[float, Meta(description="Its share of fp32 weights and both moments.")]
+    buckets_gb: Annotated[float, Meta(description="Buckets that gradients are copied into.")]
+    activations_gb: Annotated[float, Meta(description="Activations of all micro-batches in flight.")]
+    working_gb: Annotated[
+        float, Meta(description="The block or the loss whose gradients are made, with what is computed again.")
+    ]
+    pipeline_gb: Annotated[float, Meta(description="What stages send each other.")]
+    total_gb: Annotated[float, Meta(description="All of it.")]
+
+
+class PlannedMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Memory of a replica's states, and of the fullest GPU."""
+
+    bytes_per_param: Annotated[int, Meta(description="Bytes for each parameter, activations not counted.")]
+    replica_gb: Annotated[float, Meta(description="One replica at that, in GB (10^9 bytes).")]
+    per_gpu_gb: Annotated[
+        float | None,
+        Meta(description="The fullest GPU at its peak, in GB; only from a run file whose layout and micro-batch go."),
+    ] = None
+    peak: Annotated[PlannedPeak | None, Meta(description="The same by what it is for.")] = None
+
+
+class SearchedGpu(Struct, frozen=True, kw_only=True):
+    """What was reckoned with."""
+
+    name: Annotated[str, Meta(description="The GPU as `[slurm]` asks for it.")]
+    gpus: Annotated[int, Meta(description="GPUs in all.")]
+    gpus_per_node: Annotated[int, Meta(description="GPUs of each node.")]
+    memory_gb: Annotated[float, Meta(description="Memory of each, in GB (10^9 bytes).")]
+    usable_gb: Annotated[float, Meta(description="What of it a training may take.")]
+    peak_tflops: Annotated[float, Meta(description="Stated dense TFLOP/s of each.")]
+    within_node_gbs: Annotated[float, Meta(description="GB/s of each GPU to those of its node.")]
+    between_nodes_gbs: Annotated[float, Meta(description="GB/s of each node to others.")]
+
+
+class FittingLayout(Struct, frozen=True, kw_only=True):
+    """One layout that fits, and what it takes."""
+
+    tensor: Annotated[int, Meta(description="Tensor-parallel ranks.")]
+    pipeline: Annotated[int, Meta(description="Pipeline stages.")]
+    data: Annotated[int, Meta(description="Replicas.")]
+    micro_batch_size: Annotated[int, Meta(description="Samples of a micro-batch.")]
+    recompute: Annotated[str, Meta(description="What is recomputed: `none`, `attention` or `block`.")]
+    micro_batches: Annotated[int, Meta(description="Micro-batches of each replica in a step at the full batch.")]
+    seconds_per_iteration: Annotated[float, Meta(description="Reckoned seconds of a step at the full batch.")]
+    memory_gb: Annotated[float, Meta(description="The fullest GPU's peak, in GB.")]
+    bubble: Annotated[float, Meta(description="(stages - 1) / micro-batches.")]
+    communication: Annotated[float, Meta(description="Share of a step that goes to communication, 0 to 1.")]
+    is_the_run: Annotated[
+        bool,
+        Meta(description="Whether the run file has this layout and micro-batch, whatever it recomputes."),
+    ]
+
+
+class LayoutSearch(Struct, frozen=True, kw_only=True):
+    """Layouts that fit the GPUs' memory, the fastest first."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    gpu: Annotated[SearchedGpu, Meta(description="The GPU and what connects it.")]
+    scaled_by: Annotated[
+        float | None,
+        Meta(description="By what seconds are scaled to the run's own speed, measured or expected; null: neither."),
+    ]
+    own: Annotated[
+        FittingLayout | None,
+        Meta(description="The run's own layout with what it recomputes, whether or not it fits; null: of other GPUs."),
+    ]
+    layouts: Annotated[list[FittingLayout], Meta(description="All that fit.")]

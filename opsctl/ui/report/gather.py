@@ -18,7 +18,7 @@ from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.checks import find_problems
 from opsctl.run.config.profile import nodes_table
-from opsctl.run.planning.carbon_part import carbon_section
+from opsctl.run.planning.costs import carbon_section
 from opsctl.run.planning.from_run import plan_sections
 from opsctl.run.planning.plan import PlannedTime
 from opsctl.run.planning.section import Section, amount

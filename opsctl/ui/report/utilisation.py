@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from opsctl.run.config.schema import GpuTable, SlurmTable
 from opsctl.run.planning.gpus import planned_peak
-from opsctl.run.planning.model_part import model_shape
+from opsctl.run.planning.sizes import model_shape
 from opsctl.ui.report.curves import Course
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options

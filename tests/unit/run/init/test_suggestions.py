@@ -11,7 +11,7 @@ from opsctl.run.config.checks import find_problems
 from opsctl.run.config.load import load_run_file
 from opsctl.run.init.draft import run_text
 from opsctl.run.init.suggestions import GPU_KINDS, Wanted, gpus_for, is_known_gpu, size_near, suggested
-from opsctl.run.planning.model_part import model_shape
+from opsctl.run.planning.sizes import model_shape
 from trainer.recipe.options import from_tables
 from trainer.recipe.sizes import parameters as parameters_of
 

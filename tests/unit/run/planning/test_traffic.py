@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.run.config.schema import RetentionTable
-from opsctl.run.planning.traffic import Traffic, traffic
+from opsctl.run.planning.costs import Traffic, traffic
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 from trainer.recipe.schedule import BatchRamp
 

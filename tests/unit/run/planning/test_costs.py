@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from opsctl.run.config.schema import ExpectTable, GpuTable, SlurmTable
-from opsctl.run.planning.cost_part import exit_duration_minutes, job_section, time_sections
+from opsctl.run.planning.costs import exit_duration_minutes, job_section, time_sections
 from opsctl.run.planning.gpus import assumed_speed
 from opsctl.run.planning.plan import PlannedJob, PlannedTime
-from opsctl.run.planning.schedule_part import ramp_of
+from opsctl.run.planning.schedule import ramp_of
 from tests.unit.trainer.recipe.test_throughput import BATCH, BLOOM, GPUS, MODEL, SECONDS, bloom
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import parse

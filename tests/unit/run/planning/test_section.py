@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opsctl.run.config.schema import ExpectTable
-from opsctl.run.planning.cost_part import time_sections
+from opsctl.run.planning.costs import time_sections
 from opsctl.run.planning.gpus import KNOWN, AssumedSpeed
-from opsctl.run.planning.schedule_part import ramp_of
-from opsctl.run.planning.screen import lines_of
-from opsctl.run.planning.section import Section
+from opsctl.run.planning.schedule import ramp_of
+from opsctl.run.planning.section import Section, lines_of
 from tests.unit.trainer.recipe.test_throughput import BLOOM, GPUS, bloom
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import parse

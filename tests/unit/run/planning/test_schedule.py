@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.run.planning.nodes_part import nodes_section
 from opsctl.run.planning.plan import NodesAlongTheRamp
+from opsctl.run.planning.schedule import nodes_section
 from trainer.recipe.schedule import BatchRamp
 
 

@@ -1,3 +1,5 @@
+"""The evaluations that a plan counts."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,7 +7,7 @@ from typing import Any
 import pytest
 
 from opsctl.run.config.schema import EvaluationTable
-from opsctl.run.planning.evaluation_part import evaluation_sections
+from opsctl.run.planning.schedule import evaluation_sections
 from trainer.recipe.options import parse, to_arguments
 
 TABLE = EvaluationTable(every=100, tasks=("arc_easy", "sst"), gpus=2, time="10:00:00")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opsctl.run.config.schema import CarbonTable
-from opsctl.run.planning.carbon_part import carbon_section
+from opsctl.run.planning.costs import carbon_section
 from opsctl.run.planning.plan import PlannedCarbon, PlannedTime
 
 

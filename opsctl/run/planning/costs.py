@@ -1,19 +1,22 @@
-"""What a training takes: disk and time."""
+"""What a training takes: disk, time, and electricity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from opsctl.run.config.schema import ExpectTable, RetentionTable, SlurmTable
+from opsctl.run.checkpoints.retention import Kept, Progress, verdicts
+from opsctl.run.config.schema import CarbonTable, ExpectTable, Reckoning, RetentionTable, SlurmTable
+from opsctl.run.logs.records import Measured
 from opsctl.run.planning import arithmetic
 from opsctl.run.planning.gpus import AssumedSpeed
-from opsctl.run.planning.plan import PlannedCheckpoints, PlannedJob, PlannedThroughput, PlannedTime
-from opsctl.run.planning.schedule_part import known, lengths_of
+from opsctl.run.planning.plan import PlannedCarbon, PlannedCheckpoints, PlannedJob, PlannedThroughput, PlannedTime
+from opsctl.run.planning.schedule import known, lengths_of
 from opsctl.run.planning.section import Section, amount, gib_text, whole
-from opsctl.run.planning.traffic import traffic
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.formats.attempt.probe import EFFORTS
 from trainer.recipe.layout import Layout
@@ -197,3 +200,121 @@ def exit_duration_minutes(slurm: SlurmTable) -> int:
 
 def _seconds(seconds: float | None) -> str:
     return "? s" if seconds is None else f"{seconds:,.3g} s"
+
+
+#: Prunings that a plan goes through; of a training with more saves, one after so many saves.
+_MOST_PRUNINGS = 2_000
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All of a training's checkpoints."""
+
+    count: int
+    shortest_gap: int  # iterations between the two that are nearest to each other
+    kept_most: int | None  # at once, where what stays is known
+
+
+def traffic(
+    schedule: SaveSchedule, iterations: int, ramp: BatchRamp, retention: RetentionTable | None, is_full: bool
+) -> Traffic:
+    """The checkpoints of `iterations` iterations, the last of which is saved whatever the schedule."""
+    saved = list(_saved(schedule, iterations))
+    regular = saved[:-1] or saved  # the last is out of turn
+    gaps = (after - before for before, after in zip([0, *regular], regular, strict=False))
+    kept = None if retention is None else _kept_most(saved, ramp, retention, schedule, is_full)
+    return Traffic(len(saved), min(gaps), kept)
+
+
+def _saved(schedule: SaveSchedule, iterations: int) -> Iterator[int]:
+    due = schedule.next_after(0)
+    while due is not None and due < iterations:
+        yield due
+        due = schedule.next_after(due)
+    yield iterations
+
+
+def _kept_most(
+    saved: list[int], ramp: BatchRamp, retention: RetentionTable, schedule: SaveSchedule, is_full: bool
+) -> int:
+    """At most so many lie there right after a save, each pruning having been done before the next save."""
+    samples_in_all = _samples_after(ramp, saved[-1])
+    each = -(-len(saved) // _MOST_PRUNINGS)
+    there: list[Kept] = []
+    most = 0
+    for number, iteration in enumerate(saved, 1):
+        samples = _samples_after(ramp, iteration)
+        there.append(Kept(iteration, samples, is_full, iteration in schedule.pinned))
+        if number % each and number < len(saved):
+            continue
+        most = max(most, len(there) - each + 1)
+        decided = verdicts(there, retention, Progress(iteration, samples_in_all))
+        there = [one for one, verdict in zip(there, decided, strict=True) if not verdict.goes]
+    return most
+
+
+def _samples_after(ramp: BatchRamp, iterations: int) -> int:
+    """Samples that so many iterations consume from the training's beginning on."""
+    stage = next(one for one in reversed(ramp.stages()) if one.first_step <= iterations + 1)
+    return stage.first_sample + (iterations + 1 - stage.first_step) * stage.batch_size
+
+
+def carbon_section(carbon: CarbonTable, g_per_kwh: float | None, time: PlannedTime) -> Section | None:
+    """kWh and kg CO2e, with the interval of what is assumed: of a GPU's power, and the fewest to the most GPU hours.
+
+    g_per_kwh: of the site's electricity, None where nobody says. None: nobody says what a GPU takes, or how long it is.
+    """
+    hours = [one for one in (time.gpu_hours_at_expected_tflops, time.gpu_hours_at_expected_seconds) if one is not None]
+    if carbon.gpu_power_w is None or not hours:
+        return None
+    off = carbon.gpu_power_off_percent / 100
+    low_w, high_w = carbon.gpu_power_w * (1 - off), carbon.gpu_power_w * (1 + off)
+    cases = ((min(hours), low_w), (sum(hours) / len(hours), carbon.gpu_power_w), (max(hours), high_w))
+    low, kwh, high = (many * power_w / 1000 * carbon.pue for many, power_w in cases)
+    low_kg, kg, high_kg = (None if g_per_kwh is None else one * g_per_kwh / 1000 for one in (low, kwh, high))
+    rows = [
+        (
+            "assumed",
+            f"{carbon.gpu_power_w:g} W a GPU with its share of the node, {low_w:g} to {high_w:g} W in the interval "
+            f"([carbon] gpu_power_off_percent), PUE {carbon.pue:g}; {_hours(min(hours), max(hours))}",
+        ),
+        ("electricity", f"{_amount(kwh)} kWh ({_amount(low)} to {_amount(high)})"),
+    ]
+    if kg is not None and low_kg is not None and high_kg is not None:
+        rows.append(
+            ("CO2e", f"{_amount(kg)} kg ({_amount(low_kg)} to {_amount(high_kg)}), at {g_per_kwh:,.4g} g a kWh")
+        )
+    return Section(
+        "carbon",
+        "Electricity and CO2e of the whole training",
+        PlannedCarbon(
+            gpu_power_w=carbon.gpu_power_w,
+            gpu_power_low_w=low_w,
+            gpu_power_high_w=high_w,
+            pue=carbon.pue,
+            g_per_kwh=g_per_kwh,
+            kwh=kwh,
+            low_kwh=low,
+            high_kwh=high,
+            kg=kg,
+            low_kg=low_kg,
+            high_kg=high_kg,
+        ),
+        tuple(rows),
+    )
+
+
+def _hours(fewest: float, most: float) -> str:
+    between = _amount(most) if fewest == most else f"{_amount(fewest)} to {_amount(most)}"
+    return f"{between} GPU hours are expected"
+
+
+def _amount(value: float) -> str:
+    return whole(value) if value >= 100 else amount(value)
+
+
+def with_measured(expect: ExpectTable, seen: Measured) -> Reckoning:
+    """`[expect]` overridden by every duration that the log shows."""
+    keys = [key for key in Reckoning.__struct_fields__ if key in Measured.__struct_fields__ and key != "tflops"]
+    known = {key: value for key in keys if (value := getattr(seen, key)) is not None}
+    return Reckoning(**{**msgspec.structs.asdict(expect), **known})

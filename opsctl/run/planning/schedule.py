@@ -1,15 +1,27 @@
-"""How the batch grows, how many iterations that makes, and how the learning rate follows."""
+"""How the batch grows, the number of iterations, the learning rate, and the evaluations of checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
 
+from opsctl.run.config.schema import EvaluationTable
 from opsctl.run.config.toml_types import MOST_RAMP_STAGES
-from opsctl.run.planning.plan import PlannedBatch, PlannedSchedule, RampStage, RampUp
+from opsctl.run.planning.plan import (
+    FittingNodes,
+    NodesAlongTheRamp,
+    PlannedBatch,
+    PlannedEvaluations,
+    PlannedSchedule,
+    RampStage,
+    RampUp,
+)
 from opsctl.run.planning.section import Section, billions, whole
+from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.learning_rate import (
     samples_to_cool_down,
@@ -18,6 +30,7 @@ from trainer.recipe.learning_rate import (
     samples_to_warm_up,
 )
 from trainer.recipe.lengths import Lengths
+from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp
 
 Fact = TypeVar("Fact")
@@ -150,3 +163,72 @@ def schedule_section(options: Mapping[str, Any]) -> Section:
         warmup_samples=warmup,
     )
     return Section("schedule", "Schedule", values, tuple(rows))
+
+
+def nodes_section(per_node: int, options: Mapping[str, Any], ramp: BatchRamp) -> Section | None:
+    """From each sample on at which more node counts fit, those that do: every batch still to come divides by them.
+
+    None without a ramp-up, where the micro-batch is not given, and where none ever fits.
+    """
+    micro = options["micro_batch_size"]
+    model = options["tensor_model_parallel_size"] * options["pipeline_model_parallel_size"]
+    if not ramp.is_ramp or not micro:
+        return None
+    stages = [
+        FittingNodes(
+            first_sample=stage.first_sample,
+            batch_size=stage.batch_size,
+            nodes=_node_counts(common // micro if common % micro == 0 else 0, model, per_node),
+        )
+        for stage, common in zip(ramp.stages(), _common_divisors(ramp), strict=True)
+    ]
+    found = [stages[0], *(now for before, now in pairwise(stages) if now.nodes != before.nodes)]
+    found = [one for one in found if one.nodes]
+    if not found:
+        return None
+    rows = [("from sample", "batch", "nodes that fit from there on")]
+    rows += [(f"{one.first_sample:,}", f"{one.batch_size:,}", " ".join(map(str, one.nodes))) for one in found]
+    return Section("ramp_nodes", "Nodes along the ramp-up", NodesAlongTheRamp(stages=found), (), tuple(rows))
+
+
+def _common_divisors(ramp: BatchRamp) -> list[int]:
+    """Of each stage's batch and all after it, the greatest common divisor."""
+    found: list[int] = []
+    for stage in reversed(ramp.stages()):
+        found.append(math.gcd(stage.batch_size, found[-1] if found else 0))
+    return found[::-1]
+
+
+def _node_counts(replicas: int, model: int, per_node: int) -> list[int]:
+    """Node counts whose GPUs are a number of replicas, of `model` ranks each, that divides `replicas`."""
+    fitting = [count for count in range(1, replicas + 1) if replicas % count == 0]
+    return [count * model // per_node for count in fitting if count * model % per_node == 0]
+
+
+def evaluation_sections(table: EvaluationTable | None, options: Mapping[str, Any]) -> Iterator[Section]:
+    """Nothing where nothing is to be evaluated by schedule, or nobody knows how long the training is."""
+    schedule, lengths = known(SaveSchedule.of, options), lengths_of(options)
+    if table is None or not table.tasks or not table.every or schedule is None:
+        return
+    if lengths is None or not lengths.train_iterations:
+        return
+    last = lengths.train_iterations  # which is saved whatever the schedule
+    count = sum(schedule.is_due(one) or one == last for one in range(table.every, last + 1, table.every))
+    limit_s = parse_duration_s(table.time) if table.time else None
+    hours = count * table.gpus * limit_s / 3600 if limit_s is not None and table.gpus else None
+    if not count:
+        rows = [("how many", f"none: no checkpoint is saved at a multiple of {table.every:,}")]
+    else:
+        rows = [("how many", f"{count:,}, at multiples of {table.every:,}, {len(table.tasks):,} tasks each")]
+    if count and limit_s is not None and hours is not None:
+        gpus = f"{table.gpus} GPU{'s' if table.gpus > 1 else ''}"
+        rows.append(("their jobs", f"{gpus} for {format_duration(limit_s)}: {whole(hours)} GPU hours if each takes it"))
+    values = PlannedEvaluations(
+        every_iterations=table.every,
+        count=count,
+        tasks=len(table.tasks),
+        gpus=table.gpus,
+        time_limit_s=limit_s,
+        gpu_hours=hours,
+    )
+    yield Section("evaluations", "Evaluations by lm-eval", values, tuple(rows))

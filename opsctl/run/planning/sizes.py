@@ -1,0 +1,242 @@
+"""The model, the layout of its ranks, and the memory of the fullest GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opsctl.run.planning import arithmetic
+from opsctl.run.planning.plan import (
+    InitStd,
+    PipelinePartition,
+    PlannedLayout,
+    PlannedMemory,
+    PlannedModel,
+    PlannedPeak,
+    ProcessGroups,
+)
+from opsctl.run.planning.section import Section, billions, gb_text, whole
+from trainer.recipe.layout import Layout, blocks_per_stage
+from trainer.recipe.memory import RankMemory, fullest_rank
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import output_parameters, word_embedding
+from trainer.recipe.recomputation import NONE, recomputed
+from trainer.recipe.sizes import TRAINING_BYTES_PER_PARAMETER, formula_parameters, parameters, parameters_of_block
+from trainer.recipe.vocabulary import Vocabulary
+
+#: The usual formula of parameters as JSON says it.
+FORMULA = "l*(12h^2+13h)+v*h+s*h+2h"
+
+
+def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
+    """The model's shape; None while the options do not say it all."""
+    needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
+    vocabulary = options["vocab_size"] or options["pad_vocab_size_to"]
+    if vocabulary is None or any(options[key] is None for key in needed):
+        return None
+    try:
+        return ModelShape.of(options, Vocabulary.of(vocabulary, options))
+    except ValueError:
+        return None
+
+
+def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Section]:
+    """The count of what is really trained beside the usual formula, and the spread of initial weights."""
+    real = parameters(shape)
+    vocabulary = options["vocab_size"] or shape.vocabulary
+    formula = formula_parameters(shape.layers, shape.hidden, options["seq_length"], vocabulary)
+    block, embedding = parameters_of_block(shape), word_embedding(shape).size
+    output = sum(one.size for one in output_parameters(shape))
+    rows = f"vocabulary of {shape.vocabulary:,}, {_positions(shape)}"
+    own_output = (("output layer", f"{whole(output)}, a weight of its own"),) if output else ()
+    values = PlannedModel(
+        layers=shape.layers,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        key_value_heads=shape.groups,
+        sequence_length=options["seq_length"],
+        vocab_size=vocabulary,
+        padded_vocab_size=shape.vocabulary,
+        params=real,
+        formula=FORMULA,
+        formula_params=formula,
+        billion_rounded=round(formula / 1e9),
+        layer_params=block,
+        embedding_params=embedding,
+        output_params=output,
+        hidden_per_layer=shape.hidden // shape.layers,
+        hidden_per_head=shape.hidden // shape.heads,
+    )
+    yield Section(
+        "model",
+        "Model",
+        values,
+        (
+            ("shape", f"{shape.layers} layers, hidden size {shape.hidden:,}, {_heads(shape)}"),
+            ("parameters", f"{whole(real)} ({billions(real)}): {rows}"),
+            (
+                "by the usual formula",
+                f"{whole(formula)} ({billions(formula)}): l(12h^2+13h) + vh + sh + 2h, v = {vocabulary:,}",
+            ),
+            ("one block", f"{whole(block)}"),
+            ("word embedding", f"{whole(embedding)}"),
+            *own_output,
+            ("hidden size per layer", f"{values.hidden_per_layer}, per head {values.hidden_per_head}"),
+        ),
+    )
+    third, fifths = arithmetic.init_std_third(shape.hidden), arithmetic.init_std_two_fifths(shape.hidden)
+    given = options["init_method_std"]
+    yield Section(
+        "init_std",
+        "Initial weights",
+        InitStd(init_method_std=given, sqrt_1_over_3h=third, sqrt_2_over_5h=fifths),
+        (("standard deviation", f"{given:g}; sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"),),
+    )
+
+
+def _positions(shape: ModelShape) -> str:
+    if shape.positions:
+        return f"{shape.positions:,} learned positions"
+    return "rotary positions" if shape.rotary_size else "no learned positions"
+
+
+def _heads(shape: ModelShape) -> str:
+    """A plain model's heads and MLP go without saying more of them."""
+    shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
+    return f"{shape.heads} heads{shared}" + (f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else "")
+
+
+#: Beyond this nobody reads lists of ranks.
+MOST_RANKS_LISTED = 65_536
+
+
+def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -> Iterator[Section]:
+    """The layout on the screen and in JSON; every rank of every process group in JSON alone."""
+    nodes = layout.world_size // per_node
+    groups: dict[str, list[list[int]]] = {}
+    if layout.world_size <= MOST_RANKS_LISTED:
+        groups = {
+            "tensor_groups": layout.tensor_groups(),
+            "pipeline_groups": layout.pipeline_groups(),
+            "data_groups": layout.data_groups(),
+            "model_parallel_groups": layout.model_groups(),
+        }
+    replica = layout.tensor * layout.pipeline
+    rows = [
+        ("ranks", f"{layout.world_size} = {nodes} nodes x {per_node} GPUs"),
+        (
+            "tensor x pipeline x data",
+            f"{layout.tensor} x {layout.pipeline} x {layout.data}: "
+            f"{layout.data} replica{'s' * (layout.data > 1)} of {replica} GPU{'s' * (replica > 1)}",
+        ),
+    ]
+    stages = stages_of(options, layout)
+    partition = None
+    if stages:
+        method = options["pp_partition_method"]
+        partition = PipelinePartition(method=method, blocks_per_stage=stages)
+        rows.append(("blocks per stage", f"{_stage_text(stages)} ({method})"))
+    for key, found in groups.items():
+        rows.append((key.removesuffix("_groups").replace("_", " ") + " groups", _groups_text(found)))
+    values = PlannedLayout(
+        nodes=nodes,
+        gpus_per_node=per_node,
+        world_size=layout.world_size,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
+        data=layout.data,
+        pipeline_partition=partition,
+    )
+    yield Section("layout", "Layout", values, tuple(rows))
+    yield Section("process_groups", "", ProcessGroups(**groups))
+
+
+def stages_of(options: Mapping[str, Any], layout: Layout) -> list[int] | None:
+    """Blocks of each pipeline stage; None where they do not divide."""
+    if options["num_layers"] is None:
+        return None
+    try:
+        return blocks_per_stage(options["num_layers"], layout.pipeline, options["pp_partition_method"])
+    except ValueError:
+        return None
+
+
+def _stage_text(stages: list[int]) -> str:
+    if len(set(stages)) == 1 and len(stages) > 4:
+        return f"{stages[0]} in each of {len(stages)}"
+    return " ".join(str(blocks) for blocks in stages)
+
+
+def _groups_text(groups: list[list[int]]) -> str:
+    def members(group: list[int]) -> str:
+        if len(group) <= 5:
+            return " ".join(str(rank) for rank in group)
+        return f"{' '.join(str(rank) for rank in group[:3])} ... {group[-1]}"
+
+    shown = ", ".join(members(group) for group in groups[:2])
+    return f"{len(groups)} of {len(groups[0])}: {shown}{', ...' if len(groups) > 2 else ''}"
+
+
+_NOTE = "What the GPU's own libraries take, some 1 to 2 GB, is not counted, nor what its allocator leaves in pieces."
+
+
+def memory_section(
+    options: Mapping[str, Any], shape: ModelShape, layout: Layout | None, before_ampere: bool = False
+) -> Section:
+    """A replica's states, and the fullest GPU's peak where the run's layout and micro-batch are known."""
+    total = arithmetic.memory_gb(parameters(shape))
+    rows = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
+    peak = None
+    if layout is not None and options["micro_batch_size"]:
+        try:
+            stage, found = fullest_rank(options, shape, layout, before_ampere)
+        except ValueError:  # blocks or heads do not divide, which is among the problems
+            return Section("memory", "Memory", memory_values(total), tuple(rows))
+        peak = planned_peak(stage, found)
+        rows += _rows(peak, options, layout)
+    return Section("memory", "Memory", memory_values(total, peak), tuple(rows), note=_NOTE if peak else "")
+
+
+def memory_values(replica_gb: float, peak: PlannedPeak | None = None) -> PlannedMemory:
+    """A replica's weights, gradients and optimizer states, at 18 bytes a parameter, and the fullest GPU's peak."""
+    per_gpu_gb = peak.total_gb if peak is not None else None
+    return PlannedMemory(
+        bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=replica_gb, per_gpu_gb=per_gpu_gb, peak=peak
+    )
+
+
+def planned_peak(stage: int, found: RankMemory) -> PlannedPeak:
+    """The same in GB (10^9 bytes)."""
+    return PlannedPeak(
+        stage=stage,
+        moment=found.moment,
+        weights_gb=found.weights_bytes / 1e9,
+        gradients_gb=found.gradients_bytes / 1e9,
+        optimizer_gb=found.optimizer_bytes / 1e9,
+        buckets_gb=found.buckets_bytes / 1e9,
+        activations_gb=found.activations_bytes / 1e9,
+        working_gb=found.working_bytes / 1e9,
+        pipeline_gb=found.pipeline_bytes / 1e9,
+        total_gb=found.peak_bytes / 1e9,
+    )
+
+
+_MOMENTS = {"backward": "in the backward pass", "reduction": "when gradients are reduced"}
+
+
+def _rows(peak: PlannedPeak, options: Mapping[str, Any], layout: Layout) -> list[tuple[str, str]]:
+    where = f", of stage {peak.stage + 1} of {layout.pipeline}" if layout.pipeline > 1 else ""
+    shared = f", shared by {layout.data} replicas" if layout.data > 1 else ""
+    recomputes = recomputed(options)
+    kept = "all is kept" if recomputes == NONE else f"--recompute {recomputes}"
+    parts = [
+        ("weights", peak.weights_gb, ""),
+        ("gradients", peak.gradients_gb, ""),
+        ("optimizer", peak.optimizer_gb, f"fp32 weights and two moments{shared}"),
+        ("reduction", peak.buckets_gb, "buckets that gradients are copied into"),
+        ("activations", peak.activations_gb, f"of the micro-batches in flight; {kept}"),
+        ("at work", peak.working_gb, "gradients of a block or of the loss, what is computed again"),
+        ("between stages", peak.pipeline_gb, ""),
+    ]
+    rows = [("the fullest GPU", f"{gb_text(peak.total_gb)}{where}, {_MOMENTS[peak.moment]}:")]
+    return rows + [(f"  {name}", gb_text(gb) + (f": {what}" if what else "")) for name, gb, what in parts if gb]
