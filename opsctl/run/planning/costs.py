@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from opsctl.run.checkpoints.retention import Kept, Progress, verdicts
 from opsctl.run.config.schema import CarbonTable, ExpectTable, Reckoning, RetentionTable, SlurmTable
@@ -32,64 +31,52 @@ from trainer.recipe.sizes import (
     tflops_per_gpu,
 )
 
-#: Of a schedule with more checkpoints than anybody can want only their number is told.
+#: Of a schedule with more checkpoints than anybody can want only their number is printed.
 _MOST_SAVES = 200_000
+
+
+def checkpoint_sizes(count: int, half: bool = True, interval: int | None = None) -> Section:
+    """A checkpoint of so many parameters on disk."""
+    weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
+    each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
+    values = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=interval)
+    rows = (("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})"),)
+    return Section("checkpoint", "Checkpoints", values, rows)
 
 
 def checkpoint_section(
     options: Mapping[str, Any], shape: ModelShape, expect: ExpectTable, retention: RetentionTable | None
 ) -> Section:
-    """Checkpoints on disk."""
-    count = parameters(shape)
-    half = is_half(shape.precision)
-    weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
-    each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
-    rows = [("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})")]
-    sizes = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=options["save_interval"])
-    written = weights if options["no_save_optim"] else full
-    sizes, more = _with_traffic(sizes, options, expect, retention, written)
-    return Section("checkpoint", "Checkpoints", sizes, (*rows, *more))
-
-
-def _with_traffic(
-    sizes: PlannedCheckpoints,
-    options: Mapping[str, Any],
-    expect: ExpectTable,
-    retention: RetentionTable | None,
-    each_gib: float,
-) -> tuple[PlannedCheckpoints, list[tuple[str, str]]]:
-    """The same with what all of the training's checkpoints come to, and its rows; as it is where that is not known."""
+    """All of the training's checkpoints on disk, as far as the options decide them."""
+    half, is_full = is_half(shape.precision), not options["no_save_optim"]
+    section = checkpoint_sizes(parameters(shape), half, options["save_interval"])
+    each_gib = (arithmetic.checkpoint_gib if is_full else arithmetic.weights_gib)(parameters(shape), half)
     schedule, lengths = known(SaveSchedule.of, options), lengths_of(options)
     if not schedule or lengths is None or not lengths.train_iterations:
-        return sizes, []
-    if schedule.count(lengths.train_iterations) > _MOST_SAVES:
-        count = schedule.count(lengths.train_iterations)
-        return replace(sizes, count=count), [("how many", f"{count:,}, {schedule.words()}")]
-    told = traffic(schedule, lengths.train_iterations, lengths.ramp, retention, not options["no_save_optim"])
-    written = told.count * each_gib
-    kept = None if told.kept_most is None else told.kept_most * each_gib
-    sizes = replace(
-        sizes,
-        count=told.count,
-        schedule=schedule.words(),
-        written_gib=written,
-        kept_most=told.kept_most,
-        kept_most_gib=kept,
-    )
-    rows = [("how many", f"{told.count:,}, {schedule.words()}: {gib_text(written)} written in all")]
-    if kept is None:
-        rows.append(("on the disk at most", f"{gib_text(written)}: there is no [retention], so all are kept"))
-    else:
-        rows.append(("on the disk at most", f"{gib_text(kept)}: {told.kept_most:,} by [retention]"))
-    if seconds := expect.seconds_per_iteration:
-        average = written / (lengths.train_iterations * seconds) * arithmetic.DAY_S
-        peak = each_gib / (told.shortest_gap * seconds) * arithmetic.DAY_S
-        sizes = replace(sizes, average_gib_per_day=average, peak_gib_per_day=peak)
-        rows.append(("written in a day", f"{gib_text(average)}; {gib_text(peak)} where saves are nearest"))
-    if expect.save_seconds:
-        sizes = replace(sizes, save_gib_per_second=each_gib / expect.save_seconds)
-        rows.append(("during a save", f"{gib_text(each_gib / expect.save_seconds)} a second"))
-    return sizes, rows
+        return section
+    count = schedule.count(lengths.train_iterations)
+    values: dict[str, Any] = {"count": count}
+    rows = [*section.rows, ("how many", f"{count:,}, {schedule.words()}")]
+    if count <= _MOST_SAVES:
+        found = traffic(schedule, lengths.train_iterations, lengths.ramp, retention, is_full)
+        written = found.count * each_gib
+        kept = written if found.kept_most is None else found.kept_most * each_gib
+        values = {"count": found.count, "schedule": schedule.words(), "written_gib": written}
+        rows[-1] = ("how many", f"{found.count:,}, {schedule.words()}: {gib_text(written)} written in all")
+        why = "there is no [retention], so all are kept"
+        if found.kept_most is not None:
+            values |= {"kept_most": found.kept_most, "kept_most_gib": kept}
+            why = f"{found.kept_most:,} by [retention]"
+        rows.append(("on the disk at most", f"{gib_text(kept)}: {why}"))
+        if seconds := expect.seconds_per_iteration:
+            average = written / (lengths.train_iterations * seconds) * arithmetic.DAY_S
+            peak = each_gib / (found.shortest_gap * seconds) * arithmetic.DAY_S
+            values |= {"average_gib_per_day": average, "peak_gib_per_day": peak}
+            rows.append(("written in a day", f"{gib_text(average)}; {gib_text(peak)} where saves are nearest"))
+        if expect.save_seconds:
+            values["save_gib_per_second"] = each_gib / expect.save_seconds
+            rows.append(("during a save", f"{gib_text(each_gib / expect.save_seconds)} a second"))
+    return dataclasses.replace(section, values=replace(section.values, **values), rows=tuple(rows))
 
 
 def time_sections(
@@ -104,45 +91,40 @@ def time_sections(
 
     Without either, days by the `assumed` speed.
     """
-    lengths, gpus = lengths_of(options), layout.world_size
-    values = PlannedTime()
-    rows = []
+    lengths, gpus, sequence, seconds = lengths_of(options), layout.world_size, options["seq_length"], None
+    values: dict[str, float] = {}
+    rows: list[tuple[str, str]] = []
+
+    def add(by: str, label: str, days: float) -> None:
+        values.update({f"days_at_{by}": days, f"gpu_hours_at_{by}": days * 24 * gpus})
+        rows.append((label, days_text(days, gpus)))
+
     if expect.tflops and lengths is not None:
-        tokens = lengths.train_samples * options["seq_length"]
-        days = arithmetic.training_days(parameters(shape), tokens, gpus, expect.tflops)
-        values = replace(values, days_at_expected_tflops=days, gpu_hours_at_expected_tflops=days * 24 * gpus)
-        rows.append((f"at {expect.tflops:g} TFLOPs a GPU", days_text(days, gpus)))
-    if expect.seconds_per_iteration and lengths is not None and lengths.train_iterations:
-        days = lengths.train_iterations * expect.seconds_per_iteration / arithmetic.DAY_S
-        values = replace(values, days_at_expected_seconds=days, gpu_hours_at_expected_seconds=days * 24 * gpus)
-        rows.append((f"at {expect.seconds_per_iteration:g} s an iteration", days_text(days, gpus)))
-    if not rows and assumed is not None and lengths is not None and lengths.train_iterations:
-        samples, sequence = lengths.train_samples, options["seq_length"]
-        all_seconds = tflops_per_gpu(shape, samples, sequence, 1.0, gpus, MODEL_PASSES) / assumed.tflops
-        days = all_seconds / arithmetic.DAY_S
-        values = PlannedTime(
-            assumed_mfu=assumed.mfu, days_at_assumed_mfu=days, gpu_hours_at_assumed_mfu=days * 24 * gpus
-        )
-        rows.append((f"assuming {100 * assumed.mfu:g} % MFU", days_text(days, gpus)))
-        peak = f"{assumed.mfu * assumed.peak_tflops:.0f} of {assumed.peak_tflops:g} TFLOP/s on {assumed.gpu}"
-        rows.append(("which is", f"{peak}; [expect] seconds_per_iteration or the training log replaces it"))
+        days = arithmetic.training_days(parameters(shape), lengths.train_samples * sequence, gpus, expect.tflops)
+        add("expected_tflops", f"at {expect.tflops:g} TFLOPs a GPU", days)
+    if lengths is not None and lengths.train_iterations:
+        if seconds := expect.seconds_per_iteration:
+            days = lengths.train_iterations * seconds / arithmetic.DAY_S
+            add("expected_seconds", f"at {seconds:g} s an iteration", days)
+        if not rows and assumed is not None:
+            tflops = tflops_per_gpu(shape, lengths.train_samples, sequence, 1.0, gpus, MODEL_PASSES)
+            values["assumed_mfu"] = assumed.mfu
+            add("assumed_mfu", f"assuming {100 * assumed.mfu:g} % MFU", tflops / assumed.tflops / arithmetic.DAY_S)
+            peak = f"{assumed.mfu * assumed.peak_tflops:.0f} of {assumed.peak_tflops:g} TFLOP/s on {assumed.gpu}"
+            rows.append(("which is", f"{peak}; [expect] seconds_per_iteration or the training log replaces it"))
     if rows:
-        yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
-    if expect.seconds_per_iteration:
-        batch, sequence, seconds = ramp.global_batch_size, options["seq_length"], expect.seconds_per_iteration
-        recompute = recomputed(options)
+        yield Section("time", "Time to train, without waits between jobs", PlannedTime(**values), tuple(rows))
+    if seconds := expect.seconds_per_iteration:
+        batch, recompute = ramp.global_batch_size, recomputed(options)
         hardware = tflops_per_gpu(shape, batch, sequence, seconds, gpus, *PASSES[recompute])
         model = tflops_per_gpu(shape, batch, sequence, seconds, gpus, MODEL_PASSES)
         counted = "" if recompute == NONE else " (recomputation counted)"
-        yield Section(
-            "throughput",
-            "Speed at the full batch",
-            PlannedThroughput(seconds_per_iteration=seconds, hardware_tflops=hardware, model_tflops=model),
-            (
-                ("an iteration", f"{seconds:g} s: {whole(batch * sequence / seconds)} tokens a second"),
-                ("TFLOPs a GPU", f"{amount(hardware)} hardware{counted}, {amount(model)} model"),
-            ),
+        speed = PlannedThroughput(seconds_per_iteration=seconds, hardware_tflops=hardware, model_tflops=model)
+        texts = (
+            ("an iteration", f"{seconds:g} s: {whole(batch * sequence / seconds)} tokens a second"),
+            ("TFLOPs a GPU", f"{amount(hardware)} hardware{counted}, {amount(model)} model"),
         )
+        yield Section("throughput", "Speed at the full batch", speed, texts)
 
 
 def days_text(days: float, gpus: float) -> str:
@@ -153,48 +135,38 @@ def days_text(days: float, gpus: float) -> str:
 
 
 def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
-    """When each job of the chain leaves."""
-    limit_s, margin_s = parse_duration_s(slurm.time), parse_duration_s(slurm.exit_margin)
-    minutes = exit_duration_minutes(slurm)
-    spare_hours = 24.0 * slurm.spare * slurm.gpus_per_node
+    """When each job of the chain exits, and what must fit before its limit."""
     probe_s = EFFORTS[slurm.effort].whole_s if slurm.effort in EFFORTS else 0.0
-    parts = {
-        "an iteration": expect.seconds_per_iteration,
-        "an evaluation": expect.evaluation_seconds,
-        "a save": expect.save_seconds,
-    }
-    return Section(
-        "job",
-        "Each job",
-        PlannedJob(
-            time_limit_s=limit_s,
-            exit_margin_s=margin_s,
-            exit_duration_minutes=minutes,
-            iteration_s=expect.seconds_per_iteration,
-            evaluation_s=expect.evaluation_seconds,
-            save_s=expect.save_seconds,
-            spare_nodes=slurm.spare,
-            spare_gpu_hours_per_day=spare_hours,
-            probe=slurm.effort,
-            probe_most_s=probe_s,
-        ),
-        (
-            ("time limit", format_duration(limit_s)),
-            ("saves and leaves after", f"{minutes:,} minutes, {format_duration(margin_s)} before the limit"),
-            ("in which must fit", ", ".join(f"{what} ({_seconds(seconds)})" for what, seconds in parts.items())),
-            *([("nodes are tested", f"{slurm.effort}, for {_seconds(probe_s)} at most")] if probe_s else []),
-            *([("spare nodes", _spare_words(slurm, spare_hours))] if slurm.spare else []),
-        ),
+    values = PlannedJob(
+        time_limit_s=parse_duration_s(slurm.time),
+        exit_margin_s=parse_duration_s(slurm.exit_margin),
+        exit_duration_minutes=exit_duration_minutes(slurm),
+        iteration_s=expect.seconds_per_iteration,
+        evaluation_s=expect.evaluation_seconds,
+        save_s=expect.save_seconds,
+        spare_nodes=slurm.spare,
+        spare_gpu_hours_per_day=24.0 * slurm.spare * slurm.gpus_per_node,
+        probe=slurm.effort,
+        probe_most_s=probe_s,
     )
-
-
-def _spare_words(slurm: SlurmTable, hours: float) -> str:
-    share = 100 * slurm.spare / slurm.nodes
-    return f"{slurm.spare} beside {slurm.nodes}: {whole(hours)} GPU hours a day more, {amount(share)} %"
+    margin = format_duration(values.exit_margin_s)
+    parts = (("an iteration", values.iteration_s), ("an evaluation", values.evaluation_s), ("a save", values.save_s))
+    rows = [
+        ("time limit", format_duration(values.time_limit_s)),
+        ("saves and exits after", f"{values.exit_duration_minutes:,} minutes, {margin} before the limit"),
+        ("in which must fit", ", ".join(f"{what} ({_seconds(seconds)})" for what, seconds in parts)),
+    ]
+    if probe_s:
+        rows.append(("nodes are tested", f"{slurm.effort}, for {_seconds(probe_s)} at most"))
+    if slurm.spare:
+        hours = f"{whole(values.spare_gpu_hours_per_day)} GPU hours a day more"
+        share = amount(100 * slurm.spare / slurm.nodes)
+        rows.append(("spare nodes", f"{slurm.spare} beside {slurm.nodes}: {hours}, {share} %"))
+    return Section("job", "Each job", values, tuple(rows))
 
 
 def exit_duration_minutes(slurm: SlurmTable) -> int:
-    """Minutes after which the trainer saves and leaves: the time limit less the margin, rounded down, at least one."""
+    """Minutes after which the trainer saves and exits: the time limit less the margin, rounded down, at least one."""
     return max(1, (parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)) // 60)
 
 
@@ -206,7 +178,7 @@ def _seconds(seconds: float | None) -> str:
 _MOST_PRUNINGS = 2_000
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Traffic:
     """All of a training's checkpoints."""
 
@@ -267,46 +239,34 @@ def carbon_section(carbon: CarbonTable, g_per_kwh: float | None, time: PlannedTi
     hours = [one for one in (time.gpu_hours_at_expected_tflops, time.gpu_hours_at_expected_seconds) if one is not None]
     if carbon.gpu_power_w is None or not hours:
         return None
-    off = carbon.gpu_power_off_percent / 100
-    low_w, high_w = carbon.gpu_power_w * (1 - off), carbon.gpu_power_w * (1 + off)
-    cases = ((min(hours), low_w), (sum(hours) / len(hours), carbon.gpu_power_w), (max(hours), high_w))
-    low, kwh, high = (many * power_w / 1000 * carbon.pue for many, power_w in cases)
+    power_w, off = carbon.gpu_power_w, carbon.gpu_power_off_percent / 100
+    low_w, high_w = power_w * (1 - off), power_w * (1 + off)
+    cases = ((min(hours), low_w), (sum(hours) / len(hours), power_w), (max(hours), high_w))
+    low, kwh, high = (many * watts / 1000 * carbon.pue for many, watts in cases)
     low_kg, kg, high_kg = (None if g_per_kwh is None else one * g_per_kwh / 1000 for one in (low, kwh, high))
-    rows = [
-        (
-            "assumed",
-            f"{carbon.gpu_power_w:g} W a GPU with its share of the node, {low_w:g} to {high_w:g} W in the interval "
-            f"([carbon] gpu_power_off_percent), PUE {carbon.pue:g}; {_hours(min(hours), max(hours))}",
-        ),
-        ("electricity", f"{_amount(kwh)} kWh ({_amount(low)} to {_amount(high)})"),
-    ]
-    if kg is not None and low_kg is not None and high_kg is not None:
-        rows.append(
-            ("CO2e", f"{_amount(kg)} kg ({_amount(low_kg)} to {_amount(high_kg)}), at {g_per_kwh:,.4g} g a kWh")
-        )
-    return Section(
-        "carbon",
-        "Electricity and CO2e of the whole training",
-        PlannedCarbon(
-            gpu_power_w=carbon.gpu_power_w,
-            gpu_power_low_w=low_w,
-            gpu_power_high_w=high_w,
-            pue=carbon.pue,
-            g_per_kwh=g_per_kwh,
-            kwh=kwh,
-            low_kwh=low,
-            high_kwh=high,
-            kg=kg,
-            low_kg=low_kg,
-            high_kg=high_kg,
-        ),
-        tuple(rows),
+    values = PlannedCarbon(
+        gpu_power_w=power_w,
+        gpu_power_low_w=low_w,
+        gpu_power_high_w=high_w,
+        pue=carbon.pue,
+        g_per_kwh=g_per_kwh,
+        kwh=kwh,
+        low_kwh=low,
+        high_kwh=high,
+        kg=kg,
+        low_kg=low_kg,
+        high_kg=high_kg,
     )
-
-
-def _hours(fewest: float, most: float) -> str:
-    between = _amount(most) if fewest == most else f"{_amount(fewest)} to {_amount(most)}"
-    return f"{between} GPU hours are expected"
+    between = " to ".join(dict.fromkeys((_amount(min(hours)), _amount(max(hours)))))
+    assumed = (
+        f"{power_w:g} W a GPU with its share of the node, {low_w:g} to {high_w:g} W in the interval ([carbon] "
+        f"gpu_power_off_percent), PUE {carbon.pue:g}; {between} GPU hours are expected"
+    )
+    rows = [("assumed", assumed), ("electricity", f"{_amount(kwh)} kWh ({_amount(low)} to {_amount(high)})")]
+    if kg is not None and low_kg is not None and high_kg is not None:
+        text = f"{_amount(kg)} kg ({_amount(low_kg)} to {_amount(high_kg)}), at {g_per_kwh:,.4g} g a kWh"
+        rows.append(("CO2e", text))
+    return Section("carbon", "Electricity and CO2e of the whole training", values, tuple(rows))
 
 
 def _amount(value: float) -> str:
@@ -316,5 +276,5 @@ def _amount(value: float) -> str:
 def with_measured(expect: ExpectTable, seen: Measured) -> Reckoning:
     """`[expect]` overridden by every duration that the log shows."""
     keys = [key for key in Reckoning.__struct_fields__ if key in Measured.__struct_fields__ and key != "tflops"]
-    known = {key: value for key in keys if (value := getattr(seen, key)) is not None}
-    return Reckoning(**{**msgspec.structs.asdict(expect), **known})
+    measured = {key: value for key in keys if (value := getattr(seen, key)) is not None}
+    return Reckoning(**{**asdict(expect), **measured})

@@ -59,11 +59,12 @@ def known(fact: Callable[[Mapping[str, Any]], Fact], options: Mapping[str, Any])
 def batch_section(options: Mapping[str, Any], ramp: BatchRamp, layout: Layout | None) -> Section:
     """The full batch, and the ramp-up to it, nominal beside actual."""
     micro = options["micro_batch_size"]
+    divides = layout is not None and bool(micro) and ramp.global_batch_size % (micro * layout.data) == 0
     values = PlannedBatch(
         micro_batch_size=micro,
         global_batch_size=ramp.global_batch_size,
         tokens_per_step=ramp.global_batch_size * options["seq_length"] if options["seq_length"] else None,
-        micro_batches_per_step=_micro_batches(micro, ramp, layout),
+        micro_batches_per_step=ramp.global_batch_size // (micro * layout.data) if layout and divides else None,
         rampup=_ramp_up(ramp) if ramp.is_ramp else None,
     )
     text = f"{ramp.global_batch_size:,} samples"
@@ -88,13 +89,6 @@ _RAMP_NOTE = (
     "Nominal: samples per interval / batch, rounded down. Actual: the batch follows the samples consumed, "
     "as the trainer does it."
 )
-
-
-def _micro_batches(micro: int | None, ramp: BatchRamp, layout: Layout | None) -> int | None:
-    """Micro-batches of each replica in a step at the full batch; None where they do not divide."""
-    if layout is None or not micro or ramp.global_batch_size % (micro * layout.data):
-        return None
-    return ramp.global_batch_size // (micro * layout.data)
 
 
 def _ramp_up(ramp: BatchRamp) -> RampUp:

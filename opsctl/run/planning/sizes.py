@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from opsctl.run.planning import arithmetic
 from opsctl.run.planning.plan import (
@@ -84,14 +87,16 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
             ("hidden size per layer", f"{values.hidden_per_layer}, per head {values.hidden_per_head}"),
         ),
     )
-    third, fifths = arithmetic.init_std_third(shape.hidden), arithmetic.init_std_two_fifths(shape.hidden)
-    given = options["init_method_std"]
-    yield Section(
-        "init_std",
-        "Initial weights",
-        InitStd(init_method_std=given, sqrt_1_over_3h=third, sqrt_2_over_5h=fifths),
-        (("standard deviation", f"{given:g}; sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"),),
-    )
+    yield init_std_section(shape.hidden, options["init_method_std"])
+
+
+def init_std_section(hidden: int, given: float | None = None) -> Section:
+    """Usual spreads of the initial weights, and the run's."""
+    third, fifths = arithmetic.init_std_third(hidden), arithmetic.init_std_two_fifths(hidden)
+    text = f"sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"
+    values = InitStd(init_method_std=given, sqrt_1_over_3h=third, sqrt_2_over_5h=fifths)
+    rows = (("standard deviation", text if given is None else f"{given:g}; {text}"),)
+    return Section("init_std", "Initial weights", values, rows)
 
 
 def _positions(shape: ModelShape) -> str:
@@ -112,7 +117,7 @@ MOST_RANKS_LISTED = 65_536
 
 def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -> Iterator[Section]:
     """The layout on the screen and in JSON; every rank of every process group in JSON alone."""
-    nodes = layout.world_size // per_node
+    nodes, replica = layout.world_size // per_node, layout.tensor * layout.pipeline
     groups: dict[str, list[list[int]]] = {}
     if layout.world_size <= MOST_RANKS_LISTED:
         groups = {
@@ -121,21 +126,19 @@ def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -
             "data_groups": layout.data_groups(),
             "model_parallel_groups": layout.model_groups(),
         }
-    replica = layout.tensor * layout.pipeline
+    divided = f"{layout.tensor} x {layout.pipeline} x {layout.data}"
+    replicas = f"{layout.data} replica{'s' * (layout.data > 1)} of {replica} GPU{'s' * (replica > 1)}"
     rows = [
         ("ranks", f"{layout.world_size} = {nodes} nodes x {per_node} GPUs"),
-        (
-            "tensor x pipeline x data",
-            f"{layout.tensor} x {layout.pipeline} x {layout.data}: "
-            f"{layout.data} replica{'s' * (layout.data > 1)} of {replica} GPU{'s' * (replica > 1)}",
-        ),
+        ("tensor x pipeline x data", f"{divided}: {replicas}"),
     ]
-    stages = stages_of(options, layout)
-    partition = None
+    stages, partition = stages_of(options, layout), None
     if stages:
         method = options["pp_partition_method"]
         partition = PipelinePartition(method=method, blocks_per_stage=stages)
-        rows.append(("blocks per stage", f"{_stage_text(stages)} ({method})"))
+        is_even = len(set(stages)) == 1 and len(stages) > 4
+        text = f"{stages[0]} in each of {len(stages)}" if is_even else " ".join(map(str, stages))
+        rows.append(("blocks per stage", f"{text} ({method})"))
     for key, found in groups.items():
         rows.append((key.removesuffix("_groups").replace("_", " ") + " groups", _groups_text(found)))
     values = PlannedLayout(
@@ -161,12 +164,6 @@ def stages_of(options: Mapping[str, Any], layout: Layout) -> list[int] | None:
         return None
 
 
-def _stage_text(stages: list[int]) -> str:
-    if len(set(stages)) == 1 and len(stages) > 4:
-        return f"{stages[0]} in each of {len(stages)}"
-    return " ".join(str(blocks) for blocks in stages)
-
-
 def _groups_text(groups: list[list[int]]) -> str:
     def members(group: list[int]) -> str:
         if len(group) <= 5:
@@ -183,42 +180,32 @@ _NOTE = "What the GPU's own libraries take, some 1 to 2 GB, is not counted, nor 
 def memory_section(
     options: Mapping[str, Any], shape: ModelShape, layout: Layout | None, before_ampere: bool = False
 ) -> Section:
-    """A replica's states, and the fullest GPU's peak where the run's layout and micro-batch are known."""
-    total = arithmetic.memory_gb(parameters(shape))
-    rows = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
-    peak = None
-    if layout is not None and options["micro_batch_size"]:
-        try:
-            stage, found = fullest_rank(options, shape, layout, before_ampere)
-        except ValueError:  # blocks or heads do not divide, which is among the problems
-            return Section("memory", "Memory", memory_values(total), tuple(rows))
-        peak = planned_peak(stage, found)
-        rows += _rows(peak, options, layout)
-    return Section("memory", "Memory", memory_values(total, peak), tuple(rows), note=_NOTE if peak else "")
+    """A replica's states, and the fullest GPU's peak if the run's layout and micro-batch are known."""
+    section = replica_memory(parameters(shape))
+    if layout is None or not options["micro_batch_size"]:
+        return section
+    try:
+        stage, found = fullest_rank(options, shape, layout, before_ampere)
+    except ValueError:  # blocks or heads do not divide, which is among the problems
+        return section
+    peak = planned_peak(stage, found)
+    values = structs.replace(section.values, per_gpu_gb=peak.total_gb, peak=peak)
+    return replace(section, values=values, rows=(*section.rows, *_rows(peak, options, layout)), note=_NOTE)
 
 
-def memory_values(replica_gb: float, peak: PlannedPeak | None = None) -> PlannedMemory:
-    """A replica's weights, gradients and optimizer states, at 18 bytes a parameter, and the fullest GPU's peak."""
-    per_gpu_gb = peak.total_gb if peak is not None else None
-    return PlannedMemory(
-        bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=replica_gb, per_gpu_gb=per_gpu_gb, peak=peak
-    )
+def replica_memory(count: int) -> Section:
+    """A replica's weights, gradients and optimizer states, at 18 bytes a parameter."""
+    total = arithmetic.memory_gb(count)
+    values = PlannedMemory(bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=total)
+    rows = (("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted"),)
+    return Section("memory", "Memory for weights, gradients and optimizer", values, rows)
 
 
 def planned_peak(stage: int, found: RankMemory) -> PlannedPeak:
-    """The same in GB (10^9 bytes)."""
-    return PlannedPeak(
-        stage=stage,
-        moment=found.moment,
-        weights_gb=found.weights_bytes / 1e9,
-        gradients_gb=found.gradients_bytes / 1e9,
-        optimizer_gb=found.optimizer_bytes / 1e9,
-        buckets_gb=found.buckets_bytes / 1e9,
-        activations_gb=found.activations_bytes / 1e9,
-        working_gb=found.working_bytes / 1e9,
-        pipeline_gb=found.pipeline_bytes / 1e9,
-        total_gb=found.peak_bytes / 1e9,
-    )
+    """Convert to GB (10^9 bytes)."""
+    parts = ("weights", "gradients", "optimizer", "buckets", "activations", "working", "pipeline")
+    values = {f"{part}_gb": getattr(found, f"{part}_bytes") / 1e9 for part in parts}
+    return PlannedPeak(stage=stage, moment=found.moment, **values, total_gb=found.peak_bytes / 1e9)
 
 
 _MOMENTS = {"backward": "in the backward pass", "reduction": "when gradients are reduced"}
