@@ -1,87 +1,139 @@
-"""The backend over pyslurm: who looks asks a program that holds a connection to libslurm, commands do the rest.
+"""The optional backend over pyslurm: a program of its own asks libslurm for jobs and nodes, commands do the rest.
 
-pyslurm's submit knows fewer options than sbatch's directives, its cancel and hold no tasks of an array, and accounting
-is sacct's: those stay Slurm's commands. The program is a process of its own, see `pyslurm_program`.
+pyslurm's submit knows fewer options than sbatch's directives, its cancel and hold know no tasks of an array, and
+accounting is sacct's: those stay Slurm's commands. Names and units are those of pyslurm 25.11: times are seconds since
+the epoch, a time limit is minutes, None or "UNLIMITED". A folded array has no task number and lists in
+`array_tasks_waiting` which tasks have not started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import subprocess
 import sys
-import tempfile
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
 from opsctl.core.errors import SlurmError, SlurmUnasked
+from opsctl.core.process import Overdue, run_program
 from opsctl.core.timestamps import now
-from opsctl.slurm import pyslurm_rows
 from opsctl.slurm.client import Deadline
-from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import CommandClient
 from opsctl.slurm.nodes import Node, expand_nodes
 from opsctl.slurm.process import Answer, judged, refused, run_slurm, unreachable
+from opsctl.slurm.rows import has_ended
+from opsctl.slurm.states import Phase, phase_of
 from opsctl.slurm.types import Job, JobEnd
 
-_ASKED = "pyslurm"
-#: Of the words that libslurm leaves when it ends its process.
-_MOST_WORDS = 8192
+#: Attributes of pyslurm.Job, in the order in which `job_of` reads them.
+JOB_FIELDS = (
+    "id",
+    "array_id",
+    "array_task_id",
+    "array_tasks_waiting",
+    "array_tasks_parallel",
+    "name",
+    "user_name",
+    "partition",
+    "state",
+    "state_reason",
+    "allocated_nodes",
+    "num_nodes",
+    "run_time",
+    "time_limit",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "dependencies",
+    "comment",
+    "working_directory",
+    "exit_code",
+    "exit_code_signal",
+)
+NODE_FIELDS = ("name", "state", "reason", "partitions", "real_memory", "address")
+PARTITION_FIELDS = ("name", "is_default")
+#: Flags of a node's state that sinfo shows in place of it, the first that is there; then those that it marks it with.
+_SHOWN_FLAGS = {
+    "INVALID_REG": "inval",
+    "COMPLETING": "completing",
+    "MAINTENANCE": "maint",
+    "RESERVED": "reserved",
+    "PLANNED": "planned",
+}
+_MARKS = {
+    "NOT_RESPONDING": "*",
+    "POWERING_DOWN": "%",
+    "POWERED_DOWN": "~",
+    "POWER_DOWN": "!",
+    "POWERING_UP": "#",
+    "REBOOT_REQUESTED": "@",
+    "REBOOT_ISSUED": "^",
+}
+_BUSY = ("ALLOCATED", "MIXED", "COMPLETING")
 
 
 class PyslurmClient(CommandClient):
-    """See SlurmClient. Raises SlurmUnasked where pyslurm is missing or of another release than this Slurm."""
+    """See SlurmClient. Raises SlurmUnasked if pyslurm is missing or of another release than this Slurm."""
 
-    def __init__(self, cluster: Cluster, deadline: Deadline | None) -> None:
-        super().__init__(cluster, deadline)
-        self._program: Program | None = None
+    _is_checked = False
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
-        """Of all jobs, those that are asked for. Empty `users` or `job_ids` are no question, and nobody is asked."""
+        """Return the jobs in the queue. Empty `users` or `job_ids` are no question."""
         names = None if users is None else set(users)
         ids = None if job_ids is None else set(job_ids)
         if names == set() or ids == set():
             return []
-        found = pyslurm_rows.jobs_in_queue(self._rows("jobs", pyslurm_rows.JOB_FIELDS))
+        (rows,) = self._rows(jobs=JOB_FIELDS)
         return [
             job
-            for job in found
+            for job in jobs_in_queue(rows)
             if (names is None or job.user in names) and (ids is None or {job.job_id, job.array_job_id} & ids)
         ]
 
     def nodes(self, folded: str | None = None) -> list[Node]:
-        """A name that Slurm does not have is left out."""
+        """Return the nodes. A name that Slurm does not have is left out."""
         wanted = None if folded is None else set(expand_nodes(folded))
-        partitions = self._rows("partitions", pyslurm_rows.PARTITION_FIELDS)
-        found = pyslurm_rows.nodes_of(self._rows("nodes", pyslurm_rows.NODE_FIELDS), partitions)
+        found = nodes_of(*self._rows(nodes=NODE_FIELDS, partitions=PARTITION_FIELDS))
         return [node for node in found if wanted is None or node.name in wanted]
 
     def node_address(self, node: str) -> str:
-        """Raises SlurmError for a node that Slurm does not have."""
-        for name, *_, address in self._rows("nodes", pyslurm_rows.NODE_FIELDS):
+        """Return its address. Raises SlurmError for a node that Slurm does not have."""
+        for name, *_, address in self._rows(nodes=NODE_FIELDS)[0]:
             if name == node and address:
                 return str(address)
         raise SlurmError(f"Slurm refused to show node {node}: Node {node} not found")
 
     def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
-        return pyslurm_rows.ends_of(self._rows("jobs", pyslurm_rows.JOB_FIELDS), job_ids, now()) if job_ids else {}
+        return ends_of(self._rows(jobs=JOB_FIELDS)[0], job_ids, now()) if job_ids else {}
 
-    def _rows(self, what: str, fields: Sequence[str]) -> list[list[Any]]:
+    def _rows(self, **questions: Sequence[str]) -> list[list[list[Any]]]:
+        """Ask pyslurm for the attributes of each collection."""
         self._refuse_what_is_out_of_bounds()
-        return self._patiently(lambda time_s: self._asked(what, fields, time_s))
+        words = [f"{name}:{','.join(fields)}" for name, fields in questions.items()]
+        return self._patiently(lambda time_s: self._asked(words, time_s))
 
-    def _asked(self, what: str, fields: Sequence[str], time_s: float) -> list[list[Any]]:
+    def _asked(self, words: Sequence[str], time_s: float) -> list[list[list[Any]]]:
         deadline = Deadline(time_s)
-        if self._program is None or not self._program.is_alive:
-            self._refuse_what_would_end_it(deadline)
-            self._program = Program(self.environment)
-        return self._program.rows(what, fields, deadline)
+        self._check_release(deadline)
+        # A Python that is started elsewhere and without our settings has to find this package.
+        environment = {**self.environment, "PYTHONPATH": _own_folder()}
+        command = [sys.executable, "-P", "-m", "opsctl.slurm.pyslurm_program", *words]
+        try:
+            ended = run_program(command, environment, deadline.remaining_s())
+        except Overdue:
+            raise unreachable("pyslurm", f"no answer within {time_s:.0f} s") from None
+        answer = judged(Answer(ended.code, "", ended.err.decode(errors="replace")), "pyslurm")
+        if answer.code:
+            raise SlurmError(f"Slurm refused to answer pyslurm: {answer.words()}")
+        found: list[list[list[Any]]] = json.loads(ended.out)
+        return found
 
-    def _refuse_what_would_end_it(self, deadline: Deadline) -> None:
+    def _check_release(self, deadline: Deadline) -> None:
+        """Refuse what would end libslurm's process."""
+        if self._is_checked:
+            return
         conf = self.environment.get("SLURM_CONF")
         if conf and not os.path.exists(conf):  # noqa: PTH110 - one that cannot be looked at is not there either
             raise SlurmUnasked(f"no Slurm is set up by SLURM_CONF={conf}: there is no such file")
@@ -101,91 +153,100 @@ class PyslurmClient(CommandClient):
                 f"the backend pyslurm is {own}, made for Slurm {'.'.join(own.split('.')[:2])}, and this is Slurm "
                 f'{slurms[0]}: pip install the pyslurm of that release, or choose [cluster] backend = "commands"'
             )
-
-
-class Program:
-    """One `pyslurm_program`, ended with its last user or when it is late."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.environment = environment
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the program
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "opsctl.slurm.pyslurm_program"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._words,
-            env={**environment, "PYTHONPATH": _own_folder()},
-            start_new_session=True,
-        )
-        self._end = weakref.finalize(self, _end, self._child)
-        self._read = b""
-        self._release: str | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._end.alive and self._child.poll() is None
-
-    def rows(self, what: str, fields: Sequence[str], deadline: Deadline) -> list[list[Any]]:
-        """The values of all jobs, nodes or partitions. Raises as SlurmLooks says; what is late is ended."""
-        try:
-            if self._release is None:
-                self._release = str(self._answer(deadline).get("release"))
-            self._tell({"ask": what, "fields": fields})
-            return list(self._answer(deadline)["rows"])
-        except BaseException:
-            self._end()
-            raise
-
-    def _tell(self, question: dict[str, Any]) -> None:
-        assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # what it says instead is read
-            self._child.stdin.write(json.dumps(question).encode() + b"\n")
-            self._child.stdin.flush()
-
-    def _answer(self, deadline: Deadline) -> dict[str, Any]:
-        line = self._line(deadline)
-        answer: dict[str, Any] = json.loads(line) if line else {"error": self._last_words()}
-        if "error" in answer:
-            said = judged(Answer(1, "", str(answer["error"])), _ASKED)
-            raise SlurmError(f"Slurm refused to answer pyslurm: {said.words()}")
-        return answer
-
-    def _line(self, deadline: Deadline) -> bytes:
-        """What it says next; empty where it has ended."""
-        assert self._child.stdout is not None
-        descriptor = self._child.stdout.fileno()
-        # Each piece is looked at and copied once: of 100,000 jobs there are tens of megabytes.
-        pieces, piece = [], self._read
-        while b"\n" not in piece:
-            pieces.append(piece)
-            ready, _, _ = select.select([descriptor], [], [], deadline.remaining_s())
-            if not ready:
-                raise unreachable(_ASKED, f"no answer within {deadline.seconds:.0f} s")
-            piece = os.read(descriptor, 1 << 20)
-            if not piece:
-                return b""
-        end, _, self._read = piece.partition(b"\n")
-        return b"".join([*pieces, end])
-
-    def _last_words(self) -> str:
-        self._words.seek(0)
-        said = self._words.read(_MOST_WORDS).decode(errors="replace").strip()
-        return said or "it ended without a word"
+        self._is_checked = True
 
 
 def _own_folder() -> str:
-    """Where this package is, for a Python that is started elsewhere and without our settings."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """It ends with its input; what does not is killed."""
-    for pipe in (child.stdin, child.stdout):
-        with contextlib.suppress(OSError):
-            if pipe is not None:
-                pipe.close()
-    with contextlib.suppress(ProcessLookupError):
-        child.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=2)
+def jobs_in_queue(rows: Iterable[Sequence[Any]]) -> list[Job]:
+    """Return those in the queue: pyslurm lists ended jobs too, for as long as the controller knows them."""
+    return [job for job in map(job_of, rows) if phase_of(job.state) is not Phase.ENDED]
+
+
+def ends_of(rows: Iterable[Sequence[Any]], job_ids: Iterable[int], now: datetime) -> dict[int, JobEnd]:
+    """How those of `job_ids` ended that had ended by `now`."""
+    wanted = set(job_ids)
+    found = {}
+    for row in rows:
+        job = job_of(row)
+        if (job.job_id in wanted or job.array_job_id in wanted) and has_ended(job.state, job.ends_at, now):
+            found[job.job_id] = JobEnd.of(job, row[20] or 0, row[21] or 0)
+    return found
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """A job from its values in `JOB_FIELDS`."""
+    job_id, array_id, task, waiting, parallel, name, user, partition, state, reason = row[:10]
+    nodes, node_count, run_s, limit_min, submitted_s, started_s, ends_s, dependencies, comment, work_dir = row[10:20]
+    if task is not None:
+        array_task = str(task)
+    elif waiting:
+        array_task = f"{waiting}%{parallel}" if parallel else waiting
+    else:
+        array_task = ""
+    is_endless = not isinstance(limit_min, int) and phase_of(state) is not Phase.ENDED
+    return Job(
+        job_id=job_id,
+        array_job_id=array_id or job_id,
+        array_task=array_task,
+        name=name or "",
+        user=str(user),
+        partition=partition or "",
+        state=state,
+        reason=reason or "None",
+        nodes=nodes or "",
+        node_count=node_count or 0,
+        elapsed_s=run_s or 0,
+        time_limit_s=60 * limit_min if isinstance(limit_min, int) else None,
+        submitted_at=_time(submitted_s),
+        started_at=_time(started_s),
+        ends_at=None if is_endless else _time(ends_s),  # libslurm says a year
+        dependency=_dependency(dependencies),
+        comment=comment or "",
+        work_dir=work_dir or "",
+    )
+
+
+def nodes_of(rows: Iterable[Sequence[Any]], partitions: Iterable[Sequence[Any]]) -> list[Node]:
+    """Nodes from their values in `NODE_FIELDS`; `partitions` are those in `PARTITION_FIELDS`."""
+    default = {name for name, is_default in partitions if is_default}
+    return [
+        Node(
+            name=name,
+            state=sinfos_state(state),
+            reason=reason or "",
+            partitions=tuple(f"{one}*" if one in default else one for one in within),
+            memory_mib=memory_mib or 0,
+        )
+        for name, state, reason, within, memory_mib, _ in rows
+    ]
+
+
+def sinfos_state(state: str) -> str:
+    """A state with its flags, `IDLE+DRAIN`, as sinfo's one long word: `drained`."""
+    base, *flags = state.upper().split("+")
+    marks = "".join(mark for flag, mark in _MARKS.items() if flag in flags)[:1]
+    if "DRAIN" in flags:
+        shown = "draining" if base in _BUSY or "COMPLETING" in flags else "drained"
+    elif "FAIL" in flags:
+        shown = "failing" if base in _BUSY or "COMPLETING" in flags else "fail"
+    elif base == "DOWN":
+        shown = "down"
+    else:
+        shown = next((word for flag, word in _SHOWN_FLAGS.items() if flag in flags), base.lower())
+    return shown + marks
+
+
+def _dependency(said: Mapping[str, Any] | None) -> str:
+    """As squeue writes it: `afterany:12(unfulfilled),singleton`."""
+    if not said:
+        return ""
+    parts = [f"{kind}:{one}" for kind, jobs in said.items() if isinstance(jobs, list) for one in jobs]
+    parts += ["singleton"] if said.get("singleton") else []
+    return ("?" if said.get("satisfy") == "any" else ",").join(parts)
+
+
+def _time(seconds: int | None) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC).astimezone() if seconds else None

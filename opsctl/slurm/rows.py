@@ -97,21 +97,7 @@ def ends_of(rows_of_jobs: Iterable[Sequence[str]], now: datetime) -> dict[int, J
         job = job_of(fields)
         if not has_ended(job.state, job.ends_at, now):
             continue
-        exit_code, signal = _exit_status(fields[len(QUEUE_FIELDS)])
-        ends[job.job_id] = JobEnd(
-            job_id=job.job_id,
-            state=job.state,
-            exit_code=exit_code,
-            signal=signal,
-            started_at=job.started_at,
-            ended_at=job.ends_at,
-            nodes=job.nodes,
-            name=job.name,
-            user=job.user,
-            comment=job.comment,
-            work_dir=job.work_dir,
-            submitted_at=job.submitted_at,
-        )
+        ends[job.job_id] = JobEnd.of(job, *_exit_status(fields[len(QUEUE_FIELDS)]))
     return ends
 
 

@@ -117,6 +117,24 @@ class JobEnd:
     work_dir: str = ""
     submitted_at: datetime | None = None
 
+    @classmethod
+    def of(cls, job: Job, exit_code: int, signal: int) -> JobEnd:
+        """Return the end of a job that the controller still knows."""
+        return cls(
+            job_id=job.job_id,
+            state=job.state,
+            exit_code=exit_code,
+            signal=signal,
+            started_at=job.started_at,
+            ended_at=job.ends_at,
+            nodes=job.nodes,
+            name=job.name,
+            user=job.user,
+            comment=job.comment,
+            work_dir=job.work_dir,
+            submitted_at=job.submitted_at,
+        )
+
 
 _SAID = {
     End.TIME_LIMIT: "Slurm ended it at its time limit",

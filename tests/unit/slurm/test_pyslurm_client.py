@@ -5,7 +5,6 @@ Where pyslurm itself is needed the contract (tests/contract) tries it; here a pr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -96,10 +95,8 @@ def test_a_program_that_libslurm_ends_is_an_error_with_its_words(
 
 def test_a_program_that_hangs_is_ended_and_slurm_counts_as_unreachable(slurm: Cluster, package: Package) -> None:
     package(load="time.sleep(600)")
-    asking = client(slurm, 1.5)
     with pytest.raises(SlurmUnreachable, match="pyslurm"):
-        asking.jobs()
-    assert asking._program is not None and not asking._program.is_alive
+        client(slurm, 1.5).jobs()
 
 
 def test_a_refusal_has_the_words_of_slurm_and_the_program_starts_again(slurm: Cluster, package: Package) -> None:
@@ -117,32 +114,10 @@ def test_a_controller_that_does_not_answer_is_unreachable(slurm: Cluster, packag
         client(slurm).jobs()
 
 
-def test_no_question_starts_no_program(slurm: Cluster) -> None:
+def test_no_question_starts_no_program(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyslurm_client, "run_program", None)
     asking = client(slurm)
-    assert asking.jobs(users=[]) == asking.jobs(job_ids=[]) == [] and asking._program is None
+    assert asking.jobs(users=[]) == asking.jobs(job_ids=[]) == []
     refused = PyslurmClient(Cluster(out_of_bounds="not from here"), Deadline(1))
     with pytest.raises(SlurmUnreachable, match="not from here"):
         refused.jobs()
-
-
-def test_an_answer_that_comes_in_many_pieces_is_put_together_once(
-    slurm: Cluster, package: Package, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Piece(bytes):
-        def __add__(self, more: object) -> bytes:
-            raise AssertionError(f"{len(self)} bytes are copied for a further piece")
-
-        __radd__ = __add__
-
-    pieces: list[Piece] = []
-
-    def in_pieces(descriptor: int, most: int) -> bytes:
-        if most < 1 << 20:  # subprocess's own
-            return read(descriptor, most)
-        pieces.append(Piece(read(descriptor, 5)))
-        return pieces[-1]
-
-    read = os.read
-    package()
-    monkeypatch.setattr(os, "read", in_pieces)
-    assert client(slurm).jobs() == [] and len(pieces) > 5

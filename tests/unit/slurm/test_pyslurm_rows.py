@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opsctl.slurm.nodes import Node
-from opsctl.slurm.pyslurm_rows import JOB_FIELDS, ends_of, job_of, jobs_in_queue, nodes_of, sinfos_state
+from opsctl.slurm.pyslurm_client import JOB_FIELDS, ends_of, job_of, jobs_in_queue, nodes_of, sinfos_state
 
 RUNNING: dict[str, Any] = {
     **dict.fromkeys(JOB_FIELDS),

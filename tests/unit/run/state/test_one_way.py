@@ -44,7 +44,7 @@ OTHERS = {
     "opsctl.transfer.object_store.store": "the folder that is copied from",
     "opsctl.slurm.process": "the slurm.conf that a local cluster's commands read",
     "opsctl.slurm.pyslurm_client": "what the program with pyslurm in it answers, through a pipe",
-    "opsctl.slurm.pyslurm_program": "what it is asked, through a pipe, and libslurm's own answers",
+    "opsctl.slurm.pyslurm_program": "its answers, through a pipe",
     "opsctl.diagnosis.triage.line_prefixes": "a line of a log that is JSON, as text",
     "opsctl.diagnosis.triage.log_part": "a log that a person names",
     "opsctl.diagnosis.triage.patterns": "what that process answers",
