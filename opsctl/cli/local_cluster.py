@@ -87,8 +87,7 @@ def up(
 
 def _earlier_spec(place: Path) -> Spec | None:
     """What the cluster in this folder was before: `up` alone brings that back, with its queue."""
-    from opsctl.local.cluster.description import read_description
-    from opsctl.local.cluster.files import places_of
+    from opsctl.local.cluster.files import places_of, read_description
 
     before = read_description(places_of(place))
     return before.spec if before else None
@@ -97,8 +96,7 @@ def _earlier_spec(place: Path) -> Spec | None:
 def _spec(
     name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None, simulate: bool
 ) -> Spec:
-    from opsctl.local.cluster.known_clusters import bloom
-    from opsctl.local.cluster.spec import plain
+    from opsctl.local.cluster.spec import bloom, plain
 
     if shape == "bloom":
         return bloom(name, accounting=accounting, slurm_prefix=slurm_prefix)

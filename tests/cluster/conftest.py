@@ -19,11 +19,10 @@ import pytest
 
 from opsctl.core.errors import SlurmMissing
 from opsctl.local.cluster import lifecycle, startup
+from opsctl.local.cluster.daemons import pid_of
 from opsctl.local.cluster.files import Places, places_of
 from opsctl.local.cluster.installation import Installation, find_installation
-from opsctl.local.cluster.known_clusters import bloom
-from opsctl.local.cluster.processes import pid_of
-from opsctl.local.cluster.spec import Spec, plain
+from opsctl.local.cluster.spec import Spec, bloom, plain
 from opsctl.slurm.cluster import Cluster
 from tests.cluster import single_daemons
 

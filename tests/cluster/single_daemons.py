@@ -7,10 +7,9 @@ import os
 import signal
 from pathlib import Path
 
-from opsctl.local.cluster.description import read_description
-from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.daemons import end, pid_of, processes_of
+from opsctl.local.cluster.files import places_of, read_description
 from opsctl.local.cluster.installation import find_installation
-from opsctl.local.cluster.processes import end, pid_of, processes_of
 from opsctl.local.cluster.startup import Starter
 
 

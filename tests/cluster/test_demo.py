@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.local.cluster import lifecycle
+from opsctl.local.cluster.daemons import processes_of
 from opsctl.local.cluster.files import places_of
-from opsctl.local.cluster.processes import processes_of
 from opsctl.local.cluster.spec import plain
 from tests.cluster.commands import open_folder
 from tests.cluster.conftest import RunningCluster, wait_until

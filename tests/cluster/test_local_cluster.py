@@ -19,9 +19,8 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.local.cluster import lifecycle
-from opsctl.local.cluster.description import read_description
-from opsctl.local.cluster.files import places_of
-from opsctl.local.cluster.processes import pid_of, processes_of
+from opsctl.local.cluster.daemons import pid_of, processes_of
+from opsctl.local.cluster.files import places_of, read_description
 from opsctl.local.cluster.spec import plain
 from tests.cluster.conftest import SPEC, RunningCluster, guarded_folder, wait_until
 from tests.printed_json import printed

@@ -14,7 +14,7 @@ from opsctl.core.shipped import templates_folder
 from opsctl.jobs.control.send_chain import way_out
 from opsctl.local.cluster import lifecycle
 from opsctl.local.cluster.installation import Installation
-from opsctl.local.cluster.known_clusters import bloom
+from opsctl.local.cluster.spec import bloom
 from opsctl.slurm.backends import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 from tests.users import as_user

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.local.cluster import lifecycle
-from opsctl.local.cluster.description import read_description
-from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.daemons import processes_of
+from opsctl.local.cluster.files import places_of, read_description
 from opsctl.local.cluster.installation import SYSTEM_FOLDERS, find_installation
-from opsctl.local.cluster.processes import processes_of
 from opsctl.local.cluster.spec import plain
 from tests.cluster.conftest import RunningCluster
 

@@ -1,22 +1,124 @@
-"""Starting one daemon of a local cluster, and what its log says when it does not come."""
+"""The processes of a local cluster: start a daemon, find what belongs to the cluster, end it.
+
+Nothing is ever found by its name alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from opsctl.core.errors import OpsctlError
 from opsctl.local.cluster.files import Places
-from opsctl.local.cluster.processes import MARKER, pid_of
 
+#: Every daemon carries this variable with its cluster's folder; jobs do not inherit it.
+MARKER = "OPSCTL_LOCAL_CLUSTER"
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _PID_FILE_SETTLES_S = 3.0
 _COMPLAINT = re.compile(r"fatal|error", re.IGNORECASE)
 _STAMP = re.compile(r"^(\[[^]]*\]|\d{4}-\d\d-\d\d [\d:]+ *(\d+ )?)\s*")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One living process of a cluster."""
+
+    pid: int
+    kind: str  # "daemon", "step" (a slurmstepd) or "task" (what jobs run)
+    command: str  # for messages
+    node: str = ""  # of a step or task: the cluster's node it runs on
+
+
+def processes_of(places: Places) -> list[Process]:
+    """Return all living processes of the cluster, with a pid file or not, whoever started them.
+
+    A daemon has the marker in its environment. A slurmstepd may overwrite its own, so it is known by its open files
+    too. A task has the SLURM_CONF and node name that slurmd gave it, or is a child of one that does.
+    """
+    configurations = {f"{root}/slurm.conf" for root in (places.root, places.folder)}
+    found: dict[int, tuple[str, str]] = {}
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() in _ENDED or process.pid == os.getpid():
+                continue
+            parents[process.pid] = process.ppid()
+            commands[process.pid] = command = " ".join(process.cmdline())
+            environment = process.environ()
+            is_marked = environment.get(MARKER) == str(places.folder)
+            if command.startswith("slurmstepd:"):
+                if (node := _node_of_step(process, places, is_marked)) is not None:
+                    found[process.pid] = ("step", node)
+            elif is_marked:
+                found[process.pid] = ("daemon", "")
+            elif environment.get("SLURM_CONF") in configurations and "SLURMD_NODENAME" in environment:
+                found[process.pid] = ("task", environment["SLURMD_NODENAME"])
+    for pid in parents:
+        ancestor, seen = pid, {pid}
+        while (ancestor := parents.get(ancestor, 0)) and ancestor not in seen:
+            seen.add(ancestor)
+            kind, node = found.get(ancestor, ("", ""))
+            if kind in ("step", "task"):
+                found.setdefault(pid, ("task", node))
+                break
+    return [Process(pid, kind, commands[pid].strip()[:120], node) for pid, (kind, node) in found.items()]
+
+
+def pid_of(places: Places, daemon: str) -> int | None:
+    """Return the living process that the daemon's pid file names, if it really is this cluster's."""
+    try:
+        pid = int(places.pid_file(daemon).read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pid if is_daemon_of(places, pid) else None
+
+
+def is_daemon_of(places: Places, pid: int) -> bool:
+    """Return whether `pid` lives and carries this cluster's marker: after a reboot a pid file may name anything."""
+    with contextlib.suppress(psutil.Error, OSError, ValueError, OverflowError):
+        process = psutil.Process(pid)
+        return process.status() not in _ENDED and process.environ().get(MARKER) == str(places.folder)
+    return False
+
+
+def end(pids: list[int], grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
+    """Send `first`, wait until all are gone, after `grace_s` seconds send SIGKILL and wait 5 s more at most."""
+    left = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            left.append(psutil.Process(pid))
+    for signal_number, patience_s in ((first, grace_s), (signal.SIGKILL, 5.0)):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                # SIGCONT as well: a stopped process would keep every other signal for later.
+                process.send_signal(signal_number)
+                process.send_signal(signal.SIGCONT)
+        _, left = psutil.wait_procs(left, patience_s)
+
+
+def _node_of_step(process: psutil.Process, places: Places, is_marked: bool) -> str | None:
+    """Return the node of a slurmstepd, by its slurmd's log that it holds open.
+
+    Empty where that is unclear; None for a step of another cluster.
+    """
+    log = re.compile(re.escape(f"{places.folder}/log/slurmd-") + r"(.+)\.log")
+    files: list[str] = []
+    with contextlib.suppress(psutil.Error, OSError):
+        files = [file.path for file in process.open_files()]
+    if match := next(filter(None, map(log.fullmatch, files)), None):
+        return match[1]
+    return "" if is_marked or any(file.startswith(f"{places.folder}{os.sep}") for file in files) else None
 
 
 def start(

@@ -12,12 +12,19 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
-from opsctl.local.cluster.description import Description, read_description, write_description
-from opsctl.local.cluster.files import Places, link_root, places_of, unlink_root
+from opsctl.local.cluster.configuration import forget_jobs, lay_out
+from opsctl.local.cluster.daemons import Process, end, pid_of, processes_of
+from opsctl.local.cluster.files import (
+    Description,
+    Places,
+    link_root,
+    places_of,
+    read_description,
+    unlink_root,
+    write_description,
+)
 from opsctl.local.cluster.installation import find_installation
-from opsctl.local.cluster.layout import forget_jobs, lay_out
 from opsctl.local.cluster.ports import Ports, reserve
-from opsctl.local.cluster.processes import Process, end, pid_of, processes_of
 from opsctl.local.cluster.spec import MAX_NODES, Spec
 from opsctl.local.cluster.startup import Progress, Starter, missing_daemons
 from opsctl.slurm.cluster import Cluster

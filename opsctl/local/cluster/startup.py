@@ -1,20 +1,24 @@
-"""Starting the daemons of a laid-out cluster in their order, each awaited."""
+"""Start the daemons of a local cluster in their order, and wait for each."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from opsctl.core.errors import OpsctlError, SlurmUnreachable
-from opsctl.local.cluster import accounting, daemons
-from opsctl.local.cluster.description import Description
-from opsctl.local.cluster.files import Places
+from opsctl.local.cluster import daemons
+from opsctl.local.cluster.daemons import pid_of
+from opsctl.local.cluster.files import Description, Places
 from opsctl.local.cluster.installation import Installation
-from opsctl.local.cluster.processes import pid_of
 from opsctl.local.cluster.spec import Reservation, Spec
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.process import Answer, run_slurm
+
+#: sacctmgr's way to say that what was to be added is there.
+_NOTHING_TO_DO = ("Nothing new added", "already exists")
+
 
 Progress = Callable[[str], None]
 
@@ -61,10 +65,9 @@ class Starter:
             progress("munge")
             self.start_munged()
         if spec.accounting:
-            accounting.start(
-                self.places, self.description.ports, self.installation, self.environment, missing, user, progress
-            )
-            accounting.register_cluster(spec, self.installation, self.client_environment)
+            self.start_database(missing, progress)
+            # slurmctld exits if slurmdbd does not know its cluster.
+            self._sacctmgr("add", "cluster", spec.slurm_name)
         if "slurmctld" in missing:
             progress("slurmctld")
             self.start_slurmctld(fresh)
@@ -74,7 +77,8 @@ class Starter:
             self.start_slurmd(node)
         if spec.accounting:
             progress("accounts")
-            accounting.add_people(spec, self.installation, self.client_environment, user)
+            for words in people_commands(spec, user):  # the controller makes the kinds of limits (gres/gpu) known
+                self._sacctmgr(*words)
         self.await_nodes(progress)
         for reservation in spec.reservations:
             self.reserve(reservation)
@@ -89,6 +93,44 @@ class Starter:
         command += [f"--pid-file={places.pid_file('munged')}", f"--log-file={places.log('munged')}"]
         self._start("munged", command, lambda: daemons.answers(places.munge_socket))
 
+    def start_database(self, missing: set[str], progress: Progress) -> None:
+        """Start the database and slurmdbd as far as they are `missing`."""
+        places, environment = self.places, dict(self.environment)
+        if "mariadbd" in missing:
+            progress("database")
+            places.database_scratch.mkdir(mode=0o700, exist_ok=True)
+            environment["TMPDIR"] = str(places.database_scratch)
+            self._make_database(environment)
+            places.database_socket.unlink(missing_ok=True)
+            command = [self.installation["mariadbd"], "--no-defaults", "--skip-networking"]
+            command += [f"--user={self.description.user}", f"--datadir={places.database}"]
+            command += [f"--socket={places.database_socket}", f"--pid-file={places.pid_file('mariadbd')}"]
+            command += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--performance-schema=OFF"]
+            # A cluster to play with need not survive a power cut to the last job.
+            command += ["--innodb-flush-log-at-trx-commit=0"]
+            daemons.start(places, "mariadbd", command, environment, detach=True)
+            self._await("mariadbd", self._database_answers, 60)
+        if "slurmdbd" in missing:
+            progress("slurmdbd")
+            with_socket = {**self.environment, "MYSQL_UNIX_PORT": str(places.database_socket)}
+            daemons.start(places, "slurmdbd", [self.installation["slurmdbd"]], with_socket)
+            self._await("slurmdbd", lambda: daemons.listens(self.description.ports.slurmdbd), 60)
+
+    def _make_database(self, environment: dict[str, str]) -> None:
+        """Make the system tables under a temporary name, with one account without password: the Unix user's."""
+        if self.places.database.is_dir():
+            return
+        user, new = self.description.user, self.places.database.with_name("db.new")
+        shutil.rmtree(new, ignore_errors=True)
+        command = [self.installation["mariadb-install-db"], "--no-defaults", f"--datadir={new}", "--skip-test-db"]
+        command += ["--skip-name-resolve", "--auth-root-authentication-method=socket"]
+        command += [f"--auth-root-socket-user={user}", f"--user={user}"]
+        daemons.start(self.places, "mariadbd", command, environment, timeout_s=60)
+        new.rename(self.places.database)
+
+    def _database_answers(self) -> bool:
+        return daemons.answers(self.places.database_socket) and pid_of(self.places, "mariadbd") is not None
+
     def start_slurmctld(self, fresh: bool) -> None:
         """Start the controller and wait until it listens. `fresh` forgets the jobs of an earlier life."""
         port = self.description.ports.slurmctld
@@ -102,8 +144,11 @@ class Starter:
 
     def _start(self, daemon: str, command: list[str], is_ready: Callable[[], bool] = lambda: True) -> None:
         daemons.start(self.places, daemon, command, self.environment)
+        self._await(daemon, is_ready, 30)
+
+    def _await(self, daemon: str, is_ready: Callable[[], bool], timeout_s: float) -> None:
         alive = lambda: daemons.may_be_starting(self.places, daemon)  # noqa: E731
-        daemons.await_ready(daemon, self.places.log(daemon), is_ready, alive, 30)
+        daemons.await_ready(daemon, self.places.log(daemon), is_ready, alive, timeout_s)
 
     def await_nodes(self, progress: Progress = lambda _line: None, timeout_s: float = _NODES_TIMEOUT_S) -> None:
         """Wait until every node can take a job. Raises OpsctlError quoting the log of one that cannot."""
@@ -146,8 +191,34 @@ class Starter:
         if made.code:
             raise OpsctlError(f"cannot make the reservation {reservation.name}: {made.words()}")
 
+    def _sacctmgr(self, *words: str) -> None:
+        answer = run_slurm([self.installation["sacctmgr"], "-i", *words], self.client_environment, 30)
+        if answer.code and not any(text in answer.stdout + answer.stderr for text in _NOTHING_TO_DO):
+            raise OpsctlError(f"sacctmgr {' '.join(words)}: {answer.words()}")
+
     def _scontrol(self, *words: str) -> Answer:
         return run_slurm([self.installation["scontrol"], *words], self.client_environment, 20)
+
+
+def people_commands(spec: Spec, user: str) -> list[list[str]]:
+    """Return the sacctmgr commands that make the QoS and accounts of `spec` and let `user` use them all.
+
+    The first account is the default one.
+    """
+    commands = [["add", "qos", qos.name, *(["set", *qos.limits] if qos.limits else [])] for qos in spec.qos]
+    for account in spec.accounts:
+        words = ["add", "account", account.name, f"Cluster={spec.slurm_name}", *account.limits]
+        if account.parent:
+            words.append(f"Parent={account.parent}")
+        if account.qos:
+            words += [f"QosLevel={','.join(account.qos)}", f"DefaultQos={account.qos[0]}"]
+        commands.append(words)
+    accounts = [
+        account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)
+    ]
+    words = ["add", "user", user, f"Account={','.join(accounts)}", f"Cluster={spec.slurm_name}"]
+    commands.append([*words, f"DefaultAccount={accounts[0]}"])
+    return commands
 
 
 def is_ready(state: str) -> bool:

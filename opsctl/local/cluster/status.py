@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from opsctl.core.errors import OpsctlError, SlurmUnreachable, UsageError
-from opsctl.local.cluster.description import read_description
-from opsctl.local.cluster.files import places_of
+from opsctl.local.cluster.daemons import processes_of
+from opsctl.local.cluster.files import places_of, read_description
 from opsctl.local.cluster.installation import find_program
-from opsctl.local.cluster.processes import processes_of
 from opsctl.local.cluster.startup import expected_daemons, missing_daemons, node_states
 from opsctl.run.state.chosen_cluster import find_cluster, local_clusters_folder
 from opsctl.slurm.cluster import Cluster

@@ -1,22 +1,136 @@
-"""The demo from the first step to the last: sets the stage, plays, and takes the cluster down, whatever happened."""
+"""The demo: its steps from the first to the last, on a cluster that is taken down at the end."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
 from opsctl.local.cluster.lifecycle import down
-from opsctl.local.demo.screen import say
-from opsctl.local.demo.stage import CLUSTER, DemoFailed, clear_the_stage, cluster_folder
-from opsctl.local.demo.steps import Demo
+from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage, clear_the_stage, cluster_folder, say, title
 from opsctl.run.state.chosen_cluster import local_clusters_folder
+from trainer.formats.data.data_notes import read_notes
+
+VOCAB_SIZE = 1024
+#: Folders of the standard library that are not its own sources, or tests.
+LEFT_OUT = ("test", "tests", "idlelib", "*-packages")
+
+
+class Demo(Stage):
+    """The steps, in order. Each method is one of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.entropy_nats = math.inf
+        self.chain = 0
+
+    def play(self) -> None:
+        """All steps. Raises DemoFailed at the first that does not come out."""
+        self.bring_up_the_cluster()
+        self.prepare_the_corpus()
+        self.plan()
+        self.submit()
+        self.watch_the_loss_fall()
+        self.try_a_second_chain()
+        self.stop_it_through_the_kill_switch()
+        self.go_on()
+        self.make_the_page()
+
+    def bring_up_the_cluster(self) -> None:
+        """Leaves a ready cluster named CLUSTER, beside the user's others."""
+        title("A real Slurm on this machine: 4 nodes, 2 GPUs each in Slurm's books, the trainer on the CPU")
+        self.opsctl("local-cluster", "up", "--name", CLUSTER, "--nodes", "4", "--gpus", "2", where=self.folder)
+
+    def prepare_the_corpus(self) -> None:
+        """Leaves the run folder, the tokenized corpus in its data/, and `entropy_nats` of the corpus."""
+        title("A run folder, and a corpus: the Python standard library's own sources, one document per file")
+        self.opsctl("init", "demo", where=self.folder)
+        library = sysconfig.get_path("stdlib")
+        excludes = [word for name in LEFT_OUT for word in ("--exclude", name)]
+        corpus = ("--output-prefix", "data/corpus", "--vocab-size", str(VOCAB_SIZE), "--include", "*.py")
+        self.opsctl("data", "prepare", library, *corpus, *excludes)
+        prefix = next(iter((self.run_folder / "data").glob("*.idx"))).with_suffix("")
+        noted = read_notes(prefix)
+        if noted is None or noted.entropy_nats is None:
+            raise DemoFailed(f"nothing is noted beside {prefix}")
+        self.entropy_nats = noted.entropy_nats
+        say(f"   a model that knows nothing has a loss of ln({VOCAB_SIZE}) = {math.log(VOCAB_SIZE):.2f};")
+        say(f"   one that only knows how often each token comes, {self.entropy_nats:.2f}, the corpus's unigram entropy")
+
+    def plan(self) -> None:
+        """Shows the plan of the run file as `opsctl init demo` left it."""
+        title("The plan")
+        self.opsctl("plan")
+
+    def submit(self) -> None:
+        """Leaves `chain`: the array's job id, the last line that `opsctl submit` prints."""
+        title("A chain of three array tasks, one at a time: tensor 2 x pipeline 2 x data 2 over four nodes")
+        self.chain = int(self.opsctl("submit", "--array", "1-3%1", "--cluster", CLUSTER).strip().splitlines()[-1])
+
+    def watch_the_loss_fall(self) -> None:
+        """Waits, 300 s at most, for the last five losses to be below `entropy_nats`."""
+        title("The loss falls from about ln(vocabulary) to below the unigram entropy")
+        below = 0
+        shown = 0
+
+        def deep_enough() -> bool:
+            nonlocal below, shown
+            lines = self.log_lines()
+            for line in lines:
+                if line.iteration > shown and (line.iteration <= 3 or line.iteration % 10 == 0):
+                    say(f"   iteration {line.iteration:4d}   loss {line.loss:.3f}")
+                shown = max(shown, line.iteration)
+            below = sum(line.loss < self.entropy_nats for line in lines[-5:])
+            return below == 5
+
+        self.wait_for(deep_enough, 300, "the loss to fall below the unigram entropy")
+        say(f"   below {self.entropy_nats:.2f} for five iterations in a row")
+
+    def try_a_second_chain(self) -> None:
+        """Expects exit code 1 beside the live chain and 0 behind it."""
+        title("A second chain beside a live one is refused; behind it, it is welcome")
+        self.opsctl("submit", "--array", "1-2%1", expect=1)
+        self.opsctl("submit", "--array", "1-2%1", "--after", "auto")
+        self.opsctl("status")
+        self.opsctl("watch", "training")
+
+    def stop_it_through_the_kill_switch(self) -> None:
+        """Lets the tasks go one by one: 1 leaves when the switch appears, 2 as it finds it. 3 is held."""
+        title("The kill switch: the running task saves and leaves, a queued one sees it and leaves at once")
+        self.slurm("scontrol", "hold", f"{self.chain}_2", f"{self.chain}_3")
+        self.opsctl("kill-switch", "trigger", "--reason", "showing how")
+        self.wait_for(lambda: self.ended(1), 120, "task 1 to save and leave")
+        self.slurm("scontrol", "release", f"{self.chain}_2")
+        self.wait_for(lambda: self.ended(2), 120, "task 2 to see the switch and leave")
+        self.opsctl("attempts")
+
+    def go_on(self) -> None:
+        """Raises DemoFailed unless task 3 begins with the iteration after the one saved and logs none twice."""
+        title("The switch is deactivated; the next task goes on from the very iteration saved")
+        saved = max((attempt.get("iteration_at_end") or 0 for attempt in self.attempts()), default=0)
+        self.opsctl("kill-switch", "deactivate")
+        self.slurm("scontrol", "release", f"{self.chain}_3")
+        self.wait_for(
+            lambda: any(line.iteration > saved + 2 for line in self.log_lines()), 180, f"iteration {saved + 3}"
+        )
+        after = [line for line in self.log_lines() if line.iteration > saved]
+        if after[0].iteration != saved + 1 or len({line.iteration for line in after}) != len(after):
+            raise DemoFailed(f"the training was saved at iteration {saved} and went on at {after[0].iteration}")
+        say(f"   saved at iteration {saved}, went on with iteration {after[0].iteration}, loss {after[0].loss:.3f}")
+        self.opsctl("status")
+
+    def make_the_page(self) -> None:
+        """Leaves the run's page under the output folder."""
+        title("The run's page: the curves, what happened, where the time went")
+        self.opsctl("report")
 
 
 def play(folder: Path, keep: bool) -> int:

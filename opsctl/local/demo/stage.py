@@ -1,23 +1,60 @@
-"""What the steps are made of: commands as a person types them, what they left behind, waiting for what must come."""
+"""The parts of the demo's steps: the screen, commands as a person types them, and waiting for their results."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opsctl.local.cluster.lifecycle import down
-from opsctl.local.demo.screen import progress, say
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chosen_cluster import local_clusters_folder
 from trainer.formats.logs.leave_lines import Reason
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[..., None]]:
+    """Seconds that pass, in place on a terminal, a line each ten seconds elsewhere."""
+    started = time.monotonic()
+    last_line_s = 0.0
+
+    def tick(done: bool = False) -> None:
+        nonlocal last_line_s
+        elapsed = time.monotonic() - started
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\033[K" if done else f"\r   waiting for {what}: {elapsed:.0f} s ")
+            sys.stderr.flush()
+        elif elapsed - last_line_s >= 10:
+            last_line_s = elapsed
+            sys.stderr.write(f"   waiting for {what}: {elapsed:.0f} s\n")
+
+    try:
+        yield tick
+    finally:
+        tick(done=sys.stderr.isatty())
+
+
+def title(text: str) -> None:
+    """What comes next, in a line of its own."""
+    say(f"\n== {text}")
+
+
+def say(text: str) -> None:
+    """Print a line on stdout at once; a line of progress on the terminal makes room for it."""
+    if sys.stderr.isatty():  # the line of progress gives way
+        sys.stderr.write("\r\033[K")
+        sys.stderr.flush()
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
 
 CLUSTER = "demo"
 COMMAND_TIMEOUT_S = 120

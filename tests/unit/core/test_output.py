@@ -36,7 +36,7 @@ STEERING = [
 #: Modules that write without `opsctl.core.output`.
 #: pyslurm_program answers through a pipe.
 OTHERS = {
-    *("opsctl.core.output", "opsctl.local.demo.screen", "opsctl.local.demo.stage"),
+    *("opsctl.core.output", "opsctl.local.demo.stage", "opsctl.local.demo.stage"),
     "opsctl.slurm.pyslurm_program",
 }
 #: Those that steer the terminal themselves.

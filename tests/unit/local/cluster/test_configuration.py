@@ -9,9 +9,8 @@ import pytest
 from opsctl.local.cluster import configuration
 from opsctl.local.cluster.files import Places
 from opsctl.local.cluster.installation import Installation
-from opsctl.local.cluster.known_clusters import bloom
 from opsctl.local.cluster.ports import Ports
-from opsctl.local.cluster.spec import Spec, plain
+from opsctl.local.cluster.spec import Spec, bloom, plain
 
 PLACES = Places(Path("/tmp/oc1"), Path("/tmp/oc1"))
 DEBIAN_12, NEW = (22, 5), (25, 11)

@@ -12,14 +12,11 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.local.cluster import daemons
-from opsctl.local.cluster.accounting import people_commands
-from opsctl.local.cluster.description import Description, read_description, write_description
-from opsctl.local.cluster.files import places_of
-from opsctl.local.cluster.known_clusters import bloom
+from opsctl.local.cluster.daemons import MARKER, end, is_daemon_of, pid_of, processes_of
+from opsctl.local.cluster.files import Description, places_of, read_description, write_description
 from opsctl.local.cluster.ports import Ports
-from opsctl.local.cluster.processes import MARKER, end, is_daemon_of, pid_of, processes_of
-from opsctl.local.cluster.spec import Account, Spec, plain
-from opsctl.local.cluster.startup import is_ready
+from opsctl.local.cluster.spec import Account, Spec, bloom, plain
+from opsctl.local.cluster.startup import is_ready, people_commands
 from opsctl.run.state.chosen_cluster import find_cluster
 from opsctl.slurm.cluster import Cluster
 

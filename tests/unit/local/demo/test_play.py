@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.local.demo import play
-from opsctl.local.demo.steps import Demo
+from opsctl.local.demo.play import Demo
 
 
 def test_a_demo_that_fails_exits_with_1_and_takes_the_cluster_down(
