@@ -83,8 +83,11 @@ FAR_BEHIND = 5.0
 #: A sum of fp32 numbers may be off by so much between ways of adding it up, as a share.
 SUM_TOLERANCE = 1e-4
 CLOCK_S = 5.0
-SHM_GIB = 1.0
-DISK_GIB = 1.0
+#: Numbers that must not be less: (part, what) -> the least, and the words for less.
+LEAST = {
+    ("shm", "free_gib"): (1.0, "{n:.2g} GiB are free in /dev/shm"),
+    ("disk", "free_gib"): (1.0, "{n:.2g} GiB are free at {where}"),
+}
 LEFTOVER_MIB = 2048.0
 #: Of Slurm's RealMemory, and of the median of the nodes of its class.
 MEMORY_SHARE = 0.9

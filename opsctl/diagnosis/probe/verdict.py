@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from opsctl.diagnosis.probe.launch import Answer
 from opsctl.diagnosis.probe.measures import (
     CLOCK_S,
-    DISK_GIB,
     FAR_BEHIND,
     FEWEST,
     LATE_END,
+    LEAST,
     LEFTOVER_MIB,
     MEMORY_SHARE,
     ODDITIES,
     RATES,
     RUN_FOLDER_FAILED,
-    SHM_GIB,
     SLOW_DEVIATIONS,
     SOFTWARE,
     SUM_TOLERANCE,
@@ -40,6 +39,7 @@ from opsctl.diagnosis.probe.measures import (
 from opsctl.diagnosis.probe.report import NodeReport, Reason, Standing
 from trainer.formats.attempt.probe import NETWORK, PROGRAM
 
+BAD, SLOW, SUSPICIOUS = Standing.BAD, Standing.SLOW, Standing.SUSPICIOUS
 #: Parts whose failure leaves the node unfit; the others only leave it untested.
 _NEEDED = frozenset({"run_folder", "shm", "disk", "memory", "products", "gpus", "gpu_products"})
 #: What answers at once or hangs: nothing else runs on it.
@@ -130,22 +130,14 @@ def hardware_of(answer: Answer) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _bad(node: str, measure: str, words: str) -> tuple[str, Reason]:
-    return node, Reason(Standing.BAD, measure, words)
+Found = Iterator[tuple[str, Reason]]
 
 
-def _slow(node: str, measure: str, words: str) -> tuple[str, Reason]:
-    return node, Reason(Standing.SLOW, measure, words)
+def _reason(standing: Standing, node: str, measure: str, words: str) -> tuple[str, Reason]:
+    return node, Reason(standing, measure, words)
 
 
-def _suspicious(node: str, measure: str, words: str) -> tuple[str, Reason]:
-    return node, Reason(Standing.SUSPICIOUS, measure, words)
-
-
-_Fault = Callable[[str, str, str], tuple[str, Reason]]
-
-
-def _alone(answers: Sequence[Answer], expected: Expected) -> Iterator[tuple[str, Reason]]:
+def _alone(answers: Sequence[Answer], expected: Expected) -> Found:
     """What needs no others to be wrong."""
     talked = sum(NETWORK in answer.ended for answer in answers)
     needed = _NEEDED | {NETWORK} if 2 * talked > len(answers) else _NEEDED
@@ -155,18 +147,18 @@ def _alone(answers: Sequence[Answer], expected: Expected) -> Iterator[tuple[str,
     for answer in answers:
         node = answer.node
         if answer.lost:
-            yield _bad(node, "answer", answer.lost)
+            yield _reason(BAD, node, "answer", answer.lost)
         if not answer.ended:
             if not answer.lost:
                 yield _unheard(answer, answered, len(answers))
             continue
         for part, why in answer.failed.items():
-            fault = _bad if part in needed and not why.startswith(_NOT_INSTALLED) else _suspicious
+            fault = BAD if part in needed and not why.startswith(_NOT_INSTALLED) else SUSPICIOUS
             if not answer.lost:
-                yield fault(node, f"{part}.failed", f"{part.replace('_', ' ')}: {why}")
+                yield _reason(fault, node, f"{part}.failed", f"{part.replace('_', ' ')}: {why}")
         yield from _late(answer, needed)
         yield from _zeroes(answer)
-        yield from _sizes(answer, expected, _bad if len(answers) > 1 else _suspicious)
+        yield from _sizes(answer, expected, BAD if len(answers) > 1 else SUSPICIOUS)
         if any_gpu and expected.gpus_per_node:
             yield from _gpus(answer, expected.gpus_per_node)
 
@@ -175,77 +167,82 @@ def _unheard(answer: Answer, answered: int, of: int) -> tuple[str, Reason]:
     """Of one that ended no part. A training would wait for a silent one in vain; a busy one has begun to answer."""
     measure = f"answer{LATE_END}"
     if answer.is_silent and 2 * answered >= of:
-        return _bad(answer.node, measure, f"it said nothing at all, while {answered} of {of} nodes answered")
-    return _slow(answer.node, measure, "it did not answer in time")
+        return _reason(BAD, answer.node, measure, f"it said nothing at all, while {answered} of {of} nodes answered")
+    return _reason(SLOW, answer.node, measure, "it did not answer in time")
 
 
-def _late(answer: Answer, needed: frozenset[str]) -> Iterator[tuple[str, Reason]]:
+def _late(answer: Answer, needed: frozenset[str]) -> Found:
     """Parts that were not done in their time, and the node as a whole."""
     parts = [part for part in answer.late if part != PROGRAM]
     for part in parts:
-        fault = _bad if part in _DEVICES else _slow if part in needed else _suspicious
-        yield fault(answer.node, f"{part}{LATE_END}", f"{part.replace('_', ' ')}: {answer.late[part]}")
+        fault = BAD if part in _DEVICES else SLOW if part in needed else SUSPICIOUS
+        yield _reason(fault, answer.node, f"{part}{LATE_END}", f"{part.replace('_', ' ')}: {answer.late[part]}")
     if PROGRAM in answer.late:
-        yield _slow(answer.node, f"{PROGRAM}{LATE_END}", answer.late[PROGRAM])
+        yield _reason(SLOW, answer.node, f"{PROGRAM}{LATE_END}", answer.late[PROGRAM])
 
 
-def _zeroes(answer: Answer) -> Iterator[tuple[str, Reason]]:
-    for table, fault in ((ZEROES, _bad), (ODDITIES, _suspicious)):
+def _zeroes(answer: Answer) -> Found:
+    for table, fault in ((ZEROES, BAD), (ODDITIES, SUSPICIOUS)):
         for (part, what), words in table.items():
             for of, number in answer.numbers.get((part, what), {}).items():
                 if number:
                     tried = answer.numbers.get((part, "tried"), {}).get(of, 0.0)
-                    yield fault(answer.node, f"{part}.{what}", words.format(n=number, of=of, tried=tried))
+                    yield _reason(fault, answer.node, f"{part}.{what}", words.format(n=number, of=of, tried=tried))
     wrong = [of for of, number in answer.numbers.get(("network", "link_wrong"), {}).items() if number]
     if wrong:
-        yield _bad(
-            answer.node, "network.link_wrong", f"what arrived from {len(wrong)} other nodes was not what they sent"
+        yield _reason(
+            BAD, answer.node, "network.link_wrong", f"what arrived from {len(wrong)} other nodes was not what they sent"
         )
 
 
-def _sizes(answer: Answer, expected: Expected, fault: _Fault) -> Iterator[tuple[str, Reason]]:
+def _sizes(answer: Answer, expected: Expected, fault: Standing) -> Found:
     """fault: what another size than Slurm's is; a node alone may have been described wrong, as several may."""
     node, memory = answer.node, answer.number("machine", "memory_mib")
     promised = (expected.memory_mib or {}).get(node)
     if memory is not None and promised and memory < MEMORY_SHARE * promised:
-        yield fault(node, "machine.memory_mib", f"{memory:,.0f} MiB of memory, where Slurm counts on {promised:,}")
-    shm, disk = answer.number("shm", "free_gib"), answer.number("disk", "free_gib")
-    if shm is not None and shm < SHM_GIB:
-        yield _suspicious(node, "shm.free_gib", f"{shm:.2g} GiB are free in /dev/shm")
-    if disk is not None and disk < DISK_GIB:
-        where = answer.texts.get(("disk", "folder"), "its own disk")
-        yield _suspicious(node, "disk.free_gib", f"{disk:.2g} GiB are free at {where}")
+        yield _reason(
+            fault, node, "machine.memory_mib", f"{memory:,.0f} MiB of memory, where Slurm counts on {promised:,}"
+        )
+    for (part, what), (least, words) in LEAST.items():
+        there = answer.number(part, what)
+        if there is not None and there < least:
+            where = answer.texts.get((part, "folder"), "its own disk")
+            yield _reason(SUSPICIOUS, node, f"{part}.{what}", words.format(n=there, where=where))
     clock = answer.number("run_folder", "clock_offset_s")
     if clock is not None and abs(clock) > CLOCK_S:
-        yield _suspicious(node, "run_folder.clock_offset_s", f"its clock is {clock:+,.0f} s off the file server's")
+        yield _reason(
+            SUSPICIOUS, node, "run_folder.clock_offset_s", f"its clock is {clock:+,.0f} s off the file server's"
+        )
 
 
-def _gpus(answer: Answer, wanted: int) -> Iterator[tuple[str, Reason]]:
+def _gpus(answer: Answer, wanted: int) -> Found:
     there = answer.number("gpus", "count")
     there = answer.number("machine", "gpu_devices") if there is None else there
     if there is not None and there < wanted:
-        yield _bad(answer.node, "gpus.count", f"{there:g} GPUs, where the run has {wanted} on each node")
+        yield _reason(BAD, answer.node, "gpus.count", f"{there:g} GPUs, where the run has {wanted} on each node")
     for of, used in answer.numbers.get(("gpus", "memory_used_mib"), {}).items():
         if used > LEFTOVER_MIB:
             words = f"{used:,.0f} MiB of GPU {of} are taken before anything of this job runs: a leftover process?"
-            yield _bad(answer.node, "gpus.memory_used_mib", words)
+            yield _reason(BAD, answer.node, "gpus.memory_used_mib", words)
     most = answer.numbers.get(("gpus", "pcie_width_most"), {})
     for of, width in answer.numbers.get(("gpus", "pcie_width"), {}).items():
         if width < most.get(of, width):
-            yield _suspicious(answer.node, "gpus.pcie_width", f"GPU {of} has {width:g} of its {most[of]:g} PCIe lanes")
+            yield _reason(
+                SUSPICIOUS, answer.node, "gpus.pcie_width", f"GPU {of} has {width:g} of its {most[of]:g} PCIe lanes"
+            )
 
 
-def _software(answers: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+def _software(answers: Sequence[Answer]) -> Found:
     """Versions that a few have otherwise."""
     for what, words, is_needed in SOFTWARE:
         texts = {one.node: one.texts.get(("machine", what), "none") for one in answers if "machine" in one.ended}
         most, others = minority(texts)
         for node, text in others.items():
-            fault = _bad if is_needed else _suspicious
-            yield fault(node, f"machine.{what}", f"{words} {text}, where most nodes have {most}")
+            fault = BAD if is_needed else SUSPICIOUS
+            yield _reason(fault, node, f"machine.{what}", f"{words} {text}, where most nodes have {most}")
 
 
-def _among_their_like(answers: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+def _among_their_like(answers: Sequence[Answer]) -> Found:
     classes: dict[str, list[Answer]] = {}
     for answer in answers:
         if answer.ended:
@@ -256,7 +253,7 @@ def _among_their_like(answers: Sequence[Answer]) -> Iterator[tuple[str, Reason]]
         yield from _exact(alike)
 
 
-def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+def _rates(measure: Measure, alike: Sequence[Answer]) -> Found:
     values = {one.node: _of_node(measure, one) for one in alike}
     known = {node: found for node, found in values.items() if found is not None}
     if len(known) == 2 and measure.slow:
@@ -274,15 +271,15 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Rea
         and (off[node] >= SLOW_DEVIATIONS or _is_far_behind(node, slowness_of))
     }
     # Where all links of several nodes are slow these may be a rack, and its switch's links slow, not theirs.
-    fault_of_far = _suspicious if measure.of == "link" and len(far) > 1 else _slow
+    fault_of_far = SUSPICIOUS if measure.of == "link" and len(far) > 1 else SLOW
     for node, (value, of) in known.items():
         slow = slowness_of[node]
         if node not in far and not (slow >= measure.suspicious and off[node] >= SUSPICIOUS_DEVIATIONS):
             continue
-        fault = fault_of_far if node in far else _suspicious
+        fault = fault_of_far if node in far else SUSPICIOUS
         which = f" of GPU {of}" if measure.of == "GPU" and of is not None else ""
         words = f"{measure.words}{which}: {value:.3g} {measure.unit}, where the others have {usual:.3g}"
-        yield fault(node, f"{measure.part}.{measure.what}", f"{words} ({slow:.1f} times slower)")
+        yield _reason(fault, node, f"{measure.part}.{measure.what}", f"{words} ({slow:.1f} times slower)")
 
 
 def _is_far_behind(node: str, slowness_of: Mapping[str, float]) -> bool:
@@ -303,7 +300,7 @@ def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | Non
     return worst((number, of if of is not None else -1) for of, number in values.items())
 
 
-def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Iterator[tuple[str, Reason]]:
+def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Found:
     """Two that differ: one of them is off, and nobody can say which but by what is faster."""
     (first, a), (second, b) = values.items()
     slow = max(slowness(a, b, measure.more_is_better), slowness(b, a, measure.more_is_better))
@@ -311,10 +308,10 @@ def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Iterator[tuple
         return
     node, value, other = (first, a, b) if slowness(a, b, measure.more_is_better) > 1 else (second, b, a)
     words = f"{measure.words}: {value:.3g} {measure.unit}, where the one other node has {other:.3g}"
-    yield _suspicious(node, f"{measure.part}.{measure.what}", words)
+    yield _reason(SUSPICIOUS, node, f"{measure.part}.{measure.what}", words)
 
 
-def _exact(alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
+def _exact(alike: Sequence[Answer]) -> Found:
     """Sums and sizes in which equal machines are equal."""
     sums = {one.node: total for one in alike if (total := one.number("products", "sum")) is not None}
     if len(sums) >= FEWEST:
@@ -322,13 +319,15 @@ def _exact(alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
         for node, total in sums.items():
             if not abs(total - usual) <= SUM_TOLERANCE * usual:
                 words = f"computes otherwise: a sum of products is {total:.9g}, where the others have {usual:.9g}"
-                yield _bad(node, "products.sum", words)
+                yield _reason(BAD, node, "products.sum", words)
     for what, words in (("memory_mib", "MiB of memory"), ("cores", "cores"), ("cores_ours", "cores of this job")):
         sizes = {one.node: size for one in alike if (size := one.number("machine", what)) is not None}
         usual, _ = usual_and_deviation(list(sizes.values())) if len(sizes) >= FEWEST else (0.0, 0.0)
         for node, size in sizes.items():
             if size < MEMORY_SHARE * usual:
-                yield _suspicious(node, f"machine.{what}", f"{size:,.0f} {words}, where the others have {usual:,.0f}")
+                yield _reason(
+                    SUSPICIOUS, node, f"machine.{what}", f"{size:,.0f} {words}, where the others have {usual:,.0f}"
+                )
 
 
 def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:

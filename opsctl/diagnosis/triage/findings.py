@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from opsctl.core.output import printable
 from opsctl.diagnosis.triage.lines import Said, number, read_line
-from opsctl.diagnosis.triage.patterns import Match, Pattern
+from opsctl.diagnosis.triage.patterns import Pattern
 from opsctl.diagnosis.triage.rules import Role, Rule, Rules
 from opsctl.run.attempts.verdict import Quote, StackGroup
 from trainer.formats.attempt.attempt_records import Failure, RankPlace
@@ -120,7 +120,7 @@ def findings_of_line(
     said = read_line(line, reference)
     if _OUR_OWN.match(said.text) or _SOURCE_LINE.match(said.text):
         return None
-    best: tuple[float, Rule, Match] | None = None
+    best: tuple[float, Rule, re.Match[str]] | None = None
     for rule in rules.rows:
         if best is not None and (rule.otherwise or rule.weight <= best[0]) and not best[1].otherwise:
             continue
@@ -158,7 +158,7 @@ def findings_of_line(
     return found if rule.placed else replace(found, rank=None, local_rank=None, task=None)
 
 
-def _is_quoted(rule: Rule, match: Match, text: str) -> bool:
+def _is_quoted(rule: Rule, match: re.Match[str], text: str) -> bool:
     """Whether it stands in a text that the line only shows, a sample of the data."""
     begin = match.start() if rule.pattern else min(at for word in rule.texts if (at := text.find(word)) >= 0)
     return bool(_OPEN_QUOTE.search(text[:begin]))

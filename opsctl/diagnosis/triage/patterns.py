@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import select
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 #: Of processor time, for one line; patterns whose gaps are bounded take some thousandths.
 LONGEST_S = 0.25
@@ -17,7 +15,7 @@ LONGEST_S = 0.25
 _ANSWER_S = 5.0
 #: For Python's own start, which on a cold file system takes longer than any answer.
 _READY_S = 60.0
-#: Answers `{"pattern", "text"}` with `{"start", "named"}` or null, a line each. A pattern that takes longer ends this
+#: Answers `{"pattern", "text"}` with whether it matches, a line each. A pattern that takes longer ends this
 #: process by SIGVTALRM, and nothing else: no thread can be kept from `re`. Processor time, so that a busy machine cuts
 #: none short.
 _PROGRAM = """
@@ -29,44 +27,8 @@ for line in sys.stdin:
     signal.setitimer(signal.ITIMER_VIRTUAL, float(sys.argv[1]))
     match = re.search(asked["pattern"], asked["text"])
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-    print(json.dumps(match and {"start": match.start(), "named": match.groupdict()}), flush=True)
+    print(json.dumps(match is not None), flush=True)
 """
-
-
-class Match(Protocol):
-    """Where a pattern fits, as `re.Match` tells it."""
-
-    def start(self) -> int:
-        """Where it begins."""
-        ...
-
-    def groupdict(self) -> Mapping[str, Any]:
-        """What its groups with names stand for; None for one that takes no part."""
-        ...
-
-
-class Pattern(Protocol):
-    """What is searched for, as `re.Pattern` does it."""
-
-    def search(self, text: str, /) -> Match | None:
-        """Where it fits first; None where it does not."""
-        ...
-
-
-@dataclass(frozen=True)
-class Place:
-    """A match that another process found."""
-
-    begin: int
-    named: Mapping[str, str | None]
-
-    def start(self) -> int:
-        """Where it begins."""
-        return self.begin
-
-    def groupdict(self) -> Mapping[str, Any]:
-        """What its groups with names stand for; None for one that takes no part."""
-        return self.named
 
 
 class PatternProcess:
@@ -75,8 +37,8 @@ class PatternProcess:
     def __init__(self) -> None:
         self._running: subprocess.Popen[str] | None = None
 
-    def ask(self, pattern: str, text: str) -> Place | None:
-        """Where `pattern` fits; None where it does not. Raises TimeoutError, and OSError without a process."""
+    def is_fast(self, pattern: str, text: str) -> bool:
+        """Return whether `pattern` fits in time. Raises TimeoutError, and OSError without a process."""
         if self._running is None:
             self._running = self._started()
             if not self._line_within(_READY_S):
@@ -93,8 +55,7 @@ class PatternProcess:
         if not line:
             self.end()
             raise TimeoutError(f"one line took more than {LONGEST_S} s")
-        found = json.loads(line)
-        return Place(found["start"], found["named"]) if found else None
+        return line.strip() == "true"
 
     def _line_within(self, seconds: float) -> str:
         """What it says next; empty where that is nothing in time."""
@@ -127,15 +88,19 @@ class BoundedPattern:
     """A pattern that is given up once it took too long."""
 
     def __init__(self, text: str, process: PatternProcess) -> None:
-        self._text, self._process = text, process
+        self._pattern, self._process = re.compile(text), process
         self.given_up = ""  # why
 
-    def search(self, text: str, /) -> Place | None:
-        """Where it fits; None once it is given up."""
+    def search(self, text: str, /) -> re.Match[str] | None:
+        """Return the match; None once the pattern is given up."""
         if self.given_up:
             return None
         try:
-            return self._process.ask(self._text, text)
+            return self._pattern.search(text) if self._process.is_fast(self._pattern.pattern, text) else None
         except OSError as error:  # TimeoutError too
             self.given_up = str(error.strerror or error)
             return None
+
+
+#: A pattern of the shipped table, or of a site's own.
+Pattern = re.Pattern[str] | BoundedPattern

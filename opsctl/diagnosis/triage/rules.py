@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from opsctl.core.errors import OpsctlError
-from opsctl.diagnosis.triage.patterns import BoundedPattern, Match, Pattern, PatternProcess
+from opsctl.diagnosis.triage.patterns import BoundedPattern, Pattern, PatternProcess
 from opsctl.run.attempts.verdict import Cause
 from opsctl.run.config.toml_file import read_toml
 from trainer.formats.attempt.lost_peers import LOST_PEER
@@ -85,7 +85,7 @@ class Rule:
     say: str
     alone: Cause | None = None  # the cause where one node of several says it
 
-    def matches(self, text: str) -> Match | None:
+    def matches(self, text: str) -> re.Match[str] | None:
         """Where the line without its prefix is meant; every line with one of the words where there is no pattern."""
         return _ANYTHING.match(text) if self.pattern is None else self.pattern.search(text)
 

@@ -91,7 +91,7 @@ def test_a_node_that_was_lost_is_bad_as_is_one_without_a_word_and_the_others_are
 
 def test_a_node_that_has_begun_to_answer_is_slow_and_none_is_bad_for_saying_nothing_where_most_did_not_answer() -> None:
     made = answers(4)
-    begun = Answer(names(4)[3], {}, {}, frozenset(), {}, late={"run_folder": "its time was up", PROGRAM: "not through"})
+    begun = Answer(names(4)[3], late={"run_folder": "its time was up", PROGRAM: "not through"})
     found = judge([*made[:3], begun], Expected())
     assert (bad(found), slow(found)) == ([], names(4)[3:])
     assert bad(judge(answers(4, silent=frozenset({2, 3})), Expected())) == names(4)[2:]
