@@ -115,7 +115,7 @@ class CommandClient:
         except SlurmError as error:
             return unreachable("scancel", f"job {number} is of a federation, scancel {number}: {error}")
         return SlurmError(
-            f"Slurm took it as job {number} of a federation, whose other clusters are not looked at: it was cancelled"
+            f"Slurm took it as job {number} of a federation, whose other clusters are not checked: it was cancelled"
         )
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
@@ -129,24 +129,22 @@ class CommandClient:
 
     def hold(self, ids: Iterable[str]) -> None:
         """One scontrol for all `ids`; none for no `ids`."""
-        self._control(["hold", *ids], "hold")
+        self._change_each("hold", list(ids))
 
     def release(self, ids: Iterable[str]) -> None:
         """One scontrol for all `ids`; none for no `ids`."""
-        self._control(["release", *ids], "release")
+        self._change_each("release", list(ids))
 
     def exclude(self, ids: Iterable[str], folded: str) -> None:
         """One scontrol for each: it takes no list. An empty list lifts what was excluded."""
         for one in ids:
-            answer = self._ask(["scontrol", "update", f"JobId={one}", f"ExcNodeList={folded}"])
-            if answer.code != 0:
-                raise refused(answer, f"keep job {one} off {folded or 'no node'}")
+            update = ["scontrol", "update", f"JobId={one}", f"ExcNodeList={folded}"]
+            self._ask(update, f"keep job {one} off {folded or 'no node'}")
 
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
         """By the job's flag, which its owner may change while it runs."""
-        answer = self._ask(["scontrol", "update", f"JobId={job_id}", f"Requeue={int(allowed)}"])
-        if answer.code != 0:
-            raise refused(answer, f"let job {job_id} be requeued")
+        update = ["scontrol", "update", f"JobId={job_id}", f"Requeue={int(allowed)}"]
+        self._ask(update, f"let job {job_id} be requeued")
 
     def requeue(self, job_id: int) -> None:
         """Asked once, whatever comes of it: a second one would end the job's next life."""
@@ -169,10 +167,8 @@ class CommandClient:
         """From sinfo. A name that Slurm does not have is left out."""
         narrowed = [] if folded is None else [f"--nodes={folded}"]
         form = f"--Format={queue_format(NODE_FIELDS)}"
-        answer = self._ask(["sinfo", "--local", "--noheader", "--all", "--Node", *narrowed, form])
-        if answer.code != 0:
-            raise refused(answer, f"show nodes {folded or ''}".rstrip())
-        return parse_nodes(answer.stdout)
+        command = ["sinfo", "--local", "--noheader", "--all", "--Node", *narrowed, form]
+        return parse_nodes(self._ask(command, f"show nodes {folded or ''}".rstrip()).stdout)
 
     def node_address(self, node: str) -> str:
         """From scontrol. Raises SlurmError for a node that Slurm does not have."""
@@ -185,18 +181,13 @@ class CommandClient:
 
     def configuration(self) -> dict[str, str]:
         """scontrol's words."""
-        answer = self._ask(["scontrol", "show", "config"])
-        if answer.code != 0:
-            raise refused(answer, "show its configuration")
+        answer = self._ask(["scontrol", "show", "config"], "show its configuration")
         lines = (line.partition("=") for line in answer.stdout.splitlines())
         return {key.strip(): value.strip() for key, equals, value in lines if equals}
 
-    def _control(self, words: Sequence[str], what: str) -> None:
-        if not words[1:]:
-            return
-        answer = self._ask(["scontrol", *words])
-        if answer.code != 0:
-            raise refused(answer, f"{what} {', '.join(words[1:])}")
+    def _change_each(self, what: str, ids: Sequence[str]) -> None:
+        if ids:
+            self._ask(["scontrol", what, *ids], f"{what} {', '.join(ids)}")
 
     def _squeue(
         self,
@@ -245,16 +236,9 @@ class CommandClient:
 
     def _sacct(self, job_ids: Sequence[int], fields: Sequence[str], narrowed: Sequence[str] = ()) -> str | None:
         """sacct's rows; None where there is no accounting."""
-        command = [
-            "sacct",
-            "--local",
-            "--noheader",
-            "--parsable2",
-            f"--delimiter={FIELD_END}",
-            *narrowed,
-            "--starttime=1970-01-01",
-        ]
-        command += [f"--format={','.join(fields)}", "--jobs=" + ",".join(str(i) for i in job_ids)]
+        command = ["sacct", "--local", "--noheader", "--parsable2", f"--delimiter={FIELD_END}", *narrowed]
+        command += ["--starttime=1970-01-01", f"--format={','.join(fields)}"]
+        command.append("--jobs=" + ",".join(str(i) for i in job_ids))
         try:
             answer = self._ask(command)
         except SlurmMissing:
@@ -268,9 +252,13 @@ class CommandClient:
     def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
         return ends_of(self._squeue(END_FIELDS, tuple, job_ids=job_ids, options=["--states=all"]), now())
 
-    def _ask(self, command: Sequence[str]) -> Answer:
+    def _ask(self, command: Sequence[str], what: str = "") -> Answer:
+        """Run a command. With `what`, which it is to do, a refusal is raised as SlurmError."""
         self._refuse_what_is_out_of_bounds()
-        return self._patiently(lambda time_s: run_slurm(command, self.environment, time_s))
+        answer = self._patiently(lambda time_s: run_slurm(command, self.environment, time_s))
+        if answer.code != 0 and what:
+            raise refused(answer, what)
+        return answer
 
     def _patiently(self, ask: Callable[[float], T]) -> T:
         """What `ask` says within the seconds that it is told; a patient client asks again while nobody answers."""

@@ -29,28 +29,9 @@ from opsctl.slurm.types import Job, JobEnd
 
 #: Attributes of pyslurm.Job, in the order in which `job_of` reads them.
 JOB_FIELDS = (
-    "id",
-    "array_id",
-    "array_task_id",
-    "array_tasks_waiting",
-    "array_tasks_parallel",
-    "name",
-    "user_name",
-    "partition",
-    "state",
-    "state_reason",
-    "allocated_nodes",
-    "num_nodes",
-    "run_time",
-    "time_limit",
-    "submit_time",
-    "start_time",
-    "end_time",
-    "dependencies",
-    "comment",
-    "working_directory",
-    "exit_code",
-    "exit_code_signal",
+    *("id", "array_id", "array_task_id", "array_tasks_waiting", "array_tasks_parallel", "name", "user_name"),
+    *("partition", "state", "state_reason", "allocated_nodes", "num_nodes", "run_time", "time_limit", "submit_time"),
+    *("start_time", "end_time", "dependencies", "comment", "working_directory", "exit_code", "exit_code_signal"),
 )
 NODE_FIELDS = ("name", "state", "reason", "partitions", "real_memory", "address")
 PARTITION_FIELDS = ("name", "is_default")

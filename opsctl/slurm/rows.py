@@ -24,24 +24,8 @@ T = TypeVar("T")
 
 #: squeue's own names, in the order in which `parse_queue` reads them. Without a width after the colon no field is cut.
 QUEUE_FIELDS = (
-    "JobID",
-    "ArrayJobID",
-    "ArrayTaskID",
-    "Name",
-    "UserName",
-    "Partition",
-    "State",
-    "Reason",
-    "NodeList",
-    "NumNodes",
-    "TimeUsed",
-    "TimeLimit",
-    "SubmitTime",
-    "StartTime",
-    "EndTime",
-    "Dependency",
-    "Comment",
-    "WorkDir",
+    *("JobID", "ArrayJobID", "ArrayTaskID", "Name", "UserName", "Partition", "State", "Reason", "NodeList"),
+    *("NumNodes", "TimeUsed", "TimeLimit", "SubmitTime", "StartTime", "EndTime", "Dependency", "Comment", "WorkDir"),
 )
 #: Those and how it ended, which a poll of all jobs does without.
 END_FIELDS = (*QUEUE_FIELDS, "exit_code")

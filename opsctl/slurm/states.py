@@ -68,32 +68,16 @@ class Wait(Enum):
     CHANGE = auto()  # as it was submitted it can never start here
 
 
-#: Where each state stands.
+#: The phase of each state.
 PHASES: dict[State, Phase] = {
-    State.PENDING: Phase.WAITING,
-    State.REQUEUED: Phase.WAITING,
-    State.REQUEUE_FED: Phase.WAITING,
-    State.CONFIGURING: Phase.ON_NODES,
-    State.RUNNING: Phase.ON_NODES,
-    State.RESIZING: Phase.ON_NODES,
-    State.SIGNALING: Phase.ON_NODES,
-    State.STAGE_OUT: Phase.ON_NODES,
-    State.COMPLETING: Phase.ON_NODES,
-    State.SUSPENDED: Phase.PAUSED,
-    State.STOPPED: Phase.PAUSED,
-    State.REQUEUE_HOLD: Phase.HELD,
-    State.SPECIAL_EXIT: Phase.HELD,
-    State.RESV_DEL_HOLD: Phase.HELD,
-    State.COMPLETED: Phase.ENDED,
-    State.FAILED: Phase.ENDED,
-    State.NODE_FAIL: Phase.ENDED,
-    State.BOOT_FAIL: Phase.ENDED,
-    State.TIMEOUT: Phase.ENDED,
-    State.DEADLINE: Phase.ENDED,
-    State.CANCELLED: Phase.ENDED,
-    State.REVOKED: Phase.ENDED,
-    State.PREEMPTED: Phase.ENDED,
-    State.OUT_OF_MEMORY: Phase.ENDED,
+    **dict.fromkeys((State.PENDING, State.REQUEUED, State.REQUEUE_FED), Phase.WAITING),
+    **dict.fromkeys((State.CONFIGURING, State.RUNNING, State.RESIZING, State.SIGNALING), Phase.ON_NODES),
+    **dict.fromkeys((State.STAGE_OUT, State.COMPLETING), Phase.ON_NODES),
+    **dict.fromkeys((State.SUSPENDED, State.STOPPED), Phase.PAUSED),
+    **dict.fromkeys((State.REQUEUE_HOLD, State.SPECIAL_EXIT, State.RESV_DEL_HOLD), Phase.HELD),
+    **dict.fromkeys((State.COMPLETED, State.FAILED, State.NODE_FAIL, State.BOOT_FAIL, State.TIMEOUT), Phase.ENDED),
+    **dict.fromkeys((State.DEADLINE, State.CANCELLED, State.REVOKED), Phase.ENDED),
+    **dict.fromkeys((State.PREEMPTED, State.OUT_OF_MEMORY), Phase.ENDED),
 }
 #: What ended states say. COMPLETED and FAILED are left out: they say less than the job's own processes do.
 ENDS: dict[State, End] = {
@@ -134,23 +118,17 @@ class Reason(StrEnum):
     DEADLINE = "DeadLine"
 
 
-#: What the reasons mean that do not go away by themselves.
+_PERSON = (Reason.HELD_BY_USER, Reason.HELD_BY_ADMIN, Reason.HELD_AFTER_REQUEUES, Reason.HELD_AFTER_FAILED_LAUNCH)
+_CHANGE = (
+    *(Reason.BAD_CONSTRAINTS, Reason.INVALID_ACCOUNT, Reason.INVALID_QOS, Reason.ACCOUNT_NOT_ALLOWED),
+    *(Reason.QOS_NOT_ALLOWED, Reason.PARTITION_CONFIG, Reason.PARTITION_NODE_LIMIT, Reason.PARTITION_TIME_LIMIT),
+    *(Reason.RESERVATION_DELETED, Reason.DEADLINE),
+)
+#: The reasons that do not go away by themselves, and what such a job waits for.
 WAITS: dict[Reason, Wait] = {
     Reason.DEPENDENCY_NEVER_SATISFIED: Wait.DEPENDENCY_LOST,
-    Reason.HELD_BY_USER: Wait.PERSON,
-    Reason.HELD_BY_ADMIN: Wait.PERSON,
-    Reason.HELD_AFTER_REQUEUES: Wait.PERSON,
-    Reason.HELD_AFTER_FAILED_LAUNCH: Wait.PERSON,
-    Reason.BAD_CONSTRAINTS: Wait.CHANGE,
-    Reason.INVALID_ACCOUNT: Wait.CHANGE,
-    Reason.INVALID_QOS: Wait.CHANGE,
-    Reason.ACCOUNT_NOT_ALLOWED: Wait.CHANGE,
-    Reason.QOS_NOT_ALLOWED: Wait.CHANGE,
-    Reason.PARTITION_CONFIG: Wait.CHANGE,
-    Reason.PARTITION_NODE_LIMIT: Wait.CHANGE,
-    Reason.PARTITION_TIME_LIMIT: Wait.CHANGE,
-    Reason.RESERVATION_DELETED: Wait.CHANGE,
-    Reason.DEADLINE: Wait.CHANGE,
+    **dict.fromkeys(_PERSON, Wait.PERSON),
+    **dict.fromkeys(_CHANGE, Wait.CHANGE),
 }
 _STATES = frozenset(map(str, State))
 _REASONS = {str(reason): reason for reason in Reason}
