@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opsctl.diagnosis.nodes.exclusion import Wanted
     from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
     from opsctl.run.state.run_view import RunView
-    from opsctl.slurm.client import SlurmControl, SlurmLooks
+    from opsctl.slurm.client import SlurmClient, SlurmReader
 
 
 @click.group()
@@ -146,7 +146,7 @@ def _lines(one: ListedExclusion) -> list[str]:
     return [first, *(f"    {line}" for line in one.evidence)]
 
 
-def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl, SlurmLooks, Wanted]:
+def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmClient, SlurmReader, Wanted]:
     """The run, its Slurm, the same asked each question once (a thousand nodes are 50 ms of sinfo), what it wants."""
     from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
     from opsctl.run.state.chosen_cluster import choose_cluster
@@ -161,7 +161,7 @@ def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl,
     return seen, client, CachedSlurm(lambda: client), wanted
 
 
-def _apply(seen: RunView, client: SlurmControl, looks: SlurmLooks, wanted: Wanted) -> None:
+def _apply(seen: RunView, client: SlurmClient, looks: SlurmReader, wanted: Wanted) -> None:
     """Say what changes in the queue; that something cannot be changed there is said, and the list stands."""
     from opsctl.core.output import message
     from opsctl.diagnosis.nodes.exclusion import keep_and_apply

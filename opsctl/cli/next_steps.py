@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opsctl.slurm.client import SlurmLooks
+    from opsctl.slurm.client import SlurmReader
 
 
 def show_what_is_next() -> int:
@@ -43,7 +43,7 @@ def show_what_is_next() -> int:
     return 0
 
 
-def _option_for(state: str, slurm: SlurmLooks) -> str:
+def _option_for(state: str, slurm: SlurmReader) -> str:
     """Return what a first submit has to add because this shell has no Slurm; empty where it has one."""
     from opsctl.cli.selection import local_cluster_option
     from opsctl.core.errors import SlurmError, SlurmUnasked

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opsctl.jobs.control.json_output import RefilledRun
     from opsctl.run.config.paths import RunPaths
     from opsctl.run.state.register import KnownRun
-    from opsctl.slurm.client import SlurmLooks
+    from opsctl.slurm.client import SlurmReader
     from opsctl.slurm.cluster import Cluster
 
 
@@ -56,7 +56,7 @@ class _Refill:
     def __init__(self, cluster: str | None, dry_run: bool) -> None:
         self.cluster = cluster
         self.dry_run = dry_run
-        self._looks: dict[Cluster, SlurmLooks] = {}
+        self._looks: dict[Cluster, SlurmReader] = {}
 
     def one(self, chosen: str | None) -> RefilledRun:
         """The run that `chosen` means, which this account has from now on used: its poller goes on with it."""
@@ -115,7 +115,7 @@ class _Refill:
             needs_somebody=done.needs_somebody,
         )
 
-    def _look(self, cluster: Cluster) -> SlurmLooks:
+    def _look(self, cluster: Cluster) -> SlurmReader:
         from functools import partial
 
         from opsctl.slurm.backends import client_for

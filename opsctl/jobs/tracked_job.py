@@ -27,7 +27,7 @@ from typing import TypeVar
 from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.core.timestamps import now
-from opsctl.slurm.client import SlurmClient, SlurmLooks
+from opsctl.slurm.client import SlurmClient, SlurmReader
 from opsctl.slurm.job_match import Match, Sent, has_words, match
 from opsctl.slurm.states import End
 from opsctl.slurm.types import Job, JobEnd, SlurmsWord
@@ -123,7 +123,7 @@ def settle(
     return answers
 
 
-def may_be_hidden(job: TrackedJob, client: SlurmLooks, at: datetime) -> bool:
+def may_be_hidden(job: TrackedJob, client: SlurmReader, at: datetime) -> bool:
     """Return whether the queue may have the job and not show it to this account."""
     if job.sent.user == account_name() or job.believed_until is None or at >= job.believed_until:
         return False

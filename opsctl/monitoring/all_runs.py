@@ -28,7 +28,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.register import KnownRun, refuse_anothers_folder
 from opsctl.run.state.run_view import RunView, view_known
 from opsctl.slurm.cache import CachedSlurm
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.cluster import Cluster
 
 #: The name under which a run that cannot be looked at is found.
@@ -59,7 +59,7 @@ class PrintedRun(Struct, frozen=True, kw_only=True):
 def look_at_all(
     known: Iterable[KnownRun],
     cluster_of: Callable[[RunPaths], Cluster],
-    client: Callable[[Cluster], SlurmLooks],
+    client: Callable[[Cluster], SlurmReader],
     parts: Part = Part.ALL,
 ) -> list[RunLook]:
     """Every run of the list as it is now, in the list's order; a folder that is in it twice is looked at once.
@@ -82,7 +82,7 @@ def look_at_all(
 def gather_many(
     runs: Sequence[RunView],
     cluster_of: Callable[[RunPaths], Cluster],
-    client: Callable[[Cluster], SlurmLooks],
+    client: Callable[[Cluster], SlurmReader],
     parts: Part = Part.ALL,
 ) -> list[Snapshot]:
     """A snapshot of each run, in order; what cannot be looked at is among its `problems`. See `look_at_all`."""

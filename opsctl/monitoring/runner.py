@@ -21,7 +21,7 @@ from opsctl.run.config.schema import ArrayTable, ExpectTable, WatchTable
 from opsctl.run.logs.pulse import pulse_line
 from opsctl.run.state.chains import Recorded, recorded
 from opsctl.run.state.run_view import RunView
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.save_schedule import SaveSchedule
@@ -82,7 +82,7 @@ def settings_of(run: RunView) -> Settings:
     )
 
 
-def gather(run: RunView, slurm: SlurmLooks, parts: Part = Part.ALL, is_tolerant: bool = False) -> Snapshot:
+def gather(run: RunView, slurm: SlurmReader, parts: Part = Part.ALL, is_tolerant: bool = False) -> Snapshot:
     """The run as it is now, as far as `parts` go. Slurm out of reach is part of it (`blind`), not an error.
 
     Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing. What

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from opsctl.core.errors import UsageError
-from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmControl
+from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmClient
 from opsctl.slurm.cluster import BACKENDS, Cluster
 from opsctl.slurm.commands import CommandClient
 
@@ -13,7 +13,7 @@ from opsctl.slurm.commands import CommandClient
 BACKEND_VARIABLE = "OPSCTL_SLURM_BACKEND"
 
 
-def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmControl:
+def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmClient:
     """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
 
     Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses. Which backend answers is

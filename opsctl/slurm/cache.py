@@ -34,7 +34,7 @@ from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnre
 from opsctl.core.files.state_files import read_text, write_atomically
 from opsctl.core.files.trusted import cache_folder, cache_place, is_the_accounts, open_file
 from opsctl.slurm.backends import client_for
-from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmLooks
+from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmReader
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodes import Node, expand_nodes
 from opsctl.slurm.types import Job
@@ -168,7 +168,7 @@ _CHANGE = "changed"
 
 
 class CachedSlurm:
-    """See SlurmLooks. An error that Slurm gave is an answer too.
+    """See SlurmReader. An error that Slurm gave is an answer too.
 
     make: a client for each question, so that each has its own deadline. Ages: the default never asks a question twice.
     max_per_minute: questions to Slurm. When they are used up, the last answer is returned however old it is; without
@@ -177,7 +177,7 @@ class CachedSlurm:
 
     def __init__(
         self,
-        make: Callable[[], SlurmLooks],
+        make: Callable[[], SlurmReader],
         max_age_s: float = math.inf,
         error_age_s: float = math.inf,
         store: Store | None = None,
@@ -223,7 +223,7 @@ class CachedSlurm:
         found, self.queue_age_s = self._answer("queue", Answer[list[Job]], self._max_age_s, lambda one: one.jobs())
         return found
 
-    def _answer(self, name: str, kind: Any, max_age_s: float, ask: Callable[[SlurmLooks], T]) -> tuple[T, float]:
+    def _answer(self, name: str, kind: Any, max_age_s: float, ask: Callable[[SlurmReader], T]) -> tuple[T, float]:
         """Return the answer and its age in seconds. Raises the error that Slurm gave."""
         began_s = _since_start_s()
         if found := self._valid(name, kind, max_age_s):
@@ -248,7 +248,7 @@ class CachedSlurm:
         asked = self._asked_after_s
         return bool(asked) and len(asked) == asked.maxlen and _since_start_s() - asked[0] <= _MINUTE_S
 
-    def _asked(self, name: str, ask: Callable[[SlurmLooks], Any]) -> Answer[Any]:
+    def _asked(self, name: str, ask: Callable[[SlurmReader], Any]) -> Answer[Any]:
         """Ask Slurm and store what it answers. The answer of a client that is a cache itself may be old already."""
         if self._max_per_minute is not None:
             self._asked_after_s.append(_since_start_s())
@@ -285,7 +285,7 @@ def cached_client(
     environment: Mapping[str, str] = os.environ,
     deadline_s: float = INTERACTIVE_DEADLINE_S,
     is_live: bool = False,
-) -> SlurmLooks:
+) -> SlurmReader:
     """Return a client of `cluster` for a command that only reads, with shared answers.
 
     is_fresh: ask Slurm now and share its answer; every check does this. is_live: an answer may be a minute old.

@@ -1,4 +1,4 @@
-"""What the rest of the product may ask of a Slurm, whichever backend answers, and the time it may take."""
+"""The protocol of a Slurm client, whichever backend answers, and the time that a command has for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Deadline:
         return max(0.0, self._ends_at - time.monotonic())
 
 
-class SlurmLooks(Protocol):
+class SlurmReader(Protocol):
     """One Slurm, as those need it who only look.
 
     Every method raises SlurmUnreachable when no answer came in time, SlurmMissing without Slurm's commands, and
@@ -52,8 +52,8 @@ class SlurmLooks(Protocol):
         """What the controller goes by, key and value in Slurm's words: `ClusterName`, `SlurmctldHost[0]`, ..."""
 
 
-class SlurmClient(SlurmLooks, Protocol):
-    """One Slurm, and all that may be asked of it. See SlurmLooks for what its methods raise."""
+class SlurmClient(SlurmReader, Protocol):
+    """One Slurm, and all that may be asked of it. See SlurmReader for what its methods raise."""
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
@@ -79,10 +79,6 @@ class SlurmClient(SlurmLooks, Protocol):
 
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""
-
-
-class SlurmControl(SlurmClient, Protocol):
-    """A SlurmClient that also changes jobs that are there. What only looks needs none of it."""
 
     def hold(self, ids: Iterable[str]) -> None:
         """Keep these from starting until they are released: `12_[2-3]`, tasks of an array that have not started."""

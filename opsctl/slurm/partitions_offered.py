@@ -32,7 +32,7 @@ class Offer:
 
 
 def offers(cluster: Cluster, deadline: Deadline) -> list[Offer]:
-    """What sinfo lists, those with GPUs and the default partition first. Raises as SlurmLooks does."""
+    """What sinfo lists, those with GPUs and the default partition first. Raises as SlurmReader does."""
     command = ["sinfo", "--local", "--noheader", f"--Format={queue_format(_FIELDS)}"]
     answer = run_slurm(command, cluster.environment(), deadline.remaining_s())
     if answer.code != 0:

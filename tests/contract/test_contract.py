@@ -1,4 +1,4 @@
-"""The contract of SlurmControl, on real Slurms, by each backend."""
+"""The contract of SlurmClient, on real Slurms, by each backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from opsctl.slurm.backends import BACKEND_VARIABLE, client_for
-from opsctl.slurm.client import SlurmControl
+from opsctl.slurm.client import SlurmClient
 from tests.cluster.conftest import RunningCluster
 from tests.contract.changing import CHANGES, Change
 from tests.contract.conftest import Staged
@@ -15,7 +15,7 @@ from tests.contract.scene import Scene
 from tests.contract.sentences import SENTENCES, Sentence
 from tests.contract.slurms import Slurm, parameters
 
-Stage = tuple[RunningCluster, Scene, SlurmControl]
+Stage = tuple[RunningCluster, Scene, SlurmClient]
 
 
 @pytest.fixture(params=parameters())

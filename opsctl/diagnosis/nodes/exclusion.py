@@ -37,7 +37,7 @@ from opsctl.run.config.profile import nodes_table
 from opsctl.run.config.schema import NodesTable, SlurmTable
 from opsctl.run.state.chains import Chain, recorded
 from opsctl.run.state.revisions import newest_whole
-from opsctl.slurm.client import SlurmControl, SlurmLooks
+from opsctl.slurm.client import SlurmClient, SlurmReader
 from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 
 
@@ -47,7 +47,7 @@ class QueueExcludes(msgspec.Struct, frozen=True):
     chains: dict[str, str] = {}
 
 
-def apply_to_queue(paths: RunPaths, slurm: SlurmControl, excluded: Sequence[str]) -> list[str]:
+def apply_to_queue(paths: RunPaths, slurm: SlurmClient, excluded: Sequence[str]) -> list[str]:
     """Keep what the caller has queued of the run off `excluded`, beside what it was submitted without. Lines to say.
 
     Slurm is asked to change only what differs. Others' jobs only they can change, so what is on record of theirs stays.
@@ -84,7 +84,7 @@ def apply_to_queue(paths: RunPaths, slurm: SlurmControl, excluded: Sequence[str]
     return lines
 
 
-def _keep_off(paths: RunPaths, chain: Chain, tasks: list[str], slurm: SlurmControl, excluded: Sequence[str]) -> str:
+def _keep_off(paths: RunPaths, chain: Chain, tasks: list[str], slurm: SlurmClient, excluded: Sequence[str]) -> str:
     names = sorted({*_own(paths, chain), *excluded})
     slurm.exclude(tasks, ",".join(names))
     return f"chain {chain.chain} is kept off {', '.join(names) or 'no node any more'}"
@@ -128,7 +128,7 @@ class Wanted:
         own = ",".join(filter(None, (slurm.exclude, exclude)))
         return cls(slurm.partition, (nodes or slurm.nodes) + slurm.spare, own or None)
 
-    def nodes_for(self, slurm: SlurmLooks) -> tuple[str, list[Node]]:
+    def nodes_for(self, slurm: SlurmReader) -> tuple[str, list[Node]]:
         """The partition's name, and those of its nodes that the run may be given. Raises SlurmError."""
         name, there = in_partition(slurm.nodes(), self.partition)
         never = set(expand_nodes(self.own_exclude or ""))
@@ -150,7 +150,7 @@ class Kept:
         return (*self.news, *(line for line in self.used if line not in self.news), *filter(None, (self.problem,)))
 
 
-def keep(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted, table: NodesTable | None = None) -> Kept:
+def keep(paths: RunPaths, slurm: SlurmReader, wanted: Wanted, table: NodesTable | None = None) -> Kept:
     """Bring the list up to date by evidence and attempts, and say what to stay off.
 
     Slurm is asked only where something speaks against some node. A list that cannot be written is gone by as it is.
@@ -190,17 +190,17 @@ def wanted_by(paths: RunPaths, slurm: SlurmTable, array: int | None = None) -> W
     return Wanted.of(slurm, chains[-1].nodes, chains[-1].exclude) if chains else Wanted.of(slurm)
 
 
-def excluded_now(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted) -> tuple[str, ...]:
+def excluded_now(paths: RunPaths, slurm: SlurmReader, wanted: Wanted) -> tuple[str, ...]:
     """What a submission would stay off by the list as it is; nothing is judged or written."""
     return _applied(paths, slurm, wanted)[0]
 
 
-def used_now(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted) -> dict[str, str]:
+def used_now(paths: RunPaths, slurm: SlurmReader, wanted: Wanted) -> dict[str, str]:
     """Which nodes of the list as it is the run uses all the same, and why."""
     return _applied(paths, slurm, wanted)[1]
 
 
-def _applied(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted) -> tuple[tuple[str, ...], dict[str, str]]:
+def _applied(paths: RunPaths, slurm: SlurmReader, wanted: Wanted) -> tuple[tuple[str, ...], dict[str, str]]:
     table, at = nodes_table(), now()
     known = read_excluded(place_of(paths, table))
     if not known.in_force(at):
@@ -266,7 +266,7 @@ def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list
     return ended
 
 
-def keep_and_apply(paths: RunPaths, slurm: SlurmControl, wanted: Wanted, looks: SlurmLooks | None = None) -> list[str]:
+def keep_and_apply(paths: RunPaths, slurm: SlurmClient, wanted: Wanted, looks: SlurmReader | None = None) -> list[str]:
     """Both, for who looks regularly or has just ended badly; lines to say. Never raises for what may go wrong.
 
     looks: the same Slurm, for who has asked it for its nodes already; None: `slurm`.

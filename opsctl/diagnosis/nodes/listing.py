@@ -18,7 +18,7 @@ from opsctl.diagnosis.nodes.judging import score_of, weight_of
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import nodes_table
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 from opsctl.slurm.types import Job
 
@@ -51,7 +51,7 @@ class SeenNode(Struct, frozen=True, kw_only=True):
     kept_in: Annotated[str, Meta(description="Why the run uses it all the same; empty where it does not.")] = ""
 
 
-def look(paths: RunPaths, slurm: SlurmLooks, wanted: Wanted, names: Sequence[str], now: datetime) -> list[SeenNode]:
+def look(paths: RunPaths, slurm: SlurmReader, wanted: Wanted, names: Sequence[str], now: datetime) -> list[SeenNode]:
     """These nodes, or all of the partition and those of others that something is known of. One look at the queue.
 
     Raises OpsctlError, SlurmError, OSError.

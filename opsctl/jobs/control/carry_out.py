@@ -23,7 +23,7 @@ from opsctl.run.state.identity import refuse_a_copy
 from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Audited, Carrier, Outcome, Request, carrying
 from opsctl.slurm.arrays import one_at_a_time, tasks_of
 from opsctl.slurm.backends import client_for
-from opsctl.slurm.client import SlurmControl
+from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
@@ -45,7 +45,7 @@ class Queue:
 
     paths: RunPaths
     cluster: Cluster  # where a chain is extended
-    client: SlurmControl
+    client: SlurmClient
     jobs: Sequence[Job]
 
 

@@ -28,7 +28,7 @@ from opsctl.run.state.group_folder import LOCK_WAIT_S, explained_disk_errors, op
 from opsctl.run.state.identity import before_the_move, bind, is_here, read_run_id, settled_identity
 from opsctl.run.state.revisions import newest_whole, slurm_part
 from opsctl.slurm.backends import client_for
-from opsctl.slurm.client import SlurmClient, SlurmLooks
+from opsctl.slurm.client import SlurmClient, SlurmReader
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
 from trainer.formats.attempt.lease import Holder
@@ -70,7 +70,7 @@ def settled(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> LiveJobs:
     return _live(paths, cluster, queue, client)
 
 
-def snapshot(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> LiveJobs:
+def snapshot(paths: RunPaths, cluster: Cluster, client: SlurmReader) -> LiveJobs:
     """Return a snapshot only: nothing is settled, and no lock is needed."""
     return _live(paths, cluster, client.jobs(), client)
 
@@ -180,7 +180,7 @@ def _other_output(run: ExpandedRun, only: Collection[int] | None = None) -> list
     return [] if all(is_here(chain.output or before, run.paths) for chain in meant) else ["[run] output"]
 
 
-def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> ClusterRecord | None:
+def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmReader) -> ClusterRecord | None:
     """The cluster the run was submitted to before, when that is another one which still exists."""
     remembered = read_record(paths)
     if remembered is None or remembered.slurm_conf == (cluster.slurm_conf or None):
@@ -190,12 +190,12 @@ def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> Clu
     return None if is_same_cluster(remembered, record_of(cluster, client)) else remembered
 
 
-def _live(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmLooks) -> LiveJobs:
+def _live(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmReader) -> LiveJobs:
     hidden = unseen(recorded(paths).chains, lambda: read_attempts(paths), queue, client)
     return LiveJobs(queue, _of_run(paths, cluster, client, queue), (*_cut_off(paths, queue, client), *hidden))
 
 
-def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmLooks) -> list[Unseen]:
+def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmReader) -> list[Unseen]:
     """Somebody else's submission that was cut off, where nobody here can see whether Slurm has it."""
     chain = chains.read_submitting(paths)
     if chain is None or chain.user == account_name() or sees_others(queue) or not client.hides_others_jobs():
@@ -203,7 +203,7 @@ def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmLooks) -> list[
     return [Unseen(0, chain.user)]
 
 
-def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmLooks, queue: Sequence[Job]) -> list[Job]:
+def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmReader, queue: Sequence[Job]) -> list[Job]:
     known = recorded(paths)
     other = _other_cluster(paths, cluster, client)
     if other is not None:

@@ -33,7 +33,7 @@ from opsctl.run.state.identity import refuse_a_copy
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.revisions import OwnersAlone
 from opsctl.slurm.arrays import count_tasks
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.types import Job
@@ -97,7 +97,7 @@ class Refilled:
         return self.decision.word is Word.STUCK
 
 
-def refill(paths: RunPaths, cluster: Cluster, client: SlurmLooks, dry_run: bool = False) -> Refilled:
+def refill(paths: RunPaths, cluster: Cluster, client: SlurmReader, dry_run: bool = False) -> Refilled:
     """Submit what is missing in the run's queue, and say what was, or why nothing.
 
     The first look, which `client` may take from an answer that several runs share, only says whether anything may be

@@ -10,7 +10,7 @@ from opsctl.monitoring.snapshot import Part
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chains import Recorded
 from opsctl.run.state.run_view import RunView
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Asked:
     """One run, whom to ask about it, and for what."""
 
     run: RunView
-    slurm: SlurmLooks
+    slurm: SlurmReader
     parts: Part
     known: Recorded  # its submissions
 

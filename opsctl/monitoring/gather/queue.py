@@ -13,7 +13,7 @@ from opsctl.monitoring.snapshot import Part, PartitionNodes, Snapshot, Whereabou
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.hidden_jobs import unseen
 from opsctl.run.state.identity import Standing, before_the_move, is_here, place_of
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 
 
@@ -74,7 +74,7 @@ def _queue(seen: Snapshot, asked: Asked) -> Snapshot:
     return replace(seen, whereabouts=Whereabouts(paths.output, place, elsewhere)) if elsewhere else seen
 
 
-def _age_s(slurm: SlurmLooks) -> float:
+def _age_s(slurm: SlurmReader) -> float:
     """How old the last answer about jobs is; one that was asked for now is 0."""
     return float(getattr(slurm, "queue_age_s", 0.0))
 

@@ -10,7 +10,7 @@ from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.state.chains import Chain
 from opsctl.slurm.arrays import array_problem, count_tasks
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.types import Job
 
 #: Stands where "none" would, wherever only one's own jobs are shown.
@@ -28,7 +28,7 @@ class Unseen:
 
 
 def unseen(
-    chains: Sequence[Chain], attempts: Callable[[], Sequence[Attempt]], queue: Sequence[Job], slurm: SlurmLooks
+    chains: Sequence[Chain], attempts: Callable[[], Sequence[Attempt]], queue: Sequence[Job], slurm: SlurmReader
 ) -> tuple[Unseen, ...]:
     """Return others' chains that may be queued though Slurm hides their jobs. `attempts` and Slurm are asked only if
     records name one. Raises SlurmUnreachable.

@@ -20,7 +20,7 @@ from opsctl.core.files.trusted import who_else_can_write
 from opsctl.run.config.locate import account_state_folder
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import cluster_table
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.cluster import CLUSTER_FILE, NO_CONF, Cluster
 
 
@@ -84,7 +84,7 @@ def read_record(paths: RunPaths) -> ClusterRecord | None:
     return read_whole(paths.output, paths.cluster, ClusterRecord, remedy)
 
 
-def record_of(cluster: Cluster, slurm: SlurmLooks) -> ClusterRecord:
+def record_of(cluster: Cluster, slurm: SlurmReader) -> ClusterRecord:
     """What is to be remembered of `cluster`, as Slurm calls it. One question to it."""
     try:
         said = slurm.configuration()

@@ -25,7 +25,7 @@ from opsctl.run.planning.section import Section, amount
 from opsctl.run.state import alert_log
 from opsctl.run.state.revisions import published_since
 from opsctl.run.state.run_view import RunView
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.ui.report import run_tables
 from opsctl.ui.report.curves import ALERT, Mark
 from opsctl.ui.report.log_source import LogSource
@@ -45,7 +45,7 @@ def known_of_log(log: LogSource) -> Known:
     return Known(headline=headline(log.course), tables=(progress(log.course), starts(log.course)))
 
 
-def known_of(run: RunView, log: LogSource, slurm: SlurmLooks) -> Known:
+def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
     """All that the page tells of a run. Slurm out of reach is part of it, not an error."""
     seen = gather(run, slurm, LOOKED_AT, is_tolerant=True)
     overview = Overview(run.table.name, run.table.team, run.paths.output, seen)

@@ -8,7 +8,7 @@ from opsctl.diagnosis.carbon.brief import energy_seen
 from opsctl.jobs.evaluation.brief import evaluations_seen
 from opsctl.monitoring.runner import gather, settings_of
 from opsctl.run.state.run_view import RunView
-from opsctl.slurm.client import SlurmLooks
+from opsctl.slurm.client import SlurmReader
 from opsctl.ui.status.health import Desk
 from opsctl.ui.status.open_findings import OpenFinding
 from opsctl.ui.status.overview import LOOKED_AT, Overview
@@ -25,7 +25,7 @@ class RunStatus:
     found: tuple[OpenFinding, ...]  # worst first
 
 
-def look_at_run(run: RunView, slurm: SlurmLooks) -> RunStatus:
+def look_at_run(run: RunView, slurm: SlurmReader) -> RunStatus:
     """One look at all that `status` shows. Raises OpsctlError or OSError for what one screen cannot do without."""
     snapshot = gather(run, slurm, LOOKED_AT)
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
