@@ -193,7 +193,7 @@ def _answer(node: str, is_bad: bool, ratio: float, dice: random.Random) -> Answe
         ("gpu_products", "bf16_tflops"): {0: _TFLOPS / ratio * dice.gauss(1.0, _NOISE)},
         ("gpus", "ecc_uncorrected"): {0: float(shows)},
     }
-    return Answer(node, numbers, {("gpus", "name"): "a GPU"}, _PARTS, {})
+    return Answer(node, numbers, {("gpus", "name"): "a GPU"}, set(_PARTS))
 
 
 def said_by_triage(cause: Cause, node: str, confidence: float) -> Verdict:
