@@ -60,5 +60,5 @@ def test_records_of_earlier_launchers_are_read() -> None:
     assert decode(failure, Failure) == Failure(2, "x02", 0, 1, None, failed_at, "boom")
 
 
-def test_the_names_are_what_the_architecture_page_says() -> None:
+def test_the_file_names_are_stable() -> None:
     assert (ranks_file(3), failure_file(12)) == ("ranks-3.json", "failure-12.json")

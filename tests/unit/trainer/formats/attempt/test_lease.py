@@ -44,7 +44,7 @@ def lines(*texts: str) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
 
 
-def test_the_lines_are_what_the_architecture_page_says() -> None:
+def test_the_lines_are_those_of_a_lease() -> None:
     assert json.loads(taken_line(ADA)) == {
         **{"event": "taken", "number": 1, "attempt": "4711-a", "job_id": 4711},
         **{"user": "ada", "host": "x01", "at": "2026-11-22T04:05:06+00:00"},
