@@ -125,6 +125,15 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {args[0]!r}{hint} (opsctl --help lists them)")
         return super().resolve_command(ctx, args)
 
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help. The width is found here, as click would import shutil for that."""
+        try:
+            columns = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns
+        except (ValueError, OSError):
+            columns = 80
+        ctx.terminal_width = max(min(columns, 110) - 2, 50)
+        return super().get_help(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the names by group, so that they fit one screen; `opsctl help` has a line for each."""
         with formatter.section("Commands"):
