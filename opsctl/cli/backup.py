@@ -49,7 +49,8 @@ def command(
     nothing there is written over: the last looks are kept whole. With --all-runs only runs that are yours and have a
     [backup].
     """
-    from opsctl.cli.backup_options import for_runs
+    from opsctl.cli.backup_options import has_backup
+    from opsctl.cli.selection import for_runs
     from opsctl.core.output import print_json
 
     if ctx.invoked_subcommand is not None:
@@ -60,7 +61,7 @@ def command(
     def act(seen: RunView) -> list[BackedUpRun]:
         return _back_up(seen, to, limit, anew, data)
 
-    done, is_well = for_runs(run, all_runs, act)
+    done, is_well = for_runs(run, all_runs, has_backup, act)
     if as_json:
         print_json("backups", done)
     ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
@@ -208,12 +209,13 @@ def verify(
     What is lost or wrong there is marked, so that prune no longer relies on it and the next backup sends it again. What
     the ledger here does not know is put on record. Exits 1 where anything is lost.
     """
-    from opsctl.cli.backup_options import for_runs
+    from opsctl.cli.backup_options import has_backup
+    from opsctl.cli.selection import for_runs
     from opsctl.core.output import message, print_json
 
     if all_runs and (run or to):
         raise click.UsageError("--all-runs, or one run with --to: give one of them")
-    done, is_well = for_runs(run, all_runs, lambda seen: _verify(seen, to, sample, limit))
+    done, is_well = for_runs(run, all_runs, has_backup, lambda seen: _verify(seen, to, sample, limit))
     for one in done:
         for problem in one.problems:
             message(f"{one.to}: {problem}")

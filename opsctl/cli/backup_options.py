@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opsctl.core.errors import OpsctlError
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from opsctl.transfer.backups.send_checkpoint import Destination
     from opsctl.transfer.object_store.flow import Flow
     from opsctl.transfer.object_store.store import Store
-
-T = TypeVar("T")
 
 
 def flow_of(limit: str | None, total: int | None = None) -> Flow:
@@ -93,23 +91,6 @@ def raise_first(failed: list[OpsctlError]) -> None:
         raise failed[0]
 
 
-def for_runs(chosen: str | None, all_runs: bool, act: Callable[[RunView], list[T]]) -> tuple[list[T], bool]:
-    """What `act` did for the one run, or for every run of this account's with a [backup], and whether all went well.
-
-    Of all runs one that fails stops no other.
-    """
-    from opsctl.cli.selection import each_run
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.run.state.run_view import view
-
-    if not all_runs:
-        return act(view(chosen)), True
-    done, is_well = [], True
-    for name, seen in each_run(lambda run: run.revision is not None and run.revision.file.backup is not None):
-        try:
-            done += act(seen)
-        except (OpsctlError, OSError) as error:
-            is_well = False
-            message(f"{name}: {error}")
-    return done, is_well
+def has_backup(run: RunView) -> bool:
+    """Return True for a run whose published run file has a [backup]."""
+    return run.revision is not None and run.revision.file.backup is not None

@@ -93,7 +93,8 @@ def backup(
     there by its checksum, and the manifest goes last: what has none is no copy. What is there is not sent again, so an
     interrupted backup is typed again. With --all-runs only runs that are yours and have a [backup].
     """
-    from opsctl.cli.backup_options import for_runs
+    from opsctl.cli.backup_options import has_backup
+    from opsctl.cli.selection import for_runs
     from opsctl.core.output import print_json
     from opsctl.transfer.backups.checkpoints import Wish
 
@@ -104,7 +105,7 @@ def backup(
     def act(seen: RunView) -> list[BackedUpRun]:
         return _back_up(seen, to, limit, wish, dry_run)
 
-    done, is_well = for_runs(run, all_runs, act)
+    done, is_well = for_runs(run, all_runs, has_backup, act)
     if as_json:
         print_json("backups", done)
     is_all = not steps or not any(one.left for one in done)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, run_argument
-from opsctl.core.units import bytes_words
+from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_argument
+from opsctl.core.errors import OpsctlError
 
 if TYPE_CHECKING:
     from opsctl.jobs.control.json_output import PrunedRun
-    from opsctl.jobs.control.prune_plan import Plan
-    from opsctl.jobs.control.rollback import EventFile, Point, RolledBack
+    from opsctl.jobs.control.rollback import EventFile, Point
     from opsctl.run.checkpoints.backups import BackedUp
     from opsctl.run.checkpoints.retention import Answers
     from opsctl.run.state.run_view import RunView
@@ -48,83 +47,38 @@ def prune(
     checkpoints/prunes.jsonl.
     With --all-runs only runs that are yours and have a [retention].
     """
+    from opsctl.cli.backup_options import opened
     from opsctl.core.output import message, print_json
+    from opsctl.jobs.control.json_output import PrunedRun
+    from opsctl.jobs.control.prune import prune_run
+    from opsctl.transfer.backups.policy import policy_of
+    from opsctl.transfer.backups.prove_copies import ask
 
     if yes and dry_run:
         raise click.UsageError("--yes, or --dry-run: give one of them")
-    done = _prune_all(not yes) if all_runs else [_prune_one(run, not yes)]
+
+    def act(seen: RunView) -> list[PrunedRun]:
+        def ask_destinations(lines: Sequence[BackedUp]) -> Answers:
+            return ask(lines, lambda to: opened(seen, policy_of(seen), to)) if lines else {}
+
+        try:
+            return [prune_run(seen, message, ask_destinations, not yes)]
+        except OpsctlError as error:
+            if not all_runs:
+                raise
+            name = seen.table.name
+            message(f"{name}: {error}")
+            return [PrunedRun(run=name, dry_run=not yes, kept={}, pruned=[], problems=[str(error)])]
+
+    def has_policy(seen: RunView) -> bool:
+        return seen.revision is not None and seen.revision.file.retention is not None
+
+    done, is_well = for_runs(run, all_runs, has_policy, act)
     if not (yes or dry_run) and any(one.pruned for one in done):
         message("nothing was removed: --yes removes them")
     if as_json:
         print_json("pruned", done)
-    ctx.exit(1 if any(one.problems for one in done) else 0)
-
-
-def _prune_one(chosen: str | None, dry_run: bool) -> PrunedRun:
-    from opsctl.run.state.run_view import view
-
-    return _prune(view(chosen), dry_run)
-
-
-def _prune_all(dry_run: bool) -> list[PrunedRun]:
-    """Every run of this account's with a policy. One that fails stops no other."""
-    from opsctl.cli.selection import each_run
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.jobs.control.json_output import PrunedRun
-
-    done = []
-    for name, seen in each_run(lambda run: run.revision is not None and run.revision.file.retention is not None):
-        try:
-            done.append(_prune(seen, dry_run))
-        except OpsctlError as error:
-            message(f"{name}: {error}")
-            done.append(PrunedRun(run=name, dry_run=dry_run, kept={}, pruned=[], problems=[str(error)]))
-    return done
-
-
-def _prune(run: RunView, dry_run: bool) -> PrunedRun:
-    from opsctl.core.output import message
-    from opsctl.jobs.control.json_output import PrunedRun
-    from opsctl.jobs.control.prune import prune
-    from opsctl.jobs.control.prune_plan import plan_prune
-
-    name = run.table.name
-    plan = plan_prune(run)
-    for warning in plan.warnings:
-        message(f"{name}: warning: {warning}")
-    _show(name, plan)
-    gone, problems = [one.kept.iteration for one in plan.going], []
-    if not dry_run and (plan.going or plan.leftovers):
-        done = prune(run, lambda line: message(f"{name}: {line}"), lambda lines: _asked(run, lines))
-        plan, gone, problems = done.plan, list(done.removed), list(done.problems)
-        for problem in problems:
-            message(f"{name}: {problem}")
-    kept = {str(one.iteration): list(one.reasons) for one in plan.verdicts if not one.goes}
-    return PrunedRun(run=name, dry_run=dry_run, kept=kept, pruned=gone, problems=problems)
-
-
-def _asked(run: RunView, lines: Sequence[BackedUp]) -> Answers:
-    """What the destinations say of those copies."""
-    from opsctl.cli.backup_options import opened
-    from opsctl.transfer.backups.policy import policy_of
-    from opsctl.transfer.backups.prove_copies import ask
-
-    return ask(lines, lambda to: opened(run, policy_of(run), to)) if lines else {}
-
-
-def _show(name: str, plan: Plan) -> None:
-    from opsctl.core.output import message
-
-    for one, verdict in zip(plan.seen, plan.verdicts, strict=True):
-        size = f" ({bytes_words(one.bytes)})" if one.bytes else ""
-        there = f", backed up whole in {' and '.join(line.to for line in one.backed_up)}" if one.backed_up else ""
-        message(
-            f"{one.folder.name}{size}: {f'goes{there}' if verdict.goes else 'stays: ' + '; '.join(verdict.reasons)}"
-        )
-    total = bytes_words(sum(one.bytes for one in plan.going))
-    left = f", and what is left of {len(plan.leftovers)} that an earlier prune took" if plan.leftovers else ""
-    message(f"{name}: {len(plan.going)} of {len(plan.seen)} checkpoints may go, {total}{left}")
+    ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
 
 
 @click.command()
@@ -175,7 +129,7 @@ def rollback(
         done = bring_back(seen.paths, name, number, read, dry_run)
     for line in (*done.finished, *([f"warning: {done.warning}"] if done.warning else [])):
         message(f"{name}: {line}")
-    message(f"{name}: {_words(done, undo is not None, dry_run)}")
+    message(f"{name}: {done.summary(undo is not None, dry_run)}")
     if as_json:
         answer = RolledBackRun(
             number=done.number,
@@ -187,18 +141,6 @@ def rollback(
             dry_run=dry_run,
         )
         print_json("rolled_back", answer)
-
-
-def _words(done: RolledBack, is_undo: bool, dry_run: bool) -> str:
-    if not done.checkpoints and not done.events and done.before == done.to:
-        return f"global_step{done.to} is the latest already, and nothing is later"
-    was = "could not be told" if done.before is None else f"was global_step{done.before}"
-    moved = f"{len(done.checkpoints)} checkpoints and {len(done.events)} event files"
-    aside = "brought back" if is_undo else "set aside"
-    where = f" in {done.folder}" if done.folder and not is_undo else ""
-    verb = "would be" if dry_run else "is now"
-    number = "" if is_undo or done.number is None or dry_run else f"; rollback --undo {done.number} brings them back"
-    return f"the latest {was}, and {verb} global_step{done.to}; {moved} {aside}{where}{number}"
 
 
 def _no_curves(_folder: Path, _point: Point, _output: Path | None) -> Sequence[EventFile]:

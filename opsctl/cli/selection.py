@@ -17,6 +17,7 @@ _LOCAL_CLUSTER_S = 2.0
 _RUN_KEY, _ALL_KEY = "opsctl.run_argument", "opsctl.all_runs"
 _REST_KEY = "opsctl.rest"
 Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def run_option(function: Function) -> Function:
@@ -221,3 +222,26 @@ def each_run(
                 left(known.name, error)
             continue
         yield known.name, seen
+
+
+def for_runs(
+    run: str | None, all_runs: bool, is_wanted: Callable[[RunView], bool], act: Callable[[RunView], list[T]]
+) -> tuple[list[T], bool]:
+    """Return what `act` returned for one run, or for every run that `is_wanted`, and whether none failed.
+
+    With all runs, a run that fails is reported and stops no other.
+    """
+    from opsctl.core.errors import OpsctlError
+    from opsctl.core.output import message
+    from opsctl.run.state.run_view import view
+
+    if not all_runs:
+        return act(view(run)), True
+    done, is_well = [], True
+    for name, seen in each_run(is_wanted):
+        try:
+            done += act(seen)
+        except (OpsctlError, OSError) as error:
+            is_well = False
+            message(f"{name}: {error}")
+    return done, is_well

@@ -19,6 +19,7 @@ from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import FULL_DISK, fsync_folder, locked
 from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
+from opsctl.jobs.control.json_output import PrunedRun
 from opsctl.jobs.control.prune_plan import GOING, Plan, Seen, leftovers_in, plan_prune
 from opsctl.run.checkpoints.backups import BackedUp
 from opsctl.run.checkpoints.inventory import mark_of
@@ -68,6 +69,21 @@ def prune(run: RunView, say: Callable[[str], None], ask: Ask, lease_wait_s: floa
         with contextlib.suppress(OSError):
             append_prune(paths, one)
     return Done(plan, tuple(gone), (*unsure, *problems, *failed))
+
+
+def prune_run(run: RunView, say: Callable[[str], None], ask: Ask, dry_run: bool) -> PrunedRun:
+    """Prune a run, or with `dry_run` plan that, and report each step to `say`. Raises OpsctlError as `prune` does."""
+    name, plan = run.table.name, plan_prune(run)
+    for line in (*(f"{name}: warning: {warning}" for warning in plan.warnings), *plan.lines(name)):
+        say(line)
+    gone, problems = [one.kept.iteration for one in plan.going], []
+    if not dry_run and (plan.going or plan.leftovers):
+        done = prune(run, lambda line: say(f"{name}: {line}"), ask)
+        plan, gone, problems = done.plan, list(done.removed), list(done.problems)
+        for problem in problems:
+            say(f"{name}: {problem}")
+    kept = {str(one.iteration): list(one.reasons) for one in plan.verdicts if not one.goes}
+    return PrunedRun(run=name, dry_run=dry_run, kept=kept, pruned=gone, problems=problems)
 
 
 def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list[str], list[Pruned]]:

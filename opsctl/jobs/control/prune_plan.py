@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.trusted import listed_within, opened_folder
+from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.backups import BackedUp, digest_here, places_named, read_backups
 from opsctl.run.checkpoints.inventory import mark_of
 from opsctl.run.checkpoints.retention import NOT_BACKED_UP, Answers, Copies, Kept, Progress, Verdict, verdicts
@@ -61,6 +63,17 @@ class Plan:
     def going(self) -> list[Seen]:
         """What may go, oldest first."""
         return [one for one, verdict in zip(self.seen, self.verdicts, strict=True) if verdict.goes]
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield what goes and why the rest stays, for people. name: the run's."""
+        for one, verdict in zip(self.seen, self.verdicts, strict=True):
+            size = f" ({bytes_words(one.bytes)})" if one.bytes else ""
+            there = f", backed up whole in {' and '.join(line.to for line in one.backed_up)}" if one.backed_up else ""
+            what = f"goes{there}" if verdict.goes else f"stays: {'; '.join(verdict.reasons)}"
+            yield f"{one.folder.name}{size}: {what}"
+        total = bytes_words(sum(one.bytes for one in self.going))
+        left = f", and what is left of {len(self.leftovers)} that an earlier prune took" if self.leftovers else ""
+        yield f"{name}: {len(self.going)} of {len(self.seen)} checkpoints may go, {total}{left}"
 
     @property
     def relied_on(self) -> list[BackedUp]:

@@ -70,6 +70,18 @@ class RolledBack:
     finished: tuple[str, ...] = ()  # what somebody else had left in the middle
     warning: str = ""
 
+    def summary(self, is_undo: bool, dry_run: bool) -> str:
+        """Return what was done, or would be, in a line for people."""
+        if not self.checkpoints and not self.events and self.before == self.to:
+            return f"global_step{self.to} is the latest already, and nothing is later"
+        was = "is not known" if self.before is None else f"was global_step{self.before}"
+        moved = f"{len(self.checkpoints)} checkpoints and {len(self.events)} event files"
+        aside = "brought back" if is_undo else "set aside"
+        where = f" in {self.folder}" if self.folder and not is_undo else ""
+        verb = "would be" if dry_run else "is now"
+        hint = "" if is_undo or self.number is None or dry_run else f"; rollback --undo {self.number} brings them back"
+        return f"the latest {was}, and {verb} global_step{self.to}; {moved} {aside}{where}{hint}"
+
 
 def rollback(
     paths: RunPaths, name: str, to: int, why: str, read_curves: ReadCurves, dry_run: bool = False
