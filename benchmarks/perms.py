@@ -58,10 +58,10 @@ def main() -> dict[str, Any]:
 def _walk_s(folder: Path) -> float:
     """What `perms check` does once it has begun, in this process."""
     from opsctl.run.permissions.apply import Opening
-    from opsctl.run.permissions.report import looked
+    from opsctl.run.permissions.report import check_folder
 
     began = time.perf_counter()
-    looked(folder, group_name(os.getgid()), Opening(os.getgid()), lambda _: None)
+    check_folder(folder, group_name(os.getgid()), Opening(os.getgid()), lambda _: None)
     return time.perf_counter() - began
 
 

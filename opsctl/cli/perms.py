@@ -39,9 +39,9 @@ def command() -> None:
 @json_option(perms="list[opsctl.run.permissions.report.PrintedPerms]")
 @click.pass_context
 def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group: str | None, as_json: bool) -> None:
-    """Say what the group cannot work with, and who can mend it.
+    """List what the group cannot work with, and who can fix it.
 
-    Exits 1 when there is anything, or could not be looked into. Changes nothing.
+    Exits 1 if there is anything, or a folder could not be read. Changes nothing.
     """
     ctx.exit(_look(folders, run, group, as_json))
 
@@ -50,8 +50,7 @@ def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group:
 @_folders
 @run_option
 @_group
-@click.option("--replace", is_flag=True, help="Also put copies in the place of others' files.")
-@click.option("--dry-run", is_flag=True, help="Say what would be mended; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be fixed; change nothing.")
 @json_option(perms="list[opsctl.run.permissions.report.PrintedPerms]")
 @click.pass_context
 def fix(
@@ -59,18 +58,15 @@ def fix(
     folders: tuple[Path, ...],
     run: str | None,
     group: str | None,
-    replace: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Open to the group what is yours, and say what the others have to type.
+    """Open to the group what is yours, and print what the others must run.
 
-    One walk; a second one finds nothing to do. Only its owner can change a file: with --replace what belongs to others
-    is replaced by a copy of yours with the same content and times, where the folder lets you. That leaves alone what
-    was changed within the last hour, is locked or has a second name, and what a run writes or keeps records in. Exits 1
-    when anything is still wrong, or could not be looked into.
+    One walk; a second one finds nothing to do. Only its owner can change a file. Exits 1 if anything is still wrong, or
+    a folder could not be read.
     """
-    ctx.exit(_look(folders, run, group, as_json, mend=True, replaces=replace, only_counts=dry_run))
+    ctx.exit(_look(folders, run, group, as_json, fixes=True, only_counts=dry_run))
 
 
 def _look(
@@ -78,8 +74,7 @@ def _look(
     run: str | None,
     group: str | None,
     as_json: bool,
-    mend: bool = False,
-    replaces: bool = False,
+    fixes: bool = False,
     only_counts: bool = False,
 ) -> int:
     from opsctl.cli.progress import of_folder
@@ -87,26 +82,26 @@ def _look(
     from opsctl.core.errors import RunFileError
     from opsctl.core.output import print_json, show_lines
     from opsctl.run.permissions.apply import Opening
-    from opsctl.run.permissions.report import looked, looked_at_run_file, refuse_private_run, report_lines
+    from opsctl.run.permissions.report import check_folder, check_run_file, refuse_private_run, report_lines
 
     where = folders_that_answer(folders)
     seen = _run(folders, run, group)
     named = group or (seen.table.group if seen else None) or ""
     gid = unix_group(named, "--group").gr_gid
-    problem = membership_problem(named, "--group") if mend else None
+    problem = membership_problem(named, "--group") if fixes else None
     if problem is not None:
         raise RunFileError(problem)
 
     def opening() -> Opening:
-        return Opening(gid, mend, replaces, only_counts)
+        return Opening(gid, fixes, only_counts)
 
     found: list[PrintedPerms] = []
     for folder in where or ([seen.paths.output] if seen else []):
         if folders:
             refuse_private_run(folder)
-        found.append(looked(folder, named, opening(), of_folder(folder, "looked at")))
+        found.append(check_folder(folder, named, opening(), of_folder(folder, "looked at")))
     if not folders and seen is not None and seen.loaded is not None:
-        found.append(looked_at_run_file(seen.loaded.path, named, opening()))
+        found.append(check_run_file(seen.loaded.path, named, opening()))
     for one in found:
         if not as_json:
             show_lines(report_lines(one))

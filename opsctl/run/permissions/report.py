@@ -15,8 +15,8 @@ from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Walked
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.run.permissions.apply import Opening, Seen, Trouble
-from opsctl.run.permissions.rule import RUNS_AS_OWNER, SECOND_NAME, STATE, place_in_run
+from opsctl.run.permissions.apply import Opening, Seen
+from opsctl.run.permissions.rule import STATE, place_in_run
 
 
 class PrintedTrouble(Struct, frozen=True):
@@ -25,7 +25,7 @@ class PrintedTrouble(Struct, frozen=True):
     what: Annotated[str, Meta(description="What is wrong with each of them, in words.")]
     is_folder: Annotated[bool, Meta(description="Whether they are folders; else they are files.")]
     count: Annotated[int, Meta(description="How many they are.")]
-    state: Annotated[str, Meta(description="`wrong`, `mended`, `replaced`; with `--dry-run` what would be.")]
+    state: Annotated[str, Meta(description="`wrong` or `mended`; with `--dry-run` what would be.")]
     why_not: Annotated[str, Meta(description="Why `perms fix` leaves them as they are, or has failed; else empty.")]
     examples: Annotated[list[str], Meta(description="Places of a few of them; empty: the folder itself.")]
 
@@ -54,17 +54,17 @@ class PrintedPerms(Struct, frozen=True):
     dry_run: Annotated[bool, Meta(description="Whether nothing was changed, only told.")]
 
 
-def looked(folder: Path, group: str, opening: Opening, say: Callable[[int], None]) -> PrintedPerms:
-    """Walk through `folder`, once, and say what was found. Raises OpsctlError where it cannot be opened.
+def check_folder(folder: Path, group: str, opening: Opening, report: Callable[[int], None]) -> PrintedPerms:
+    """Walk through `folder` once and return what was found. Raises OpsctlError if it cannot be opened.
 
-    say: is told now and then how many entries have been looked at.
+    report: gets the number of entries that have been checked, now and then.
     """
     seen = Seen()
     opening = replace(opening, above=place_in_run(folder.resolve()))
 
     def take_in(found: Seen) -> None:
         seen.add(found)
-        say(seen.entries)
+        report(seen.entries)
 
     try:
         walked = walk(folder, opening, take_in)
@@ -73,8 +73,8 @@ def looked(folder: Path, group: str, opening: Opening, say: Callable[[int], None
     return _printed(folder, group, opening, seen, walked)
 
 
-def looked_at_run_file(path: Path, group: str, opening: Opening) -> PrintedPerms:
-    """The same of a run file, which the group only reads: whoever can write it decides whom alerts go to."""
+def check_run_file(path: Path, group: str, opening: Opening) -> PrintedPerms:
+    """Check a run file, which the group only reads: its writer decides where alerts go."""
     try:
         opening.see_to_read(path)
     except OSError as error:
@@ -111,7 +111,7 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
         for trouble in owner.troubles:
             yield f"  {owner.owner}: {_words(trouble, found.dry_run)}"
         if owner.command is not None:
-            yield f"  {owner.owner} has to type: {owner.command}"
+            yield f"  {owner.owner} must run: {owner.command}"
     for place in found.other_runs:
         yield f"  {place}: the output folder of a run that is not shared with group {found.group}: left alone"
     if found.unread:
@@ -122,16 +122,30 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
 
 def _words(trouble: PrintedTrouble, dry_run: bool) -> str:
     kind = ("folder" if trouble.is_folder else "file") + ("" if trouble.count == 1 else "s")
-    done = f" {'would be ' if dry_run else ''}{trouble.state}" if trouble.state != "wrong" else ""
+    done = f" {'would be ' if dry_run else ''}fixed" if trouble.state != "wrong" else ""
     why = f" (perms fix leaves them: {trouble.why_not})" if trouble.why_not else ""
     return f"{trouble.count:,} {kind}{done}: {trouble.what}{why}, as {trouble.examples[0] or 'the folder itself'}"
 
 
 def _printed(folder: Path, group: str, opening: Opening, seen: Seen, walked: Walked) -> PrintedPerms:
-    owners = [
-        _owner(folder, group, uid, [one for one in sorted(seen.troubles, key=repr) if one.uid == uid], seen)
-        for uid in sorted({trouble.uid for trouble in seen.troubles}, key=account_name)
-    ]
+    command = shlex.join(["opsctl", "perms", "fix", "--group", group, "--", str(folder)])
+    owners = []
+    for uid in sorted({trouble.uid for trouble in seen.troubles}, key=account_name):
+        troubles = [
+            PrintedTrouble(
+                what="; ".join(one.lacks),
+                is_folder=one.is_folder,
+                count=seen.troubles[one].count,
+                state="mended" if one.is_fixed else "wrong",
+                why_not=one.why,
+                examples=seen.troubles[one].examples,
+            )
+            for one in sorted(seen.troubles, key=repr)
+            if one.uid == uid
+        ]
+        wrong = sum(one.count for one in troubles if one.state == "wrong")
+        name = account_name(uid)
+        owners.append(PrintedOwner(owner=name, wrong=wrong, troubles=troubles, command=command if wrong else None))
     return PrintedPerms(
         folder=str(folder),
         group=group,
@@ -144,40 +158,3 @@ def _printed(folder: Path, group: str, opening: Opening, seen: Seen, walked: Wal
         hanging=list(walked.hanging),
         dry_run=opening.only_counts,
     )
-
-
-def _owner(folder: Path, group: str, uid: int, troubles: list[Trouble], seen: Seen) -> PrintedOwner:
-    printed = [
-        PrintedTrouble(
-            what="; ".join(trouble.lacks),
-            is_folder=trouble.is_folder,
-            count=seen.troubles[trouble].count,
-            state=trouble.state or "wrong",
-            why_not=trouble.why,
-            examples=seen.troubles[trouble].examples,
-        )
-        for trouble in troubles
-    ]
-    wrong = sum(one.count for one in printed if one.state == "wrong")
-    fix = shlex.join(["opsctl", "perms", "fix", "--group", group, "--", str(folder)])
-    left = {trouble.why for trouble in troubles}
-    by_name = [_by_name(folder, account_name(uid), why) for why in _BY_NAME if why in left]
-    command = "; ".join((*by_name, fix)) if wrong else None
-    return PrintedOwner(owner=account_name(uid), wrong=wrong, troubles=printed, command=command)
-
-
-#: Why a fix leaves a file alone -> what find takes for such files, and for what makes one a file like others. It asks
-#: for each by name: what is meant for the group is for its owner to say.
-_BY_NAME = {
-    SECOND_NAME: (
-        ("-links", "+1"),
-        ("sh", "-c", 'n=$(mktemp -p "${1%/*}") && cp -p -- "$1" "$n" && mv -- "$n" "$1"', "sh", "{}"),
-    ),
-    RUNS_AS_OWNER: (("-perm", "-4000"), ("chmod", "u-s", "{}")),
-}
-
-
-def _by_name(folder: Path, owner: str, why: str) -> str:
-    test, change = _BY_NAME[why]
-    where = ("find", str(folder.absolute()), "-xdev", "-type", "f", "-user", owner.removeprefix("uid "))
-    return shlex.join([*where, *test, "-ok", *change, ";"])

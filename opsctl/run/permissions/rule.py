@@ -43,14 +43,9 @@ class Lack:
         )
         return tuple(words for is_so, words in told if is_so)
 
-    def mended(self, mode: int) -> int:
+    def fixed(self, mode: int) -> int:
         """The mode that it is to have, of the one it has."""
         return (stat.S_IMODE(mode) | self.mode) & ~(_EVERYBODY_WRITES if self.open_to_all else 0)
-
-
-#: Why a file is not opened although its owner asks for that.
-SECOND_NAME = "it has a second name (a hard link)"
-RUNS_AS_OWNER = "it runs as its owner, whoever starts it (setuid)"
 
 
 def left_to_its_owner(seen: os.stat_result) -> str:
@@ -60,7 +55,9 @@ def left_to_its_owner(seen: os.stat_result) -> str:
     """
     if stat.S_ISDIR(seen.st_mode):
         return ""
-    return SECOND_NAME if seen.st_nlink > 1 else RUNS_AS_OWNER if seen.st_mode & stat.S_ISUID else ""
+    if seen.st_nlink > 1:
+        return "it has a second name (a hard link): replace it by a copy first"
+    return "it runs as its owner (setuid): chmod u-s first" if seen.st_mode & stat.S_ISUID else ""
 
 
 def lack(gid: int, place: str, found: os.stat_result, is_kept_apart: bool) -> Lack | None:

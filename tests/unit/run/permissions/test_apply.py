@@ -19,7 +19,7 @@ from opsctl.core.files.sealed import keep_apart, write_sealed
 from opsctl.core.files.state_files import append_state, locked, write_state
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.permissions.apply import Opening
-from opsctl.run.permissions.report import PrintedPerms, looked, looked_at_run_file, refuse_private_run, report_lines
+from opsctl.run.permissions.report import PrintedPerms, check_folder, check_run_file, refuse_private_run, report_lines
 from opsctl.run.permissions.rule import Lack
 from opsctl.run.state.group_folder import open_output
 from tests.users import as_user, made_users
@@ -39,9 +39,9 @@ class Shared:
     def as_ann(self, do: Callable[[], object]) -> object:
         return as_user(self.ann, do)
 
-    def looked(self, user: str, mend: bool = False, replaces: bool = False, only_counts: bool = False) -> PrintedPerms:
-        opening = Opening(self.gid, mend, replaces, only_counts)
-        return as_user(user, lambda: looked(self.folder, GROUP, opening, lambda _: None))
+    def looked(self, user: str, fixes: bool = False, only_counts: bool = False) -> PrintedPerms:
+        opening = Opening(self.gid, fixes, only_counts)
+        return as_user(user, lambda: check_folder(self.folder, GROUP, opening, lambda _: None))
 
     def wrong(self) -> set[str]:
         """What find says is not the group's to work with."""
@@ -93,15 +93,15 @@ def test_check_says_what_find_says_and_changes_nothing(shared: Shared) -> None:
 
 
 def test_fix_mends_ones_own_in_one_walk_and_says_what_the_other_has_to_type(shared: Shared) -> None:
-    found = shared.looked(shared.ann, mend=True)
+    found = shared.looked(shared.ann, fixes=True)
     assert {path for path in shared.wrong() if f"of {shared.ann}" in path} == set()
     (others,) = [one for one in found.owners if one.command]
     assert others.owner == shared.ben and others.wrong == len(shared.wrong())
     assert others.command == f"opsctl perms fix --group {GROUP} -- {shared.folder}"
     assert any(shared.ben in line and line.endswith(f": {others.command}") for line in report_lines(found))
-    shared.looked(shared.ben, mend=True)
+    shared.looked(shared.ben, fixes=True)
     assert shared.wrong() == set()
-    again = shared.looked(shared.ben, mend=True)
+    again = shared.looked(shared.ben, fixes=True)
     assert (again.wrong, again.owners) == (0, [])
     program = shared.folder / f"of {shared.ben}" / "program.sh"
     assert stat.S_IMODE(program.stat().st_mode) == 0o770
@@ -110,9 +110,9 @@ def test_fix_mends_ones_own_in_one_walk_and_says_what_the_other_has_to_type(shar
 
 def test_a_dry_run_says_the_same_and_changes_nothing(shared: Shared) -> None:
     before = shared.wrong()
-    would = shared.looked(shared.ann, mend=True, only_counts=True)
+    would = shared.looked(shared.ann, fixes=True, only_counts=True)
     assert shared.wrong() == before
-    did = shared.looked(shared.ann, mend=True)
+    did = shared.looked(shared.ann, fixes=True)
     assert would.owners == did.owners
 
 
@@ -122,7 +122,7 @@ def test_a_chgrp_that_clears_the_setgid_bit_leaves_none_without_it(shared: Share
     program = folder / "setgid"
     program.touch()
     os.chown(program, folder.stat().st_uid, folder.stat().st_gid)
-    shared.looked(shared.ann, mend=True)
+    shared.looked(shared.ann, fixes=True)
     seen = folder.stat()
     assert (seen.st_gid, stat.S_IMODE(seen.st_mode)) == (shared.gid, 0o2775)
 
@@ -142,38 +142,10 @@ def test_no_link_is_followed_and_a_file_with_a_second_name_stays(shared: Shared)
     second = own / "second"
     (own / "a.bin").chmod(0o600)
     second.hardlink_to(own / "a.bin")
-    found = shared.looked(shared.ann, mend=True)
+    found = shared.looked(shared.ann, fixes=True)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600 and secret.stat().st_gid != shared.gid
     assert stat.S_IMODE(second.stat().st_mode) == 0o600
     assert any("hard link" in trouble.why_not for owner in found.owners for trouble in owner.troubles)
-
-
-@pytest.mark.parametrize("mend", [False, True])
-def test_what_a_fix_leaves_alone_is_done_by_what_its_owner_is_told_to_type(shared: Shared, mend: bool) -> None:
-    own = shared.folder / f"of {shared.ann}"
-    shared.looked(shared.ann, mend=True)
-    shared.looked(shared.ben, mend=True)
-
-    def make() -> None:
-        for name, mode in (("a.bin", 0o600), ("runs as ann", 0o4700)):
-            (own / name).write_text("content")
-            (own / name).chmod(mode)
-        (own / "it's second").hardlink_to(own / "a.bin")
-
-    shared.as_ann(make)
-    (owner,) = shared.looked(shared.ann, mend=mend).owners
-    assert owner.command is not None and len(owner.troubles) == 2 and all(one.why_not for one in owner.troubles)
-
-    def type_it() -> None:
-        typed = f"set -e; opsctl() {{ :; }}; yes | ({owner.command})"  # other accounts may not read this Python
-        subprocess.run(["bash", "-c", typed], check=True)
-
-    shared.as_ann(type_it)
-    assert "opsctl perms fix" in owner.command
-    shared.looked(shared.ann, mend=True)
-    assert shared.looked(shared.ann).wrong == 0 and shared.wrong() == set()
-    assert {(own / name).read_text() for name in ("a.bin", "it's second", "runs as ann")} == {"content"}
-    assert sorted(path.name for path in own.iterdir() if path.name.startswith("tmp.")) == []
 
 
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
@@ -186,14 +158,14 @@ def test_a_link_that_takes_a_files_place_meanwhile_opens_nothing(
     shutil.chown(secret, shared.ann)
 
     class Swapping(Opening):
-        def _dealt_with(self, folder: Folder, name: str, place: str, seen: os.stat_result, found: Lack):  # type: ignore[no-untyped-def]
+        def _dealt_with(self, folder: Folder, name: str, seen: os.stat_result, found: Lack):  # type: ignore[no-untyped-def]
             if name == "b.bin":  # it has been looked at
                 (own / "sub" / "b.bin").unlink()
                 link(own / "sub" / "b.bin", secret)
-            return super()._dealt_with(folder, name, place, seen, found)
+            return super()._dealt_with(folder, name, seen, found)
 
     def swap() -> int:
-        opening = Swapping(shared.gid, mend=True)
+        opening = Swapping(shared.gid, fixes=True)
         Stretch(shared.folder, opening).go(list(BEGINNING), 10**9, float("inf"))
         return sum(bool(trouble.why) for trouble in opening.take().troubles)
 
@@ -214,11 +186,11 @@ def test_runs_that_are_not_the_groups_are_left_alone(shared: Shared) -> None:
 
     shared.as_ann(private)
     before = kept()
-    found = shared.looked(shared.ann, mend=True)
+    found = shared.looked(shared.ann, fixes=True)
     assert found.other_runs == ["private run"]
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
     # Nor is anything in it opened or looked at, also by root, to whom nothing is closed.
-    assert found.entries == shared.looked("root", mend=True).entries == 1 + 16 + 1
+    assert found.entries == shared.looked("root", fixes=True).entries == 1 + 16 + 1
     assert kept() == before and len(before) == 4
     with pytest.raises(Exception, match="shared with nobody"):
         refuse_private_run(run / "checkpoints")
@@ -242,12 +214,12 @@ def test_what_a_run_keeps_to_its_makers_stays_so(shared: Shared) -> None:
 
     shared.as_ann(write)
     before = modes()
-    found = shared.looked(shared.ann, mend=True)
+    found = shared.looked(shared.ann, fixes=True)
     assert {owner.owner for owner in found.owners if owner.wrong} == {shared.ben}
     assert modes() == before and len(before) == 9
     for path in paths.output.rglob("*"):  # and after somebody has closed all of it, revisions stay its publisher's
         path.chmod(0o700 if path.is_dir() else 0o600)
-    shared.looked(shared.ann, mend=True)
+    shared.looked(shared.ann, fixes=True)
     (revision,) = paths.revisions.iterdir()
     assert revision.stat().st_mode & 0o022 == 0 and (revision / "run.json").stat().st_mode & 0o077 == 0o040
     assert (paths.requests / "a.json").stat().st_mode & 0o077 == 0o040
@@ -263,7 +235,7 @@ def test_what_a_run_keeps_to_its_makers_stays_so_whichever_of_its_folders_is_nam
         write_sealed(paths.output, paths.revisions / "0001-ab", {"run.json": "{}"})
         (paths.output / "link").symlink_to(paths.revisions)
         (paths.revisions / "0001-ab" / "run.json").chmod(0o600)
-        looked(paths.output / named, GROUP, Opening(shared.gid, mend=True), lambda _: None)
+        check_folder(paths.output / named, GROUP, Opening(shared.gid, fixes=True), lambda _: None)
 
     shared.as_ann(fix)
     assert paths.revisions.stat().st_mode & 0o777 == 0o750
@@ -280,7 +252,7 @@ def test_a_program_that_runs_as_its_owner_is_opened_to_nobody(shared: Shared) ->
         program.chmod(0o4700)
 
     shared.as_ann(make)
-    found = shared.looked(shared.ann, mend=True)
+    found = shared.looked(shared.ann, fixes=True)
     assert stat.S_IMODE(program.stat().st_mode) == 0o4700
     assert any("setuid" in trouble.why_not for owner in found.owners for trouble in owner.troubles)
 
@@ -295,7 +267,7 @@ def test_what_could_not_be_looked_into_is_not_told_to_be_well(shared: Shared) ->
     inner.chmod(0o2770)
     outer.chmod(0o2775)
     shared.folder.chmod(0o2775)  # who is not in the group may look at the outer one alone
-    found = as_user("nobody", lambda: looked(outer, GROUP, Opening(shared.gid), lambda _: None))
+    found = as_user("nobody", lambda: check_folder(outer, GROUP, Opening(shared.gid), lambda _: None))
     _, second = report_lines(found)
     assert (found.wrong, found.unread) == (0, 1) and second.strip().startswith("1 ") and "inner" in second
 
@@ -306,8 +278,8 @@ def test_a_run_file_becomes_the_groups_to_read_and_not_to_write(shared: Shared) 
     def do() -> list[int]:
         file.write_text("")
         file.chmod(0o600)
-        opening = Opening(shared.gid, mend=True)
-        return [looked_at_run_file(file, GROUP, opening).wrong]
+        opening = Opening(shared.gid, fixes=True)
+        return [check_run_file(file, GROUP, opening).wrong]
 
     assert shared.as_ann(do) == [0]
     assert (file.stat().st_gid, stat.S_IMODE(file.stat().st_mode)) == (shared.gid, 0o640)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.dirwalk.sequential import BEGINNING, Stretch
-from opsctl.run.permissions import replace
 from opsctl.run.permissions.apply import Opening, Seen
 
 GID = os.getegid()
@@ -41,9 +40,9 @@ def made(path: Path, mode: int = 0o660) -> Path:
     return path
 
 
-def went(root: Path, mend: bool = False, only_counts: bool = False) -> Seen:
+def went(root: Path, fixes: bool = False, only_counts: bool = False) -> Seen:
     """What one process finds, so that what it has learned is known in all that comes later."""
-    opening = Opening(GID, mend, only_counts=only_counts)
+    opening = Opening(GID, fixes, only_counts=only_counts)
     stretch = Stretch(root, opening)
     stretch.go(list(BEGINNING), 10**9, float("inf"))
     stretch.close()
@@ -87,18 +86,6 @@ def test_what_only_its_maker_may_write_is_well_there_and_nowhere_else(root: Path
     folder(root / "folders")
     folder(root / "folders" / "folder", 0o2750)
     assert wrong(root) == {"files/file", "folders/folder"}
-
-
-def test_a_copy_that_somebody_did_not_finish_is_removed_though_it_is_open_to_the_group(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replace, "STILL_FOR_S", 0.0)
-    left = made(root / "c" / ".opsctl-perms.0123456789abcdef")
-    went(root)
-    went(root, mend=True, only_counts=True)
-    assert left.exists()
-    went(root, mend=True)
-    assert not left.exists()
 
 
 def test_a_folder_that_is_called_as_a_private_run_elsewhere_is_gone_into(root: Path) -> None:

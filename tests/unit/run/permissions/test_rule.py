@@ -41,7 +41,7 @@ def test_nothing_is_opened_to_everybody_and_what_is_writable_by_all_is_closed() 
     for mode in range(0o1000):
         for kind in (stat.S_IFREG, stat.S_IFDIR):
             found = lacks(kind | mode)
-            mended = found.mended(kind | mode) if found else mode
+            mended = found.fixed(kind | mode) if found else mode
             assert mended & 0o007 == mode & 0o005, oct(mode)
             assert lacks(kind | mended) is None
     assert lacks(stat.S_IFDIR | 0o3777) is None  # such as /tmp

@@ -31,7 +31,6 @@ OTHERS = {
     "opsctl.monitoring.disk.listing": "the list that somebody asks for, in a file of his",
     "opsctl.monitoring.disk.touching": "a file that is to look used",
     "opsctl.run.permissions.apply": "nothing: it holds what it changes the mode of",
-    "opsctl.run.permissions.replace": "a file in a group's folder, and the copy in its place",
     "opsctl.run.state.run_view": "the run file",
     "opsctl.run.config.secrets": "the file with a secret that the reader's own settings name",
     "opsctl.run.state.group_folder": "the output folder and what is in it, to open it to the group or close it",
