@@ -248,12 +248,11 @@ def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
     import time
 
     from opsctl.core.output import message
-    from opsctl.jobs.scheduler.tick import Own, tick, trusted_clock
+    from opsctl.jobs.scheduler.tick import Own, tick
 
     job_id = os.environ.get("SLURM_JOB_ID", "")
     cron = _cron(folder, None, patient=True)
-    clock = trusted_clock(cron.paths, period, time.time)
-    done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), clock)
+    done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), time.time)
     for line in (*([f"left: {done.left}"] if done.left else []), *done.problems):
         message(f"opsctl cron: {line}")
     return 1 if done.problems else 0

@@ -11,10 +11,8 @@ from typing import TypeVar
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnreachable, file_problem
-from opsctl.core.files.heartbeats import file_servers_now_ns
 from opsctl.core.files.reserve import keep_ballast
 from opsctl.core.files.state_files import FULL_DISK, locked, remove
-from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler import crontabs
 from opsctl.jobs.scheduler.chain import cancel_ticks, queue_ahead
@@ -23,7 +21,6 @@ from opsctl.jobs.scheduler.grid import Claim, begins_day, claim_now, covered_unt
 from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, settle, start_job
 from opsctl.run.state.scheduler import (
     CronChain,
-    CronPaths,
     TickEvent,
     append_tick,
     beat_heart,
@@ -41,9 +38,6 @@ _QUEUE_LOCK_WAIT_S = 30.0
 RESERVE_BYTES = 256 << 10
 #: How often a tick asks again for its successors where Slurm does not answer; each time it is patient for minutes.
 _TRIES = 3
-#: Two clocks this far apart, in periods, and at least in seconds: one of them is wrong, and several hosts share the
-#: file server's. Up to there a tick merges or waits, which claims once made put right.
-_APART_PERIODS, _APART_S = 2, 600.0
 
 
 @dataclass(frozen=True)
@@ -68,58 +62,58 @@ class Ticked:
 
 def tick(cron: Cron, own: Own, clock: Callable[[], float]) -> Ticked:
     """Do what is due. Nothing that goes wrong with one part keeps the others from being done; it is in `problems`."""
-    said, began = Ticked(), time.monotonic()
-    chain, why = _own_chain(cron, own, said)
+    result, began = Ticked(), time.monotonic()
+    chain, why = _own_chain(cron, own, result)
     if chain is None:
-        said.left = why
-        with _noted(said, "what is left of the chain"):
+        result.left = why
+        with _noted(result, "what is left of the chain"):
             _leave(cron, own)
-        return said
+        return result
     if chain.via == "slurm":
-        with _noted(said, "the next ticks"):
-            _see_to_successors(cron, own, chain, clock)
+        with _noted(result, "the next ticks"):
+            _queue_successors(cron, own, chain, clock)
     try:
-        said.claim, left = _on_any_disk(cron, said, lambda: _claim(cron, own, chain, clock))
+        result.claim, left = _retry_on_full_disk(cron, result, lambda: _claim(cron, own, chain, clock))
     except (OpsctlError, OSError) as error:  # such as a full disk: the due time stays, for a tick that can claim it
-        said.problems.append(f"not claimed: {_words(error)}")
-        return said
-    with _noted(said, "the heartbeat"):
+        result.problems.append(f"not claimed: {_describe(error)}")
+        return result
+    with _noted(result, "the heartbeat"):
         beat_heart(cron.paths)
-    if said.claim is not None:
-        with _noted(said, "runs that have ended"):
+    if result.claim is not None:
+        with _noted(result, "runs that have ended"):
             settle(cron)
-        _start_jobs(cron, chain, said.claim, left, said)
-        with _noted(said, "the record of this tick"):
-            _put_done(cron, own, chain, said, time.monotonic() - began)
+        _start_jobs(cron, chain, result.claim, left, result)
+        with _noted(result, "the record of this tick"):
+            _record_done(cron, own, chain, result, time.monotonic() - began)
         if chain.via == "slurm":
-            with _noted(said, "the next ticks"):
-                _see_to_successors(cron, own, chain, clock)
-        with _noted(said, "the heartbeat"):
+            with _noted(result, "the next ticks"):
+                _queue_successors(cron, own, chain, clock)
+        with _noted(result, "the heartbeat"):
             beat_heart(cron.paths)
-        with _noted(said, "the reserve"):
+        with _noted(result, "the reserve"):
             keep_ballast(cron.paths.folder, cron.paths.reserve, RESERVE_BYTES)
-    return said
+    return result
 
 
-def _on_any_disk(cron: Cron, said: Ticked, do: Callable[[], T]) -> T:
+def _retry_on_full_disk(cron: Cron, result: Ticked, do: Callable[[], T]) -> T:
     """Do it; where the disk is full, give up the reserve and do it again. Raises as `do`."""
     try:
         return do()
     except OSError as error:
         if error.errno not in FULL_DISK or not remove(cron.paths.folder, cron.paths.reserve):
             raise
-        said.problems.append(f"{_words(error)}: the reserve was given up")
+        result.problems.append(f"{_describe(error)}: the reserve was given up")
         return do()
 
 
-def _own_chain(cron: Cron, own: Own, said: Ticked) -> tuple[CronChain | None, str]:
+def _own_chain(cron: Cron, own: Own, result: Ticked) -> tuple[CronChain | None, str]:
     """The chain that this tick is of, if that still counts; else why it does not."""
     paths = cron.paths
     try:
         chain = read_chain(paths)
     except OpsctlError as error:
         # Somebody's edit, or a disk's: no reason to end. Claims are made once, whatever this file says.
-        said.problems.append(str(error))
+        result.problems.append(str(error))
         chain = CronChain(
             token=own.token,
             via="crontab" if own.due is None else "slurm",
@@ -128,7 +122,7 @@ def _own_chain(cron: Cron, own: Own, said: Ticked) -> tuple[CronChain | None, st
             host="",
             started_at=now().replace(microsecond=0),
         )
-        with _noted(said, "the chain's record"):
+        with _noted(result, "the chain's record"):
             write_chain(paths, chain)
         return chain, ""
     if chain is None:
@@ -149,7 +143,7 @@ def _leave(cron: Cron, own: Own) -> None:
                 crontabs.uninstall(cron, via, own.token)
 
 
-def _see_to_successors(cron: Cron, own: Own, chain: CronChain, clock: Callable[[], float]) -> None:
+def _queue_successors(cron: Cron, own: Own, chain: CronChain, clock: Callable[[], float]) -> None:
     """Raises SlurmError when Slurm did not answer for many minutes, or refuses."""
     for left in reversed(range(_TRIES)):
         with contextlib.ExitStack() as held:
@@ -184,66 +178,42 @@ def _claim(cron: Cron, own: Own, chain: CronChain, clock: Callable[[], float]) -
         return claim, left_over(events, claim)
 
 
-def _start_jobs(cron: Cron, chain: CronChain, claim: Claim, left: list[TickEvent], said: Ticked) -> None:
+def _start_jobs(cron: Cron, chain: CronChain, claim: Claim, left: list[TickEvent], result: Ticked) -> None:
     begun_days = [claim.first] if claim.is_daily else [event.first for event in left if _is_daily(event)]
-    wanted = [(file, claim.first) for file in _files(cron, False, said)]
-    wanted += [(file, begun_days[0]) for file in (_files(cron, True, said) if begun_days else [])]
+    wanted = [(file, claim.first) for file in _files(cron, False, result)]
+    wanted += [(file, begun_days[0]) for file in (_files(cron, True, result) if begun_days else [])]
     for file, since in wanted:
-        with _noted(said, file.name):
+        with _noted(result, file.name):
             start = partial(start_job, cron, file, chain.token, chain.period_s, since, claim.due)
-            done = _on_any_disk(cron, said, start)
-            said.started += bool(done.job_id)
-            said.problems += [done.problem] if done.problem else []
+            done = _retry_on_full_disk(cron, result, start)
+            result.started += bool(done.job_id)
+            result.problems += [done.problem] if done.problem else []
 
 
 def _is_daily(event: TickEvent) -> bool:
     return any(begins_day(due, event.period_s) for due in dues_between(event.first, event.due, event.period_s)[:24])
 
 
-def _files(cron: Cron, daily: bool, said: Ticked) -> list[JobFile]:
-    with _noted(said, "the daily jobs" if daily else "the hourly jobs"):
+def _files(cron: Cron, daily: bool, result: Ticked) -> list[JobFile]:
+    with _noted(result, "the daily jobs" if daily else "the hourly jobs"):
         return job_files(cron.paths, daily)
     return []
 
 
-def _put_done(cron: Cron, own: Own, chain: CronChain, said: Ticked, duration_s: float) -> None:
-    assert said.claim is not None
-    more = {"duration_s": round(duration_s, 3), "started": said.started, "problems": tuple(said.problems)}
-    append_tick(cron.paths, this_tick("done", said.claim.due, chain, own.job_id, **more))
+def _record_done(cron: Cron, own: Own, chain: CronChain, result: Ticked, duration_s: float) -> None:
+    assert result.claim is not None
+    more = {"duration_s": round(duration_s, 3), "started": result.started, "problems": tuple(result.problems)}
+    append_tick(cron.paths, this_tick("done", result.claim.due, chain, own.job_id, **more))
 
 
 @contextlib.contextmanager
-def _noted(said: Ticked, what: str) -> Iterator[None]:
+def _noted(result: Ticked, what: str) -> Iterator[None]:
     """Let nothing that goes wrong here keep the rest from being done."""
     try:
         yield
     except (OpsctlError, SlurmError, OSError) as error:
-        said.problems.append(f"{what}: {_words(error)}")
+        result.problems.append(f"{what}: {_describe(error)}")
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return file_problem(error) if isinstance(error, OSError) else str(error)
-
-
-def trusted_clock(
-    paths: CronPaths, period_s: int, host_s: Callable[[], float], server_s: Callable[[], float | None] | None = None
-) -> Callable[[], float]:
-    """Seconds since the epoch by `host_s`, put right by the file server's clock where it is far from that.
-
-    A single node that is a year ahead would else claim a year's due times and take all nearer ticks out of the queue.
-    """
-    at, said = host_s(), server_s() if server_s else _file_server_s(paths)
-    apart_s = 0.0 if said is None else said - at
-    if abs(apart_s) <= max(_APART_S, _APART_PERIODS * period_s):
-        return host_s
-    return lambda: host_s() + apart_s
-
-
-def _file_server_s(paths: CronPaths) -> float | None:
-    """The file server's time; None where no file may be made."""
-    try:
-        with opened_folder(paths.folder, paths.state) as (folder, _):
-            said_ns = file_servers_now_ns(folder, paths.heartbeat)
-    except OSError:
-        return None
-    return None if said_ns is None else said_ns / 1e9

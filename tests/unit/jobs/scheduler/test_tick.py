@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from opsctl.core.errors import SlurmUnreachable
 from opsctl.jobs.scheduler import chain
-from opsctl.jobs.scheduler.tick import Own, tick, trusted_clock
+from opsctl.jobs.scheduler.tick import Own, tick
 from opsctl.monitoring.scheduler_state import cron_seen
 from opsctl.run.state.scheduler import heartbeat, histories, read_chain, read_runs, read_ticks
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory, a_cron, a_job, add
@@ -270,18 +269,6 @@ def test_a_clock_that_was_a_year_ahead_for_one_tick_stops_no_job_for_a_year(begu
         begun.slurm.end(run.job_id, "COMPLETED")
     begun.tick(NOON + 2 * HOUR)
     assert [run.due - int(NOON) for run in read_runs(begun.cron.paths)][1:] == [2 * HOUR]
-
-
-@pytest.mark.parametrize("off_s", [365 * 24 * HOUR, -365 * 24 * HOUR, 3 * HOUR])
-def test_a_node_whose_clock_is_far_off_goes_by_the_file_servers(begun: Chain, off_s: int) -> None:
-    clock = trusted_clock(begun.cron.paths, HOUR, lambda: time.time() + off_s)
-    assert abs(clock() - time.time()) < 60
-
-
-@pytest.mark.parametrize("off_s", [-HOUR, -5, 0, 5, HOUR])
-def test_a_clock_that_is_less_than_two_periods_off_is_left_alone(begun: Chain, off_s: int) -> None:
-    clock = trusted_clock(begun.cron.paths, HOUR, lambda: NOON + off_s, server_s=lambda: NOON)
-    assert clock() == NOON + off_s
 
 
 def test_ticks_that_are_over_make_room_where_an_account_may_have_just_so_many_jobs(begun: Chain) -> None:
