@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,6 +17,7 @@ from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.jobs.background.errand_jobs import start_next
 from opsctl.jobs.background.records import Errand, Errands
+from opsctl.jobs.signals import Signals, noted_signals, signal_session
 from opsctl.run.render.background import warning_s
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from opsctl.slurm.client import SlurmClient
@@ -28,33 +27,10 @@ from opsctl.slurm.durations import format_duration
 MOST_IN_VAIN = 3
 #: After SIGTERM Slurm kills in 30 s where a site has not set another time: the command gets these to go, seconds.
 _TOLD_TO_END_S = 20.0
+_SIGNALS = frozenset(map(int, signal.Signals))
 #: What a shell says of a program that it cannot run.
 _CANNOT_RUN = 126
 _SHORTEST_LOOK_S = 0.2
-
-
-@dataclass
-class Told:
-    """What Slurm has told this job by signals."""
-
-    warned_at: float | None = None  # the limit is near
-    ended_at: float | None = None  # it is to end now
-    _before: dict[int, object] = field(default_factory=dict)
-
-    def __enter__(self) -> Told:
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._hear)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _hear(self, number: int, _frame: object) -> None:
-        if number == signal.SIGUSR1:
-            self.warned_at = self.warned_at or time.monotonic()
-        else:
-            self.ended_at = self.ended_at or time.monotonic()
 
 
 def execute(
@@ -65,7 +41,7 @@ def execute(
     Raises OpsctlError where nothing was run, OSError.
     """
     began = time.monotonic()
-    with Told() as told:
+    with noted_signals() as signals:
         with place.locked(f"begin {name}"):
             errand = _begun(place, name, number, job_id, host)
             if errand.in_vain >= MOST_IN_VAIN:
@@ -78,14 +54,14 @@ def execute(
         except OSError as error:
             place.write(errand.ended("failed", f"{error.filename or sys.executable}: {error.strerror}", _CANNOT_RUN))
             raise
-        code = _waited_for(child, told, warning_s(errand.limit_s))
-        at_limit = told.warned_at is not None or time.monotonic() - began >= errand.limit_s
+        code = _waited_for(child, signals, warning_s(errand.limit_s))
+        at_limit = signals.warned_at is not None or time.monotonic() - began >= errand.limit_s
         try:
             with place.locked(f"end {name}"):
                 errand = place.read(name) or errand
                 if not errand.is_open:
                     return code
-                return _ended(place, client, errand, code, at_limit=at_limit, told_to_end=told.ended_at is not None)
+                return _ended(place, client, errand, code, signals, at_limit)
         except OSError as error:  # a full disk must not cost the exit code, by which Slurm's word closes it
             with contextlib.suppress(OSError):
                 message(f"opsctl: the end of {name} is not on record: {error.filename}: {error.strerror}")
@@ -123,48 +99,40 @@ def _started(place: Errands, errand: Errand, environment: Mapping[str, str]) -> 
     )
 
 
-def _waited_for(child: subprocess.Popen[bytes], told: Told, warning: float) -> int:
+def _waited_for(child: subprocess.Popen[bytes], signals: Signals, warning: float) -> int:
     """Its exit code, 128 + N where signal N ended it. Once Slurm warns it is interrupted, as by Ctrl-C, then killed."""
     sent = 0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = child.wait(timeout=_SHORTEST_LOOK_S)
-            _signal(child, signal.SIGKILL)  # what it left behind
+            signal_session(child, signal.SIGKILL)  # what it left behind
             return code if code >= 0 else 128 - code
-        since = [at for at in (told.ended_at, told.warned_at) if at is not None]
+        since = [at for at in (signals.ended_at, signals.warned_at) if at is not None]
         if not since:
             continue
-        grace_s = _TOLD_TO_END_S if told.ended_at is not None else 0.8 * warning
+        grace_s = _TOLD_TO_END_S if signals.ended_at is not None else 0.8 * warning
         gone_s = time.monotonic() - since[0]
         steps = ((0.0, signal.SIGINT), (0.5 * grace_s, signal.SIGTERM), (grace_s, signal.SIGKILL))
         for after_s, number in steps[sent:]:
             if gone_s >= after_s:
                 sent += 1
-                _signal(child, number)
+                signal_session(child, number)
 
 
-def _signal(child: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, number)
-
-
-def _ended(place: Errands, client: SlurmClient, errand: Errand, code: int, *, at_limit: bool, told_to_end: bool) -> int:
+def _ended(place: Errands, client: SlurmClient, errand: Errand, code: int, signals: Signals, at_limit: bool) -> int:
     """Put its end on record, or go on; the exit code for Slurm. The caller holds the lock."""
     if code == 0:
         place.write(errand.ended("done", exit_code=0))
         return 0
     if at_limit:
         return _gone_on(place, client, errand, code)
-    if told_to_end:
+    if signals.ended_at is not None:
         # Cancelled, or preempted and started again later: Slurm knows, and whoever looks asks it.
         place.write(errand.with_last(how="told to end"))
         return code
-    detail = f"killed by {signal.Signals(code - 128).name}" if code > 128 and code - 128 in _SIGNALS else ""
+    detail = f"killed by {signal.Signals(code - 128).name}" if code - 128 in _SIGNALS else ""
     place.write(errand.ended("failed", detail, code))
     return code
-
-
-_SIGNALS = frozenset(int(one) for one in signal.Signals)
 
 
 def _gone_on(place: Errands, client: SlurmClient, errand: Errand, code: int) -> int:

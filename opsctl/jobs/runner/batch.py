@@ -28,8 +28,8 @@ from opsctl.jobs.runner.own_attempt import (
 from opsctl.jobs.runner.own_lease import END_WAIT_S, LeaseHeartbeat, Patience, wait_for_turn
 from opsctl.jobs.runner.requests import RequestHandler, ToEnd
 from opsctl.jobs.runner.run_step import run_step
-from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
-from opsctl.jobs.runner.task import FollowedPaths, Task, this_task
+from opsctl.jobs.runner.task import FollowedPaths, Task, request_stop, this_task
+from opsctl.jobs.signals import Signals, noted_signals
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts, went_back
 from opsctl.run.attempts.ending import Ending

@@ -20,8 +20,8 @@ from pathlib import Path
 from opsctl.core.errors import SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.runner.stop import Signals
 from opsctl.jobs.runner.watch_thread import WatchThread, in_background
+from opsctl.jobs.signals import Signals
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import format_duration
 from trainer.formats.attempt.attempt_records import LaterExit

@@ -20,9 +20,9 @@ from opsctl.core.files.state_files import write_state
 from opsctl.jobs.control.carry_out import Queue, on_queue, settle
 from opsctl.jobs.runner.hang_watch import patience_s
 from opsctl.jobs.runner.stacks import stacks_into
-from opsctl.jobs.runner.stop import Signals, request_stop
-from opsctl.jobs.runner.task import Allocation, Task
+from opsctl.jobs.runner.task import Allocation, Task, request_stop
 from opsctl.jobs.runner.watch_thread import WatchThread, in_background
+from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.job_comment import parse_comment
@@ -260,7 +260,7 @@ class RequestHandler(WatchThread):
         try:
             client_for(self.task.cluster).requeue(job.job_id)
         except SlurmError as error:
-            if not signals.told_to_end:  # else Slurm has begun with it, and ended what asked for it too
+            if signals.ended_at is None:  # else Slurm has begun with it, and ended what asked for it too
                 return Outcome.FAILED, f"{words}, but {error}"
         again = "Slurm starts it again in some minutes; meanwhile the next task, if there is one, goes on"
         return Outcome.DONE, f"{words}; job {job.display_id} is back in the queue: {again}"

@@ -18,8 +18,8 @@ from opsctl.jobs.runner.limit import Limit, LimitWatch, ask_limit, exit_duration
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.requests import RequestHandler
 from opsctl.jobs.runner.step import Step
-from opsctl.jobs.runner.stop import Signals
 from opsctl.jobs.runner.task import FollowedPaths, Task
+from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import StepEnd
 from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
@@ -71,7 +71,7 @@ def run_step(
         code = step.run()
     _follow(task, step)
     why = limit.why(signals) if signals.any else ""
-    is_told, ends_at = signals.told_to_end, limit.limit.ends_at
+    is_told, ends_at = signals.ended_at is not None, limit.limit.ends_at
     limit_reached = is_told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     said = exit_report(task.paths.output, task.paths.attempt_folder(task.allocation.job_id)).reason
     state, preempted_at = _slurm_state(task) if code or said == Reason.STOP_REQUEST else ("", None)

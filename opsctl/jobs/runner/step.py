@@ -18,7 +18,8 @@ from opsctl.jobs.runner.hang_watch import HangWatch
 from opsctl.jobs.runner.limit import LimitWatch
 from opsctl.jobs.runner.main_log import FLUSH_S, MainLog
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
-from opsctl.jobs.runner.stop import Signals, request_stop
+from opsctl.jobs.runner.task import request_stop
+from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import LauncherExit
 from trainer.formats.logs.leave_lines import EARLY_MARKS
 

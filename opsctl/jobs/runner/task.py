@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.files.state_files import make_folder, write_state
+from opsctl.core.timestamps import now
 from opsctl.diagnosis.probe.report import ProbeReport
 from opsctl.jobs.runner.main_log import MainLog
 from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint, latest_problem
@@ -18,6 +21,7 @@ from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodes import expand_nodes
+from trainer.formats.attempt.attempt_records import StopRequest
 from trainer.recipe.options import Options, OptionsError
 
 _ONLY_OWNERS = "[run] publish = \"owner\" takes only those of the run's owner and of the task's own account"
@@ -207,3 +211,17 @@ def understood(revision: Revision, one_off: Sequence[str], nodes: int) -> Option
         )
     except OpsctlError as error:
         return error
+
+
+def request_stop(root: Path, path: Path, why: str) -> bool:
+    """Create the stop request at `path`, under the run's `root`, unless it is there. Returns whether it did.
+
+    Signals are never forwarded: a forwarded USR1 kills the launchers while their ranks still save. The trainer polls
+    this file like the kill switch, so that it serves Slurm's warning, preemption and people alike.
+    """
+    if os.path.lexists(path):
+        return False
+    make_folder(root, path.parent)
+    by = f"job process {os.getpid()} on {socket.gethostname()}"
+    write_state(root, path, StopRequest(why, now().replace(microsecond=0), by))
+    return True

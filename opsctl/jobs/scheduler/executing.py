@@ -10,9 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +22,7 @@ from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler.context import Cron
 from opsctl.jobs.scheduler.directives import interpreter_of
 from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, digest_of
+from opsctl.jobs.signals import Signals, exit_words, noted_signals, signal_session
 from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
 from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, read_runs
 
@@ -63,7 +63,8 @@ def execute(cron: Cron, run_id: str, digest: str, job_id: int, host: str) -> int
             raise OpsctlError(f"run {run_id} {how}: nothing was started")
         output = paths.logs / f"{run.job.replace('/', '-')}.{run_id}.out"
         place = str(output.relative_to(paths.folder))
-        append_run(paths, _event(run, "began", now(), job_id=job_id, host=host, output=place))
+        event = partial(RunEvent, run=run.run, job=run.job)
+        append_run(paths, event(event="began", at=now(), job_id=job_id, host=host, output=place))
     began = time.monotonic()
     try:
         text = read_program(paths.folder, paths.text(run_id), cron.table.group)
@@ -74,36 +75,31 @@ def execute(cron: Cron, run_id: str, digest: str, job_id: int, host: str) -> int
             done = _run(cron, run, text, printout)
     except (OSError, OpsctlError) as error:
         done = Exit("failed", _CANNOT_RUN, f"could not be run: {error}")
-    _put_on_record(cron, run, done, time.monotonic() - began)
+    took = round(time.monotonic() - began, 3)
+    end = {"state": done.state, "exit_code": done.exit_code, "duration_s": took, "detail": done.detail}
+    with contextlib.suppress(OSError):  # a full disk must not cost the exit status, which Slurm keeps too
+        append_run(paths, event(event="ended", at=now(), **end))  # type: ignore[arg-type]
     _clear_away(cron, run)
     return done.exit_code
 
 
 def _run(cron: Cron, run: CronRun, text: str, printout: Printout) -> Exit:
     """Run the text by its first line, from a file that nobody else can touch, for as long as it may."""
-    signals: list[int] = []
-    before = {
-        number: signal.signal(number, lambda n, _: signals.append(n)) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        with tempfile.TemporaryDirectory(prefix="opsctl-cron-") as folder:
-            program = Path(folder) / f"{run.job.rpartition('/')[2]}.slurm"
-            write_atomically(Path(folder), program, text, 0o700)
-            child = subprocess.Popen(
-                [*interpreter_of(text), str(program)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=_environment(cron, run),
-                start_new_session=True,
-            )
-            return _watched(child, run.limit_s - min(30.0, run.limit_s / 10), printout, lambda: bool(signals))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with noted_signals() as signals, tempfile.TemporaryDirectory(prefix="opsctl-cron-") as folder:
+        program = Path(folder) / f"{run.job.rpartition('/')[2]}.slurm"
+        write_atomically(Path(folder), program, text, 0o700)
+        child = subprocess.Popen(
+            [*interpreter_of(text), str(program)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(cron, run),
+            start_new_session=True,
+        )
+        return _watched(child, run.limit_s - min(30.0, run.limit_s / 10), printout, signals)
 
 
-def _watched(child: subprocess.Popen[bytes], most_s: float, printout: Printout, is_told: Callable[[], bool]) -> Exit:
+def _watched(child: subprocess.Popen[bytes], most_s: float, printout: Printout, signals: Signals) -> Exit:
     """Copy what it prints until it ends; end it when its time is over or this job is told to go."""
     assert child.stdout is not None
     began, asked_at, why = time.monotonic(), 0.0, Exit("done", 0)
@@ -116,32 +112,26 @@ def _watched(child: subprocess.Popen[bytes], most_s: float, printout: Printout, 
             # What it left behind may hold the pipe for ever: that is not waited for.
             while is_open and printout.copy_what_comes(fd, 0.0) and printout.got_any:
                 pass
-            _signal(child, signal.SIGKILL)
+            signal_session(child, signal.SIGKILL)
             break
         at = time.monotonic()
-        if not asked_at and (is_told() or at - began > most_s):
+        is_ended = signals.ended_at is not None
+        if not asked_at and (is_ended or at - began > most_s):
             asked_at = at
             why = (
                 Exit("cancelled", 143, "the job was told to end")
-                if is_told()
+                if is_ended
                 else Exit("timeout", 124, f"ended after {most_s:.0f} s, near its time limit")
             )
-            _signal(child, signal.SIGTERM)
+            signal_session(child, signal.SIGTERM)
         elif asked_at and at - asked_at > GRACE_S:
-            _signal(child, signal.SIGKILL)
+            signal_session(child, signal.SIGKILL)
         if not is_open:
             time.sleep(0.05)
     if asked_at:
         return why
-    exit_code = code if code >= 0 else 128 - code
-    if code == 0:
-        return Exit("done", 0)
-    return Exit("failed", exit_code, f"killed by {signal.Signals(-code).name}" if code < 0 else "")
-
-
-def _signal(child: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, number)
+    exit_code, killed = exit_words(code)
+    return Exit("failed" if code else "done", exit_code, killed)
 
 
 def _environment(cron: Cron, run: CronRun) -> dict[str, str]:
@@ -153,25 +143,6 @@ def _environment(cron: Cron, run: CronRun) -> dict[str, str]:
     base = dict(os.environ)
     folders = [str(Path(sys.executable).parent), *filter(None, [base.get("PATH")])]
     return {**base, "PATH": os.pathsep.join(folders), **own}
-
-
-def _put_on_record(cron: Cron, run: CronRun, done: Exit, duration_s: float) -> None:
-    """A full disk must not cost the exit status, which Slurm keeps too."""
-    event = _event(
-        run,
-        "ended",
-        now(),
-        state=done.state,
-        exit_code=done.exit_code,
-        duration_s=round(duration_s, 3),
-        detail=done.detail,
-    )
-    with contextlib.suppress(OSError):
-        append_run(cron.paths, event)
-
-
-def _event(run: CronRun, event: str, at: datetime, **more: object) -> RunEvent:
-    return RunEvent(event=event, run=run.run, job=run.job, at=at, **more)  # type: ignore[arg-type]
 
 
 def _clear_away(cron: Cron, run: CronRun) -> None:

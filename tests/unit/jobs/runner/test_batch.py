@@ -14,8 +14,8 @@ import pytest
 
 from opsctl.jobs.runner import batch
 from opsctl.jobs.runner.main_log import MainLog
-from opsctl.jobs.runner.stop import Signals
 from opsctl.jobs.runner.task import Task
+from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.config.load import load_run_file

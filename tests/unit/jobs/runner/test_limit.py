@@ -21,7 +21,7 @@ from opsctl.jobs.runner.limit import (
     limit_words,
     next_question,
 )
-from opsctl.jobs.runner.stop import Signals
+from opsctl.jobs.signals import Signals
 from trainer.formats.attempt.attempt_records import LATER_EXIT
 from trainer.recipe.options import Options, given
 

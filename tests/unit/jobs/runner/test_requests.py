@@ -16,8 +16,8 @@ from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmError
 from opsctl.jobs.runner import requests as requests_module
 from opsctl.jobs.runner.requests import RequestHandler
-from opsctl.jobs.runner.stop import Signals
 from opsctl.jobs.runner.task import Task
+from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.load import load_run_file

@@ -18,7 +18,8 @@ from opsctl.jobs.runner.launch import Launch, launchers_python
 from opsctl.jobs.runner.main_log import MainLog
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.step import Step
-from opsctl.jobs.runner.stop import Signals, noted_signals, request_stop
+from opsctl.jobs.runner.task import request_stop
+from opsctl.jobs.signals import Signals, noted_signals
 from opsctl.run.attempts.outcome import LauncherExit
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.render.batch import LARGEST_BYTES
@@ -144,7 +145,7 @@ def test_a_signal_becomes_a_stop_request_once_and_is_not_sent_on(tmp_path: Path)
         sender.start()
         assert step.run() == 0
         sender.join()
-    assert signals.received == [signal.SIGUSR1, signal.SIGTERM] and signals.told_to_end
+    assert signals.received == [signal.SIGUSR1, signal.SIGTERM] and signals.ended_at is not None
     assert log_of(tmp_path).count(str(tmp_path / "stop-request")) == 1
     assert "got-it" not in log_of(tmp_path)
 
