@@ -135,7 +135,7 @@ def of_slurm(facts: Facts) -> list[Candidate]:
     """What Slurm says of the end, or the attempt, and of nodes."""
     word, found = facts.slurm, []
     end = end_of(word.state)
-    if end in _SLURM and not (end is End.CANCELLED and word.is_asked_for):
+    if end in _SLURM:
         cause, fault, weight = _SLURM[end]
         if cause is Cause.CANCELLED and _failed_before_it_was_cancelled(facts):
             weight = ENOUGH
@@ -309,8 +309,8 @@ def of_signal(facts: Facts, first: Failure | None) -> list[Candidate]:
     cause, fault, weight = known
     text = describe(first) if first is not None else f"ended by {signal_name(number)}"
     quote = Quote(source="launcher", text=text, at=first.failed_at if first else None)
-    place = (first.node, first.rank, first.failed_at) if first is not None else ("", None, None)
-    return [Candidate(cause, fault, weight, weight, text, quote, place[0], place[1], place[2])]
+    found = Candidate(cause, fault, weight, weight, text, quote)
+    return [replace(found, node=first.node, rank=first.rank, at=first.failed_at) if first is not None else found]
 
 
 def of_exit(facts: Facts, first: Failure | None) -> list[Candidate]:
@@ -322,8 +322,8 @@ def of_exit(facts: Facts, first: Failure | None) -> list[Candidate]:
         return []
     text = describe(first)
     quote = Quote(source="launcher", text=text, at=first.failed_at)
-    place = (first.node, first.rank, first.failed_at)
-    return [Candidate(Cause.USER_CODE, Fault.USER, 0.45, 0.45, text, quote, *place, say=_LEFT)]
+    found = Candidate(Cause.USER_CODE, Fault.USER, 0.45, 0.45, text, quote, say=_LEFT)
+    return [replace(found, node=first.node, rank=first.rank, at=first.failed_at)]
 
 
 def of_cancelled_step(facts: Facts, first: Failure | None) -> list[Candidate]:

@@ -81,7 +81,6 @@ class SlurmWord:
     failed_nodes: tuple[str, ...] = ()
     exit_code: int | None = None
     signal: int | None = None
-    is_asked_for: bool = False  # a person asked the job to end
     bad_nodes: tuple[tuple[str, str], ...] = ()  # nodes of the job that are out of service, each with Slurm's reason
 
 

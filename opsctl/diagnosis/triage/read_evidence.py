@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import read_text
@@ -132,19 +133,23 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
     findings = with_places(read.findings, places, {})
     if len(nodes) == 1 and places.launchers > 1 and not places.tasks_are_ranks:
         nodes = ()  # the log names one of several
+    failures = read.placed_failures(places) or read.killed_task(places.tasks_are_ranks)
+    return _facts(read, findings, rules, failures=tuple(failures), ranks=places.of_ranks(), nodes=nodes)
+
+
+def _facts(read: Read, findings: Sequence[Finding], rules: Rules, **more: Any) -> Facts:
+    """Return what the log says, with `more` in addition."""
     return Facts(
         findings=tuple(findings),
-        failures=tuple(read.placed_failures(places) or read.killed_task(places.tasks_are_ranks)),
         told_to_end=read.told_to_end,
-        ranks=places.of_ranks(),
-        nodes=nodes,
         cancelled=read.cancelled,
         failed_tasks=read.failed_by_themselves(findings),
         ended_on=read.ended_on(findings),
         other_work=read.other_work,
         iteration=read.iteration,
         last_lines=read.last,
-        unread=(*read.unread, *rules.given_up()),
+        unread=(*dict.fromkeys(read.unread), *rules.given_up()),
+        **more,
     )
 
 
@@ -173,23 +178,18 @@ def read_attempt(
     reference = max((one.at for one in (*findings, *new) if one.at), default=now())
     words = words_of_failures(rules, ((one, _error_words(root, one)) for one in noted), reference)
     failures = _one_each([*noted, *read.placed_failures(places)]) or read.killed_task(places.tasks_are_ranks)
-    return Facts(
-        findings=(*findings, *new, *words),
+    found = _facts(
+        read,
+        findings,
+        rules,
         failures=tuple(failures),
-        told_to_end=read.told_to_end,
         ranks=ranks or places.of_ranks(),
         slurm=slurm,
         nodes=nodes,
-        cancelled=read.cancelled,
-        failed_tasks=read.failed_by_themselves(findings),
-        ended_on=read.ended_on(findings),
-        other_work=read.other_work,
-        iteration=read.iteration,
-        last_lines=read.last,
-        unread=(*dict.fromkeys(read.unread), *rules.given_up()),
         stacks=_stacks(root, folder) if read.is_silent else (),
         advances_s={said.node: said.clock.timestamp() - stamped_s for said, stamped_s in node_clocks(root, folder)},
     )
+    return replace(found, findings=(*findings, *new, *words))
 
 
 def _stacks(root: Path, folder: Path) -> tuple[StackGroup, ...]:
@@ -210,10 +210,7 @@ def _error_words(root: Path, failure: Failure) -> str:
 
 def _one_each(failures: Sequence[Failure]) -> list[Failure]:
     """A failure for each rank: what launchers noted comes before what they printed."""
-    found: dict[int, Failure] = {}
-    for one in failures:
-        found.setdefault(one.rank, one)
-    return list(found.values())
+    return list({one.rank: one for one in reversed(failures)}.values())[::-1]
 
 
 def _nodes_named(read: Read, more: Sequence[str], places: Places) -> tuple[str, ...]:

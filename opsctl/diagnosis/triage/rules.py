@@ -39,20 +39,25 @@ class Role(StrEnum):
     TEARDOWN = "teardown"
 
 
-class _WrittenRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Meaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a line means."""
+
     name: str
     cause: Cause
     fault: Fault
-    alone: Cause | None = None
+    alone: Cause | None = None  # the cause where one node of several says it
+    role: Role = Role.ROOT
+    placed: bool = True  # whether the place where it is said is the place where it struck
+    otherwise: bool = False  # only where no other rule matches the line
+    weight: float = 0.5
+    say: str = ""
+
+
+class _WrittenRule(_Meaning, frozen=True, kw_only=True, forbid_unknown_fields=True):
     words: tuple[str, ...] = ()
     words_of: str = ""
     pattern: str = ""
     file: str = ""
-    role: Role = Role.ROOT
-    placed: bool = True
-    otherwise: bool = False
-    weight: float = 0.5
-    say: str = ""
 
 
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,27 +68,17 @@ class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _WrittenTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    rule: tuple[_WrittenRule, ...] = ()
+    rule: tuple[dict[str, Any], ...] = ()
     advice: dict[Cause, Advice] = {}
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One row: which lines it means, and what they mean."""
+class Rule(_Meaning, frozen=True, kw_only=True):
+    """One row: which lines it matches, and what they mean."""
 
-    name: str
     words: tuple[bytes, ...]  # one of them is in the line's bytes
     texts: tuple[str, ...]  # the same as text
     pattern: Pattern | None
     file: Pattern | None  # of a traceback above the line
-    cause: Cause
-    fault: Fault
-    role: Role
-    placed: bool  # whether where it was said is where it struck
-    otherwise: bool  # only where no other means the line
-    weight: float
-    say: str
-    alone: Cause | None = None  # the cause where one node of several says it
 
     def matches(self, text: str) -> re.Match[str] | None:
         """Where the line without its prefix is meant; every line with one of the words where there is no pattern."""
@@ -133,30 +128,25 @@ def load_rules(path: Path) -> Rules:
 
 
 def _load(path: Path, made: Callable[[str], Pattern]) -> Rules:
-    written = read_toml(path, "table of triage rules")
-    _refuse_by_name(path, written)
     try:
-        table = msgspec.convert(written, _WrittenTable)
+        table = msgspec.convert(read_toml(path, "table of triage rules"), _WrittenTable)
     except msgspec.ValidationError as error:
         raise OpsctlError(f"{path}: {error}") from None
-    return Rules(tuple(_compiled(path, row, made) for row in table.rule), dict(table.advice))
+    rows = tuple(_compiled(path, number, row, made) for number, row in enumerate(table.rule, start=1))
+    return Rules(rows, dict(table.advice))
 
 
-def _refuse_by_name(path: Path, written: dict[str, Any]) -> None:
-    """Name the rule that does not fit: of a table of many its number says little."""
-    rows = written.get("rule", [])
-    for number, row in enumerate(rows if isinstance(rows, list) else [], start=1):
-        try:
-            msgspec.convert(row, _WrittenRule)
-        except msgspec.ValidationError as error:
-            name = row.get("name", f"number {number}") if isinstance(row, dict) else f"number {number}"
-            raise OpsctlError(f"{path}: rule {name}: {error}") from None
+def _compiled(path: Path, number: int, written: dict[str, Any], made: Callable[[str], Pattern]) -> Rule:
+    """Return a row, ready to match. Raises OpsctlError that names the rule."""
+    name = written.get("name", f"number {number}")
 
-
-def _compiled(path: Path, row: _WrittenRule, made: Callable[[str], Pattern]) -> Rule:
     def refuse(why: str) -> OpsctlError:
-        return OpsctlError(f"{path}: rule {row.name}: {why}")
+        return OpsctlError(f"{path}: rule {name}: {why}")
 
+    try:
+        row = msgspec.convert(written, _WrittenRule)
+    except msgspec.ValidationError as error:
+        raise refuse(str(error)) from None
     if row.words_of and row.words_of not in LOST_PEER:
         raise refuse(f"words_of = {row.words_of!r}: there are {', '.join(LOST_PEER)}")
     words = (*LOST_PEER.get(row.words_of, ()), *row.words)
@@ -170,17 +160,9 @@ def _compiled(path: Path, row: _WrittenRule, made: Callable[[str], Pattern]) -> 
     except re.error as error:
         raise refuse(f"no regular expression: {error}") from None
     return Rule(
-        name=row.name,
+        **{field: getattr(row, field) for field in _Meaning.__struct_fields__},
         words=tuple(word.encode() for word in words),
         texts=words,
         pattern=made(row.pattern) if row.pattern else None,
         file=made(row.file) if row.file else None,
-        cause=row.cause,
-        fault=row.fault,
-        role=row.role,
-        placed=row.placed,
-        otherwise=row.otherwise,
-        weight=row.weight,
-        say=row.say,
-        alone=row.alone,
     )
