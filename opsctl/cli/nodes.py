@@ -76,7 +76,9 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
     with site_report.reporting(place) as sent:
         if not nodes:
             seen = [one for one in seen if one.score > 0.01]
-            seen = [one for one in seen if site_report.already_told(one.node, evidence.get(one.node, []), sent) is None]
+            seen = [
+                one for one in seen if site_report.already_reported(one.node, evidence.get(one.node, []), sent) is None
+            ]
         site_report.refuse_healthy(seen, evidence)
         if not seen:
             raise OpsctlError("nothing new speaks against any node: nothing to report")
@@ -85,7 +87,7 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
         if is_to_be_sent:
             if table.support is None:
                 raise OpsctlError('nobody to send it to: support = "ADDRESS" under [nodes] of the profile')
-            site_report.refuse_what_was_told(names, evidence, sent)
+            site_report.refuse_reported(names, evidence, sent)
             _mail(view, table.support, title, body)
             told = [
                 site_report.SentReport(

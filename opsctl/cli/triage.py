@@ -12,7 +12,7 @@ from opsctl.cli.selection import cluster_option, json_option, run_option
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from opsctl.diagnosis.triage.findings import SlurmWord
+    from opsctl.diagnosis.triage.findings import SlurmEnd
     from opsctl.diagnosis.triage.report import Triage
     from opsctl.run.attempts.events import Attempt
     from opsctl.run.config.paths import RunPaths
@@ -109,11 +109,11 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
     return triage_of_attempt(attempt, facts, verdict, str(paths.main_log), saved_at, _cancel_of(paths, attempt))
 
 
-def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmWord:
+def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmEnd:
     """How Slurm says that its job ended, and which of its nodes are out of service, as far as it can be asked."""
     from opsctl.core.errors import OpsctlError, SlurmError
     from opsctl.core.output import message
-    from opsctl.diagnosis.triage.findings import SlurmWord
+    from opsctl.diagnosis.triage.findings import SlurmEnd
     from opsctl.run.attempts.close_lost import may_be_of, own_end
     from opsctl.run.state.chains import recorded
     from opsctl.run.state.chosen_cluster import choose_cluster, record_of
@@ -123,7 +123,7 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
         asked = choose_cluster(cluster, paths)
         slurm = client_for(asked)
         if not may_be_of(attempt, record_of(asked, slurm).name or ""):
-            return SlurmWord(exit_code=attempt.exit_code, signal=attempt.signal)
+            return SlurmEnd(exit_code=attempt.exit_code, signal=attempt.signal)
         end = own_end(attempt, slurm.ends([attempt.job_id]).get(attempt.job_id), recorded(paths))
         wanted = set(attempt.nodes)
         bad = tuple((one.name, one.reason) for one in slurm.nodes() if one.name in wanted and one.is_out_of_service)
@@ -131,9 +131,9 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
         if not isinstance(error, SlurmError) and cluster:
             raise
         message(f"opsctl: told without Slurm: {error}")
-        return SlurmWord(exit_code=attempt.exit_code, signal=attempt.signal)
+        return SlurmEnd(exit_code=attempt.exit_code, signal=attempt.signal)
     state = "" if end is None else end.state
-    return SlurmWord(state, attempt.lost_nodes, attempt.exit_code, attempt.signal, bad_nodes=bad)
+    return SlurmEnd(state, attempt.lost_nodes, attempt.exit_code, attempt.signal, bad_nodes=bad)
 
 
 def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:

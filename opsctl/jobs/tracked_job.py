@@ -30,7 +30,7 @@ from opsctl.core.timestamps import now
 from opsctl.slurm.client import SlurmClient, SlurmReader
 from opsctl.slurm.job_match import Match, Sent, has_words, match
 from opsctl.slurm.states import End
-from opsctl.slurm.types import Job, JobEnd, SlurmsWord
+from opsctl.slurm.types import Job, JobEnd, JobOutcome
 
 #: How long a recorded job may be on its way to Slurm.
 ON_ITS_WAY = timedelta(seconds=60)
@@ -133,7 +133,7 @@ def may_be_hidden(job: TrackedJob, client: SlurmReader, at: datetime) -> bool:
         return True
 
 
-def ended_state(word: SlurmsWord, states: Mapping[End, State], done: State, failed: State) -> State:
+def ended_state(word: JobOutcome, states: Mapping[End, State], done: State, failed: State) -> State:
     """Return the state of a job that ended so. states: of the ends that are Slurm's doing."""
     return states[word.end] if word.end is not None else done if word.is_success else failed
 

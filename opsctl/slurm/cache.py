@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -55,6 +55,7 @@ CONFIGURATION_AGE_S = 86400.0
 #: A shared outage: ten processes ask once, but none of them believes it for longer.
 SHARED_ERROR_AGE_S = 5.0
 _MINUTE_S = 60.0
+_CHANGE = "changed"
 _CHANGED_BY_USERS = ("queue", "nodes")
 _ERRORS: dict[str, type[SlurmError]] = {
     one.__name__: one for one in (SlurmMissing, SlurmUnasked, SlurmUnreachable, SlurmError)
@@ -77,24 +78,8 @@ class Answer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return by_start if by_start >= 0 and abs(by_clock - by_start) < 1.0 else None
 
 
-class Store(Protocol):
-    """The place where a cache keeps its answers."""
-
-    def read(self, name: str, kind: Any) -> Answer[Any] | None:
-        """Return the stored answer `name` of type `kind`, if there is one that can be read."""
-
-    def write(self, name: str, answer: Answer[Any]) -> None:
-        """Replace the answer `name`, as far as this is possible."""
-
-    def lock(self, name: str) -> AbstractContextManager[Any]:
-        """Hold off other users of the store that want the same answer."""
-
-    def last_change(self) -> str:
-        """Return a mark of the last change of the queue."""
-
-
 class MemoryStore:
-    """Answers of one object, which several threads may use."""
+    """The place where a cache keeps its answers: those of one object, which several threads may use."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer[Any]] = {}
@@ -102,19 +87,19 @@ class MemoryStore:
         self._changes = 0
 
     def read(self, name: str, kind: Any) -> Answer[Any] | None:
-        """See Store."""
+        """Return the stored answer `name` of type `kind`, if there is one that can be read."""
         return self._answers.get(name)
 
     def write(self, name: str, answer: Answer[Any]) -> None:
-        """See Store."""
+        """Replace the answer `name`, as far as this is possible."""
         self._answers[name] = answer
 
     def lock(self, name: str) -> AbstractContextManager[Any]:
-        """See Store."""
+        """Hold off other users of the store that want the same answer."""
         return self._lock
 
     def last_change(self) -> str:
-        """See Store."""
+        """Return a mark of the last change of the queue."""
         return str(self._changes)
 
     def forget(self) -> None:
@@ -122,14 +107,15 @@ class MemoryStore:
         self._changes += 1
 
 
-class SharedStore:
-    """Answers of all processes of one account on a host, in a folder."""
+class SharedStore(MemoryStore):
+    """A store in a folder, for all processes of one account on a host."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
 
     def read(self, name: str, kind: Any) -> Answer[Any] | None:
-        """See Store."""
+        """See MemoryStore."""
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             text = read_text(self._folder, self._folder / f"{name}.json")
             found: Answer[Any] | None = msgspec.json.decode(text, type=kind) if text else None
@@ -137,7 +123,7 @@ class SharedStore:
         return None
 
     def write(self, name: str, answer: Answer[Any]) -> None:
-        """See Store."""
+        """See MemoryStore."""
         with contextlib.suppress(OSError):  # a full disk: each process asks for itself
             write_atomically(self._folder, self._folder / f"{name}.json", msgspec.json.encode(answer), mode=0o600)
 
@@ -156,15 +142,12 @@ class SharedStore:
             os.close(fd)
 
     def last_change(self) -> str:
-        """See Store. Inode and time of a file identify the last change."""
+        """See MemoryStore. Inode and time of a file identify the last change."""
         try:
             found = (self._folder.parent / _CHANGE).stat()
         except OSError:
             return ""
         return f"{found.st_ino}.{found.st_mtime_ns}"
-
-
-_CHANGE = "changed"
 
 
 class CachedSlurm:
@@ -180,12 +163,12 @@ class CachedSlurm:
         make: Callable[[], SlurmReader],
         max_age_s: float = math.inf,
         error_age_s: float = math.inf,
-        store: Store | None = None,
+        store: MemoryStore | None = None,
         max_per_minute: int | None = None,
         shares_errors: bool = True,
     ) -> None:
         self._make, self._max_age_s, self._error_age_s = make, max_age_s, error_age_s
-        self._store: Store = store or MemoryStore()
+        self._store = store or MemoryStore()
         self._max_per_minute, self._shares_errors = max_per_minute, shares_errors
         self._asked_after_s: deque[float] = deque(maxlen=max_per_minute)
         self.queue_age_s = 0.0  # of the last answer about jobs

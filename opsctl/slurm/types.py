@@ -146,7 +146,7 @@ _SAID = {
 
 
 @dataclass(frozen=True)
-class SlurmsWord:
+class JobOutcome:
     """What Slurm says of the end of a job."""
 
     end: End | None  # what ended it; None where its script did
@@ -155,13 +155,13 @@ class SlurmsWord:
     said: str  # in words
 
 
-def slurms_word(end: JobEnd) -> SlurmsWord:
+def job_outcome(end: JobEnd) -> JobOutcome:
     """What `end` comes to."""
     known, code = end_of(end.state), exit_code_of(end)
     if known is not None:
-        return SlurmsWord(known, False, code, _SAID[known])
+        return JobOutcome(known, False, code, _SAID[known])
     is_success = end.state == State.COMPLETED and not code
-    return SlurmsWord(None, is_success, code, "its own process put no end on record; Slurm says so")
+    return JobOutcome(None, is_success, code, "its own process put no end on record; Slurm says so")
 
 
 def exit_code_of(end: JobEnd) -> int:

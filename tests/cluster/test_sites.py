@@ -13,7 +13,7 @@ from opsctl.local.cluster.installation import Installation
 from opsctl.local.cluster.spec import NodeGroup, Partition, plain
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.states import End
-from opsctl.slurm.types import slurms_word
+from opsctl.slurm.types import job_outcome
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 from tests.cluster.watched_runs import WatchedRun, make_run
@@ -192,7 +192,7 @@ def test_a_reservations_end_holds_what_waits_for_it_and_a_preempted_job_has_its_
     told = run("watch", "training")
     assert told.code == 2 and "is held" in told.out
     cluster.wait_for_state(cheap, "PREEMPTED", timeout_s=60)
-    assert slurms_word(client.ends([cheap])[cheap]).end is End.PREEMPTED
+    assert job_outcome(client.ends([cheap])[cheap]).end is End.PREEMPTED
 
 
 def _reason(cluster: RunningCluster, job: int) -> str:

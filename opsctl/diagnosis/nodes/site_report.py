@@ -99,7 +99,7 @@ def record_sent(place: Place, sent: Sequence[SentReport]) -> None:
         append_state(place.root, place.reports, one)
 
 
-def already_told(node: str, evidence: Sequence[NodeEvidence], sent: Sequence[SentReport]) -> SentReport | None:
+def already_reported(node: str, evidence: Sequence[NodeEvidence], sent: Sequence[SentReport]) -> SentReport | None:
     """The last report on the node, where nothing of `evidence` is newer than what that told. Pure."""
     last = next((one for one in reversed(sent) if one.node == node), None)
     if last is None or any(one.at > last.seen_until for one in evidence):
@@ -117,12 +117,10 @@ def refuse_healthy(seen: Sequence[SeenNode], evidence: dict[str, list[NodeEviden
             )
 
 
-def refuse_what_was_told(
-    nodes: Sequence[str], evidence: dict[str, list[NodeEvidence]], sent: Sequence[SentReport]
-) -> None:
+def refuse_reported(nodes: Sequence[str], evidence: dict[str, list[NodeEvidence]], sent: Sequence[SentReport]) -> None:
     """Raise OpsctlError for the first node that was reported since anything was seen of it."""
     for node in nodes:
-        told = already_told(node, evidence.get(node, []), sent)
+        told = already_reported(node, evidence.get(node, []), sent)
         if told is not None:
             raise OpsctlError(
                 f"{node} was reported at {iso(told.at, 'minutes')} by {told.by} to {told.to}, and nothing was seen of "

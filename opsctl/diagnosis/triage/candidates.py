@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from opsctl.diagnosis.triage.collective_timeouts import waited
-from opsctl.diagnosis.triage.findings import ENDING_RULES, SURE, Facts, Finding, SlurmWord, by_one_clock, is_root
+from opsctl.diagnosis.triage.findings import ENDING_RULES, SURE, Facts, Finding, SlurmEnd, by_one_clock, is_root
 from opsctl.diagnosis.triage.rules import Fault, Role
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.outcome import describe, signal_of
@@ -167,7 +167,7 @@ def _failed_before_it_was_cancelled(facts: Facts) -> bool:
     )
 
 
-def _failed_node(word: SlurmWord) -> str:
+def _failed_node(word: SlurmEnd) -> str:
     """The node that Slurm says has failed, or the only one of the job that is out of service since."""
     if word.failed_nodes:
         return word.failed_nodes[0] if len(word.failed_nodes) == 1 else ""

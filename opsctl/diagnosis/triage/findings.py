@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from opsctl.core.output import printable
-from opsctl.diagnosis.triage.lines import Said, number, read_line
+from opsctl.diagnosis.triage.lines import ParsedLine, number, read_line
 from opsctl.diagnosis.triage.patterns import Pattern
 from opsctl.diagnosis.triage.rules import Role, Rule, Rules
 from opsctl.run.attempts.verdict import Quote, StackGroup
@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class SlurmWord:
+class SlurmEnd:
     """What Slurm says of the end."""
 
     state: str = ""  # its own word; empty where it has none, or cannot be asked
@@ -92,7 +92,7 @@ class Facts:
     failures: tuple[Failure, ...] = ()
     told_to_end: frozenset[int] = frozenset()  # ranks that got SIGTERM or SIGINT before anybody ended what was left
     ranks: tuple[RankPlace, ...] = ()
-    slurm: SlurmWord = SlurmWord()
+    slurm: SlurmEnd = SlurmEnd()
     nodes: tuple[str, ...] = ()  # all nodes of it, as far as known
     cancelled: Quote | None = None  # the line by which a step was cancelled before any of it failed
     failed_tasks: tuple[str, ...] = ()  # nodes on which a task failed by itself, as srun says, in its order
@@ -139,7 +139,7 @@ def findings_of_line(
     peer = _PEER.search(said.text)
     own_rank = said.rank
     if "rank" in named and told != said.rank:
-        said = Said(said.text, at=said.at)  # it tells of another than who says it
+        said = ParsedLine(said.text, at=said.at)  # it tells of another than who says it
     found = Finding(
         rule=rule,
         source=source,

@@ -99,7 +99,7 @@ _LATEST_PLACE = 400  # a moment is said near the beginning of a line
 
 
 @dataclass(frozen=True)
-class Said:
+class ParsedLine:
     """A line without what stands in front of it, and what that said."""
 
     text: str
@@ -111,7 +111,7 @@ class Said:
     is_kernels: bool = False  # of a node's kernel or daemon, whosever log it stands in
 
 
-def read_line(line: str, reference: datetime) -> Said:
+def read_line(line: str, reference: datetime) -> ParsedLine:
     """`line` taken apart. `reference`: a moment near those of the log, for stamps without a year or zone."""
     found: dict[str, str] = {}
     rest = line
@@ -132,7 +132,7 @@ def read_line(line: str, reference: datetime) -> Said:
     for pattern in _WITHIN:
         if match := pattern.search(whole):
             found.update({key: value for key, value in match.groupdict().items() if key not in found})
-    return Said(
+    return ParsedLine(
         text=rest,
         node=found.get("node", ""),
         rank=number(found.get("rank")),

@@ -124,7 +124,7 @@ _WIDEST_TABLE = 12
 
 
 @dataclass(frozen=True)
-class Told:
+class Placement:
     """A rank or a task, and the node that one line gives it."""
 
     node: str = ""
@@ -135,26 +135,26 @@ class Told:
     address: str = ""  # of the node
 
 
-def tables(lines: Sequence[str]) -> Iterator[Told]:
+def tables(lines: Sequence[str]) -> Iterator[Placement]:
     """Return each rank and task with its node. lines: with the nodes' names in front."""
     tasks = [row for row in map(_TASK.fullmatch, lines) if row and is_node(row["host"])]
-    yield from (Told(row["host"], task=int(row["task"])) for row in tasks if len(tasks) > 1)
+    yield from (Placement(row["host"], task=int(row["task"])) for row in tasks if len(tasks) > 1)
     for line in lines:
         if not JOINED.search(line):
             rows = list(_rows(line))
             yield from rows or _ranks_with_names(line)
 
 
-def _rows(line: str) -> Iterator[Told]:
+def _rows(line: str) -> Iterator[Placement]:
     """Read names with ranks, two or more. Without the word `rank`, their ranks have to follow each other from 0 on."""
     rows = [(row, list(numbers(row["ranks"]))) for row in _ROW.finditer(line) if is_node(row["host"])]
     following = [rank for _, ranks in rows for rank in ranks]
     is_table = len(rows) > 1 and (following == list(range(len(following))) or "rank" in line.lower())
     if is_table or (len(rows) == 1 and "rank" in rows[0][0][0].lower()):
-        yield from (Told(row["host"], rank) for row, ranks in rows for rank in ranks)
+        yield from (Placement(row["host"], rank) for row, ranks in rows for rank in ranks)
 
 
-def _ranks_with_names(line: str) -> Iterator[Told]:
+def _ranks_with_names(line: str) -> Iterator[Placement]:
     """Read each rank with the labelled name around it, else with the name next to it."""
     found = list(_RANK.finditer(line))
     local = _LOCAL.search(line) if len(found) == 1 else None
@@ -168,10 +168,10 @@ def _ranks_with_names(line: str) -> Iterator[Told]:
             host = next_to["host"]
         ranks = list(numbers(match["ranks"])) if host else []
         for rank in ranks:
-            yield Told(host, rank, int(local["local_rank"]) if local and len(ranks) == 1 else None)
+            yield Placement(host, rank, int(local["local_rank"]) if local and len(ranks) == 1 else None)
 
 
-def columns(lines: Sequence[str]) -> Iterator[Told]:
+def columns(lines: Sequence[str]) -> Iterator[Placement]:
     """Read the rows below a line that names a column of ranks and one of hosts."""
     rank_at = host_at = width = -1
     for line in lines:
@@ -183,7 +183,7 @@ def columns(lines: Sequence[str]) -> Iterator[Told]:
             rank_at, host_at, width = rank, host, len(words)
         elif words and len(words) == width:
             if words[rank_at].isdecimal() and re.fullmatch(NAME, words[host_at]) and len(words[rank_at]) < 6:
-                yield Told(words[host_at], int(words[rank_at]))
+                yield Placement(words[host_at], int(words[rank_at]))
         elif words:
             width = -1
 
@@ -227,7 +227,7 @@ class Opening:
     nodes: tuple[str, ...] = ()  # a list of them, in its order
     hosts: frozenset[str] = frozenset()  # all names of nodes
     fronts: Fronts = NO_FRONTS
-    told: tuple[Told, ...] = ()  # tables of ranks
+    told: tuple[Placement, ...] = ()  # tables of ranks
     addresses: dict[str, str] = field(default_factory=dict)  # address -> name
     ranks_per_node: int = 0  # as the log states it; 0 where it does not
     ranks: int = 0  # all of the job's

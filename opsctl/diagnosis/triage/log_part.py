@@ -30,8 +30,8 @@ from opsctl.diagnosis.triage.findings import (
 )
 from opsctl.diagnosis.triage.line_prefixes import usual_line
 from opsctl.diagnosis.triage.lines import read_line
-from opsctl.diagnosis.triage.log_header import OPENING_BYTES, Opening, Told, read_opening
-from opsctl.diagnosis.triage.rank_locations import PLACE_MARKS, Places, told_by
+from opsctl.diagnosis.triage.log_header import OPENING_BYTES, Opening, Placement, read_opening
+from opsctl.diagnosis.triage.rank_locations import PLACE_MARKS, Places, placements_in
 from opsctl.diagnosis.triage.rules import Role, Rules
 from opsctl.diagnosis.triage.scan import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.run.attempts.outcome import signal_of
@@ -98,7 +98,7 @@ class Read:
     last: tuple[Quote, ...] = ()
     tasks: list[FailedTask] = field(default_factory=list)  # as srun said, in its order
     unread: list[str] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)  # of places
+    told: list[Placement] = field(default_factory=list)  # of places
     opening: Opening = field(default_factory=Opening)
     other_work: tuple[tuple[int, str], ...] = ()
     is_silent: bool = False  # the job said that nothing was logged any more, and not that it went on
@@ -180,7 +180,7 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
         read = Read(iteration=iteration, opening=read_opening(opening))
         usual = usual_line(read.opening.hosts, read.opening.fronts.places)
         labelled = (line for line in map(usual, opening) if _HOST_LABEL.search(line))
-        read.told += [one for line in labelled for one in told_by(line, reference)]
+        read.told += [one for line in labelled for one in placements_in(line, reference)]
         said = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
         read.is_silent = bool(said) and said[-1].startswith(SILENT.encode())
         if not found.is_whole:
@@ -225,7 +225,7 @@ def take(
                 _, lines = text_around(fd, hit.begin, 0, 4096)
                 if (failure := failure_of_block([*map(usual, lines)], reference)) is not None:
                     read.ends.append(PrintedEnd(failure, hit.begin, read_line(line, reference).task))
-        read.told += told_by(line, reference)
+        read.told += placements_in(line, reference)
         if line.rstrip().endswith(_GOES_ON_BELOW):
             _, lines = text_around(fd, hit.begin, 0, 4096)
             line = " ".join([line.rstrip(), *(_BEFORE_RANKS.sub("", below) for below in lines[1:2])])

@@ -15,7 +15,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence, last_samples, read_node_evidence
 from opsctl.diagnosis.triage.decide import decide
-from opsctl.diagnosis.triage.findings import Facts, SlurmWord
+from opsctl.diagnosis.triage.findings import Facts, SlurmEnd
 from opsctl.diagnosis.triage.read_evidence import part_of_attempt, read_attempt
 from opsctl.diagnosis.triage.rules import Rules, shipped_rules, site_rules
 from opsctl.run.attempts import events as attempts_file
@@ -61,7 +61,7 @@ def is_bad_end(attempt: Attempt) -> bool:
     return attempt.reason in BAD_ENDS
 
 
-def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmWord, rules: Rules, seconds: float) -> Facts:
+def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmEnd, rules: Rules, seconds: float) -> Facts:
     """What the attempt has left on disk, beside what Slurm says of its end. Never raises for what cannot be read."""
     ends_at = time.monotonic() + seconds
     unread: tuple[str, ...] = ()
@@ -111,7 +111,11 @@ def with_record(found: Facts, attempt: Attempt, samples: tuple[NodeSample, ...],
 
 
 def verdict_of(
-    paths: RunPaths, attempt: Attempt, slurm: SlurmWord, seconds: float = CLOSING_S, say: Callable[[str], None] = print
+    paths: RunPaths,
+    attempt: Attempt,
+    slurm: SlurmEnd,
+    seconds: float = CLOSING_S,
+    say: Callable[[str], None] = print,
 ) -> Verdict | None:
     """What killed a closed attempt; None for an end that nothing killed, and where it cannot be told in time.
 
@@ -131,7 +135,7 @@ def judge_lost(paths: RunPaths) -> Callable[[Attempt, JobEnd | None], Attempt]:
     """For `attempts.lost`: an attempt that is closed for its job, with the verdict that what is on disk allows."""
 
     def judge(attempt: Attempt, end: JobEnd | None) -> Attempt:
-        word = SlurmWord() if end is None else SlurmWord(end.state, (), end.exit_code, end.signal or None)
+        word = SlurmEnd() if end is None else SlurmEnd(end.state, (), end.exit_code, end.signal or None)
         verdict = verdict_of(paths, attempt, word, COMMAND_S, lambda _line: None)
         if verdict is not None:
             note_node(paths, attempt, verdict)

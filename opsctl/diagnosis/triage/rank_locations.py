@@ -11,7 +11,7 @@ from datetime import datetime
 from opsctl.diagnosis.triage.elastic import tasks_of_srun
 from opsctl.diagnosis.triage.findings import Finding
 from opsctl.diagnosis.triage.lines import read_line
-from opsctl.diagnosis.triage.log_header import MOST_ON_ONE_NODE, NO_OPENING, Opening, Told
+from opsctl.diagnosis.triage.log_header import MOST_ON_ONE_NODE, NO_OPENING, Opening, Placement
 from trainer.formats.attempt.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.
@@ -41,29 +41,29 @@ _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _RANKS_PER_NODE = (1, 2, 4, 6, 8, 16)
 
 
-def told_by(line: str, reference: datetime) -> list[Told]:
+def placements_in(line: str, reference: datetime) -> list[Placement]:
     """What the line tells of places; nothing where it names no two things that belong together."""
     node, tasks = tasks_of_srun(line)
     if node:
-        return [Told(node, task=task) for task in tasks]
+        return [Placement(node, task=task) for task in tasks]
     if "global_rank_mapping" in line:
         return [
-            Told(match["node"], rank=int(rank), local_rank=local_rank)
+            Placement(match["node"], rank=int(rank), local_rank=local_rank)
             for match in _DEEPSPEED.finditer(line)
             for local_rank, rank in enumerate(match["ranks"].split(","))
             if rank.strip() and match["node"] != "localhost"
         ]
     said = read_line(line, reference)
     if mpi := _MPI_RANK.search(line):
-        return [Told(mpi["node"] or mpi["node_2"], rank=int(mpi["rank"] or mpi["rank_2"]))]
+        return [Placement(mpi["node"] or mpi["node_2"], rank=int(mpi["rank"] or mpi["rank_2"]))]
     if said.is_kernels:
         return []
     if (own := _NCCL_ADDRESS.search(said.text)) and said.node:
-        return [Told(said.node, said.rank, said.local_rank, said.task, address=own["address"])]
+        return [Placement(said.node, said.rank, said.local_rank, said.task, address=own["address"])]
     if nccl := _NCCL_RANK.search(said.text):
-        return [Told(said.node, int(nccl["rank"]), said.local_rank, said.task, int(nccl["of"]))]
+        return [Placement(said.node, int(nccl["rank"]), said.local_rank, said.task, int(nccl["of"]))]
     if said.rank is not None or said.task is not None:
-        return [Told(said.node, said.rank, said.local_rank, said.task)]
+        return [Placement(said.node, said.rank, said.local_rank, said.task)]
     return []
 
 
@@ -125,7 +125,7 @@ class Places:
 
 
 def learn(
-    told: Iterable[Told],
+    told: Iterable[Placement],
     failures: Iterable[Failure],
     ranks: Sequence[RankPlace],
     nodes: Sequence[str],
@@ -141,7 +141,7 @@ def learn(
     addresses = {**opening.addresses, **{one.address: one.node for one in told if one.address}}
     addresses.update(_addresses_of_ranks(told))
 
-    def named(one: Told) -> Told:
+    def named(one: Placement) -> Placement:
         return replace(one, node=usual_name(addresses.get(one.node, one.node), nodes, hosts))
 
     told = [named(one) for one in told]
@@ -152,7 +152,7 @@ def learn(
     rank_of: dict[tuple[str, int], int] = {}
     for failure in failures:
         if failure.node and failure.rank >= 0:
-            told.append(named(Told(failure.node, failure.rank, failure.local_rank)))
+            told.append(named(Placement(failure.node, failure.rank, failure.local_rank)))
     for one in told:
         if one.node and one.rank is not None:
             votes[one.rank][one.node] += 1
@@ -193,7 +193,7 @@ def learn(
     )
 
 
-def _addresses_of_ranks(told: Iterable[Told]) -> dict[str, str]:
+def _addresses_of_ranks(told: Iterable[Placement]) -> dict[str, str]:
     """Return address -> name where some lines give a rank's node by its address, and others by the one name."""
     found: dict[int, set[str]] = defaultdict(set)
     for one in told:
@@ -230,7 +230,7 @@ def _is_like(short: str, other: str) -> bool:
 
 
 def _tasks_are_ranks(
-    told: Sequence[Told], node_of_task: Mapping[int, str], tasks: set[int], nodes: Sequence[str]
+    told: Sequence[Placement], node_of_task: Mapping[int, str], tasks: set[int], nodes: Sequence[str]
 ) -> bool:
     """Whether srun started a task for each rank, and not one that starts all of a node's."""
     pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
@@ -259,7 +259,7 @@ def _stated(opening: Opening, heard: set[int], known: Mapping[int, str], nodes: 
 
 
 def _ranks_per_node(
-    told: Sequence[Told], heard: set[int], known: Mapping[int, str], nodes: Sequence[str], tasks_are_ranks: bool
+    told: Sequence[Placement], heard: set[int], known: Mapping[int, str], nodes: Sequence[str], tasks_are_ranks: bool
 ) -> int:
     """How many ranks each node has: the one number that all that is known fits, else one that fills the nodes; else 0.
 

@@ -18,7 +18,7 @@ from opsctl.core.files.trusted import open_file
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.hangs.grouping import grouped, recorded
 from opsctl.diagnosis.hangs.summary import SILENT_STACKS, read_written
-from opsctl.diagnosis.triage.findings import Facts, Finding, SlurmWord, words_of_failures
+from opsctl.diagnosis.triage.findings import Facts, Finding, SlurmEnd, words_of_failures
 from opsctl.diagnosis.triage.log_part import LogPart, Read, read_part, share_of, take
 from opsctl.diagnosis.triage.rank_locations import Places, learn, with_places
 from opsctl.diagnosis.triage.rules import Rules
@@ -154,7 +154,13 @@ def _facts(read: Read, findings: Sequence[Finding], rules: Rules, **more: Any) -
 
 
 def read_attempt(
-    root: Path, folder: Path, part: LogPart | None, nodes: Sequence[str], slurm: SlurmWord, rules: Rules, seconds: float
+    root: Path,
+    folder: Path,
+    part: LogPart | None,
+    nodes: Sequence[str],
+    slurm: SlurmEnd,
+    rules: Rules,
+    seconds: float,
 ) -> Facts:
     """What the attempt in `folder`, under the run's `root`, has left. Never raises for what cannot be read."""
     ends_at = time.monotonic() + seconds

@@ -81,17 +81,17 @@ def scan(
     No more than the newest `most_bytes`, MOST_BYTES unless said, and none once `time.monotonic()` is `ends_at`.
     """
     words = tuple(dict.fromkeys([*extra, *(word for row in rules.rows for word in row.words)]))
-    looks = _Looks(_any_of(words), ends_at)
+    search = _Search(_any_of(words), ends_at)
     found = Scan(begin=end, end=end)
     least = max(start, end - (MOST_BYTES if most_bytes is None else most_bytes))
     while found.begin > least and time.monotonic() < ends_at:
         begin = max(least, found.begin - _WINDOW_BYTES)
-        for hit in reversed(list(_window(fd, begin, found.begin, begin == start, end, looks))):
-            looks.keep(*hit)
-        if looks.is_cut:
+        for hit in reversed(list(_window(fd, begin, found.begin, begin == start, end, search))):
+            search.keep(*hit)
+        if search.is_cut:
             break
         found.begin = begin
-    found.hits = looks.kept()
+    found.hits = search.kept()
     found.is_whole = found.begin <= start
     return found
 
@@ -124,7 +124,7 @@ class _Kind:
 
 
 @dataclass
-class _Looks:
+class _Search:
     """What was seen so far, over all windows."""
 
     words: re.Pattern[bytes]  # one search for all of them, see _any_of
@@ -179,7 +179,7 @@ class _Looks:
 
 
 def _window(
-    fd: int, begin: int, end: int, is_first: bool, end_of_all: int, looks: _Looks
+    fd: int, begin: int, end: int, is_first: bool, end_of_all: int, search: _Search
 ) -> Iterator[tuple[Hit, bytes, frozenset[bytes]]]:
     """The hits among lines that begin between `begin` and `end`, each with its shape and words.
 
@@ -189,26 +189,26 @@ def _window(
         squeezed = text.translate(None, _DIGITS)
         shapes = squeezed.split(b"\n")
         there = set(shapes)
-        for shape in there & looks.first.keys():
-            if position < looks.first[shape].begin:
-                looks.first[shape] = _first_of(position, text, shapes.index(shape))
-        new = there - looks.shapes - looks.first.keys()
+        for shape in there & search.first.keys():
+            if position < search.first[shape].begin:
+                search.first[shape] = _first_of(position, text, shapes.index(shape))
+        new = there - search.shapes - search.first.keys()
         if not new:
             continue
-        if time.monotonic() > looks.ends_at:
-            looks.is_cut = True
+        if time.monotonic() > search.ends_at:
+            search.is_cut = True
             return
         for line_begin, line, shape in _placed(position, text, shapes):
             if shape not in new:
                 continue
             if line_begin > end:  # the window after this one had it
                 return
-            if words := looks.words_in(line):
+            if words := search.words_in(line):
                 yield Hit(line_begin, line), shape, words
             else:
                 new.discard(shape)
-                looks.note(shape)
-        looks.forget_if_many()
+                search.note(shape)
+        search.forget_if_many()
 
 
 def _first_of(position: int, text: bytes, index: int) -> Hit:

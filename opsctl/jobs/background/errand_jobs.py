@@ -24,7 +24,7 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 from opsctl.slurm.states import End
-from opsctl.slurm.types import Job, JobEnd, slurms_word
+from opsctl.slurm.types import Job, JobEnd, job_outcome
 
 #: How often a job asks for its successor, where Slurm answers and does not have it.
 TRIES = 5
@@ -242,7 +242,7 @@ def _settled(place: Errands, errand: Errand, answer: Answer) -> Errand:
 
 
 def _closed(errand: Errand, end: JobEnd) -> Errand:
-    word = slurms_word(end)
+    word = job_outcome(end)
     if word.end is None and end.signal == signal.SIGUSR1:  # it ends only a batch script that does not ignore it yet
         return errand.ended("stopped", f"Slurm warned it of its limit before it had begun: {_AGAIN}", word.exit_code)
     state = ended_state(word, _STATES, "done", "failed")

@@ -7,7 +7,7 @@ import secrets
 import msgspec
 
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.triage.findings import SlurmWord
+from opsctl.diagnosis.triage.findings import SlurmEnd
 from opsctl.diagnosis.triage.on_close import CLOSING_S, ENDING_S, note_node, verdict_of
 from opsctl.diagnosis.triage.report import verdict_line
 from opsctl.jobs.runner.task import Task
@@ -103,7 +103,7 @@ def with_verdict(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd)
     """
     verdict = ended.verdict  # of a step that hung
     if verdict is None:
-        word = SlurmWord(step_end.slurm_state, step_end.lost_nodes, ended.exit_code, ended.signal)
+        word = SlurmEnd(step_end.slurm_state, step_end.lost_nodes, ended.exit_code, ended.signal)
         is_ending = step_end.was_told_to_end or ended.reason in _BY_SLURM
         verdict = verdict_of(paths, ended, word, ENDING_S if is_ending else CLOSING_S, task.log.say)
     if verdict is None:

@@ -22,7 +22,7 @@ from opsctl.run.state.scheduler import CronComment, CronRun, RunEvent, RunState,
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.job_match import Sent, sent_about
 from opsctl.slurm.states import End
-from opsctl.slurm.types import slurms_word
+from opsctl.slurm.types import job_outcome
 
 #: Claims hold the lock for milliseconds; whoever hangs with it is waited for so long, seconds.
 LOCK_WAIT_S = 20.0
@@ -130,7 +130,7 @@ def _tracked(cron: Cron, run: CronRun) -> TrackedJob:
 def _end(run: CronRun, answer: Answer) -> RunEvent | None:
     """Return the event that closes a run; None where it may still run."""
     if answer.end is not None:
-        word = slurms_word(answer.end)
+        word = job_outcome(answer.end)
         return ended(run, ended_state(word, _STATES, "done", "failed"), now(), word.said, word.exit_code)
     return ended(run, "lost", now(), answer.lost) if answer.lost else None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
 from opsctl.local.cluster.lifecycle import down
-from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage, clear_the_stage, cluster_folder, say, title
+from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage, clear_the_stage, cluster_folder, show, title
 from opsctl.run.state.chosen_cluster import local_clusters_folder
 from trainer.formats.data.data_notes import read_notes
 
@@ -62,8 +62,10 @@ class Demo(Stage):
         if noted is None or noted.entropy_nats is None:
             raise DemoFailed(f"nothing is noted beside {prefix}")
         self.entropy_nats = noted.entropy_nats
-        say(f"   a model that knows nothing has a loss of ln({VOCAB_SIZE}) = {math.log(VOCAB_SIZE):.2f};")
-        say(f"   one that only knows how often each token comes, {self.entropy_nats:.2f}, the corpus's unigram entropy")
+        show(f"   a model that knows nothing has a loss of ln({VOCAB_SIZE}) = {math.log(VOCAB_SIZE):.2f};")
+        show(
+            f"   one that only knows how often each token comes, {self.entropy_nats:.2f}, the corpus's unigram entropy"
+        )
 
     def plan(self) -> None:
         """Shows the plan of the run file as `opsctl init demo` left it."""
@@ -86,13 +88,13 @@ class Demo(Stage):
             lines = self.log_lines()
             for line in lines:
                 if line.iteration > shown and (line.iteration <= 3 or line.iteration % 10 == 0):
-                    say(f"   iteration {line.iteration:4d}   loss {line.loss:.3f}")
+                    show(f"   iteration {line.iteration:4d}   loss {line.loss:.3f}")
                 shown = max(shown, line.iteration)
             below = sum(line.loss < self.entropy_nats for line in lines[-5:])
             return below == 5
 
         self.wait_for(deep_enough, 300, "the loss to fall below the unigram entropy")
-        say(f"   below {self.entropy_nats:.2f} for five iterations in a row")
+        show(f"   below {self.entropy_nats:.2f} for five iterations in a row")
 
     def try_a_second_chain(self) -> None:
         """Expects exit code 1 beside the live chain and 0 behind it."""
@@ -124,7 +126,7 @@ class Demo(Stage):
         after = [line for line in self.log_lines() if line.iteration > saved]
         if after[0].iteration != saved + 1 or len({line.iteration for line in after}) != len(after):
             raise DemoFailed(f"the training was saved at iteration {saved} and went on at {after[0].iteration}")
-        say(f"   saved at iteration {saved}, went on with iteration {after[0].iteration}, loss {after[0].loss:.3f}")
+        show(f"   saved at iteration {saved}, went on with iteration {after[0].iteration}, loss {after[0].loss:.3f}")
         self.opsctl("status")
 
     def make_the_page(self) -> None:
@@ -153,33 +155,35 @@ def _demo(folder: Path, keep: bool) -> int:
     try:
         folder.mkdir(parents=True)
         clear_the_stage()
-        say("Two minutes or so. Behind each $ is what a person types; what a command says to type next, the demo does.")
+        show(
+            "Two minutes or so. Behind each $ is what a person types; what a command says to type next, the demo does."
+        )
         Demo(folder).play()
         code, stays_up = 0, keep
-        say(f"\nDone in {time.monotonic() - started:.0f} s. The run is in {folder / 'demo'};")
-        say("its page is output/report/index.html, for any browser; logs/ and checkpoints/ are under output/ too.")
+        show(f"\nDone in {time.monotonic() - started:.0f} s. The run is in {folder / 'demo'};")
+        show("its page is output/report/index.html, for any browser; logs/ and checkpoints/ are under output/ too.")
     except (DemoFailed, OpsctlError, subprocess.SubprocessError) as failure:
         code, stays_up = 1, keep
-        say(f"\nthe demo stopped: {failure}")
-        say(f"what it left: {folder}")
+        show(f"\nthe demo stopped: {failure}")
+        show(f"what it left: {folder}")
     except KeyboardInterrupt:
         code = 130
-        say("\ninterrupted: taking the cluster down")
+        show("\ninterrupted: taking the cluster down")
     finally:
         if not stays_up:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             down(cluster_folder())
     if stays_up:
-        say_how_to_play(folder)
+        show_next_commands(folder)
     elif code == 0:
-        say("The cluster is down again. `opsctl demo --keep` (`make demo KEEP=1`) leaves it up to play with.")
-        say(f"`{_activation()}opsctl` says what to do next, anywhere.")
+        show("The cluster is down again. `opsctl demo --keep` (`make demo KEEP=1`) leaves it up to play with.")
+        show(f"`{_activation()}opsctl` says what to do next, anywhere.")
     return code
 
 
-def say_how_to_play(folder: Path) -> None:
+def show_next_commands(folder: Path) -> None:
     """The commands for a cluster that is left up."""
-    say("The cluster is up. From the run's folder:")
+    show("The cluster is up. From the run's folder:")
     for line in (
         f"{_activation()}cd {shlex.quote(str(folder / 'demo'))}",
         "opsctl status",
@@ -189,7 +193,7 @@ def say_how_to_play(folder: Path) -> None:
         f"opsctl local-cluster exec --name {CLUSTER} -- sinfo",
         f"opsctl local-cluster down --name {CLUSTER}      # when you are done",
     ):
-        say(f"  {line}")
+        show(f"  {line}")
 
 
 def _activation() -> str:

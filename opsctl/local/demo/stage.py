@@ -44,10 +44,10 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
 
 def title(text: str) -> None:
     """What comes next, in a line of its own."""
-    say(f"\n== {text}")
+    show(f"\n== {text}")
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     """Print a line on stdout at once; a line of progress on the terminal makes room for it."""
     if sys.stderr.isatty():  # the line of progress gives way
         sys.stderr.write("\r\033[K")
@@ -83,7 +83,7 @@ def cluster_folder() -> Path:
 def clear_the_stage() -> None:
     """End what an earlier demo has left up, and forget its queue: its chains would run before this one's."""
     if down(cluster_folder()):
-        say("(an earlier demo had left its cluster up: it is down now)")
+        show("(an earlier demo had left its cluster up: it is down now)")
     shutil.rmtree(cluster_folder(), ignore_errors=True)
 
 
@@ -96,7 +96,7 @@ class Stage:
 
     def opsctl(self, *words: str, expect: int = 0, where: Path | None = None) -> str:
         """Show and run one opsctl command; its messages go to the screen. Returns its stdout, which is shown too."""
-        say(f"$ {shlex.join(['opsctl', *words])}")
+        show(f"$ {shlex.join(['opsctl', *words])}")
         done = subprocess.run(
             [*OPSCTL, *words],
             cwd=where or self.run_folder,

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from opsctl.slurm.states import ENDS, End
-from opsctl.slurm.types import JobEnd, exit_code_of, slurms_word
+from opsctl.slurm.types import JobEnd, exit_code_of, job_outcome
 
 
 def an_end(state: str, exit_code: int = 0, number: int = 0) -> JobEnd:
@@ -14,12 +14,12 @@ def an_end(state: str, exit_code: int = 0, number: int = 0) -> JobEnd:
 
 @pytest.mark.parametrize("state", sorted(ENDS))
 def test_each_end_that_slurm_brought_about_has_words_and_is_no_success(state: str) -> None:
-    word = slurms_word(an_end(state))
+    word = job_outcome(an_end(state))
     assert word.end is not None and word.said and not word.is_success
 
 
 def test_the_same_end_by_another_name_is_said_in_the_same_words() -> None:
-    assert len({slurms_word(an_end(state)).said for state in ENDS}) == len(End)
+    assert len({job_outcome(an_end(state)).said for state in ENDS}) == len(End)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_the_same_end_by_another_name_is_said_in_the_same_words() -> None:
     ],
 )
 def test_of_a_script_that_ended_by_itself_its_exit_code_decides(end: JobEnd, is_success: bool, code: int) -> None:
-    word = slurms_word(end)
+    word = job_outcome(end)
     assert (word.end, word.is_success, word.exit_code) == (None, is_success, code)
     assert exit_code_of(end) == code

@@ -7,7 +7,7 @@ import pytest
 from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.nodes.listing import SeenNode
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
-from opsctl.diagnosis.nodes.site_report import SentReport, clean, draft, refuse_what_was_told
+from opsctl.diagnosis.nodes.site_report import SentReport, clean, draft, refuse_reported
 from tests.facts import missing
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -47,6 +47,6 @@ def test_paths_addresses_and_keys_are_left_out(text: str, expected: str) -> None
 def test_an_incident_is_told_once_and_again_when_something_new_was_seen() -> None:
     sent = [SentReport(node="n2", at=NOON, by="ann@login1", to="help@site.org", seen_until=NOON)]
     with pytest.raises(OpsctlError, match=r"n2 was reported at .* by ann@login1 to help@site\.org"):
-        refuse_what_was_told(["n2"], {"n2": [ECC]}, sent)
+        refuse_reported(["n2"], {"n2": [ECC]}, sent)
     later = NodeEvidence(node="n2", kind="slow", at=NOON + timedelta(hours=1), words="slow", confidence=0.5)
-    refuse_what_was_told(["n2", "n3"], {"n2": [ECC, later]}, sent)
+    refuse_reported(["n2", "n3"], {"n2": [ECC, later]}, sent)

@@ -15,7 +15,7 @@ import msgspec
 
 from opsctl.diagnosis.nodes.node_evidence import last_samples
 from opsctl.diagnosis.triage.decide import decide
-from opsctl.diagnosis.triage.findings import Facts, SlurmWord
+from opsctl.diagnosis.triage.findings import Facts, SlurmEnd
 from opsctl.diagnosis.triage.log_part import LogPart
 from opsctl.diagnosis.triage.on_close import with_record
 from opsctl.diagnosis.triage.read_evidence import part_of_attempt, read_attempt
@@ -96,7 +96,7 @@ def _unpacked(case: Path, scratch: Path) -> Path:
     return to
 
 
-def _slurm(case: Path) -> tuple[SlurmWord, tuple[str, ...]]:
+def _slurm(case: Path) -> tuple[SlurmEnd, tuple[str, ...]]:
     exit_file, accounting, node_file = case / "exit.json", case / "sacct.txt", case / "nodes.txt"
     told = json.loads(exit_file.read_text()) if exit_file.is_file() else {}
     ends = list(parse_accounting(accounting.read_text(), datetime.now(UTC)).values()) if accounting.is_file() else []
@@ -107,4 +107,4 @@ def _slurm(case: Path) -> tuple[SlurmWord, tuple[str, ...]]:
         if node.name in nodes and node.is_out_of_service
     ]
     state = ends[-1].state if ends else told.get("slurm_state", "")
-    return SlurmWord(state, (), told.get("exit_code"), told.get("signal"), bad_nodes=tuple(bad)), nodes
+    return SlurmEnd(state, (), told.get("exit_code"), told.get("signal"), bad_nodes=tuple(bad)), nodes

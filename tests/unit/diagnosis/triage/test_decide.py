@@ -13,7 +13,7 @@ import pytest
 from opsctl.diagnosis.triage.candidates import Candidate
 from opsctl.diagnosis.triage.collective_timeouts import waited
 from opsctl.diagnosis.triage.decide import _winner, decide, teardown
-from opsctl.diagnosis.triage.findings import Facts, Finding, SlurmWord, findings_of_line, words_of_failures
+from opsctl.diagnosis.triage.findings import Facts, Finding, SlurmEnd, findings_of_line, words_of_failures
 from opsctl.diagnosis.triage.rules import Fault, shipped_rules
 from opsctl.run.attempts.verdict import Cause, Quote, StackGroup
 from trainer.formats.attempt.attempt_records import HARD_END_STATUS, Failure, RankPlace
@@ -201,7 +201,7 @@ def test_the_odd_stack_of_a_hung_step_is_the_place() -> None:
     ],
 )
 def test_slurms_word_counts_where_no_line_says_more(state: str, cause: Cause) -> None:
-    assert decide(Facts(slurm=SlurmWord(state=state)), RULES).cause == cause
+    assert decide(Facts(slurm=SlurmEnd(state=state)), RULES).cause == cause
 
 
 def test_what_failed_before_somebody_cancelled_it_is_the_cause_and_what_came_of_the_cancel_is_not() -> None:
@@ -209,7 +209,7 @@ def test_what_failed_before_somebody_cancelled_it_is_the_cause_and_what_came_of_
         "[rank3]: KeyError: 'text'",
         "slurmstepd: error: *** STEP 7.0 ON n0 CANCELLED AT 2026-11-21T12:00:00 ***",
     )
-    cancelled = SlurmWord(state="CANCELLED")
+    cancelled = SlurmEnd(state="CANCELLED")
     assert decide(Facts(findings=lines(error, ended), slurm=cancelled), RULES).cause == Cause.USER_CODE
     assert decide(Facts(findings=lines(ended, error), slurm=cancelled), RULES).cause == Cause.CANCELLED
 
@@ -272,7 +272,7 @@ def test_what_all_ranks_of_two_nodes_say_of_their_gpus_is_none_of_one_nodes() ->
 
 
 def test_a_node_that_is_out_of_service_by_now_is_too_little_to_be_the_cause() -> None:
-    later = SlurmWord(state="FAILED", bad_nodes=(("n1", "maintenance"),))
+    later = SlurmEnd(state="FAILED", bad_nodes=(("n1", "maintenance"),))
     own = lines("[rank3]: KeyError: 'text'")
     assert decide(Facts(findings=own, slurm=later), RULES).cause == Cause.USER_CODE
     killed = Failure(rank=2, node="n0", signal=11, failed_at=NOON)

@@ -15,7 +15,7 @@ import pytest
 from opsctl.diagnosis.nodes.judging import score_of
 from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
 from opsctl.diagnosis.triage.decide import decide
-from opsctl.diagnosis.triage.findings import SlurmWord
+from opsctl.diagnosis.triage.findings import SlurmEnd
 from opsctl.diagnosis.triage.log_part import LogPart
 from opsctl.diagnosis.triage.on_close import facts_of, note_node, verdict_of
 from opsctl.diagnosis.triage.read_evidence import read_log
@@ -81,7 +81,7 @@ def test_a_log_that_grows_is_judged_by_what_was_there_and_one_cut_short_costs_no
         log.write_bytes(begun)
         reads = iter(range(1000))
         with before_each_read(lambda: os.truncate(log, len(START)) if next(reads) == whole_reads else None) as sizes:  # noqa: B023
-            verdict = decide(facts_of(paths, an_attempt(), SlurmWord(), shipped_rules(), 60), shipped_rules())
+            verdict = decide(facts_of(paths, an_attempt(), SlurmEnd(), shipped_rules(), 60), shipped_rules())
         assert verdict.cause in ("gpu-ecc", "unknown")
         assert (log.stat().st_size == len(START)) is (len(sizes) > whole_reads)
 
@@ -92,14 +92,14 @@ def test_of_five_gigabytes_of_holes_the_attempts_part_is_found_and_read(paths: R
         file.seek(5 << 30)
         file.write(b"\n" + ECC)
     with before_each_read(lambda: None) as sizes:
-        facts = facts_of(paths, an_attempt(), SlurmWord(), shipped_rules(), 60)
+        facts = facts_of(paths, an_attempt(), SlurmEnd(), shipped_rules(), 60)
     assert sum(sizes) < 64 << 20, "a hole is not read"
     verdict = decide(facts, shipped_rules())
     assert (verdict.cause, verdict.node, verdict.rank) == ("gpu-ecc", "n1", 5)
 
 
 def _judge(paths: RunPaths) -> None:
-    verdict = verdict_of(paths, an_attempt(), SlurmWord())
+    verdict = verdict_of(paths, an_attempt(), SlurmEnd())
     assert verdict is not None
     note_node(paths, an_attempt(), verdict)
 
@@ -124,7 +124,7 @@ def test_what_a_newer_release_has_left_of_nodes_and_ranks_is_passed_over(paths: 
     (folder / "samples-0.jsonl").write_text('{"schema_version": 9, "node": {"n": 1}}\n{"at": "tomorrow"}\n[]\n\xff\n')
     (folder / "timings-0.jsonl").write_text('{"rank": "the third"}\n')
     (folder / "clock-0.json").write_text('{"said": 7}')
-    facts = facts_of(paths, an_attempt(), SlurmWord(), shipped_rules(), 60)
+    facts = facts_of(paths, an_attempt(), SlurmEnd(), shipped_rules(), 60)
     assert facts.samples == () and facts.advances_s == {}
     assert decide(facts, shipped_rules()).node == "n1"
 
@@ -142,5 +142,5 @@ def test_of_nodes_whose_clocks_are_hours_apart_the_one_that_failed_first_is_told
         said = {"rank": 4 * number, "node": node, "local_rank": 0, "exit_code": 1, "failed_at": failed_at}
         (folder / f"failure-{number}.json").write_text(json.dumps({**said, "message": words}))
     paths.main_log.write_bytes(START)
-    verdict = decide(facts_of(paths, an_attempt(), SlurmWord(), shipped_rules(), 60), shipped_rules())
+    verdict = decide(facts_of(paths, an_attempt(), SlurmEnd(), shipped_rules(), 60), shipped_rules())
     assert (verdict.cause, verdict.node, verdict.rank) == ("user-code", "n1", 4)

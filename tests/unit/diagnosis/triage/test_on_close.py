@@ -16,7 +16,7 @@ from opsctl.cli import main
 from opsctl.core.files.state_files import append_state
 from opsctl.diagnosis.nodes.node_evidence import read_node_evidence
 from opsctl.diagnosis.triage import on_close
-from opsctl.diagnosis.triage.findings import SlurmWord
+from opsctl.diagnosis.triage.findings import SlurmEnd
 from opsctl.diagnosis.triage.on_close import judge_lost, note_node, verdict_of
 from opsctl.diagnosis.triage.read_evidence import part_of_attempt
 from opsctl.run.attempts.ending import Ending
@@ -105,7 +105,7 @@ def test_the_part_of_an_attempt_is_from_its_start_line_to_the_next_ones(paths: R
 
 def test_a_node_that_is_to_blame_is_on_record_once_however_often_the_attempt_is_judged(paths: RunPaths) -> None:
     attempt = an_attempt(paths, 1, ECC)
-    verdict = verdict_of(paths, attempt, SlurmWord())
+    verdict = verdict_of(paths, attempt, SlurmEnd())
     assert verdict is not None and (verdict.cause, verdict.node, verdict.rank) == ("gpu-ecc", "n1", 5)
     for _ in range(2):
         note_node(paths, attempt, verdict)
@@ -115,7 +115,7 @@ def test_a_node_that_is_to_blame_is_on_record_once_however_often_the_attempt_is_
 
 def test_a_users_error_is_never_on_a_nodes_record(paths: RunPaths) -> None:
     attempt = an_attempt(paths, 1, "[rank5]: RuntimeError: CUDA error: device-side assert triggered")
-    verdict = verdict_of(paths, attempt, SlurmWord())
+    verdict = verdict_of(paths, attempt, SlurmEnd())
     assert verdict is not None and verdict.user_fault and verdict.node == "n1"
     note_node(paths, attempt, verdict)
     assert read_node_evidence(paths) == []
@@ -123,7 +123,7 @@ def test_a_users_error_is_never_on_a_nodes_record(paths: RunPaths) -> None:
 
 @pytest.mark.parametrize("reason", [Ending.FINISHED, Ending.EXIT_DURATION, Ending.STOP_REQUEST, Ending.KILL_SWITCH])
 def test_an_end_that_was_wanted_has_no_verdict(paths: RunPaths, reason: Ending) -> None:
-    assert verdict_of(paths, an_attempt(paths, 1, ECC, reason=reason), SlurmWord()) is None
+    assert verdict_of(paths, an_attempt(paths, 1, ECC, reason=reason), SlurmEnd()) is None
 
 
 def test_what_cannot_be_told_in_time_or_fails_costs_the_verdict_and_nothing_else(
@@ -131,9 +131,9 @@ def test_what_cannot_be_told_in_time_or_fails_costs_the_verdict_and_nothing_else
 ) -> None:
     attempt, said, may_end = an_attempt(paths, 1, ECC), list[str](), threading.Event()
     monkeypatch.setattr(on_close, "facts_of", lambda *_: may_end.wait(60))
-    assert verdict_of(paths, attempt, SlurmWord(), 0.2, said.append) is None
+    assert verdict_of(paths, attempt, SlurmEnd(), 0.2, said.append) is None
     monkeypatch.setattr(on_close, "facts_of", lambda *_: 1 / 0)
-    assert verdict_of(paths, attempt, SlurmWord(), 5, said.append) is None
+    assert verdict_of(paths, attempt, SlurmEnd(), 5, said.append) is None
     assert "0 s" in said[0] and "ZeroDivisionError" in said[1]
     may_end.set()
 
@@ -146,13 +146,13 @@ def test_where_no_thread_is_to_be_had_there_is_no_verdict_and_nothing_else_is_lo
 
     attempt, said = an_attempt(paths, 1, ECC), list[str]()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert verdict_of(paths, attempt, SlurmWord(), 5, said.append) is None
+    assert verdict_of(paths, attempt, SlurmEnd(), 5, said.append) is None
     assert len(said) == 1 and "start new thread" in said[0]
 
 
 @pytest.mark.parametrize("reason", [Ending.SIGNAL, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY, Ending.UNKNOWN])
 def test_an_end_that_nobody_wanted_has_a_verdict(paths: RunPaths, reason: Ending) -> None:
-    assert verdict_of(paths, an_attempt(paths, 1, ECC, reason=reason), SlurmWord()) is not None
+    assert verdict_of(paths, an_attempt(paths, 1, ECC, reason=reason), SlurmEnd()) is not None
 
 
 def test_a_hang_is_a_bad_end_that_triage_tells(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,9 +175,9 @@ def test_a_log_that_is_closed_or_gone_is_named_once_and_records_still_tell(paths
     output = paths.attempt_folder(71) / "n1" / "71_x" / "attempt_0" / "1" / "stderr.log"
     output.parent.mkdir(parents=True)
     output.write_text(ECC.removeprefix("[default1]:") + "\n")
-    facts = on_close.facts_of(paths, attempt, SlurmWord(), on_close.chosen_rules(), 10)
+    facts = on_close.facts_of(paths, attempt, SlurmEnd(), on_close.chosen_rules(), 10)
     assert len(facts.unread) == 1 and "main_log.txt" in facts.unread[0]
-    verdict = verdict_of(paths, attempt, SlurmWord())
+    verdict = verdict_of(paths, attempt, SlurmEnd())
     assert verdict is not None and (verdict.cause, verdict.node) == ("gpu-ecc", "n1")
 
 
@@ -186,7 +186,7 @@ def test_records_of_another_release_are_read_as_far_as_they_are_known(paths: Run
     folder = paths.attempt_folder(71)
     (folder / "failure-0.json").write_text('{"schema": 9, "rank": 2, "node": {"name": "n0"}, "message": ["?"]}')
     (folder / "failure-1.json").write_text("{")
-    verdict = verdict_of(paths, attempt, SlurmWord())
+    verdict = verdict_of(paths, attempt, SlurmEnd())
     assert verdict is not None and (verdict.cause, verdict.node) == ("gpu-ecc", "n1")
 
 

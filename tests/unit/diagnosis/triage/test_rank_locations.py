@@ -9,11 +9,11 @@ import pytest
 
 from opsctl.diagnosis.triage.decide import decide
 from opsctl.diagnosis.triage.elastic import tasks_of_srun
-from opsctl.diagnosis.triage.findings import SlurmWord
+from opsctl.diagnosis.triage.findings import SlurmEnd
 from opsctl.diagnosis.triage.lines import read_line
-from opsctl.diagnosis.triage.log_header import Told
+from opsctl.diagnosis.triage.log_header import Placement
 from opsctl.diagnosis.triage.log_part import LogPart
-from opsctl.diagnosis.triage.rank_locations import learn, told_by
+from opsctl.diagnosis.triage.rank_locations import learn, placements_in
 from opsctl.diagnosis.triage.read_evidence import read_attempt
 from opsctl.diagnosis.triage.rules import shipped_rules
 from opsctl.run.attempts.verdict import Cause, Verdict
@@ -30,7 +30,7 @@ WAITED = "[rank{0}]: [Rank {0}] Watchdog caught collective operation timeout: Wo
 def verdict(tmp_path: Path, log: str, nodes: tuple[str, ...] = (), state: str = "FAILED") -> Verdict:
     (tmp_path / "log").write_text(log + "\n")
     part, rules = LogPart(tmp_path / "log"), shipped_rules()
-    return decide(read_attempt(tmp_path, tmp_path / "attempt", part, nodes, SlurmWord(state), rules, 10), rules)
+    return decide(read_attempt(tmp_path, tmp_path / "attempt", part, nodes, SlurmEnd(state), rules, 10), rules)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_of_a_smaller_communicator_the_rank_is_none_of_the_jobs() -> None:
         INIT.format(host="n1", pid=5, device=1, rank=9, of=16),
         INIT.format(host="n2", pid=6, device=0, rank=1, of=2),
     ]
-    places = learn([one for line in lines for one in told_by(line, NOON)], (), (), ())
+    places = learn([one for line in lines for one in placements_in(line, NOON)], (), (), ())
     assert dict(places.node_of_rank) == {8: "n1", 9: "n1"}
 
 
@@ -126,16 +126,16 @@ def test_the_one_rank_that_speaks_of_a_gpu_is_the_rank_of_the_gpu_that_the_kerne
 
 
 def test_tasks_are_ranks_where_a_node_has_several_and_not_where_lines_number_them_otherwise() -> None:
-    several = [Told("n1", task=0), Told("n1", task=1), Told("n2", task=2)]
+    several = [Placement("n1", task=0), Placement("n1", task=1), Placement("n2", task=2)]
     assert learn(several, (), (), ()).tasks_are_ranks
-    assert not learn([*several, Told(rank=8, task=1)], (), (), ()).tasks_are_ranks
-    assert not learn([Told("n1", task=0), Told("n2", task=1)], (), (), ("n1", "n2")).tasks_are_ranks
+    assert not learn([*several, Placement(rank=8, task=1)], (), (), ()).tasks_are_ranks
+    assert not learn([Placement("n1", task=0), Placement("n2", task=1)], (), (), ("n1", "n2")).tasks_are_ranks
 
 
 def test_ranks_fill_the_nodes_in_order_where_one_number_alone_fits() -> None:
-    places = learn([Told(rank=13, task=1), Told(rank=3, task=0)], (), (), ("n1", "n2"))
+    places = learn([Placement(rank=13, task=1), Placement(rank=3, task=0)], (), (), ("n1", "n2"))
     assert (places.ranks_per_node, places.node(9, None), places.rank("n2", 2)) == (8, "n2", 10)
-    assert learn([Told(rank=3)], (), (), ("n1", "n2", "n3")).ranks_per_node == 0
+    assert learn([Placement(rank=3)], (), (), ("n1", "n2", "n3")).ranks_per_node == 0
 
 
 def test_a_list_of_tasks_is_read_and_a_wrong_one_is_not() -> None:
