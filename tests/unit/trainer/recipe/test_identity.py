@@ -21,9 +21,7 @@ def test_the_page_has_every_fact_of_a_training_with_its_reason() -> None:
 
 
 def test_the_page_has_every_setting() -> None:
-    listed = next(line for line in PAGE.splitlines() if line.startswith("Said and recorded, never refused: "))
-    names = listed.removeprefix("Said and recorded, never refused: ").partition(";")[0]
-    assert names == ", ".join(f"`{name}`" for name in (*SETTINGS, *EVALUATION_DATA))
+    assert ", ".join(f"`{name}`" for name in (*SETTINGS, *EVALUATION_DATA)) in PAGE
 
 
 def test_every_setting_is_an_option() -> None:
