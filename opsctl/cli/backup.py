@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from opsctl.core.errors import OpsctlError
     from opsctl.run.state.run_view import RunView
     from opsctl.transfer.backups.json_output import BackedUpRun, VerifiedBackups
-    from opsctl.transfer.backups.policy import Policy
+    from opsctl.transfer.backups.schedule import Policy
 
 
 class _LongGroup(LongCommand, click.Group):
@@ -71,8 +71,8 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: 
     from opsctl.cli.backup_options import kept_going, opened, raise_first
     from opsctl.core.output import message
     from opsctl.transfer.backups.json_output import BackedUpRun, PrintedBackup
-    from opsctl.transfer.backups.policy import policy_of
     from opsctl.transfer.backups.run_files import back_up_rest
+    from opsctl.transfer.backups.schedule import policy_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in policy.warnings:
@@ -124,7 +124,7 @@ def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlE
 
     from opsctl.cli.backup_options import kept_going, opened
     from opsctl.core.output import message
-    from opsctl.transfer.backups.data_send import back_up_data
+    from opsctl.transfer.backups.data_copies import back_up_data
     from opsctl.transfer.backups.data_sets import named_sets
     from opsctl.transfer.backups.json_output import BackedUpRun, printed
 
@@ -235,8 +235,8 @@ def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None)
     from opsctl.cli.backup_options import kept_going, opened, raise_first
     from opsctl.core.output import message
     from opsctl.transfer.backups.json_output import VerifiedBackups, printed
-    from opsctl.transfer.backups.policy import policy_of
-    from opsctl.transfer.backups.sampling import share_of
+    from opsctl.transfer.backups.schedule import policy_of
+    from opsctl.transfer.backups.verify import share_of
     from opsctl.transfer.backups.verify import verify as read_again
 
     try:

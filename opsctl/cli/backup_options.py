@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opsctl.core.errors import OpsctlError
     from opsctl.run.state.run_view import RunView
-    from opsctl.transfer.backups.policy import Policy
-    from opsctl.transfer.backups.send_checkpoint import Destination
+    from opsctl.transfer.backups.destination import Destination
+    from opsctl.transfer.backups.schedule import Policy
     from opsctl.transfer.object_store.flow import Flow
     from opsctl.transfer.object_store.store import Store
 
@@ -41,7 +41,7 @@ def endpoint_of(run: RunView, url: str) -> str | None:
     """Return the endpoint that the run's [backup] gives for a place that it names; None without."""
     from opsctl.core.errors import OpsctlError
     from opsctl.run.checkpoints.backups import plain_url
-    from opsctl.transfer.backups.policy import policy_of
+    from opsctl.transfer.backups.schedule import policy_of
 
     try:
         table = policy_of(run).table
@@ -64,7 +64,7 @@ def named_by(run: RunView) -> frozenset[str] | None:
 @contextlib.contextmanager
 def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
     """One of the run's destinations. Raises StoreError."""
-    from opsctl.transfer.backups.send_checkpoint import Destination
+    from opsctl.transfer.backups.destination import Destination
 
     with far_store(url, policy.table.endpoint) as store:
         yield Destination(run.paths, run.table.name, url, store, flow_of(policy.table.limit))

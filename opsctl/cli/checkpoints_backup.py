@@ -115,10 +115,9 @@ def backup(
 def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
     from opsctl.cli.backup_options import kept_going, opened, raise_first
     from opsctl.core.output import message
-    from opsctl.transfer.backups.checkpoints import back_up, here, ledger_of, plan, warnings_of
+    from opsctl.transfer.backups.checkpoints import back_up, here, plan, warnings_of
     from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
-    from opsctl.transfer.backups.policy import policy_of
-    from opsctl.transfer.backups.schedule import why_none
+    from opsctl.transfer.backups.schedule import policy_of, why_none
     from trainer.formats.checkpoint.manifest import tag_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
@@ -127,13 +126,14 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
     failed: list[OpsctlError] = []
     for url in policy.table.to:
         with kept_going(failed), opened(run, policy, url) as place:
-            chosen = plan(run.paths, policy.table, url, wish, ledger_of(place))
+            found = here(run.paths)
+            chosen = plan(place, policy.table, wish, found)
             for due in chosen.due:
                 message(f"{tag_of(due.iteration)}: {due.what.words} to {url}: {due.reason}, {due.news}")
             for left in chosen.left:
                 message(f"{tag_of(left.iteration)} is not sent: {left.reason}")
             if not (chosen.due or chosen.there or chosen.left):
-                message(f"{name}: nothing is due: {why_none(here(run.paths), policy.table)}")
+                message(f"{name}: nothing is due: {why_none(found, policy.table)}")
             sent = None if dry_run or not chosen.due else back_up(place, policy.table, wish, lambda line: message(line))
             problems = list(sent.problems) if sent else []
             for problem in problems:

@@ -51,15 +51,15 @@ def prune(
     from opsctl.core.output import message, print_json
     from opsctl.jobs.control.json_output import PrunedRun
     from opsctl.jobs.control.prune import prune_run
-    from opsctl.transfer.backups.policy import policy_of
-    from opsctl.transfer.backups.prove_copies import ask
+    from opsctl.transfer.backups.schedule import policy_of
+    from opsctl.transfer.backups.verify import prove
 
     if yes and dry_run:
         raise click.UsageError("--yes, or --dry-run: give one of them")
 
     def act(seen: RunView) -> list[PrunedRun]:
         def ask_destinations(lines: Sequence[BackedUp]) -> Answers:
-            return ask(lines, lambda to: opened(seen, policy_of(seen), to)) if lines else {}
+            return prove(lines, lambda to: opened(seen, policy_of(seen), to)) if lines else {}
 
         try:
             return [prune_run(seen, message, ask_destinations, not yes)]

@@ -62,7 +62,7 @@ def command(
     from opsctl.core.output import message, print_json
     from opsctl.run.config.locate import RUN_FILE_NAME, known_runs, remember_run
     from opsctl.transfer.backups.json_output import RestoredRun
-    from opsctl.transfer.backups.restore_run import Asked, bring_back
+    from opsctl.transfer.backups.restore_run import Asked, restore_run
 
     if data:
         if to or no_checkpoint or stands_as or weights_only or step is not None:
@@ -77,26 +77,27 @@ def command(
     folder = Path(os.path.abspath(to))  # noqa: PTH100 - links stay as written
     with far_store(from_, endpoint) as store:
         asked = Asked(step, weights_only, not no_checkpoint, stands_as)
-        done = bring_back(store, folder, asked, flow_of(limit), message)
+        done = restore_run(store, folder, asked, flow_of(limit), message)
+    note = done.note
     for warning in done.warnings:
         message(f"warning: {warning}")
     if (done.folder / RUN_FILE_NAME).is_file():
-        known = known_runs().get(done.name)
-        if done.is_copy and known and Path(known).is_file():
-            message(f"--run {done.name} stays {known}, also for the cron: give the copy a [run] name of its own")
+        known = known_runs().get(note.name)
+        if note.is_copy and known and Path(known).is_file():
+            message(f"--run {note.name} stays {known}, also for the cron: give the copy a [run] name of its own")
         else:
-            remember_run(done.name, done.folder / RUN_FILE_NAME)
-    checkpoint = "no checkpoint" if done.checkpoint is None else f"global_step{done.checkpoint}, the latest"
+            remember_run(note.name, done.folder / RUN_FILE_NAME)
+    checkpoint = "no checkpoint" if note.checkpoint is None else f"global_step{note.checkpoint}, the latest"
     state = "complete already, nothing was fetched; " if done.was_there else ""
-    message(f"{done.folder}: {state}{done.name}, {done.standing}; {done.files} files of records and logs, {checkpoint}")
+    message(f"{done.folder}: {state}{note.name}, {note.standing}; {note.files} files of records and logs, {checkpoint}")
     if as_json:
         answer = RestoredRun(
             folder=str(done.folder),
-            run=done.name,
-            files=done.files,
-            bytes=done.bytes,
-            checkpoint=done.checkpoint,
-            standing=done.standing,
+            run=note.name,
+            files=note.files,
+            bytes=note.bytes,
+            checkpoint=note.checkpoint,
+            standing=note.standing,
             warnings=list(done.warnings),
             was_there=done.was_there,
         )
@@ -108,13 +109,12 @@ def _bring_data(
 ) -> None:
     from opsctl.cli.backup_options import far_store, flow_of
     from opsctl.core.output import message, print_json
-    from opsctl.transfer.backups.data_remote import choose
-    from opsctl.transfer.backups.data_restore import bring_data_back, changes_to_make
+    from opsctl.transfer.backups.data_copies import changes_to_make, choose, restore_data
     from opsctl.transfer.backups.json_output import RestoredData, RestoredDataSet
 
     with far_store(from_, endpoint) as store:
         chosen = choose(store, of_run)
-        done = bring_data_back(store, chosen, Path(into) if into else None, flow_of(limit), message)
+        done = restore_data(store, chosen, Path(into) if into else None, flow_of(limit), message)
     changes = changes_to_make(done)
     for line in changes:
         message(f"change: {line}")

@@ -11,10 +11,10 @@ import pytest
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
 from opsctl.transfer.backups.checkpoints import Wish, back_up
+from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
-from opsctl.transfer.backups.restore_run import Asked, bring_back
+from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
-from opsctl.transfer.backups.send_checkpoint import Destination
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
 from tests.distributed.pool import Pool
@@ -64,7 +64,7 @@ def test_a_run_restored_on_an_empty_machine_trains_on_bitwise_as_if_nothing_had_
     shutil.rmtree(there.output.parent)
 
     with open_store(str(disk)) as store:
-        bring_back(store, tmp_path / "here", Asked(), Flow(), lambda _line: None)
+        restore_run(store, tmp_path / "here", Asked(), Flow(), lambda _line: None)
         weights = restore_to_folder(store, choose(store, 4, weights_only=True), tmp_path / "weights", Flow())
     here = RunPaths(tmp_path / "here" / "output")
     again = train(pool, options(corpus, here.checkpoints))

@@ -15,8 +15,7 @@ from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.revisions import Revision
 from opsctl.transfer.backups.data_sets import named_sets
-from opsctl.transfer.backups.policy import policy_of
-from opsctl.transfer.backups.schedule import Here, choose
+from opsctl.transfer.backups.schedule import Here, choose, policy_of
 from trainer.formats.checkpoint.manifest import MANIFEST, checkpoint_folders, read_manifest, recorded_damage, tag_of
 from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What, shown_place
-from opsctl.transfer.backups.checkpoint_forms import Form
+from opsctl.transfer.backups.remote_layout import Form
 
 _HEAD = ("WHAT", "GB", "SENT", "PROVEN", "STATE", "TO")
 

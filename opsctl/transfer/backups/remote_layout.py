@@ -1,49 +1,49 @@
-"""What a destination looks like, so that it explains itself to whoever has only that.
+"""The layout of a destination, which explains itself to whoever has only that.
 
     backup.json                          which run this is
     checkpoints/global_stepN/...         a whole checkpoint; manifest.json comes last
-    weights/global_stepN/...             one without optimizer states, of which its manifest says so
+    weights/global_stepN/...             one without optimizer states; its manifest says so
     .../files.tar, files.tar.index.json  all of its files, where they are not there one by one
-    rest/STAMP.json, rest/STAMP/...      a look at logs, curves and records, and the files that were new then
+    rest/NUMBER.json, rest/NUMBER/...    an index of logs, curves and records, and the files that were new then
+    data/...                             data sets; see `data_copies`
 
-Nothing without its manifest is a backup, and nothing is one until its manifest is there.
+Nothing is a backup until its manifest is there. A checkpoint's files are there one by one, or all in one tar. Where the
+tar's index is, the tar counts: the index is put there last and removed first, so that one form counts at any moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What
-from opsctl.transfer.backups.checkpoint_forms import TAR, TAR_INDEX, Form, form_of, refuse_what_is_short
+from opsctl.transfer.backups.destination import NOTE
+from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
-from opsctl.transfer.object_store.types import FarFile, StoreError
+from opsctl.transfer.object_store.tars import INDEX, check_tar, get_members, put_tar, read_index
+from opsctl.transfer.object_store.types import Expected, FarFile, Outcome, StoreError
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
 from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment, json_line
 from trainer.formats.tolerant import decode
 
-#: The note that says what a folder there is.
-NOTE = "backup.json"
 FOLDERS = {What.FULL: "checkpoints", What.WEIGHTS: "weights"}
-_ABOUT = (
-    "Copies of one training, made by opsctl. `opsctl restore --from THIS --to FOLDER` brings it back; "
-    "checkpoints/ has whole checkpoints, weights/ those without optimizer states; what has no manifest.json is no copy."
-)
+TAR = "files.tar"
+TAR_INDEX = TAR + INDEX
 
 
-class FarRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`backup.json` of a destination."""
+class Form(StrEnum):
+    """How a checkpoint's files are stored there."""
 
-    schema_version: int = 1
-    about: str = _ABOUT
-    run: str  # its name
-    run_id: str = ""
+    FILES = "files"
+    TAR = "tar"
 
 
 class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,16 +62,29 @@ class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     sent_at: Moment | None = None
     by: str = ""
 
+    def line(self, to: str) -> BackedUp:
+        """Return the ledger's line for it: not proven there."""
+        return BackedUp(
+            to=to,
+            what=self.what,
+            iteration=self.iteration,
+            of=self.of,
+            form=self.form.value,
+            files=self.files,
+            bytes=self.bytes,
+            sent_at=self.sent_at,
+            by=self.by,
+        )
+
 
 @dataclass(frozen=True)
 class Found:
-    """A backup as it lies there: its manifest is whole and every file there in its size."""
+    """A backup: its manifest is whole and every file is there in its size."""
 
     note: FarCheckpoint
     manifest: Manifest
     manifest_bytes: bytes
-    form: Form = Form.FILES
-    state: str = ""  # `state_of` it when it was listed
+    state: str  # `state_of` it when it was listed
 
     @property
     def prefix(self) -> str:
@@ -84,19 +97,29 @@ class NoManifest(OpsctlError):
 
 
 def folder_of(what: What, iteration: int) -> str:
-    """Where a checkpoint is at a destination."""
+    """Return the folder of a checkpoint at a destination."""
     return f"{FOLDERS[what]}/{tag_of(iteration)}"
 
 
-def size_of(files: dict[str, SavedFile]) -> int:
-    """Bytes of all of them."""
+def size_of(files: Mapping[str, SavedFile]) -> int:
+    """Return the bytes of all of them."""
     return sum(file.bytes for file in files.values())
 
 
-def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
-    """Return a digest of what the store says of a checkpoint's files; it changes when any of them is written.
+def form_of(there: Collection[str]) -> Form:
+    """Return the form that counts, by the names in the folder there."""
+    return Form.TAR if TAR_INDEX in there else Form.FILES
 
-    Empty where the store says too little: then only reading the files proves them.
+
+def expected(files: Mapping[str, SavedFile]) -> dict[str, Expected]:
+    """Return what a manifest's files have to be."""
+    return {name: Expected(file.bytes, file.xxh64) for name, file in files.items()}
+
+
+def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
+    """Return a digest of what the store reports of a checkpoint's files; it changes when any of them is written.
+
+    Empty where the store reports too little: then only reading the files proves them.
     """
     names = [TAR, TAR_INDEX] if form_of(there) is Form.TAR else sorted(manifest.files)
     files = [(name, there[name].bytes, there[name].mark) for name in (*names, MANIFEST) if name in there]
@@ -112,34 +135,6 @@ def why_lost(fault: OpsctlError, line: BackedUp) -> str:
     return str(fault)
 
 
-def read_run(store: Store) -> FarRun | None:
-    """Whose copies are there; None where nothing says it. Raises StoreError."""
-    if store.backend.stat(NOTE) is None:
-        return None
-    found = decode(store.read(NOTE), FarRun)
-    if found is None:
-        raise OpsctlError(f"{store.where}/{NOTE} cannot be read, so nobody can tell whose copies are there: look at it")
-    return found
-
-
-def refuse_another_runs(
-    found: FarRun | None,
-    name: str,
-    run_id: str,
-    where: str,
-    remedy: str = "give each run a place of its own in [backup] to",
-) -> None:
-    """Raise OpsctlError where a destination is another run's: two runs there would take each other's places."""
-    if found is None:
-        return
-    is_same = found.run_id == run_id if found.run_id and run_id else found.run == name
-    if not is_same:
-        raise OpsctlError(
-            f"{where} has the copies of another run, {found.run} (id {found.run_id or 'unknown'}), "
-            f"and {name} has the id {run_id or 'unknown'}: {remedy}"
-        )
-
-
 def find_all(store: Store) -> tuple[list[Found], dict[tuple[int, What], OpsctlError]]:
     """Return every backup of a checkpoint there, oldest first, and the fault of each folder that is none.
 
@@ -147,25 +142,23 @@ def find_all(store: Store) -> tuple[list[Found], dict[tuple[int, What], OpsctlEr
     """
     found, faults = [], {}
     for what, folder in FOLDERS.items():
-        by_tag: dict[str, dict[str, FarFile]] = {}
+        by_iteration: dict[int, dict[str, FarFile]] = {}
         for name, far in store.list(folder).items():
-            tag, _, rest = name.partition("/")
-            if rest and iteration_of(tag) is not None:
-                by_tag.setdefault(tag, {})[rest] = far
-        for tag, there in by_tag.items():
-            iteration = iteration_of(tag)
-            assert iteration is not None, "it is called like a checkpoint"
+            tag, _, file = name.partition("/")
+            if file and (iteration := iteration_of(tag)) is not None:
+                by_iteration.setdefault(iteration, {})[file] = far
+        for iteration, there in by_iteration.items():
             try:
                 found.append(_found(store, what, iteration, there))
             except StoreError:
-                raise  # it does not answer: of what is there nobody can tell
+                raise  # it does not answer: what is there is unknown
             except OpsctlError as error:
                 faults[iteration, what] = error
     return sorted(found, key=lambda one: (one.note.iteration, one.note.what)), faults
 
 
 def find(store: Store, iteration: int, what: What) -> Found:
-    """The backup of a checkpoint. Raises OpsctlError where there is none that is whole, StoreError."""
+    """Return the backup of a checkpoint. Raises OpsctlError where there is none that is whole, StoreError."""
     return _found(store, what, iteration, store.list(folder_of(what, iteration)))
 
 
@@ -182,8 +175,7 @@ def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile
         raise OpsctlError(str(error)) from None
     if manifest.iteration != iteration:
         raise OpsctlError(f"its manifest is that of {tag_of(manifest.iteration)}")
-    refuse_what_is_short(store, prefix, {name: far.bytes for name, far in there.items()}, manifest)
-    form = form_of(there)
+    _check_sizes(store, prefix, {name: far.bytes for name, far in there.items()}, manifest)
     note = decode(store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
     if note is None or (note.iteration, note.what) != (iteration, what):
         note = FarCheckpoint(
@@ -194,4 +186,52 @@ def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile
             files=len(manifest.files),
             bytes=size_of(manifest.files),
         )
-    return Found(msgspec.structs.replace(note, form=form), manifest, data, form, state_of(there, manifest))
+    return Found(msgspec.structs.replace(note, form=form_of(there)), manifest, data, state_of(there, manifest))
+
+
+def _check_sizes(store: Store, prefix: str, there: Mapping[str, int], manifest: Manifest) -> None:
+    """Raise OpsctlError where a file of the manifest is not there, by sizes; in a tar by its index, with checksums."""
+    sizes = dict(there)
+    if form_of(there) is Form.TAR:
+        index = read_index(store, f"{prefix}/{TAR}")
+        if there.get(TAR) != index.bytes:
+            raise OpsctlError(f"{TAR} has {there.get(TAR, 0)} bytes instead of {index.bytes}")
+        members = index.expected()
+        for name, wanted in expected(manifest.files).items():
+            if name in members and members[name] != wanted:
+                raise OpsctlError(f"{TAR_INDEX} has another {name!a} than the manifest")
+        sizes = {name: member.bytes or 0 for name, member in members.items()}
+    for name, file in manifest.files.items():
+        if sizes.get(name) != file.bytes:
+            size = "is not there" if name not in sizes else f"has {sizes[name]} bytes instead of {file.bytes}"
+            raise OpsctlError(f"{name!a} {size}")
+
+
+def put_files(store: Store, folder: int, manifest: Manifest, prefix: str, form: Form, flow: Flow) -> None:
+    """Send the manifest's files in a form, and remove what is there in the other one. Raises FileFault, StoreError."""
+    files = expected(manifest.files)
+    there = store.list(prefix)
+    if form is Form.TAR:
+        put_tar(store, folder, files, f"{prefix}/{TAR}", flow).raise_faults()
+        store.remove([name for name in files if name in there], prefix)
+    else:
+        store.put(folder, files, prefix, flow).raise_faults()
+        for name in (TAR_INDEX, TAR):  # in this order: without its index the tar counts no more
+            if name in there:
+                store.remove([name], prefix)
+
+
+def get_files(store: Store, found: Found, files: Mapping[str, SavedFile], folder: Path, flow: Flow) -> None:
+    """Fetch `files` into `folder`; of a tar only their bytes are asked for. Raises FileFault, StoreError."""
+    if found.note.form is Form.TAR:
+        outcome = get_members(store, f"{found.prefix}/{TAR}", folder, list(files), flow)
+    else:
+        outcome = store.get(expected(files), folder, found.prefix, flow)
+    outcome.raise_faults()
+
+
+def check_files_there(store: Store, prefix: str, form: Form, files: Mapping[str, Expected], flow: Flow) -> Outcome:
+    """Read `files` where they are, and compare them with their checksums. Raises StoreError."""
+    if form is Form.TAR and files:
+        return check_tar(store, f"{prefix}/{TAR}", list(files), flow)
+    return store.check(files, prefix, flow)

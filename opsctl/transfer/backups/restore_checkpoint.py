@@ -1,7 +1,7 @@
-"""Bringing a checkpoint back: fetched beside its place, proven file by file, and renamed when all of it is there.
+"""Restoring a checkpoint: fetched next to its place, proven file by file, and renamed when all of it is there.
 
-A restore that was cut off goes on: what it fetched stays beside, under a name that nobody loads. A finished one that is
-typed again finds the checkpoint complete and changes nothing.
+A restore that was killed continues: what it fetched stays under a name that nobody loads. After a finished one the same
+command finds the checkpoint complete and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.core.files.state_files import fsync_folder, locked, make_folder, remove, write_atomically
 from opsctl.core.files.trusted import opened_folder
-from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.backups import What, digest_here
 from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.checkpoints.set_latest import refuse_beside_a_training, sole_writer
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import LOCK_WAIT_S
 from opsctl.run.state.identity import read_run_id
-from opsctl.transfer.backups import checkpoint_forms
-from opsctl.transfer.backups.remote_layout import Found, find, read_run, refuse_another_runs, size_of
+from opsctl.transfer.backups.data_copies import refuse_without_room
+from opsctl.transfer.backups.destination import read_run, refuse_another_runs
+from opsctl.transfer.backups.remote_layout import Found, find, get_files, size_of
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import StoreError
@@ -49,7 +49,7 @@ COMING = ".restoring-"
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is to be brought back: the backup, and its manifest as it is to be here."""
+    """A backup to be restored, and its manifest as it is to be here."""
 
     found: Found
     manifest: Manifest
@@ -63,7 +63,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore brought."""
+    """The result of a restore."""
 
     folder: Path
     files: int
@@ -75,7 +75,7 @@ class Restored:
 
 
 def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
-    """The backup of that checkpoint. Raises OpsctlError where there is none that will do, StoreError."""
+    """Return the backup of that checkpoint. Raises OpsctlError where there is none that fits, StoreError."""
     full, why = _found(store, iteration, What.FULL)
     if full is not None and not weights_only:
         return Chosen(full, full.manifest, full.manifest_bytes)
@@ -147,7 +147,7 @@ def restore_files(store: Store, chosen: Chosen, patterns: Sequence[str], folder:
         raise OpsctlError(f"{target} is a whole checkpoint already: give another folder")
     target.mkdir(parents=True, exist_ok=True)
     files = {name: file for name, file in chosen.manifest.files.items() if name in names}
-    checkpoint_forms.get(store, chosen.found.prefix, chosen.found.form, files, target, flow)
+    get_files(store, chosen.found, files, target, flow)
     return Restored(target, len(files), size_of(files), is_whole=False)
 
 
@@ -211,12 +211,8 @@ def _fetch(store: Store, chosen: Chosen, root: Path, beside: Path, flow: Flow) -
     there = {path.name: path.stat().st_size for path in beside.iterdir()}
     for name in there.keys() - chosen.manifest.files.keys():
         remove(root, beside / name)  # of a restore of another save, or of a name that has one now
-    room = os.statvfs(beside)
-    missing = chosen.bytes - sum(there.get(name, 0) for name in chosen.manifest.files)
-    if missing > room.f_bavail * room.f_frsize:
-        free = room.f_bavail * room.f_frsize
-        raise OpsctlError(f"{beside.parent} has {bytes_words(free)} free, and {bytes_words(missing)} are to come")
-    checkpoint_forms.get(store, chosen.found.prefix, chosen.found.form, chosen.manifest.files, beside, flow)
+    refuse_without_room(beside, chosen.bytes - sum(there.get(name, 0) for name in chosen.manifest.files))
+    get_files(store, chosen.found, chosen.manifest.files, beside, flow)
     write_atomically(root, beside / MANIFEST, chosen.text)
 
 

@@ -30,7 +30,8 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import identity
 from opsctl.run.state.identity import Standing
 from opsctl.transfer.backups import run_files
-from opsctl.transfer.backups.remote_layout import Found, find_all, read_run
+from opsctl.transfer.backups.destination import read_run
+from opsctl.transfer.backups.remote_layout import Found, find_all
 from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose, restore_to_folder
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
@@ -63,22 +64,6 @@ class Asked:
     stands_as: str | None = None  # SAME, COPY; None: as the rules tell
 
 
-@dataclass(frozen=True)
-class BroughtBack:
-    """A run that is there again."""
-
-    folder: Path
-    name: str
-    look: int | None  # number of the look at its records
-    files: int
-    bytes: int
-    checkpoint: int | None
-    standing: str  # a clause for people
-    is_copy: bool  # of a run that may go on where it is
-    warnings: tuple[str, ...] = ()
-    was_there: bool = False  # complete already: nothing was fetched
-
-
 class RestoredNote(msgspec.Struct, frozen=True, kw_only=True):
     """`.opsctl/restored.json`: the restore that made a run's folder. It is there before the folder has its name."""
 
@@ -86,18 +71,28 @@ class RestoredNote(msgspec.Struct, frozen=True, kw_only=True):
     source: str = msgspec.field(name="from")
     asked: Asked
     name: str
-    look: int | None
+    look: int | None  # number of the index of its records
     files: int
     bytes: int
     checkpoint: int | None
-    standing: str
-    is_copy: bool
+    standing: str  # a clause for people
+    is_copy: bool  # of a run that may continue where it is
     at: Moment
     by: str
 
 
-def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callable[[str], None]) -> BroughtBack:
-    """Make the run `folder` from what is at the destination. say: told of each part that is there.
+@dataclass(frozen=True)
+class RestoredRun:
+    """A run that is here again."""
+
+    folder: Path
+    note: RestoredNote
+    warnings: tuple[str, ...] = ()
+    was_there: bool = False  # complete already: nothing was fetched
+
+
+def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Callable[[str], None]) -> RestoredRun:
+    """Make the run `folder` from what is at the destination. report: gets a line for each part that is there.
 
     Raises OpsctlError where something is in the place, nothing is at the destination, a file is not as it was, or
     nobody can tell whether the original is still there (`asked.stands_as` says it then); StoreError.
@@ -106,19 +101,19 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
     if far_run is None:
         raise OpsctlError(f"{store.where} has no {run_files.FOLDER} and no backup.json: no run is backed up there")
     if (note := _finished(store, folder, asked)) is not None:
-        return _told(folder, note, was_there=True)
+        return RestoredRun(folder, note, was_there=True)
     chosen = _checkpoint(store, asked) if asked.with_checkpoint else None
     with _beside(folder, digest_of(f"{store.where}\0{far_run.run_id}".encode())) as made:
         paths = RunPaths(made / _OUTPUT)
         make_folder(made, paths.output)
         if look is not None:
             _fetch_rest(store, look, made, flow)
-            say(f"records and logs are there: {len(look.files)} files of {look.at}")
+            report(f"records and logs are there: {len(look.files)} files of {look.at}")
         standing, is_copy = _settled(paths, folder / _OUTPUT, asked.stands_as)
         if chosen is not None:
             _fetch_checkpoint(store, chosen, paths, flow)
-            say(f"{tag_of(chosen.manifest.iteration)} is there, {bytes_words(chosen.bytes)}")
-        warnings = _mend_run_file(made, folder)
+            report(f"{tag_of(chosen.manifest.iteration)} is there, {bytes_words(chosen.bytes)}")
+        warnings = _fix_run_file(made, folder)
         note = RestoredNote(
             source=store.where,
             asked=asked,
@@ -137,22 +132,7 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
         if os.path.lexists(folder):
             raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")
         made.rename(folder)
-    return _told(folder, note, warnings)
-
-
-def _told(folder: Path, note: RestoredNote, warnings: tuple[str, ...] = (), was_there: bool = False) -> BroughtBack:
-    return BroughtBack(
-        folder,
-        note.name,
-        note.look,
-        note.files,
-        note.bytes,
-        note.checkpoint,
-        note.standing,
-        note.is_copy,
-        warnings,
-        was_there,
-    )
+    return RestoredRun(folder, note, warnings)
 
 
 def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
@@ -276,7 +256,7 @@ def _fetch_checkpoint(store: Store, chosen: Chosen, paths: RunPaths, flow: Flow)
     write_atomically(paths.output, paths.checkpoints / LATEST, tag)
 
 
-def _mend_run_file(made: Path, folder: Path) -> tuple[str, ...]:
+def _fix_run_file(made: Path, folder: Path) -> tuple[str, ...]:
     """Let its [run] output be the folder beside it, where it was another."""
     path = made / RUN_FILE_NAME
     if not path.is_file():
@@ -284,8 +264,8 @@ def _mend_run_file(made: Path, folder: Path) -> tuple[str, ...]:
     try:
         if load_run_file(path).paths.output == made / _OUTPUT:
             return ()
-        mended = with_output(read_text(made, path) or "", _OUTPUT)
-        write_atomically(made, path, mended)
+        fixed = with_output(read_text(made, path) or "", _OUTPUT)
+        write_atomically(made, path, fixed)
         if load_run_file(path).paths.output == made / _OUTPUT:
             return (f'[run] output in {folder / RUN_FILE_NAME} is "{_OUTPUT}" now: opsctl revise publishes that',)
     except (RunFileError, OSError) as error:

@@ -14,19 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from opsctl.core.account import account_and_host
-from opsctl.core.errors import file_problem
 from opsctl.core.timestamps import now
-from opsctl.run.checkpoints.backups import BackedUp, What, record
+from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.run.config.file_kinds import KINDS_OF_FILES, is_passing
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
-from opsctl.run.state.identity import read_run_id
-from opsctl.transfer.backups.send_checkpoint import Destination, claim, ledger, turn
+from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
-from trainer.formats.json_text import Moment, json_file_text
+from trainer.formats.json_text import Moment
 from trainer.formats.tolerant import decode
 
 FOLDER = "rest"
@@ -65,6 +64,18 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     files: dict[str, LookedAt] = {}  # by name: `output/...` below the output folder, `run/...` beside the run file
 
+    def line(self, to: str) -> BackedUp:
+        """Return the ledger's line for it: not proven there."""
+        return BackedUp(
+            to=to,
+            what=What.REST,
+            of=str(self.number),
+            files=len(self.files),
+            bytes=sum(file.bytes for file in self.files.values()),
+            sent_at=self.at,
+            by=self.by,
+        )
+
 
 @dataclass
 class Kept:
@@ -82,8 +93,8 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
     Raises OpsctlError where another backup is at it, StoreError.
     """
     done = Kept()
-    with turn(place.paths, place.name, place.to):
-        claim(place, anew)
+    with place.turn():
+        place.claim(anew)
         numbers = numbers_there(place.store)
         before = newest_look(place.store, numbers)
         known = {} if before is None or _is_lost(place, before.number) else before.files
@@ -107,16 +118,16 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
         done.look = Look(
             number=number,
             run=place.name,
-            run_id=read_run_id(place.paths) or "",
+            run_id=place.run_id,
             output=str(place.paths.output),
             run_file=str(run_file or ""),
             at=now().replace(microsecond=0),
             by=account_and_host(),
             files=dict(sorted(files.items())),
         )
-        place.say(f"{FOLDER}/{number}.json", json_file_text(done.look).encode())
+        place.write(f"{FOLDER}/{number}.json", done.look)
         _forget_old_looks(place.store, [*numbers, number])
-        done.problems += _put_on_record(place, done)
+        done.problems += place.record(replace(done.look.line(place.to), verified_at=done.look.at))
     return done
 
 
@@ -196,9 +207,7 @@ def _is_state(name: str) -> bool:
 def _is_lost(place: Destination, number: int) -> bool:
     """Whether a verification found that look damaged: then nothing of it is believed, and all is sent again."""
     return any(
-        line.lost
-        for line in ledger(place.paths)
-        if (line.to, line.what) == (place.to, What.REST) and str(number) == line.of
+        line.lost for line in place.ledger() if (line.to, line.what) == (place.to, What.REST) and str(number) == line.of
     )
 
 
@@ -212,22 +221,3 @@ def _forget_old_looks(store: Store, numbers: list[int]) -> None:
     named = {file.at for look in looks if look is not None for file in look.files.values()}
     lying = [name for name in store.list(FOLDER) if "/" in name]
     store.remove([name for name in lying if name not in named], FOLDER)
-
-
-def _put_on_record(place: Destination, done: Kept) -> list[str]:
-    assert done.look is not None
-    line = BackedUp(
-        to=place.to,
-        what=What.REST,
-        of=str(done.look.number),
-        files=len(done.look.files),
-        bytes=sum(file.bytes for file in done.look.files.values()),
-        sent_at=done.look.at,
-        by=done.look.by,
-        verified_at=done.look.at,
-    )
-    try:
-        record(place.paths, [line])
-    except OSError as error:
-        return [f"it is there, but not on record: {file_problem(error, place.paths.backups)}"]
-    return []

@@ -1,12 +1,60 @@
-"""Which checkpoints are sent to a destination, whole or without optimizer states, each with its reason. Pure."""
+"""The backup policy of a run, and which checkpoints a destination gets by it, each with its reason. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opsctl.run.checkpoints.backups import BackedUp, Every, What
+import msgspec
+
+from opsctl.core.errors import OpsctlError
+from opsctl.run.checkpoints.backups import BackedUp, Every, What, plain_url
 from opsctl.run.config.schema import BackupTable
+from opsctl.run.state.run_view import RunView
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The table that counts, and its warnings."""
+
+    table: BackupTable
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def data_to(self) -> tuple[str, ...]:
+        """Return where data sets go."""
+        return self.table.data_to or self.table.to
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Return every place that gets something of the run, once."""
+        return tuple(dict.fromkeys((*self.table.to, *(self.data_to if self.table.data else ()))))
+
+
+def policy_of(run: RunView, to: str | None = None, limit: str | None = None) -> Policy:
+    """Return what is published; before that what the run file has.
+
+    to: this place in place of the table's. Raises OpsctlError where no place is named.
+    """
+    written = run.loaded.file.backup if run.loaded else None
+    table, warnings = written, ()  # type: BackupTable | None, tuple[str, ...]
+    if run.revision is not None:
+        table = run.revision.file.backup
+        is_other = run.loaded is not None and written != table
+        warnings = ("the run file's [backup] is not what is published: opsctl revise publishes it",) * is_other
+    if table is None and to is None:
+        hint = f" ({warnings[0]})" if warnings else ""
+        raise OpsctlError(f"{run.table.name} has no [backup], which says where to: write one, or give --to URL{hint}")
+    table = table or BackupTable()
+    table = msgspec.structs.replace(
+        table,
+        to=(plain_url(to),) if to else tuple(plain_url(one) for one in table.to),
+        data_to=() if to else tuple(plain_url(one) for one in table.data_to),
+        limit=limit or table.limit,
+    )
+    if not table.to:
+        raise OpsctlError(f"[backup] of {run.table.name} names no place: write to = [...], or give --to URL")
+    return Policy(table, warnings)
 
 
 @dataclass(frozen=True)
@@ -56,7 +104,7 @@ def choose(
     named: Collection[int] | None = None,
     weights_only: bool = False,
 ) -> Chosen:
-    """What of `found` the destination `to` should have and has not.
+    """Return what of `found` the destination `to` should have and has not.
 
     latest: iteration of the latest; what is later was given up by whoever went back. named: these iterations instead of
     what the policy says. weights_only: none of them with optimizer states.
@@ -82,12 +130,12 @@ def choose(
 
 
 def never_whole(policy: BackupTable, until_backed_up: int) -> bool:
-    """Whether retention waits for whole backups that the schedule does not make, so that these stay for ever."""
+    """Return whether retention waits for whole backups that the schedule does not make, so that these stay for ever."""
     return until_backed_up > 0 and (policy.full_every == 0 or until_backed_up % policy.full_every != 0)
 
 
 def why_none(found: Sequence[Here], policy: BackupTable) -> str:
-    """Why `choose` finds nothing that a destination should have, where no iteration was named."""
+    """Return why `choose` finds nothing that a destination should have, where no iteration was named."""
     if not found:
         return "there is no checkpoint here yet"
     each = {"full_every": policy.full_every, "weights_every": policy.weights_every}
@@ -118,7 +166,7 @@ def _wanted(
 
 
 def _news(one: Here, what: What, on_record: Mapping[tuple[int, What], BackedUp]) -> str:
-    """Why it has to be sent; empty where it is there, in this form or whole."""
+    """Return why it has to be sent; empty where it is there, in this form or whole."""
     forms = (what,) if what is What.FULL else (What.FULL, What.WEIGHTS)
     lines = [line for form in forms if (line := on_record.get((one.iteration, form))) is not None]
     if any(line.counts and line.of == one.of for line in lines):

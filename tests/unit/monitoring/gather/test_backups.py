@@ -12,7 +12,7 @@ from opsctl.monitoring.snapshot import FarCopies, Part
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
 from opsctl.transfer.backups.checkpoints import Wish
-from opsctl.transfer.backups.data_send import back_up_data
+from opsctl.transfer.backups.data_copies import back_up_data
 from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.verify import verify
 from tests.tiny_run import ready

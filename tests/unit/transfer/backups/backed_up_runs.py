@@ -17,8 +17,8 @@ from opsctl.jobs.control.prune_plan import plan_prune
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import make_run_id
 from opsctl.transfer.backups.checkpoints import Sent, Wish, back_up
-from opsctl.transfer.backups.prove_copies import ask
-from opsctl.transfer.backups.send_checkpoint import Destination
+from opsctl.transfer.backups.destination import Destination
+from opsctl.transfer.backups.verify import prove
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
 from tests.unit.jobs.control.checkpoint_runs import care_run, save, seen
@@ -63,7 +63,7 @@ def back_up_now(folder: Path, to: Path | str, table: BackupTable = TABLE, wish: 
 
 def prune_now(folder: Path) -> Done:
     """Prune, with the destinations asked before."""
-    return prune(seen(folder), lambda _line: None, lambda lines: ask(lines, lambda to: destination(folder, to)))
+    return prune(seen(folder), lambda _line: None, lambda lines: prove(lines, lambda to: destination(folder, to)))
 
 
 def goes(folder: Path) -> list[int]:

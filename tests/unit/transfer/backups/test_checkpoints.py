@@ -14,7 +14,6 @@ from opsctl.jobs.control.prune_plan import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.run.config.schema import BackupTable
 from opsctl.transfer.backups.checkpoints import Wish, warnings_of
-from opsctl.transfer.backups.send_checkpoint import turn
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import save, seen, there
 from tests.unit.transfer.backups import backed_up_runs
@@ -122,7 +121,7 @@ def test_a_ledger_that_the_disk_does_not_take_loses_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("opsctl.transfer.backups.checkpoints.record", full)
+    monkeypatch.setattr("opsctl.transfer.backups.destination.record", full)
     done = back_up_now(folder, disk)
     assert len(done.lines) == len(done.problems) == 4 and all(str(paths.backups) in one for one in done.problems)
     monkeypatch.undo()
@@ -141,7 +140,7 @@ def test_a_destination_of_another_run_is_refused(folder: Path, tmp_path: Path, d
 
 
 def test_a_second_one_at_the_same_time_is_refused_and_two_disks_are_two(folder: Path, disk: Path) -> None:
-    with destination(folder, disk) as place, turn(place.paths, "tiny", place.to):
+    with destination(folder, disk) as place, place.turn():
         assert forked(lambda: back_up_now(folder, disk)) == 1
         assert forked(lambda: _is_refused(folder, disk)) == 0
     assert back_up_now(folder, disk).problems == []

@@ -16,9 +16,16 @@ import pytest
 from opsctl.core.errors import OpsctlError
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.transfer.backups import data_sets
-from opsctl.transfer.backups.data_remote import FOLDER, NOTE, choose
-from opsctl.transfer.backups.data_restore import BroughtSet, bring_data_back, changes_to_make
-from opsctl.transfer.backups.data_send import SentData, back_up_data
+from opsctl.transfer.backups.data_copies import (
+    FOLDER,
+    NOTE,
+    RestoredSet,
+    SentData,
+    back_up_data,
+    changes_to_make,
+    choose,
+    restore_data,
+)
 from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
@@ -62,9 +69,9 @@ def whole_there(to: Path) -> set[str]:
     return found
 
 
-def back(to: Path, into: Path | None = None) -> list[BroughtSet]:
+def back(to: Path, into: Path | None = None) -> list[RestoredSet]:
     with open_store(str(to)) as store:
-        return bring_data_back(store, choose(store, None), into, Flow(), lambda _line: None)
+        return restore_data(store, choose(store, None), into, Flow(), lambda _line: None)
 
 
 def on_record(folder: Path, to: Path) -> bool:
@@ -105,7 +112,7 @@ def test_one_content_is_sent_once_whoever_names_it_and_however(folder: Path, dis
         (tmp_path / "there" / f"renamed{end}").unlink()
     with open_store(str(disk)) as store:
         mine = choose(store, _id(other))
-        bring_data_back(store, mine, None, Flow(), lambda _line: None)
+        restore_data(store, mine, None, Flow(), lambda _line: None)
         with pytest.raises(OpsctlError, match="--run"):
             choose(store, None)
     assert filecmp.cmp(tmp_path / "there" / "renamed.bin", tmp_path / "here" / "corpus.bin", shallow=False)
@@ -337,5 +344,5 @@ def test_a_store_that_loses_what_it_took_and_says_otherwise_is_not_believed(
     assert to_s3().files == 1, "what the list no longer has is sent again without a verification"
     shutil.rmtree(tmp_path / "d")
     with open_store(f"s3://{bucket}/run") as store:
-        (one,) = bring_data_back(store, choose(store, "tiny"), None, Flow(), lambda _line: None)
+        (one,) = restore_data(store, choose(store, "tiny"), None, Flow(), lambda _line: None)
     assert (tmp_path / "d" / "corpus.bin").read_bytes() == data and one.files == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import Standing, place_of
-from opsctl.transfer.backups.restore_run import Asked, bring_back
+from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
@@ -104,7 +104,7 @@ def test_a_restore_killed_after_any_request_is_whole_or_not_there_and_goes_on(
 
     def back(_number: int) -> None:
         with open_store(url) as store:
-            bring_back(store, here, Asked(), Flow(), lambda _line: None)
+            restore_run(store, here, Asked(), Flow(), lambda _line: None)
 
     whole: set[str] = set()
     asked = len(proxy.requests)

@@ -19,11 +19,11 @@ from opsctl.jobs.control.prune_plan import plan_prune
 from opsctl.run.checkpoints.backups import read_backups, record
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
-from opsctl.transfer.backups import checkpoint_forms, remote_layout, send_checkpoint
+from opsctl.transfer.backups import checkpoints, remote_layout
+from opsctl.transfer.backups import verify as verification
 from opsctl.transfer.backups.checkpoints import Wish
-from opsctl.transfer.backups.prove_copies import ask
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
-from opsctl.transfer.backups.verify import verify
+from opsctl.transfer.backups.verify import prove, verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
 from tests.s3_server import Fault, Proxy
@@ -194,7 +194,7 @@ def test_a_damaged_copy_of_the_right_size_does_not_let_prune_take_the_last_good_
     folder: Path, disk: Path, tar: bool, has_marks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_marks:  # as of a store that tells neither times nor checksums
-        for module in (remote_layout, send_checkpoint):
+        for module in (remote_layout, checkpoints):
             monkeypatch.setattr(module, "state_of", lambda *_: "")
     assert back_up_now(folder, disk, replace(backed_up_runs.TABLE, tar=tar)).problems == []
     flip_a_byte(disk / "checkpoints" / "global_step20" / ("files.tar" if tar else WEIGHTS))
@@ -238,13 +238,13 @@ def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
 ) -> None:
     assert back_up_now(folder, disk).problems == []
     read: list[str] = []
-    monkeypatch.setattr(checkpoint_forms, "check", _counting(checkpoint_forms.check, read))
+    monkeypatch.setattr(verification, "check_files_there", _counting(remote_layout.check_files_there, read))
     lines = {line.iteration: line for line in read_backups(seen(folder).paths)}
     long_ago = now() - timedelta(days=9)
     record(seen(folder).paths, [replace(lines[20], proof="", verified_at=long_ago)])  # as an earlier release wrote it
     for _ in range(2):
         with destination(folder, disk) as place:
-            assert set(ask(plan_prune(seen(folder)).relied_on, lambda _: contextlib.nullcontext(place)).values()) == {
+            assert set(prove(plan_prune(seen(folder)).relied_on, lambda _: contextlib.nullcontext(place)).values()) == {
                 ""
             }
         assert read == ["checkpoints/global_step20"]
@@ -345,5 +345,5 @@ def test_what_was_put_on_record_since_the_question_is_not_called_lost(folder: Pa
     (line,) = plan_prune(seen(folder)).relied_on
     record(seen(folder).paths, [replace(line, verified_at=line.verified_at and line.verified_at + timedelta(hours=1))])
     _lose_a_file(disk / "checkpoints" / "global_step20")
-    assert ask([line], lambda to: destination(folder, to))[line]
+    assert prove([line], lambda to: destination(folder, to))[line]
     assert all(one.counts for one in read_backups(seen(folder).paths))

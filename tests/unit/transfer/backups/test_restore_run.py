@@ -16,7 +16,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import Identity, Standing, place_of, read_run_id
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
-from opsctl.transfer.backups.restore_run import Asked, BroughtBack, bring_back, with_output
+from opsctl.transfer.backups.restore_run import Asked, RestoredRun, restore_run, with_output
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
@@ -42,9 +42,9 @@ def folder(tmp_path: Path, disk: Path) -> Path:
     return found
 
 
-def back(disk: Path, folder: Path, asked: Asked | None = None) -> BroughtBack:
+def back(disk: Path, folder: Path, asked: Asked | None = None) -> RestoredRun:
     with open_store(str(disk)) as store:
-        return bring_back(store, folder, asked or Asked(), Flow(), lambda _line: None)
+        return restore_run(store, folder, asked or Asked(), Flow(), lambda _line: None)
 
 
 def revisions(folder: Path) -> dict[str, bytes]:
@@ -59,7 +59,7 @@ def test_it_is_the_same_run_with_its_newest_whole_checkpoint_in_another_place(
     shutil.rmtree(folder / "output")
     done = back(disk, tmp_path / "here")
     here = tmp_path / "here"
-    assert (done.checkpoint, done.warnings) == (20, ()) and str(tmp_path / "there") in done.standing
+    assert (done.note.checkpoint, done.warnings) == (20, ()) and str(tmp_path / "there") in done.note.standing
     assert there(here) == [20] and latest(here) == "global_step20"
     assert contents(here / "output" / "checkpoints" / "global_step20") == saved
     paths = seen(here).paths
@@ -75,14 +75,14 @@ def test_a_checkpoint_with_nan_comes_along_only_where_it_is_named_or_there_is_no
 ) -> None:
     save(folder, 40, not_finite="rank 0 holds weights that are not finite")
     back_up_now(folder, disk)
-    assert back(disk, tmp_path / "here").checkpoint == 20
-    assert back(disk, tmp_path / "named", Asked(step=40, stands_as="copy")).checkpoint == 40
+    assert back(disk, tmp_path / "here").note.checkpoint == 20
+    assert back(disk, tmp_path / "named", Asked(step=40, stands_as="copy")).note.checkpoint == 40
 
 
 def test_beside_the_original_it_is_a_run_of_its_own(folder: Path, disk: Path, tmp_path: Path) -> None:
     done = back(disk, tmp_path / "here", Asked(step=20, weights_only=True))
     paths = seen(tmp_path / "here").paths
-    assert str(tmp_path / "there") in done.standing and read_run_id(paths) is None
+    assert str(tmp_path / "there") in done.note.standing and read_run_id(paths) is None
     assert list(paths.state.glob("copied-from-*"))
     before = contents(disk)
     with pytest.raises(OpsctlError, match=r"\btiny\b"):
@@ -97,9 +97,9 @@ def test_where_nobody_can_tell_who_restores_has_to_say(folder: Path, disk: Path,
     with pytest.raises(OpsctlError, match=r"--as same\b.* --as copy"):
         back(disk, tmp_path / "here")
     assert not (tmp_path / "here").exists()
-    assert back(disk, tmp_path / "here", Asked(stands_as="same")).checkpoint == 20
+    assert back(disk, tmp_path / "here", Asked(stands_as="same")).note.checkpoint == 20
     assert place_of(seen(tmp_path / "here").paths).standing is Standing.SAME
-    assert back(disk, tmp_path / "too", Asked(stands_as="copy")).checkpoint == 20
+    assert back(disk, tmp_path / "too", Asked(stands_as="copy")).note.checkpoint == 20
     assert read_run_id(seen(tmp_path / "too").paths) is None
 
 
@@ -128,7 +128,11 @@ def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, di
     before = contents(tmp_path / "here")
     again = back(disk, tmp_path / "here")
     assert (first.was_there, again.was_there) == (False, True) and contents(tmp_path / "here") == before
-    assert (again.checkpoint, again.standing, again.name) == (first.checkpoint, first.standing, first.name)
+    assert (again.note.checkpoint, again.note.standing, again.note.name) == (
+        first.note.checkpoint,
+        first.note.standing,
+        first.note.name,
+    )
     with pytest.raises(OpsctlError, match="here"):
         back(disk, tmp_path / "here", Asked(with_checkpoint=False))  # it is not what is there
     assert contents(tmp_path / "here") == before
@@ -244,7 +248,7 @@ def test_an_earlier_try_without_optimizer_states_is_not_called_whole(
     def cut_off(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("opsctl.transfer.backups.restore_run._mend_run_file", cut_off)
+    monkeypatch.setattr("opsctl.transfer.backups.restore_run._fix_run_file", cut_off)
     with pytest.raises(KeyboardInterrupt):
         back(disk, tmp_path / "here", Asked(20, weights_only=True, stands_as="copy"))
     monkeypatch.undo()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.transfer.backups.sampling import Round, draw, share_of
+from opsctl.transfer.backups.verify import Round, draw, share_of
 
 FILES = [(f"checkpoints/global_step{step}", f"layer_{layer:02d}") for step in (10, 20, 30) for layer in range(7)]
 
@@ -18,19 +18,18 @@ def test_each_round_reads_every_file_once_and_each_time_as_many_as_asked(count: 
     before = Round("/to", number)
     read: list[tuple[str, str]] = []
     while len(read) < len(FILES):
-        drawn = draw(FILES, 0, count, before)
-        assert len(drawn.files) == len(set(drawn.files)) == min(count, len(FILES))
-        read += drawn.files
-        before = drawn.after
+        files, before = draw(FILES, 0, count, before)
+        assert len(files) == len(set(files)) == min(count, len(FILES))
+        read += files
     assert set(read[: len(FILES)]) == set(FILES)
 
 
 def test_rounds_have_orders_of_their_own_and_a_share_is_of_all() -> None:
-    first = draw(FILES, 0.1, 1, Round("/to"))
-    assert len(first.files) == 3
-    assert first.files != draw(FILES, 0.1, 1, Round("/to", 1)).files
-    assert draw(FILES, 1, 1, Round("/to")).after == Round("/to", 1)
-    assert draw([], 1, 1, Round("/to")).files == ()
+    first, _ = draw(FILES, 0.1, 1, Round("/to"))
+    assert len(first) == 3
+    assert first != draw(FILES, 0.1, 1, Round("/to", 1))[0]
+    assert draw(FILES, 1, 1, Round("/to"))[1] == Round("/to", 1)
+    assert draw([], 1, 1, Round("/to"))[0] == []
 
 
 @pytest.mark.parametrize(("text", "found"), [("5%", (0.05, 1)), ("100%", (1, 1)), ("20", (0, 20))])

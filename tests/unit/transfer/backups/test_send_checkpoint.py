@@ -16,10 +16,10 @@ from opsctl.jobs.control.rollback import rollback
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.run.config.schema import BackupTable
 from opsctl.transfer.backups.checkpoints import Sent, Wish, back_up
+from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
-from opsctl.transfer.backups.restore_run import Asked, bring_back
+from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
-from opsctl.transfer.backups.send_checkpoint import Destination
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
@@ -174,7 +174,7 @@ def test_a_run_goes_to_s3_and_comes_back_though_the_server_fails_and_loses_a_fil
 
     shutil.rmtree(folder)
     with open_store(url) as store:
-        bring_back(store, tmp_path / "back", Asked(step=20, stands_as="same"), Flow(), lambda _: None)
+        restore_run(store, tmp_path / "back", Asked(step=20, stands_as="same"), Flow(), lambda _: None)
     assert contents(checkpoint(tmp_path / "back", 20)) == here
     with open_store(url) as store, pytest.raises(OpsctlError, match="has no global_step99"):
         choose(store, 99, False)
