@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,6 @@ from opsctl.cli.selection import CommandWithRest, cluster_option, rest, run_argu
 if TYPE_CHECKING:
     from opsctl.run.config.schema import RunFile
     from opsctl.run.state.run_view import RunView
-    from opsctl.slurm.cluster import Cluster
     from opsctl.slurm.types import Job
 
 _LIVE = "live"
@@ -36,15 +35,7 @@ _LIVE = "live"
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run; run nothing.")
 @cluster_option
 def command(
-    run: str | None,
-    into: str | None,
-    node: str | None,
-    nodes: int | None,
-    time: str | None,
-    partition: str | None,
-    gpus: int | None,
-    dry_run: bool,
-    cluster: str | None,
+    run: str | None, into: str | None, node: str | None, dry_run: bool, cluster: str | None, **options: Any
 ) -> None:
     """Open a shell on a node, with the run's environment script and [env], in its folder.
 
@@ -53,46 +44,25 @@ def command(
     """
     import shlex
 
+    from opsctl.core.errors import UsageError
     from opsctl.core.output import message, show_text
-    from opsctl.run.render.shell import into_job, new_job
+    from opsctl.core.process import find_program
+    from opsctl.run.render.shell import ShellRequest, into_job, new_job, shell_script
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
+    from opsctl.slurm.cache import forget
 
-    _refuse_mixed({"--nodes": nodes, "--time": time, "--partition": partition}, into, node)
+    own = next((name for name in ("nodes", "time", "partition") if options[name] is not None), None)
+    if into is not None and own:
+        raise click.UsageError(f"--{own} is for a job of its own: leave it out with --into")
+    if node is not None and into is None:
+        raise click.UsageError("--node is for a job that runs: give --into too")
     seen = view(run)
     where = choose_cluster(cluster, seen.paths)
-    file, of_what = file_of(seen)
-    script = _script(seen, file, where)
-    terminal = os.isatty(0) and os.isatty(1)
-    if into is not None:
-        job = _job(seen, client_for(where).jobs(), into)
-        of_what += f", in job {job.display_id}"
-        line = into_job(script, rest(), job.job_id, node, gpus, terminal)
-    else:
-        line = new_job(script, rest(), _options(file, nodes, time, partition, gpus), terminal)
-    if dry_run:
-        show_text(shlex.join(line))
-        return
-    message(f"{file.run.name}: environment of {of_what}")
-    _become(line, _environment(where.environment()))
-
-
-def _refuse_mixed(of_own_job: dict[str, object], into: str | None, node: str | None) -> None:
-    """Raises UsageError for options of a job of its own beside `--into`, and the other way round."""
-    wrong = next((name for name, value in of_own_job.items() if value is not None), None)
-    if into is not None and wrong:
-        raise click.UsageError(f"{wrong} is of a job of its own: leave it out with --into")
-    if node is not None and into is None:
-        raise click.UsageError("--node is of a job that is there: give --into too")
-
-
-def _script(seen: RunView, file: RunFile, where: Cluster) -> str:
-    """What the shell begins with: the run's environment, in its folder."""
-    from opsctl.run.render.shell import ShellRequest, shell_script
-
+    file, source = file_of(seen)
     folder = seen.loaded.folder if seen.loaded is not None else seen.paths.output
-    return shell_script(
+    script = shell_script(
         ShellRequest(
             run_file=str(seen.loaded.path if seen.loaded is not None else folder),
             folder=str(folder),
@@ -102,23 +72,31 @@ def _script(seen: RunView, file: RunFile, where: Cluster) -> str:
             cluster=where,
         )
     )
-
-
-def _become(line: list[str], environment: dict[str, str]) -> NoReturn:
-    """Let Slurm's program take this one's place. Raises UsageError where it is not to be found."""
-    from opsctl.core.errors import UsageError
-    from opsctl.core.process import find_program
-
+    terminal = os.isatty(0) and os.isatty(1)
+    if into is not None:
+        job = _job(seen, client_for(where).jobs(), into)
+        source += f", in job {job.display_id}"
+        line = into_job(script, rest(), job.job_id, node, options["gpus"], terminal)
+    else:
+        line = new_job(script, rest(), _options(file, **options), terminal)
+    if dry_run:
+        show_text(shlex.join(line))
+        return
+    message(f"{file.run.name}: environment of {source}")
+    environment = where.environment()
+    environment.pop("LC_ALL", None)  # opsctl asks Slurm in plain C; a person has a language
+    if "LC_ALL" in os.environ:
+        environment["LC_ALL"] = os.environ["LC_ALL"]
     path = find_program(line[0], environment)
     if path is None:
         raise UsageError(f"{line[0]} is not on PATH: opsctl shell needs a machine with Slurm's commands")
     sys.stdout.flush()
-    _forget()
+    forget()  # this job is not in the cached answers, and nothing of opsctl runs afterwards
     os.execve(path, line, environment)
 
 
 def file_of(seen: RunView) -> tuple[RunFile, str]:
-    """(the run file, expanded, that tasks would run with; what it is of)."""
+    """Return the expanded run file that tasks would run with, and its source."""
     from opsctl.core.errors import RunFileError
     from opsctl.run.config.load import expanded_file
 
@@ -126,13 +104,13 @@ def file_of(seen: RunView) -> tuple[RunFile, str]:
         return seen.revision.file, f"revision {seen.revision.name}"
     if seen.loaded is None:
         raise RunFileError(seen.problem)
-    return expanded_file(seen.loaded), "the run file, of which nothing is published yet"
+    return expanded_file(seen.loaded), "the run file, which is not published yet"
 
 
 def _options(
     file: RunFile, nodes: int | None, time: str | None, partition: str | None, gpus: int | None
 ) -> dict[str, str | None]:
-    """Of salloc: with GPUs as the run's own jobs ask, else as long commands do."""
+    """Return the options of salloc: with GPUs those of the run's own jobs, else those of long commands."""
     from opsctl.run.config.profile import jobs_table
 
     said = file.slurm if gpus else jobs_table()
@@ -152,7 +130,7 @@ def _options(
 
 
 def _job(seen: RunView, queue: list[Job], into: str) -> Job:
-    """The job that runs and that `into` means. Raises OpsctlError."""
+    """Return the running job that `into` names. Raises OpsctlError."""
     from opsctl.core.account import account_name
     from opsctl.core.errors import OpsctlError
     from opsctl.run.state.chains import recorded
@@ -171,16 +149,3 @@ def _job(seen: RunView, queue: list[Job], into: str) -> Job:
     if not own:
         raise OpsctlError(f"job {found[0].display_id} is {found[0].user}'s: Slurm lets only its owner in")
     raise OpsctlError(f"several run: opsctl shell --into {' or '.join(job.display_id for job in own)}")
-
-
-def _environment(environment: dict[str, str]) -> dict[str, str]:
-    """For a shell that people use: their own language, where Slurm is asked in plain C."""
-    environment.pop("LC_ALL", None)
-    return {**environment, **({"LC_ALL": os.environ["LC_ALL"]} if "LC_ALL" in os.environ else {})}
-
-
-def _forget() -> None:
-    """What Slurm has told others of this account does not have this job in it; nothing of ours runs afterwards."""
-    from opsctl.slurm.cache import forget
-
-    forget()
