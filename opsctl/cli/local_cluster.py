@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from opsctl.cli.selection import json_option
+from opsctl.cli.selection import Function, json_option
 from opsctl.core.output import message, print_json, printable, show, write_screen
 
-if TYPE_CHECKING:
-    from opsctl.local.cluster.lifecycle import LocalCluster
-    from opsctl.local.cluster.spec import Spec
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 DEFAULT_NAME = "local"
 
 
@@ -55,70 +51,45 @@ def command() -> None:
     "--simulate", is_flag=True, help="One slurmd for all nodes: they can be looked at and asked for, and run nothing."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def up(
-    name: str | None,
-    folder: Path | None,
-    nodes: int | None,
-    gpus: int | None,
-    shape: str | None,
-    accounting: bool,
-    slurm_prefix: str | None,
-    simulate: bool,
-    quiet: bool,
-) -> None:
-    """Start a cluster, or what is missing of it; with nothing to do, say that it is up."""
+def up(name: str | None, folder: Path | None, quiet: bool, **given: Any) -> None:
+    """Start a cluster, or the missing parts of it; with nothing to do, report that it is up."""
+    from opsctl.local.cluster.description import read_description
+    from opsctl.local.cluster.files import places_of
     from opsctl.local.cluster.lifecycle import up as bring_up
+    from opsctl.local.cluster.spec import bloom, plain
 
+    nodes, gpus, shape, simulate = (given.pop(key) for key in ("nodes", "gpus", "shape", "simulate"))
     if shape and (nodes is not None or gpus is not None or simulate):
         raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes, --gpus and --simulate out")
     place = _folder(name, folder)
-    is_as_before = not (nodes or gpus is not None or shape or accounting or slurm_prefix or simulate)
-    spec = _earlier_spec(place) if is_as_before else None
-    if spec is None:
-        wanted = (4 if nodes is None else nodes, 2 if gpus is None else gpus)
-        called = name or (place.name if folder else DEFAULT_NAME)
-        spec = _spec(called, shape, *wanted, accounting, slurm_prefix, simulate)
-    # As after Ctrl-C: what was started is ended before we leave.
+    called = name or (place.name if folder else DEFAULT_NAME)
+    if shape:
+        spec = bloom(called, **given)
+    elif nodes is None and gpus is None and not simulate and not any(given.values()):
+        before = read_description(places_of(place))  # `up` alone starts what was here, with its queue
+        spec = before.spec if before else plain(called)
+    else:
+        counts = (4 if nodes is None else nodes, 2 if gpus is None else gpus)
+        spec = plain(called, *counts, one_slurmd=simulate, **given)
+    # As after Ctrl-C: what was started is ended before the command exits.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with _progress(quiet) as show:
         cluster = bring_up(spec, place, show)
-    _say_what_next(cluster)
-
-
-def _earlier_spec(place: Path) -> Spec | None:
-    """What the cluster in this folder was before: `up` alone brings that back, with its queue."""
-    from opsctl.local.cluster.files import places_of, read_description
-
-    before = read_description(places_of(place))
-    return before.spec if before else None
-
-
-def _spec(
-    name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None, simulate: bool
-) -> Spec:
-    from opsctl.local.cluster.spec import bloom, plain
-
-    if shape == "bloom":
-        return bloom(name, accounting=accounting, slurm_prefix=slurm_prefix)
-    return plain(name, nodes, gpus, accounting=accounting, slurm_prefix=slurm_prefix, one_slurmd=simulate)
-
-
-def _say_what_next(cluster: LocalCluster) -> None:
-    reach = _reach(cluster.folder)
     options = _where(cluster.folder)
-    state = "is up already" if cluster.was_up else "is up"
-    message(f"{cluster.cluster.name} {state}: {cluster.spec.summary}, in {cluster.folder}")
+    message(
+        f"{spec.name} {'is up already' if cluster.was_up else 'is up'}: {cluster.spec.summary}, in {cluster.folder}"
+    )
     closed = _closed_to_others(cluster.folder)
     if closed is not None and os.getuid() == 0:
         message(f"note: only root can enter {closed}; for jobs of other users choose another --folder")
     message("next:")
-    message(f"  opsctl submit --cluster {reach}{' ' * 6}# in a run's folder; opsctl init demo makes one")
+    message(f"  opsctl submit --cluster {_reach(cluster.folder)}      # in a run's folder; opsctl init demo makes one")
     message(f"  opsctl local-cluster exec{options} -- squeue")
     message(f"  opsctl local-cluster down{options}")
 
 
 def _closed_to_others(folder: Path) -> Path | None:
-    """The folder, or the one above it, that others may not enter."""
+    """Return the folder, or the one above it, that other users may not enter."""
     return next((one for one in (folder, *folder.parents) if not one.stat().st_mode & 0o001), None)
 
 
@@ -135,7 +106,7 @@ def _folder(name: str | None, folder: Path | None) -> Path:
 
 
 def _reach(folder: Path) -> str:
-    """What `--cluster` needs for this one: its name, or its folder quoted for a shell."""
+    """Return what `--cluster` needs: the name, or the folder quoted for a shell."""
     import shlex
 
     from opsctl.run.state.chosen_cluster import local_clusters_folder
@@ -151,22 +122,19 @@ def _where(folder: Path) -> str:
     return f" --name {reach}" if os.sep not in reach else f" --folder {reach}"
 
 
-class _progress:
-    """One line on stderr that is written over on a terminal; nothing elsewhere."""
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Yield what shows one line on stderr that is written over on a terminal; nothing elsewhere."""
+    shown = not quiet and sys.stderr.isatty()
 
-    def __init__(self, quiet: bool) -> None:
-        self.shown = not quiet and sys.stderr.isatty()
-
-    def __enter__(self) -> Callable[[str], None]:
-        return self.show
-
-    def show(self, line: str) -> None:
-        if self.shown:
+    def show(line: str) -> None:
+        if shown:
             write_screen(f"\r\x1b[K{printable(line)}", sys.stderr)
 
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
-            write_screen("\r\x1b[K", sys.stderr)
+    try:
+        yield show
+    finally:
+        show("")
 
 
 @command.command()
@@ -186,7 +154,7 @@ def down(name: str | None, folder: Path | None, quiet: bool) -> None:
 @where_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...", required=True)
 def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> None:
-    """Run a command with the cluster's environment; its exit status is ours."""
+    """Run a command with the cluster's environment, and exit with its status."""
     from opsctl.run.state.chosen_cluster import find_cluster
 
     cluster = find_cluster(str(_folder(name, folder).absolute()))
@@ -206,7 +174,7 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
 @where_options
 @json_option(clusters="list[opsctl.local.cluster.status.ClusterStatus]")
 def status(name: str | None, folder: Path | None, as_json: bool) -> None:
-    """How local clusters are: daemons, nodes and jobs. Without --name or --folder, all that have a name."""
+    """Show daemons, nodes and jobs. Without --name or --folder, of all clusters that have a name."""
     from opsctl.local.cluster.status import known_folders, status_of
 
     folders = known_folders() if name is None and folder is None else [_folder(name, folder)]
