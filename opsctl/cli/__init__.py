@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> None:
     0 done, 1 failed or refused, 2 usage or run file, 130 interrupted; under `watch` Nagios's codes, 3 for wrong usage.
     """
     if instruction := os.environ.get(COMPLETION_VARIABLE):
-        from opsctl.cli.complete import answer
+        from opsctl.cli.completion import answer
 
         answer(root, COMMANDS, instruction)
         sys.exit(0)

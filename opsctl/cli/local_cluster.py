@@ -53,8 +53,7 @@ def command() -> None:
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def up(name: str | None, folder: Path | None, quiet: bool, **given: Any) -> None:
     """Start a cluster, or the missing parts of it; with nothing to do, report that it is up."""
-    from opsctl.local.cluster.description import read_description
-    from opsctl.local.cluster.files import places_of
+    from opsctl.local.cluster.files import places_of, read_description
     from opsctl.local.cluster.lifecycle import up as bring_up
     from opsctl.local.cluster.spec import bloom, plain
 

@@ -15,7 +15,7 @@ OTHERS = {
     "opsctl.diagnosis.carbon.estimate": "the installed codecarbon's table of countries",
     "opsctl.run.init.engine_file": "JSON that a script writes for DeepSpeed, as text",
     "opsctl.cli": "/dev/null, where a reader has left",
-    "opsctl.cli.complete": "/dev/null, for what is said while somebody types",
+    "opsctl.cli.completion": "/dev/null, for messages while the user types",
     "opsctl.cli.init": "an example that is shipped with the product",
     "opsctl.cli.init_script": "a launch script that a person names, and the file of DeepSpeed that it names",
     "opsctl.jobs.scheduler.setup": "a script that a person names, and those that are shipped",

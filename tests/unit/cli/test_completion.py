@@ -144,7 +144,7 @@ def test_all_commands_are_offered_without_importing_them(folder: Path) -> None:
 
 
 def test_every_value_that_can_be_completed_is_called_so_by_some_command() -> None:
-    from opsctl.cli import complete
+    from opsctl.cli import completion
 
     called: set[str] = set()
 
@@ -158,4 +158,4 @@ def test_every_value_that_can_be_completed_is_called_so_by_some_command() -> Non
                 walk(below)
 
     walk(root)
-    assert complete._VALUES.keys() <= called
+    assert completion._VALUES.keys() <= called
