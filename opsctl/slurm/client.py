@@ -34,16 +34,10 @@ class SlurmReader(Protocol):
     """
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
-        """What is in the queue now: one row per started array task and one for the not yet started rest of an array.
-
-        `users` and `job_ids` narrow it (an array's id stands for all its tasks); an id that Slurm forgot has no row.
-        """
+        """Return the queue: a row per started array task, one for the rest. An array's id means all its tasks."""
 
     def hides_others_jobs(self) -> bool:
-        """Whether the caller is shown no jobs but his own, so that others' are missing from every answer.
-
-        Only for who has seen nobody else's: operators are shown all of them, and that is not to be asked for.
-        """
+        """Return whether Slurm hides other users' jobs. Ask only if none were seen: operators see them."""
 
     def nodes(self, folded: str | None = None) -> list[Node]:
         """The state of each node in a folded list; of all nodes without one."""
@@ -69,10 +63,7 @@ class SlurmClient(SlurmReader, Protocol):
         """Joules of each of these jobs that accounting has counted any of; empty where the site counts none."""
 
     def submit(self, script: str) -> int:
-        """sbatch this text, which says all there is to say; returns the job id (of the whole array).
-
-        SlurmUnreachable leaves open whether the job was taken: look it up before calling it failed. Never repeated.
-        """
+        """Submit a script and return its job id. After SlurmUnreachable the job may exist: look it up."""
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
         """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""

@@ -308,10 +308,7 @@ def _had_ended(answer: Answer) -> bool:
 
 
 def hides_others_jobs(configuration: Mapping[str, str], uid: int) -> bool:
-    """Return whether Slurm's configuration hides the jobs of other users from the account `uid`.
-
-    Slurm also shows all jobs to root and to its operators; the configuration does not name the operators.
-    """
+    """Return whether others' jobs are hidden from the account `uid`. The configuration does not name operators."""
     kept = {word.strip().lower() for word in configuration.get("PrivateData", "").split(",")}
     slurms = _UID.search(configuration.get("SlurmUser", ""))
     return "jobs" in kept and uid != 0 and (slurms is None or int(slurms[1]) != uid)

@@ -10,10 +10,7 @@ _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def parse_duration_s(text: str) -> int:
-    """Seconds in a Slurm duration. Without days a bare number is minutes; after `D-` hours come first.
-
-    Raises ValueError for anything else. Source: sbatch(1), `--time`.
-    """
+    """Return the seconds of a Slurm duration, as in sbatch(1) `--time`. Raises ValueError for anything else."""
     match = _DURATION.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is not a duration (minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S)")

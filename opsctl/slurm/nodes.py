@@ -51,10 +51,7 @@ def parse_nodes(text: str) -> list[Node]:
 
 
 def in_partition(nodes: Iterable[Node], partition: str | None) -> tuple[str, list[Node]]:
-    """The name of the partition (several: `a,b`; None: the default one) and those of `nodes` in it, each once.
-
-    The name is empty where Slurm has no default.
-    """
+    """Return the partition's name (None: the default, empty if there is none) and its nodes, each once."""
     nodes = list(nodes)
     name = partition
     if name is None:
@@ -65,10 +62,7 @@ def in_partition(nodes: Iterable[Node], partition: str | None) -> tuple[str, lis
 
 
 def expand_nodes(folded: str) -> list[str]:
-    """Return x01, x02, x5, y for `x[01-02,5],y`: in Slurm's order, with its padding.
-
-    ClusterShell expands one range at a time, because a whole NodeSet would sort.
-    """
+    """Return x01, x02, x5 for `x[01-02,5]`, in Slurm's order with its padding; a whole NodeSet would sort."""
     from ClusterShell.NodeSet import NodeSet
 
     names: list[str] = []

@@ -121,10 +121,7 @@ def _remedy(slurm_conf: str | None) -> str:
 
 
 def judged(answer: Answer, asked: str, slurm_conf: str | None = None) -> Answer:
-    """`answer`, where `asked` was given one; raises SlurmUnasked and SlurmUnreachable where its words are none.
-
-    slurm_conf: the configuration that was asked by, if one was named; looked at only where nobody answers.
-    """
+    """Return `answer`. Raises SlurmUnasked or SlurmUnreachable if its words say that Slurm did not answer."""
     if answer.code != 0 and _NO_CONFIGURATION in answer.stderr.lower():
         raise SlurmUnasked(
             "no Slurm is set up on this machine (no slurm.conf), so the state of jobs is unknown: "
@@ -157,10 +154,7 @@ def local_folder(slurm_conf: str | None) -> Path | None:
 
 
 def refusing_daemon(program: str, slurm_conf: str | None) -> str | None:
-    """Who does not listen, in words, where `program` would ask a local cluster's daemon here and its port refuses.
-
-    None where it may answer, and where that is not to be told.
-    """
+    """Return which daemon of a local cluster does not listen on its port; None if it may answer."""
     asked = _ASKED.get(Path(program).name)
     if asked is None or slurm_conf is None or local_folder(slurm_conf) is None:
         return None

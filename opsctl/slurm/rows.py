@@ -109,10 +109,7 @@ def parse_energy(text: str) -> dict[int, float]:
 
 
 def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
-    """The jobs that had ended by `now` among rows of `sacct --parsable2` in `ACCOUNTING_FIELDS`.
-
-    "CANCELLED by 1000" is CANCELLED.
-    """
+    """Return the jobs that had ended by `now`, from `sacct --parsable2` rows of `ACCOUNTING_FIELDS`."""
     ends = {}
     for line in text.splitlines():
         fields = line.split(FIELD_END)
@@ -142,10 +139,7 @@ def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
 
 
 def has_ended(state: str, ended_at: datetime | None, now: datetime) -> bool:
-    """Whether a job in this state is over. One in a state that nobody here knows is over once its end has passed.
-
-    Of a job that is not over squeue tells the end that it expects, sacct none.
-    """
+    """Return whether a job is over. One in an unknown state is over once its end, which squeue expects, has passed."""
     phase = phase_of(state)
     if phase is Phase.UNKNOWN:
         return ended_at is not None and ended_at <= now

@@ -145,11 +145,7 @@ def end_of(state: str) -> End | None:
 
 
 def wait_of(reason: str) -> Wait:
-    """What a job that gives this reason waits for; `Wait.QUEUE` for every reason that is not in the table.
-
-    Newer Slurms join a reason's words with underscores, and the reasons of an array's tasks with commas: then it is
-    what all of them wait for.
-    """
+    """Return what a job waits for; of an array's tasks with several reasons, what all of them wait for."""
     known = [_REASONS.get(one.replace("_", " ")) for one in reason.split(",")]
     waits = {WAITS.get(one, Wait.QUEUE) if one else Wait.QUEUE for one in known}
     return waits.pop() if len(waits) == 1 else Wait.QUEUE

@@ -34,10 +34,7 @@ class Job:
 
     @classmethod
     def of_row(cls, **fields: Any) -> Job:
-        """A job with all fields by name, in half the time: frozen, it would set each of them by itself.
-
-        A queue may have 100,000.
-        """
+        """Make a job in half the time of the frozen constructor: a queue may have 100,000."""
         made = object.__new__(cls)
         object.__setattr__(made, "__dict__", fields)
         return made
@@ -63,10 +60,7 @@ class Job:
         return Phase.ON_NODES if phase is Phase.UNKNOWN and self.nodes else phase
 
     def elapsed_at_s(self, now: datetime) -> int:
-        """Return the seconds that it has run by `now`; Slurm's own count is of the moment at which it was asked.
-
-        Time in which it was suspended does not count: Slurm moves its end by that.
-        """
+        """Return the seconds that it has run by `now`, without suspended time: Slurm moves its end by that."""
         if self.state != State.RUNNING or self.started_at is None:
             return self.elapsed_s
         paused_s = 0.0

@@ -88,10 +88,7 @@ _MIXES = Path("data") / "private_infra" / "global_energy_mix.json"
 
 
 def of_country(country: str) -> float:
-    """The country's g/kWh from codecarbon's own table, which is read without loading it.
-
-    Raises UsageError for a country that it does not have, OpsctlError where codecarbon is not installed.
-    """
+    """Return a country's g/kWh from codecarbon's table. Raises UsageError, or OpsctlError without codecarbon."""
     found = importlib.util.find_spec("codecarbon")
     if found is None or found.origin is None:
         raise OpsctlError(

@@ -35,10 +35,7 @@ class Found:
 
 
 def find(folders: list[Path], most: int = MOST_FILES) -> Found | None:
-    """The trackers in these folders, which count nothing twice that is in two of them; None for more than `most` files.
-
-    A folder that is not there has none. What cannot be read is a problem and hides nothing else.
-    """
+    """Return the trackers in these folders, each once; None for more than `most` files. Problems hide no others."""
     readings: list[Reading] = []
     problems: list[str] = []
     files = 0

@@ -70,10 +70,7 @@ class Amounts:
 
 
 def fitted(amounts: Iterable[tuple[Key, int]], whole_ms: int, rest: Key) -> dict[Key, int]:
-    """`amounts` with what is left of `whole_ms` as `rest`; where they are more than the whole, all scaled down to it.
-
-    They then add up to the whole exactly: what rounding leaves goes to the largest.
-    """
+    """Fill `amounts` up to `whole_ms` with `rest`; scale them down to it, exactly, if they are more."""
     found: dict[Key, int] = {}
     for key, ms in amounts:
         found[key] = found.get(key, 0) + max(0, ms)
@@ -233,11 +230,7 @@ def account(
     is_queued: bool | None,
     since: datetime | None = None,
 ) -> Amounts:
-    """All of the time from the first submission, or `since`, to `until`.
-
-    submitted: when each chain was. gpus: id of an attempt -> how many it held. is_queued: whether anything of the run
-    waits in the queue now; None where nobody knows.
-    """
+    """Add up the time from the first submission, or `since`. gpus: attempt id -> number. is_queued: None if unknown."""
     found = Amounts()
     for one in stretches(attempts, spans, submitted, until, is_queued, since):
         found.add(one.amounts, gpus.get(one.stay.attempt.id, 0) if one.stay is not None else 0)
@@ -306,10 +299,7 @@ def _gap(begins_ms: int, ends_ms: int, submitted_at: datetime | None) -> dict[Ke
 
 
 def estimated(attempts: Sequence[Attempt], seconds_per_iteration: float, reached: int | None = None) -> list[Span]:
-    """Spans as the log would have them if every iteration took so long: for who cannot read all of the log.
-
-    reached: the iteration that what runs has come to; None where that is not known. How long starts took nobody knows.
-    """
+    """Return spans for a constant time per iteration. reached: the last iteration of an open attempt, if known."""
     found = []
     for one in attempts:
         span = Span(one.number, one.job_id, one.opened_at, one.iteration_at_start or 0)

@@ -39,11 +39,7 @@ def goodput_seen(
     is_queued: bool | None,
     reached: int | None = None,
 ) -> GoodputSeen | None:
-    """By the iterations that attempts have come to, each as long as the newest; None where that is not known.
-
-    is_queued: whether anything of the run waits in the queue; None where nobody knows. reached: the iteration that what
-    runs has come to.
-    """
+    """Estimate by the iterations of attempts, each as long as the newest; None where that is not known."""
     if seconds_per_iteration is None or not attempts:
         return None
     spans = estimated(attempts, seconds_per_iteration, reached)

@@ -49,10 +49,7 @@ def best_interval_s(save_s: float, between_failures_s: float) -> float:
 
 
 def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
-    """Of the training's time, what saves take and what failures undo: half an interval and a save, each. First order.
-
-    No more than 1.
-    """
+    """Return the share lost to saves and to redone work, half an interval and a save per failure; at most 1."""
     if interval_s <= 0:
         return 1.0
     return min(1.0, save_s / (interval_s + save_s) + (interval_s / 2 + save_s) / between_failures_s)

@@ -109,10 +109,7 @@ def folded(ranks: Sequence[int]) -> str:
 
 
 def behind(progress: Sequence[GroupProgress]) -> dict[int, GroupProgress]:
-    """Ranks that have not asked for an operation that others of the same group have: rank -> how far those are.
-
-    A rank that is behind in several groups is told of the one that most others wait in.
-    """
+    """Return ranks that lag in a process group -> the farthest member of the group in which most others wait."""
     late: dict[int, tuple[int, GroupProgress]] = {}
     for members in _by_group(progress).values():
         first = max(members, key=lambda one: one.enqueued)
@@ -124,10 +121,7 @@ def behind(progress: Sequence[GroupProgress]) -> dict[int, GroupProgress]:
 
 
 def flight_summary(progress: Sequence[GroupProgress]) -> str:
-    """`rank 3 has not come to all_reduce, number 120 of group tensor: 7 others wait there`; empty where none is late.
-
-    Where all have come and it does not end, that is said: then it is no program that is late, but what carries it.
-    """
+    """Return which ranks lag and where others wait, or that all wait in an unfinished operation; else empty."""
     late = behind(progress)
     groups = _by_group(progress)
     if not late:

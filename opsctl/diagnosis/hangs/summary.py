@@ -27,10 +27,7 @@ _STUCK, _ELSEWHERE, _OTHER_COLLECTIVE = 0.9, 0.8, 0.6
 
 
 def described(groups: Sequence[Group], ranks: int) -> str:
-    """`rank 3 on node2 is stopped in read < __next__; 7 of 8 ranks wait in all_reduce < reason`, in a line.
-
-    ranks: how many there are to be. What the others wait for comes first.
-    """
+    """Describe the groups in one line, those that the others wait for first. ranks: the number of all ranks."""
     said = [f"{who(group, ranks)} {_verb(group)}" for group in groups[:_GROUPS]]
     if groups[_GROUPS:]:
         said.append(f"{sum(len(group.stacks) for group in groups[_GROUPS:])} elsewhere")
@@ -61,11 +58,7 @@ def missed(groups: Sequence[Group]) -> str:
 
 
 def verdict_of(groups: Sequence[Group], ranks: int, at: datetime | None = None, found: str = "") -> Verdict:
-    """What a step that hung died of, as far as its ranks' stacks tell.
-
-    found: what the flight recorder said beside them, a sentence. Without one whom the others wait for it is a hang,
-    and neither node nor rank is named.
-    """
+    """Return the verdict on a hung step by its ranks' stacks. found: a sentence from the flight recorder."""
     odd = [group for group in groups if group.is_odd]
     first = odd[0].stacks[0] if odd else None
     evidence = tuple(

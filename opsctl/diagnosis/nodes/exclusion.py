@@ -151,11 +151,7 @@ class Kept:
 
 
 def keep(paths: RunPaths, slurm: SlurmReader, wanted: Wanted, table: NodesTable | None = None) -> Kept:
-    """Bring the list up to date by evidence and attempts, and say what to stay off.
-
-    Slurm is asked only where something speaks against some node. A list that cannot be written is gone by as it is.
-    Raises OpsctlError for a wrong profile, or a list that cannot be read; SlurmError, OSError.
-    """
+    """Update the list by evidence and attempts; return the nodes to avoid. Raises OpsctlError and OSError."""
     table = nodes_table() if table is None else table
     place, at = place_of(paths, table), now()
     evidence = evidence_for(paths, place)
@@ -244,10 +240,7 @@ def add(place: Place, nodes: Sequence[str], why: str, until: datetime) -> list[E
 
 
 def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list[Exclusion]:
-    """End the exclusions of nodes; what was seen of them until now is forgiven. ends: those of the run's attempts.
-
-    Raises OpsctlError for a node that is not excluded, and then ends none.
-    """
+    """End exclusions and forgive earlier evidence. Raises OpsctlError, and ends none, if one is not excluded."""
     at, me = now(), account_name()
     with changing(place, "end exclusions") as known:
         before = {one.node: one for one in known.nodes}
@@ -267,10 +260,7 @@ def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list
 
 
 def keep_and_apply(paths: RunPaths, slurm: SlurmClient, wanted: Wanted, looks: SlurmReader | None = None) -> list[str]:
-    """Both, for who looks regularly or has just ended badly; lines to say. Never raises for what may go wrong.
-
-    looks: the same Slurm, for who has asked it for its nodes already; None: `slurm`.
-    """
+    """Update the list and the queue, and return messages. Never raises for what may go wrong."""
     lines: list[str] = []
     try:
         kept = keep(paths, looks or slurm, wanted)

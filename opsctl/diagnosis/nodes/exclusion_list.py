@@ -202,10 +202,7 @@ SHARED = Kind("a shared folder of node evidence", "[nodes] shared", "the profile
 
 
 def place_of(paths: RunPaths, table: NodesTable) -> Place:
-    """The list that counts for the run. A shared folder is made where it is not there yet.
-
-    Raises RunFileError for a group that cannot be, OpsctlError and OSError where the folder cannot be had.
-    """
+    """Return the list that counts for the run; create a shared folder. Raises RunFileError, OpsctlError, OSError."""
     if table.shared is None:
         return own_place(paths)
     folder = Path(table.shared).expanduser()

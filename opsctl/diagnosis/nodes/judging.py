@@ -51,10 +51,7 @@ def ends_of(attempts: Iterable[Attempt]) -> list[End]:
 
 
 def in_a_row(ends: Sequence[End], node: str, since: datetime | None) -> list[End]:
-    """The newest bad ends on `node`, after `since`, with no good one between them that it took part in; newest first.
-
-    What ended on another node meanwhile, or by the user's fault, is no word for it.
-    """
+    """Return the newest bad ends on `node` after `since` without a good end on it in between, newest first."""
     row = []
     for end in reversed(ends):
         if since is not None and end.at <= since:
@@ -67,10 +64,7 @@ def in_a_row(ends: Sequence[End], node: str, since: datetime | None) -> list[End
 
 
 def _blamed(attempt: Attempt) -> frozenset[str]:
-    """Return the nodes whose hardware ended it: those that Slurm lost, and the one that triage names.
-
-    A rank that was killed, and a cause that is not known, blame no node: a person or the program may have done it.
-    """
+    """Return the nodes that Slurm lost and the one that triage names. A killed rank alone blames no node."""
     lost, verdict, first = frozenset(attempt.lost_nodes), attempt.verdict, attempt.first_failure
     if verdict is None or not verdict.is_known:
         return lost
@@ -221,10 +215,7 @@ def used_all_the_same(standing: Iterable[Exclusion], nodes: Iterable[Node], poli
 
 
 def room(partition: int, serving: int, by_persons: int, policy: Policy) -> tuple[int, str]:
-    """How many of a partition's nodes, of which so many are in service, evidence may exclude; why no more.
-
-    The share of [nodes], less what people exclude, but one at least; never so many that the run finds no nodes.
-    """
+    """Return how many nodes evidence may exclude, and the reason for no more. At least one, if the run has enough."""
     share = max(1, math.floor(partition * policy.most_excluded_percent / 100.0) - by_persons)
     left = max(0, serving - by_persons - policy.needed)
     if left < share:

@@ -52,10 +52,7 @@ class SeenNode(Struct, frozen=True, kw_only=True):
 
 
 def look(paths: RunPaths, slurm: SlurmReader, wanted: Wanted, names: Sequence[str], now: datetime) -> list[SeenNode]:
-    """These nodes, or all of the partition and those of others that something is known of. One look at the queue.
-
-    Raises OpsctlError, SlurmError, OSError.
-    """
+    """List these nodes, or the partition's and all with evidence. Raises OpsctlError, SlurmError, OSError."""
     everywhere = slurm.nodes()
     by_name = {node.name: node for node in everywhere}
     evidence = by_node(evidence_for(paths, place_of(paths, nodes_table())))

@@ -106,10 +106,7 @@ class Heard:
 
 
 def srun_line(nodes: Sequence[str], program: Sequence[str]) -> list[str]:
-    """One task on each of `nodes`, in Slurm's order, beside whatever else runs there. A node that fails ends no other.
-
-    What hangs on one keeps nothing of the allocation from the step that comes next.
-    """
+    """Return the srun command for one task on each node, in Slurm's order. A failing node ends no other task."""
     return [
         "srun",
         "--overlap",
@@ -134,10 +131,7 @@ def ask(
     limit_s: float,
     is_to_end: Callable[[], bool] = lambda: False,
 ) -> Heard:
-    """Run `command`, an srun line, until each of `nodes` is through or lost, for `limit_s` seconds at most.
-
-    Raises OpsctlError where it cannot be started.
-    """
+    """Run an srun command until each node has answered, is lost or late. Raises OpsctlError if it cannot start."""
     path = find_program(command[0], environment)
     if path is None:
         raise OpsctlError(f"{command[0]} is not on PATH: a probe needs Slurm's commands")

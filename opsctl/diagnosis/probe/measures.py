@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of which each node has one, or one for each of its GPUs or links.
-
-    suspicious, slow: how many times slower than the median of its class; None: never slow by that alone.
-    """
+    """A number per node, GPU or link. suspicious, slow: times slower than the median; None: never slow by it alone."""
 
     part: str
     what: str

@@ -17,11 +17,7 @@ SCHEMA_VERSION = 1
 
 
 class Standing(StrEnum):
-    """What is to be thought of a node, the best first.
-
-    Slow is what has fallen behind the others by measurement or was not through in time: it is trained on only for want
-    of others. Bad is never trained on.
-    """
+    """The standing of a node, best first. A slow node is used only for want of others, a bad one never."""
 
     FINE = "fine"
     SUSPICIOUS = "suspicious"
@@ -88,10 +84,7 @@ _FINE = (Standing.FINE.rank, False)
 def chosen(
     nodes: Sequence[str], wanted: int, reports: Sequence[NodeReport] = (), lost: Collection[str] = ()
 ) -> list[str]:
-    """`wanted` of `nodes`, in Slurm's order, none bad or lost, those of a worse standing only for want of better ones.
-
-    Fewer than wanted where there are not so many. Without anything known the first ones.
-    """
+    """Return `wanted` of `nodes` in Slurm's order: none bad or lost, best standing first; fewer if there are not so many."""
     best = set(best_first([node for node in nodes if node not in lost], reports)[:wanted])
     return [node for node in nodes if node in best]
 

@@ -115,11 +115,7 @@ _CONFIDENCE, _CONFIDENCE_UNSURE = 0.9, 0.55
 
 
 def put_on_record(paths: RunPaths, found: ProbeReport, attempt: str = "") -> None:
-    """A line for each node whose hardware is bad or slow; what is only suspicious is no evidence, nor is what is
-    installed.
-
-    attempt: its id. Raises OSError.
-    """
+    """Record evidence against nodes whose hardware is bad or slow. attempt: its id. Raises OSError."""
     for one in (*found.of(Standing.BAD), *found.of(Standing.SLOW)):
         reasons = of_hardware(one)
         if not reasons:

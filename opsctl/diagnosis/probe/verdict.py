@@ -83,10 +83,7 @@ def judge(answers: Sequence[Answer], expected: Expected) -> Judgement:
 
 
 def _general(found: Mapping[str, Sequence[Reason]]) -> dict[str, str]:
-    """Measure -> words, of what more than half of the nodes have, where there are several.
-
-    Of the run's folder a failure that any two have alike is in common: it goes by that, see `_alike_by`.
-    """
+    """Return measure -> words of what most nodes have, or of an equal failure of the run's folder on two nodes."""
     having: dict[str, list[Reason]] = {}
     for reasons in found.values():
         for one in {reason.measure: reason for reason in reasons}.values():

@@ -241,10 +241,7 @@ def of_waiting(facts: Facts) -> list[Candidate]:
 
 
 def of_peers(facts: Facts) -> list[Candidate]:
-    """Return the one node that several report as the other end of lost connections, and that reports nothing itself.
-
-    A node whose own ranks alone lose connections, to each other, is the one too.
-    """
+    """Return the one silent node whose connections several others lost, or whose own ranks lost each other's."""
     late = [one for one in facts.findings if one.peer and not one.is_before_progress]
     is_within = len(late) > 1 and all(one.node == one.peer for one in late)
     late = [one for one in late if is_within or one.node != one.peer]

@@ -110,10 +110,7 @@ class Facts:
 def findings_of_line(
     rules: Rules, line: str, source: str, order: int, reference: datetime, frames: Sequence[str] = ()
 ) -> Finding | None:
-    """What the line means by the surest rule that fits it; None where none does.
-
-    frames: the lines of the traceback above it, outermost first.
-    """
+    """Return what the surest matching rule says of the line. frames: its traceback, outermost first."""
     if len(line) > MATCHED_CHARACTERS:
         line = f"{line[: MATCHED_CHARACTERS // 2 - 5]} ... {line[-MATCHED_CHARACTERS // 2 :]}"
     said = read_line(line, reference)

@@ -175,10 +175,7 @@ def _nodes(place: Place, count: dict[str, int], alike: set[str], lines: int) -> 
 
 
 def usual_line(hosts: frozenset[str], places: Collection[Place] = ()) -> Callable[[str], str]:
-    """Return a function that writes a line with the node's name in front: `@name: text`.
-
-    hosts: the names of nodes; one counts behind fields that hold no name, and at one of `places` behind any.
-    """
+    """Return a function that moves the name of a node, at one of `places` or in front, to `@name: text`."""
 
     @lru_cache(maxsize=_LINES_REMEMBERED)
     def usual(line: str) -> str:

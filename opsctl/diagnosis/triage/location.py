@@ -147,10 +147,7 @@ def _is_of_one_late_node(same: Sequence[Candidate], facts: Facts) -> bool:
 def of_one_node(
     winner: Candidate, place: Candidate, facts: Facts, alone: Cause | None, candidates: Sequence[Candidate]
 ) -> Candidate:
-    """Return the winner, as the node's fault where its rule has a cause for that and the other nodes work.
-
-    Lines that name the node themselves have to name the one alone.
-    """
+    """Return the winner as the node's fault if its rule has a cause for that and all other nodes work."""
     named = {one.node for one in candidates if one.rule == winner.rule and one.node}
     if alone is not None and not winner.names_place and len(named) == 1:
         return replace(winner, cause=alone, fault=Fault.NODE, node=named.pop())

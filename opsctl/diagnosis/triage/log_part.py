@@ -133,10 +133,7 @@ class Read:
         return None if said is None or any(order < said.order for order in failed) else said.quote
 
     def failed_by_themselves(self, findings: Sequence[Finding]) -> tuple[str, ...]:
-        """The nodes on which tasks failed; where a signal ended the first, those before anything ended the others.
-
-        None where only other tasks than srun names say why.
-        """
+        """Return nodes with failed tasks, before anything ended the others; none if other tasks say why."""
         why = {one.task for one in findings if is_root(one) and one.task is not None and not one.is_before_progress}
         if why and self.tasks and not why & {task for one in self.tasks for task in one.tasks}:
             return ()
@@ -144,10 +141,7 @@ class Read:
         return tuple(one.node for one in self.tasks if not is_killed or ended is None or one.order < ended)
 
     def ended_on(self, findings: Sequence[Finding]) -> str:
-        """Return the node of the first task or launcher that a signal ended before any rank had reported an error.
-
-        findings: with their places.
-        """
+        """Return the node of the first task or launcher that a signal ended before any rank reported an error."""
         ended, roots = self.ended_at, [one.order for one in findings if one.rule.role is not Role.TEARDOWN]
         tasks = [(one.order, one.node) for one in self.tasks if one.signal in (signal.SIGKILL, signal.SIGBUS)]
         agents = [(one.order, one.node) for one in findings if _WAS_ENDED.search(one.text) and one.node]

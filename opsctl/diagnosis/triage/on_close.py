@@ -78,10 +78,7 @@ def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmEnd, rules: Rules, s
 
 
 def _folder_of(paths: RunPaths, attempt: Attempt) -> Path:
-    """Return the folder in which the attempt's ranks left things; an absent one where that cannot be known.
-
-    The newest attempt of a job has the job's folder, and what it found there was set aside under a number.
-    """
+    """Return the folder of the attempt's ranks. Earlier attempts of a job have theirs under a number."""
     folder = paths.attempt_folder(attempt.job_id)
     try:
         same_job = [one.id for one in attempts_file.read(paths) if one.job_id == attempt.job_id]
@@ -117,10 +114,7 @@ def verdict_of(
     seconds: float = CLOSING_S,
     say: Callable[[str], None] = print,
 ) -> Verdict | None:
-    """What killed a closed attempt; None for an end that nothing killed, and where it cannot be told in time.
-
-    say: is told, in a line, why there is none.
-    """
+    """Return the verdict on a bad end, or None. say: prints why there is none in time."""
     if not is_bad_end(attempt):
         return None
 
@@ -204,10 +198,7 @@ def _bounded(find: Callable[[], _T], seconds: float, say: Callable[[str], None])
 
 
 def choose(attempts: Sequence[Attempt], word: str | None) -> Attempt:
-    """The attempt that `word` means, as `attempts` shows it: a job (`12`, `12_3`) before a number (`4`).
-
-    The newest one of a job; without a word the last bad end. Raises OpsctlError where there is none.
-    """
+    """Return the attempt of a job (`12`, `12_3`) or number (`4`), else the last bad end. Raises OpsctlError."""
     ended = [one for one in attempts if not one.is_open]
     if word is None:
         bad = [one for one in ended if is_bad_end(one)]

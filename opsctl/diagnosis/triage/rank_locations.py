@@ -208,10 +208,7 @@ def _addresses_of_ranks(told: Iterable[Placement]) -> dict[str, str]:
 
 
 def usual_name(node: str, nodes: Sequence[str], hosts: Collection[str] = ()) -> str:
-    """Return the name that the list of nodes has, else the shortest that the log has.
-
-    A host gives its name with its domain, or with that of the interface that it talks through (`n1.ib`, `n1-ib0`).
-    """
+    """Return the name that the list of nodes has, else the shortest in the log: hosts add domains and interfaces."""
     if node in nodes:
         return node
     short = node.partition(".")[0]
@@ -261,10 +258,7 @@ def _stated(opening: Opening, heard: set[int], known: Mapping[int, str], nodes: 
 def _ranks_per_node(
     told: Sequence[Placement], heard: set[int], known: Mapping[int, str], nodes: Sequence[str], tasks_are_ranks: bool
 ) -> int:
-    """How many ranks each node has: the one number that all that is known fits, else one that fills the nodes; else 0.
-
-    A power of two alone is taken for one that fills them: ranks may be silent.
-    """
+    """Return the only number that fits all that is known, else a power of two that fills the nodes; else 0."""
     highest = max(heard | set(known), default=0)
     pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
     local = {(one.rank, one.local_rank) for one in told if one.rank is not None and one.local_rank is not None}
@@ -283,10 +277,7 @@ def _ranks_per_node(
 
 
 def with_places(findings: Iterable[Finding], places: Places, known: Mapping[tuple[int, str], str]) -> list[Finding]:
-    """Findings with node and rank filled in where the other one tells it.
-
-    known: (local rank, line) -> the one node in whose own output that line is.
-    """
+    """Fill in nodes and ranks of findings. known: (local rank, line) -> the only node with it in its own output."""
     return [_with_place(one, places, known) for one in findings]
 
 

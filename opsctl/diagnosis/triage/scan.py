@@ -181,10 +181,7 @@ class _Search:
 def _window(
     fd: int, begin: int, end: int, is_first: bool, end_of_all: int, search: _Search
 ) -> Iterator[tuple[Hit, bytes, frozenset[bytes]]]:
-    """The hits among lines that begin between `begin` and `end`, each with its shape and words.
-
-    The last line is read to its end.
-    """
+    """Return the hits among lines that begin between `begin` and `end`, each with its shape and words."""
     for position, text in _whole_lines(fd, begin, end, is_first, end_of_all):
         squeezed = text.translate(None, _DIGITS)
         shapes = squeezed.split(b"\n")
@@ -224,10 +221,7 @@ def _placed(position: int, text: bytes, shapes: list[bytes]) -> Iterator[tuple[i
 
 
 def _whole_lines(fd: int, begin: int, end: int, is_first: bool, end_of_all: int) -> Iterator[tuple[int, bytes]]:
-    """(position, lines without the last line's end) from `begin` on, those alone that begin before `end`.
-
-    A carriage return ends a line too. Of a line without an end only the beginning is kept.
-    """
+    """Return (position, text) of lines that begin before `end`. A carriage return ends a line; long ones are cut."""
     carry, at, skips = b"", begin, not is_first
     for after, data in blocks(fd, begin, min(end_of_all, end + LONGEST_LINE_BYTES)):
         block_at = after - len(data)

@@ -139,10 +139,7 @@ def gres_conf(spec: Spec, places: Places) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """Keep slurmd from looking for control groups, which need root and are not mounted in every container.
-
-    From 23.02 on it can be told that there are none; before, the plug-in of the first kind starts without any.
-    """
+    """Return the setting without control groups, which need root: 23.02 has one, older releases take cgroup/v1."""
     return f"CgroupPlugin={'disabled' if version >= (23, 2) else 'cgroup/v1'}\n"
 
 

@@ -108,10 +108,7 @@ def end(pids: list[int], grace_s: float, first: signal.Signals = signal.SIGTERM)
 
 
 def _node_of_step(process: psutil.Process, places: Places, is_marked: bool) -> str | None:
-    """Return the node of a slurmstepd, by its slurmd's log that it holds open.
-
-    Empty where that is unclear; None for a step of another cluster.
-    """
+    """Return the node by its slurmd's log that the step holds open; empty: unclear; None: of another cluster."""
     log = re.compile(re.escape(f"{places.folder}/log/slurmd-") + r"(.+)\.log")
     files: list[str] = []
     with contextlib.suppress(psutil.Error, OSError):
@@ -130,10 +127,7 @@ def start(
     detach: bool = False,
     timeout_s: float = 30,
 ) -> None:
-    """Run `command`, which puts itself into the background, or with `detach` is put there.
-
-    Its first words go to the daemon's own log. Raises OpsctlError when it ends with an error at once.
-    """
+    """Run a daemon that detaches itself, or `detach` it. Raises OpsctlError if it fails at once."""
     log = places.log(daemon)
     # An old pid file would look like a daemon that started and died.
     places.pid_file(daemon).unlink(missing_ok=True)

@@ -95,10 +95,7 @@ def _ports(keep: Ports | None, before: Description | None, spec: Spec) -> contex
 
 
 def down(folder: Path, progress: Progress = lambda _line: None) -> int:
-    """End every process of the cluster in `folder`. Returns how many there were; 0 when it was not up.
-
-    The folder stays, with its logs and its queue. Raises OpsctlError when a process does not go.
-    """
+    """End all processes of the cluster in `folder`, and return their number. Raises OpsctlError if one stays."""
     places = places_of(folder)
     if not places.folder.is_dir():
         return 0

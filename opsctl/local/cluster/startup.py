@@ -201,10 +201,7 @@ class Starter:
 
 
 def people_commands(spec: Spec, user: str) -> list[list[str]]:
-    """Return the sacctmgr commands that make the QoS and accounts of `spec` and let `user` use them all.
-
-    The first account is the default one.
-    """
+    """Return the sacctmgr commands that give `user` the QoS and accounts of `spec`; the first one is the default."""
     commands = [["add", "qos", qos.name, *(["set", *qos.limits] if qos.limits else [])] for qos in spec.qos]
     for account in spec.accounts:
         words = ["add", "account", account.name, f"Cluster={spec.slurm_name}", *account.limits]

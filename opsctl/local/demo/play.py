@@ -136,10 +136,7 @@ class Demo(Stage):
 
 
 def play(folder: Path, keep: bool) -> int:
-    """Run the demo in a new folder under `folder`. Returns 0, 1 when a step did not come out, 130 when interrupted.
-
-    Raises OpsctlError while another demo of this user runs.
-    """
+    """Run the demo below `folder`. Return 0, 1 for a failed step, 130. Raises OpsctlError if another demo runs."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it as Ctrl-C does
         signal.signal(number, signal.default_int_handler)
     clusters = local_clusters_folder()
