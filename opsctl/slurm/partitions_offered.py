@@ -65,7 +65,7 @@ def _offer(name: str, limit: str, cpus: str, gres: str, nodes: int) -> Offer:
 
 
 def accounts(cluster: Cluster, deadline: Deadline) -> list[str]:
-    """Return the caller's accounts, default first; none without accounting. Raises SlurmUnreachable and SlurmMissing."""
+    """Return the caller's accounts, default first, if there is accounting. Raises SlurmUnreachable and SlurmMissing."""
     listed = _sacctmgr(cluster, deadline, ["show", "associations", f"user={account_name()}", "format=Account"])
     default = _sacctmgr(cluster, deadline, ["show", "user", account_name(), "format=DefaultAccount"])
     return sorted(dict.fromkeys(listed), key=lambda one: one not in default)

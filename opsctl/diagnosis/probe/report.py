@@ -84,7 +84,7 @@ _FINE = (Standing.FINE.rank, False)
 def chosen(
     nodes: Sequence[str], wanted: int, reports: Sequence[NodeReport] = (), lost: Collection[str] = ()
 ) -> list[str]:
-    """Return `wanted` of `nodes` in Slurm's order: none bad or lost, best standing first; fewer if there are not so many."""
+    """Return `wanted` of `nodes` in Slurm's order: none bad or lost, best standing first, or fewer."""
     best = set(best_first([node for node in nodes if node not in lost], reports)[:wanted])
     return [node for node in nodes if node in best]
 

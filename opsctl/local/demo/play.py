@@ -15,7 +15,7 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
 from opsctl.local.cluster.lifecycle import down
-from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage, clear_the_stage, cluster_folder, show, title
+from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage, clear_the_stage, cluster_folder, show
 from opsctl.run.state.chosen_cluster import local_clusters_folder
 from trainer.formats.data.data_notes import read_notes
 
@@ -46,12 +46,12 @@ class Demo(Stage):
 
     def bring_up_the_cluster(self) -> None:
         """Leaves a ready cluster named CLUSTER, beside the user's others."""
-        title("A real Slurm on this machine: 4 nodes, 2 GPUs each in Slurm's books, the trainer on the CPU")
+        show("\n== A real Slurm on this machine: 4 nodes, 2 GPUs each in Slurm's books, the trainer on the CPU")
         self.opsctl("local-cluster", "up", "--name", CLUSTER, "--nodes", "4", "--gpus", "2", where=self.folder)
 
     def prepare_the_corpus(self) -> None:
         """Leaves the run folder, the tokenized corpus in its data/, and `entropy_nats` of the corpus."""
-        title("A run folder, and a corpus: the Python standard library's own sources, one document per file")
+        show("\n== A run folder, and a corpus: the Python standard library's own sources, one document per file")
         self.opsctl("init", "demo", where=self.folder)
         library = sysconfig.get_path("stdlib")
         excludes = [word for name in LEFT_OUT for word in ("--exclude", name)]
@@ -69,17 +69,17 @@ class Demo(Stage):
 
     def plan(self) -> None:
         """Shows the plan of the run file as `opsctl init demo` left it."""
-        title("The plan")
+        show("\n== The plan")
         self.opsctl("plan")
 
     def submit(self) -> None:
         """Leaves `chain`: the array's job id, the last line that `opsctl submit` prints."""
-        title("A chain of three array tasks, one at a time: tensor 2 x pipeline 2 x data 2 over four nodes")
+        show("\n== A chain of three array tasks, one at a time: tensor 2 x pipeline 2 x data 2 over four nodes")
         self.chain = int(self.opsctl("submit", "--array", "1-3%1", "--cluster", CLUSTER).strip().splitlines()[-1])
 
     def watch_the_loss_fall(self) -> None:
         """Waits, 300 s at most, for the last five losses to be below `entropy_nats`."""
-        title("The loss falls from about ln(vocabulary) to below the unigram entropy")
+        show("\n== The loss falls from about ln(vocabulary) to below the unigram entropy")
         below = 0
         shown = 0
 
@@ -98,7 +98,7 @@ class Demo(Stage):
 
     def try_a_second_chain(self) -> None:
         """Expects exit code 1 beside the live chain and 0 behind it."""
-        title("A second chain beside a live one is refused; behind it, it is welcome")
+        show("\n== A second chain beside a live one is refused; behind it, it is welcome")
         self.opsctl("submit", "--array", "1-2%1", expect=1)
         self.opsctl("submit", "--array", "1-2%1", "--after", "auto")
         self.opsctl("status")
@@ -106,7 +106,7 @@ class Demo(Stage):
 
     def stop_it_through_the_kill_switch(self) -> None:
         """Lets the tasks go one by one: 1 leaves when the switch appears, 2 as it finds it. 3 is held."""
-        title("The kill switch: the running task saves and leaves, a queued one sees it and leaves at once")
+        show("\n== The kill switch: the running task saves and leaves, a queued one sees it and leaves at once")
         self.slurm("scontrol", "hold", f"{self.chain}_2", f"{self.chain}_3")
         self.opsctl("kill-switch", "trigger", "--reason", "showing how")
         self.wait_for(lambda: self.ended(1), 120, "task 1 to save and leave")
@@ -116,7 +116,7 @@ class Demo(Stage):
 
     def go_on(self) -> None:
         """Raises DemoFailed unless task 3 begins with the iteration after the one saved and logs none twice."""
-        title("The switch is deactivated; the next task goes on from the very iteration saved")
+        show("\n== The switch is deactivated; the next task goes on from the very iteration saved")
         saved = max((attempt.get("iteration_at_end") or 0 for attempt in self.attempts()), default=0)
         self.opsctl("kill-switch", "deactivate")
         self.slurm("scontrol", "release", f"{self.chain}_3")
@@ -131,7 +131,7 @@ class Demo(Stage):
 
     def make_the_page(self) -> None:
         """Leaves the run's page under the output folder."""
-        title("The run's page: the curves, what happened, where the time went")
+        show("\n== The run's page: the curves, what happened, where the time went")
         self.opsctl("report")
 
 

@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from opsctl.local.cluster.lifecycle import down
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chosen_cluster import local_clusters_folder
 from trainer.formats.logs.leave_lines import Reason
 
-
-@contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[..., None]]:
-    """Seconds that pass, in place on a terminal, a line each ten seconds elsewhere."""
-    started = time.monotonic()
-    last_line_s = 0.0
-
-    def tick(done: bool = False) -> None:
-        nonlocal last_line_s
-        elapsed = time.monotonic() - started
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\033[K" if done else f"\r   waiting for {what}: {elapsed:.0f} s ")
-            sys.stderr.flush()
-        elif elapsed - last_line_s >= 10:
-            last_line_s = elapsed
-            sys.stderr.write(f"   waiting for {what}: {elapsed:.0f} s\n")
-
-    try:
-        yield tick
-    finally:
-        tick(done=sys.stderr.isatty())
-
-
-def title(text: str) -> None:
-    """What comes next, in a line of its own."""
-    show(f"\n== {text}")
-
-
-def show(text: str) -> None:
-    """Print a line on stdout at once; a line of progress on the terminal makes room for it."""
-    if sys.stderr.isatty():  # the line of progress gives way
-        sys.stderr.write("\r\033[K")
-        sys.stderr.flush()
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
+#: The screen. While something is awaited it shows so, below what is printed.
+SCREEN = Console(highlight=False, markup=False, soft_wrap=True)
 CLUSTER = "demo"
 COMMAND_TIMEOUT_S = 120
 #: Ways an attempt may end here.
@@ -73,6 +39,12 @@ class Line:
 
     iteration: int
     loss: float
+
+
+def show(text: str) -> None:
+    """Print a line on stdout at once."""
+    SCREEN.print(text)
+    SCREEN.file.flush()
 
 
 def cluster_folder() -> Path:
@@ -104,8 +76,8 @@ class Stage:
             text=True,
             timeout=COMMAND_TIMEOUT_S,
         )
-        sys.stdout.write(done.stdout)
-        sys.stdout.flush()
+        if done.stdout:
+            show(done.stdout.removesuffix("\n"))
         if done.returncode != expect:
             raise DemoFailed(f"`{shlex.join(['opsctl', *words])}` left with exit code {done.returncode}, not {expect}")
         return done.stdout
@@ -149,16 +121,16 @@ class Stage:
 
     def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Wait until `happened`, showing that time passes. Raises DemoFailed, with the log's end, after `timeout_s`."""
-        with progress(what) as tick:
-            deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
+        with SCREEN.status(f"waiting for {what}"):
             while not happened():
-                if time.monotonic() > deadline:
-                    tick(done=True)
-                    subprocess.run([*OPSCTL, "logs", "-n", "15"], cwd=self.run_folder, timeout=COMMAND_TIMEOUT_S)
-                    raise DemoFailed(f"waited {timeout_s:.0f} s for {what}")
-                if lost := next((a for a in self.attempts() if a.get("reason") and a["reason"] not in STOPS), None):
-                    tick(done=True)
-                    subprocess.run([*OPSCTL, "logs", "-n", "15"], cwd=self.run_folder, timeout=COMMAND_TIMEOUT_S)
-                    raise DemoFailed(f"attempt {lost['number']} ended: {lost['reason']}")
-                tick()
+                lost = next((a for a in self.attempts() if a.get("reason") and a["reason"] not in STOPS), None)
+                if lost is not None or time.monotonic() > deadline:
+                    break
                 time.sleep(1)
+            else:
+                return
+        subprocess.run([*OPSCTL, "logs", "-n", "15"], cwd=self.run_folder, timeout=COMMAND_TIMEOUT_S)
+        if lost is not None:
+            raise DemoFailed(f"attempt {lost['number']} ended: {lost['reason']}")
+        raise DemoFailed(f"waited {timeout_s:.0f} s for {what}")
