@@ -119,6 +119,7 @@ def lines_of(told: Triage) -> list[str]:
     lines = [_heading(told), ""]
     if told.is_known:
         fault = "the user's own" if told.user_fault else "not the user's"
+        fault = "it is not known by whom" if told.cause == Cause.CANCELLED else fault
         fault = f"by {_who(told.cancelled)}" if told.cancelled is not None else fault
         lines.append(f"cause       {told.cause} ({fault}), confidence {told.confidence:.2f}")
     else:

@@ -221,6 +221,7 @@ def test_who_cancelled_it_and_when_is_told_of_what_was_cancelled_by_opsctl(
     an_attempt(paths, 2, reason=Ending.CANCELLED)
     by_scancel = printed("triage", triage(capsys, "--json"))
     assert (by_scancel["cause"], by_scancel["cancelled"]) == ("cancelled", None)
+    assert "the user's" not in triage(capsys)  # Slurm's word does not tell who typed scancel
     cancels = [
         Cancel(at=NOON.replace(hour=13), by="ann", host="login1", jobs=("71", "72"), chains=1),
         Cancel(at=NOON.replace(hour=23), by="bob", host="login2", jobs=("72",), chains=1),  # another job of that id
