@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from opsctl.core.timestamps import iso
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.checkpoints.inventory import Checkpoint
@@ -17,7 +18,7 @@ from opsctl.run.logs.curve import Point
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.chains import Cancel, Chain
 from opsctl.run.state.identity import Place
-from opsctl.run.state.kill_switch import KillSwitchState
+from opsctl.run.state.kill_switch import Deactivation, KillSwitchState
 from opsctl.run.state.lease import Seen as Lease
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
@@ -250,6 +251,7 @@ class Snapshot:
     # Part.KILL_SWITCH
     kill_switch: KillSwitchState | None = None  # None: it cannot be seen
     cancelled: Cancel | None = None  # what a person cancelled, if nothing trains because of it
+    deactivated: Deactivation | None = None  # of the kill switch, if nothing trains because it was triggered
     # Part.RUN_FILE
     published: Published | None = None  # None: nothing is
     # Part.PARTITION
@@ -296,7 +298,12 @@ class Snapshot:
         """Return which person stopped the training on purpose, and how; empty where it is to train."""
         if self.kill_switch is not None and self.kill_switch.is_triggered:
             return f"the kill switch is triggered {self.kill_switch.describe()}"
-        return self.cancelled.describe() if self.cancelled is not None else ""
+        if self.cancelled is not None:
+            return self.cancelled.describe()
+        if self.deactivated is None:
+            return ""
+        off = self.deactivated
+        return f"by the kill switch, which {off.by or 'somebody'} deactivated at {iso(off.at, 'minutes')}"
 
     @property
     def running(self) -> Job | None:

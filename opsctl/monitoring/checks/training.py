@@ -107,7 +107,8 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
     if unknown is not None:  # it may be finished
         return _state(Severity.UNKNOWN, name, "blind", unknown)
     if snapshot.stopped_by:
-        first = "opsctl kill-switch deactivate; " if snapshot.cancelled is None else ""
+        switch = snapshot.kill_switch
+        first = "opsctl kill-switch deactivate; " if switch is not None and switch.is_triggered else ""
         todo = f"{first}opsctl submit, when it is to continue"
         return _state(Severity.WARNING, name, "rests", snapshot.stopped_by, todo=todo)
     if snapshot.was_submitted or snapshot.checkpoint is not None:

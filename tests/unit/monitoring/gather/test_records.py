@@ -8,14 +8,15 @@ from msgspec import structs
 
 from opsctl.core.files.state_files import append_state
 from opsctl.core.timestamps import now
-from opsctl.monitoring.checks.training import training
+from opsctl.monitoring.checks.training import brake, training
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.runner import gather, settings_of
 from opsctl.monitoring.snapshot import Part
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain, append_chain
+from opsctl.run.state.kill_switch import Deactivation
 from opsctl.run.state.run_view import view
-from tests.tiny_run import write_run
+from tests.tiny_run import write_checkpoint, write_run
 from tests.unit.monitoring.run_folder import slurm
 
 
@@ -85,3 +86,52 @@ def test_a_training_that_continued_after_a_cancel_and_then_died_is_missed(
     )
     (finding,) = training.find(gather(run, slurm([]), training.needs), settings_of(run))
     assert finding.severity is (Severity.CRITICAL if is_missed else Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("reason", "ended_after", "submits_again", "is_missed"),
+    [
+        ("kill-switch", -MINUTE, False, False),
+        ("kill-switch", 5 * MINUTE, False, False),  # its last save took longer than the switch was there
+        ("signal", -HOUR, False, False),  # it had ended before
+        ("signal", HOUR, False, True),
+        ("kill-switch", -MINUTE, True, True),  # what was submitted since is gone too
+        (None, None, False, True),
+    ],
+)
+def test_a_training_that_the_kill_switch_stopped_is_not_missed_after_it_was_deactivated(
+    tmp_path: Path, reason: str | None, ended_after: timedelta | None, submits_again: bool, is_missed: bool
+) -> None:
+    run = view(str(write_run(tmp_path)))
+    run.paths.state.mkdir(parents=True)
+    at = now() - 2 * HOUR
+    append_chain(run.paths, Chain(chain=12, submitted_at=at - DAY, user="ann", array="1-3%1", how=SUBMIT))
+    attempt = Attempt(number=1, id="a", job_id=900, array_job_id=12, array_task="1", opened_at=at - DAY, user="ann")
+    append_opened(run.paths, attempt)
+    if ended_after is not None:
+        append_closed(run.paths, structs.replace(attempt, closed_at=at + ended_after, reason=reason))
+    append_state(run.paths.output, run.paths.kill_switch_log, Deactivation(at=at, by="ben", triggered_at=at - HOUR))
+    if submits_again:
+        append_chain(run.paths, Chain(chain=13, submitted_at=at + HOUR, user="ann", array="1-3%1", how=SUBMIT))
+    (finding,) = training.find(gather(run, slurm([]), training.needs), settings_of(run))
+    assert finding.severity is (Severity.CRITICAL if is_missed else Severity.WARNING)
+    assert is_missed or ("ben" in finding.text and finding.todo.startswith("opsctl submit"))
+
+
+def test_a_checkpoint_of_the_running_attempt_ends_the_row_without_progress(tmp_path: Path) -> None:
+    run = view(str(write_run(tmp_path)))
+    run.paths.state.mkdir(parents=True)
+    begin = now() - 9 * HOUR
+    append_chain(run.paths, Chain(chain=20, submitted_at=begin, user="ann", array="1-3%1", how=SUBMIT))
+    for number in (1, 2, 3):
+        at = begin + number * HOUR
+        attempt = Attempt(number=number, id=str(number), job_id=number, opened_at=at, iteration_at_start=4)
+        append_opened(run.paths, attempt)
+        if number < 3:
+            append_closed(run.paths, structs.replace(attempt, closed_at=at + MINUTE, reason="exit"))
+    assert gather(run, slurm([]), brake.needs).attempts_without_progress == 2
+    write_checkpoint(run.paths.checkpoints, 4, 32)
+    assert gather(run, slurm([]), brake.needs).attempts_without_progress == 2
+    write_checkpoint(run.paths.checkpoints, 8, 64)
+    seen = gather(run, slurm([]), brake.needs)
+    assert seen.attempts_without_progress == 0 and brake.find(seen, settings_of(run)) == []
