@@ -130,8 +130,8 @@ def test_a_checkpoint_of_the_running_attempt_ends_the_row_without_progress(tmp_p
         if number < 3:
             append_closed(run.paths, structs.replace(attempt, closed_at=at + MINUTE, reason="exit"))
     assert gather(run, slurm([]), brake.needs).attempts_without_progress == 2
-    write_checkpoint(run.paths.checkpoints, 4, 32)
+    write_checkpoint(tmp_path, 4, 32)
     assert gather(run, slurm([]), brake.needs).attempts_without_progress == 2
-    write_checkpoint(run.paths.checkpoints, 8, 64)
+    write_checkpoint(tmp_path, 8, 64)
     seen = gather(run, slurm([]), brake.needs)
     assert seen.attempts_without_progress == 0 and brake.find(seen, settings_of(run)) == []
