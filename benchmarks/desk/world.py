@@ -12,7 +12,7 @@ from benchmarks.desk.log import Log
 from benchmarks.desk.queue import Maintenance, Queue
 from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S, Shape, shape_of
 from benchmarks.desk.trainer import Saved, Trainer
-from opsctl.monitoring.gather.training import SERIES_LINES
+from opsctl.monitoring.gather.records import SERIES_LINES
 from opsctl.run.attempts.array_supply import arrays_missing
 from opsctl.run.attempts.failure_limit import without_progress
 from opsctl.run.state.chains import REFILL, last_word

@@ -12,8 +12,7 @@ from opsctl.core.files.state_files import LOG_LOCK_WAIT_S, append_bytes
 from opsctl.core.timestamps import now
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.finding import Finding
-from opsctl.monitoring.gather import desk, files, queue, records, timings, training
-from opsctl.monitoring.gather.asked import Asked
+from opsctl.monitoring.gather import Asked, queue, records, services
 from opsctl.monitoring.snapshot import Part, Snapshot, with_newer_records
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import watch_table
@@ -29,11 +28,11 @@ from trainer.recipe.save_schedule import SaveSchedule
 Look = Callable[[Snapshot, Asked], Snapshot]
 
 
-def _rarely(module: str) -> Look:
-    """The look of a module that only the regular check wants: no screen pays for what it imports."""
+def _rarely(module: str, name: str) -> Look:
+    """Return a source that only the regular check wants: no screen pays for what its module imports."""
 
     def look(seen: Snapshot, asked: Asked) -> Snapshot:
-        found: Look = importlib.import_module(f"opsctl.monitoring.gather.{module}").look
+        found: Look = getattr(importlib.import_module(f"opsctl.monitoring.gather.{module}"), name)
         return found(seen, asked)
 
     return look
@@ -41,21 +40,21 @@ def _rarely(module: str) -> Look:
 
 #: What a look asks the run's files for, after Slurm: the parts that it fills in, and what does so.
 _SOURCES: tuple[tuple[Part, Look], ...] = (
-    (Part.PROGRESS, training.progress),
-    (Part.LOG | Part.SERIES, training.log),
-    (Part.CURVE, training.curve),
+    (Part.PROGRESS, records.progress),
+    (Part.LOG | Part.SERIES, records.log),
+    (Part.CURVE, records.curve),
     (Part.ATTEMPTS, records.attempts),
     (Part.LEASE, records.lease),
     (Part.KILL_SWITCH, records.kill_switch),
     (Part.RUN_FILE, records.run_file),
-    (Part.FILES, files.look),
-    (Part.SPACE | Part.PURGE, _rarely("space")),
-    (Part.CLOCKS, desk.clocks),
-    (Part.CRON, desk.cron),
-    (Part.CHANNELS, desk.channels),
-    (Part.HUB, _rarely("hub")),
-    (Part.BACKUPS, _rarely("backups")),
-    (Part.TIMINGS, timings.look),
+    (Part.FILES, records.files),
+    (Part.SPACE | Part.PURGE, _rarely("space", "spaces")),
+    (Part.CLOCKS, services.clocks),
+    (Part.CRON, services.cron),
+    (Part.CHANNELS, services.channels),
+    (Part.HUB, _rarely("copies", "hub")),
+    (Part.BACKUPS, _rarely("copies", "backups")),
+    (Part.TIMINGS, records.timings),
 )
 
 #: What a source raises that cannot be looked at; anything else is a fault of ours.

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.core.timestamps import now
-from opsctl.monitoring.gather.asked import Asked
+from opsctl.monitoring.gather import Asked
 from opsctl.monitoring.snapshot import Part, PartitionNodes, Snapshot, Whereabouts
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.hidden_jobs import unseen

@@ -1,24 +1,78 @@
-"""What the run's own records say: attempts and chains, who may write, the kill switch, what is published."""
+"""Parts of a snapshot from the run's files: progress, log, attempts, lease, kill switch, revision, checkpoint files."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+
+import msgspec
 
 from opsctl.core.errors import OpsctlError
-from opsctl.monitoring.gather.asked import Asked
-from opsctl.monitoring.snapshot import Published, Snapshot
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes.node_evidence import rank_timings
+from opsctl.monitoring.gather import Asked, changed_at
+from opsctl.monitoring.snapshot import FaultyCheckpoint, Part, Published, Snapshot
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.ending import AS_PLANNED, Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import learned_nothing, without_progress
+from opsctl.run.checkpoints.inventory import Length, is_finished, last_checkpoint, latest_problem, length
+from opsctl.run.logs import index
+from opsctl.run.logs.measurements import recent, recent_and_series
 from opsctl.run.state import kill_switch as kill_switch_file
 from opsctl.run.state import lease as lease_file
 from opsctl.run.state.chains import CLOCKS_DIFFER, Cancel, last_word, read_cancels, resting
 from opsctl.run.state.kill_switch import Deactivation, read_deactivations
 from opsctl.run.state.revisions import differs_from_published
+from trainer.formats.checkpoint.manifest import MANIFEST, TEMPORARY, checkpoint_folders, fault_of, latest_folder
+from trainer.formats.errors import CheckpointError
+
+#: Lines of iterations that the checks look at; all of them are read in some 15 ms.
+SERIES_LINES = 1000
+
+
+def progress(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.PROGRESS."""
+    run = asked.run
+    problem = run.revision.damage if run.revision else ""
+    options, checkpoint = None if problem else run.options, last_checkpoint(run.paths.checkpoints)
+    asked_for = length(options, checkpoint) if options else Length(None, None)
+    return replace(
+        seen,
+        revision_problem=problem or None,
+        checkpoint=checkpoint,
+        checkpoint_problem=latest_problem(run.paths.checkpoints),
+        checkpoint_at=changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
+        is_finished=options is not None and is_finished(options, checkpoint),
+        total_samples=asked_for.samples,
+        total_iterations=asked_for.iterations,
+    )
+
+
+def log(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.LOG and Part.SERIES, from one reading of the log's end."""
+    if Part.SERIES in asked.parts:
+        measured, series = recent_and_series(asked.paths, SERIES_LINES)
+        seen = replace(seen, series=series.iterations, guarded=series.guarded)
+    elif Part.LOG in asked.parts:
+        measured = recent(asked.paths)
+    if Part.LOG not in asked.parts:
+        return seen
+    return replace(seen, measured=measured, log_written_at=changed_at(asked.paths.main_log), log_read_at=now())
+
+
+def curve(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.CURVE: what the whole log shows, and its last iteration where more noise came after it than is looked at."""
+    found = index.look(asked.paths)
+    if seen.measured.last_iteration is None and found.last_line is not None and Part.LOG in asked.parts:
+        measured = msgspec.structs.replace(seen.measured, last_iteration=found.last_line, is_followed=True)
+        seen = replace(seen, measured=measured)
+    return replace(seen, curve=tuple(found.curve.points()), is_curve_whole=found.is_caught_up)
+
 
 #: A training that the kill switch stops leaves after its last save.
 _SAVE_MOST = timedelta(hours=1)
@@ -103,3 +157,53 @@ def run_file(seen: Snapshot, asked: Asked) -> Snapshot:
             problem = str(error)
     published = Published(revision.name, revision.created_at, revision.created_by, tuple(differs), problem)
     return replace(seen, published=published)
+
+
+#: Of more checkpoints the oldest are not looked at: a training goes on from one of the newest.
+NEWEST = 3
+#: A large checkpoint has thousands of files; a slow file server ends the look after this, the latest comes first.
+BUDGET_S = 5.0
+
+
+def files(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.FILES. Raises CheckpointError or OSError where the checkpoints cannot be listed."""
+    root = asked.paths.checkpoints
+    try:
+        latest = latest_folder(root)
+    except CheckpointError:  # which another check says
+        latest = None
+    folders = checkpoint_folders(root)[:NEWEST]
+    if latest is not None:
+        folders = [latest, *(one for one in folders if one.name != latest.name)]
+    ends_at = time.monotonic() + BUDGET_S
+    found = []
+    for number, folder in enumerate(folders):
+        if number and time.monotonic() >= ends_at:
+            break
+        fault = fault_of(folder)
+        if fault is not None and folder.is_dir():  # one that somebody has just removed is not incomplete
+            is_latest = latest is not None and folder.name == latest.name
+            found.append(FaultyCheckpoint(folder.name, fault, is_latest, changed_at=changed_at(folder)))
+    return replace(seen, faulty=(*found, *_leftovers(root)))
+
+
+def _leftovers(root: Path) -> list[FaultyCheckpoint]:
+    """What saves that never finished have left, or what one that goes on has made so far."""
+    try:
+        folders = sorted(path for path in root.iterdir() if path.name.startswith(TEMPORARY))
+    except FileNotFoundError:
+        return []
+    return [
+        FaultyCheckpoint(one.name, "a save that never finished left it", False, True, changed_at(one))
+        for one in folders
+    ]
+
+
+def timings(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.TIMINGS."""
+    attempts = seen.attempts or tuple(attempts_file.read(asked.paths))
+    if not attempts or not attempts[-1].is_open:
+        return seen
+    newest = attempts[-1]
+    found = rank_timings(asked.paths.output, asked.paths.attempt_folder(newest.job_id))
+    return replace(seen, timings=found, timed_attempt=newest.id)

@@ -1,26 +1,31 @@
-"""How full the run's file systems are, what it uses itself, and what is about to be purged."""
+"""How full the run's file systems are, what it uses itself, and what is about to be purged.
+
+A walk that runs out of time continues at the next call.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
 from opsctl.core.dirwalk.file_system import FileSystems
+from opsctl.core.dirwalk.parallel import Budget, walk
+from opsctl.core.dirwalk.sequential import BEGINNING, Folder, Pending, Visitor, share_of_bytes, touched_at_s, under
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.trusted import listed_within, opened_folder
-from opsctl.monitoring.gather.asked import Asked
+from opsctl.monitoring.gather import Asked
 from opsctl.monitoring.gather.quota import quotas
-from opsctl.monitoring.gather.walk import walked
 from opsctl.monitoring.snapshot import Part, Purge, Snapshot, Space
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import watch_table
 from opsctl.run.config.schema import WatchTable
-from opsctl.run.state.space import SpaceLine, WalkFound, append_space, read_space
+from opsctl.run.state.space import SpaceLine, WalkFound, WalkState, append_space, read_space, read_walk, write_walk
 from trainer.formats.checkpoint.manifest import latest_folder
 from trainer.formats.errors import CheckpointError
 
@@ -28,7 +33,7 @@ from trainer.formats.errors import CheckpointError
 NOTICE = timedelta(days=7)
 
 
-def look(seen: Snapshot, asked: Asked) -> Snapshot:
+def spaces(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.SPACE and Part.PURGE."""
     paths, file = asked.paths, asked.run.file
     watch = watch_table(file) if file else WatchTable()
@@ -39,13 +44,13 @@ def look(seen: Snapshot, asked: Asked) -> Snapshot:
     hangs = systems.problem(paths.output)
     found, is_all = (WalkFound(began_at=seen.now), False) if hangs else walked(paths, seen.now, old_before)
     if Part.SPACE in asked.parts:
-        spaces = list(_filled(asked, watch, systems, hangs, seen.now))
+        found_in = list(_filled(asked, watch, systems, hangs, seen.now))
         if not hangs:
             how = "walk" if is_all else "part of a walk"
             own = f"{paths.output} (this run)"
-            spaces.append(Space(own, seen.now, used_bytes=found.used_bytes, used_inodes=found.used_inodes, how=how))
+            found_in.append(Space(own, seen.now, used_bytes=found.used_bytes, used_inodes=found.used_inodes, how=how))
         history = () if hangs else tuple(_space(line) for line in read_space(paths))
-        seen = replace(seen, spaces=tuple(spaces), space_history=history)
+        seen = replace(seen, spaces=tuple(found_in), space_history=history)
     if Part.PURGE in asked.parts and old_before is not None and watch.purge_days is not None:
         if hangs:
             raise OpsctlError(hangs)
@@ -133,3 +138,94 @@ def _space(line: SpaceLine) -> Space:
 
 def _line(space: Space) -> SpaceLine:
     return SpaceLine(**{name: getattr(space, name) for name in SpaceLine.__struct_fields__})
+
+
+#: Of one look: seconds, entries of folders, processes.
+BUDGET_S, BUDGET_ENTRIES, PROCESSES = 1.0, 20_000, 2
+#: A whole walk younger than this is not repeated.
+WHOLE_FOR = timedelta(hours=6)
+#: Until then it is what is told while the next one goes on; and one that took longer than this begins anew.
+_STALE_AFTER = timedelta(days=2)
+
+
+def walked(paths: RunPaths, now: datetime, old_before: datetime | None) -> tuple[WalkFound, bool]:
+    """What the output folder holds, and whether that is all of it. Files older than `old_before` are counted apart."""
+    state = read_walk(paths)
+    if state.whole is not None and timedelta(0) <= now - state.whole.began_at < WHOLE_FOR:
+        return state.whole, True
+    begun, pending = state.begun, state.pending
+    if begun is None or not pending or not timedelta(0) <= now - begun.began_at < _STALE_AFTER:
+        begun, pending = WalkFound(began_at=now), BEGINNING
+    found, pending = _walk(paths.output, begun, pending, old_before)
+    if not pending:
+        write_walk(paths, WalkState(whole=found))
+        return found, True
+    write_walk(paths, WalkState(whole=state.whole, begun=found, pending=pending))
+    if state.whole is not None and timedelta(0) <= now - state.whole.began_at < _STALE_AFTER:
+        return state.whole, True
+    return found, False
+
+
+def _walk(
+    root: Path, found: WalkFound, pending: tuple[Pending, ...], old_before: datetime | None
+) -> tuple[WalkFound, tuple[Pending, ...]]:
+    """`found` with what this look has seen of what is pending, and what is pending still."""
+    parts = [found]
+    visitor = _Counting(root, found.began_at, old_before.timestamp() if old_before is not None else float("-inf"))
+    try:
+        done = walk(root, visitor, parts.append, Budget(BUDGET_S, BUDGET_ENTRIES, PROCESSES), pending)
+    except OSError:  # not there yet
+        return found, ()
+    return _together(parts), done.pending
+
+
+@dataclass
+class _Counting(Visitor[WalkFound]):
+    """A visitor that counts what there is."""
+
+    root: Path
+    began_at: datetime
+    old_before_s: float
+    used_bytes: int = 0
+    used_inodes: int = 0
+    old_files: int = 0
+    old_bytes: int = 0
+    oldest_s: float = float("inf")
+    oldest: str = ""
+
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        """Count this one."""
+        self.used_bytes += share_of_bytes(seen)
+        self.used_inodes += 1
+        touched_s = touched_at_s(seen)
+        if touched_s < self.old_before_s and stat.S_ISREG(seen.st_mode):
+            self.old_files, self.old_bytes = self.old_files + 1, self.old_bytes + seen.st_size
+            if touched_s < self.oldest_s:
+                self.oldest_s, self.oldest = touched_s, str(self.root / under(folder.place, name))
+
+    def take(self) -> WalkFound:
+        """What has been counted since this was asked last."""
+        counted = WalkFound(
+            began_at=self.began_at,
+            used_bytes=self.used_bytes,
+            used_inodes=self.used_inodes,
+            old_files=self.old_files,
+            old_bytes=self.old_bytes,
+            oldest_at=datetime.fromtimestamp(self.oldest_s, UTC) if self.oldest else None,
+            oldest=self.oldest,
+        )
+        self.used_bytes = self.used_inodes = self.old_files = self.old_bytes = 0
+        self.oldest_s, self.oldest = float("inf"), ""
+        return counted
+
+
+def _together(parts: list[WalkFound]) -> WalkFound:
+    told = [part for part in parts if part.oldest_at is not None]
+    first = min(told, key=lambda part: part.oldest_at or part.began_at, default=parts[0])
+    return msgspec.structs.replace(
+        first,
+        used_bytes=sum(part.used_bytes for part in parts),
+        used_inodes=sum(part.used_inodes for part in parts),
+        old_files=sum(part.old_files for part in parts),
+        old_bytes=sum(part.old_bytes for part in parts),
+    )

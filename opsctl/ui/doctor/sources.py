@@ -23,7 +23,7 @@ from opsctl.core.process import Overdue, find_program, run_program
 from opsctl.core.timestamps import now
 from opsctl.jobs.control.fused_kernels import kernels_of_gpus
 from opsctl.jobs.evaluation.settings import settings_of, who_else_decides
-from opsctl.monitoring.scheduler_state import cron_seen
+from opsctl.monitoring.gather.services import cron_seen
 from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.config.profile import profile, profile_files
 from opsctl.run.environments.inspection import Target, check, what_it_should_be

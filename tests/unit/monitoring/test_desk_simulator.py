@@ -14,7 +14,7 @@ from benchmarks.desk.simulate import simulate
 from benchmarks.desk.snapshots import Viewer
 from benchmarks.desk.table import claimed
 from benchmarks.desk.world import World
-from opsctl.monitoring.gather.training import SERIES_LINES
+from opsctl.monitoring.gather.records import SERIES_LINES
 from opsctl.monitoring.registry import DETECTORS
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.measurements import recent, recent_and_series

@@ -11,7 +11,7 @@ import pytest
 from opsctl.core.errors import SlurmUnreachable
 from opsctl.jobs.scheduler import chain
 from opsctl.jobs.scheduler.tick import Own, tick
-from opsctl.monitoring.scheduler_state import cron_seen
+from opsctl.monitoring.gather.services import cron_seen
 from opsctl.run.state.scheduler import heartbeat, histories, read_chain, read_runs, read_ticks
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory, a_cron, a_job, add
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.monitoring.gather import files
+from opsctl.monitoring.gather import records
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import FaultyCheckpoint, Part
 from opsctl.run.state.run_view import RunView, view
@@ -48,7 +48,7 @@ def test_the_latest_is_looked_at_first_however_old_it_is(run: RunView, monkeypat
     spoil(run, 10)
     spoil(run, 50)
     assert [(one.name, one.is_latest) for one in faulty(run)] == [("global_step10", True), ("global_step50", False)]
-    monkeypatch.setattr(files, "BUDGET_S", 0.0)
+    monkeypatch.setattr(records, "BUDGET_S", 0.0)
     assert [one.name for one in faulty(run)] == ["global_step10"]
 
 

@@ -1,3 +1,5 @@
+"""Quota programs that are known by name."""
+
 from __future__ import annotations
 
 import shlex
@@ -5,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.monitoring.gather import quota_kinds
-from opsctl.monitoring.gather.quota import quotas
-from opsctl.monitoring.gather.quota_kinds import KINDS, Whose
+from opsctl.monitoring.gather import quota
+from opsctl.monitoring.gather.quota import KINDS, Whose, quotas
 from opsctl.monitoring.snapshot import Space
 from opsctl.run.config.schema import QUOTA_KINDS
 from tests.facts import missing
@@ -86,7 +87,7 @@ def test_other_texts_are_no_quota(kind: str) -> None:
 def test_each_is_asked_for_whose_quota_is_meant(
     kind: str, what: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quota_kinds, "mount_point_of", lambda _: "/")
+    monkeypatch.setattr(quota, "mount_point_of", lambda _: "/")
     commands = KINDS[kind].commands(Whose(what, "x"), [Path("/a"), Path("/b")])
     assert commands[0] == words and len(commands) == (2 if kind == "idrquota" else 1)
 

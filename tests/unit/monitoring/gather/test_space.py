@@ -15,7 +15,7 @@ from opsctl.core.dirwalk import file_system
 from opsctl.core.dirwalk.file_system import FileSystems, mount_point_of
 from opsctl.core.process import Said, ask
 from opsctl.core.timestamps import now
-from opsctl.monitoring.gather import walk
+from opsctl.monitoring.gather import space
 from opsctl.monitoring.gather.space import remember
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part, Snapshot
@@ -31,7 +31,7 @@ BOTH = Part.SPACE | Part.PURGE
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look is cut short because this machine has other work."""
-    monkeypatch.setattr(walk, "BUDGET_S", 600.0)
+    monkeypatch.setattr(space, "BUDGET_S", 600.0)
     monkeypatch.setattr(file_system, "TIMEOUT_S", 600.0)
 
 
@@ -134,7 +134,7 @@ def test_a_walk_that_runs_out_of_its_budget_goes_on_where_it_stopped(
             (run.paths.output / folder / f"f{number}").write_bytes(b"x")
     old = run.paths.output / "b" / "c" / "f3"
     age(old, 29)
-    monkeypatch.setattr(walk, "BUDGET_ENTRIES", 7)
+    monkeypatch.setattr(space, "BUDGET_ENTRIES", 7)
     hows = []
     for _ in range(6):
         seen = looked(run)
@@ -172,7 +172,7 @@ def test_the_latest_checkpoint_is_looked_at_however_far_the_walk_has_come(
     write_checkpoint(tmp_path, 10, 80)
     manifest = run.paths.checkpoints / "global_step10" / "manifest.json"
     age(manifest, 29)
-    monkeypatch.setattr(walk, "BUDGET_ENTRIES", 1)
+    monkeypatch.setattr(space, "BUDGET_ENTRIES", 1)
     purge = looked(run).purge
     assert purge is not None and purge.hits_latest and purge.example == str(manifest) and not purge.is_all
 
@@ -235,7 +235,7 @@ def test_a_link_in_a_walk_is_not_what_it_leads_to(tmp_path: Path) -> None:
     (root / "b").symlink_to(private)
     os.utime(private, (1, 1))
     os.utime(root / "b", (1, 1), follow_symlinks=False)
-    assert walk.walked(RunPaths(root), now(), now())[0].old_files == 0
+    assert space.walked(RunPaths(root), now(), now())[0].old_files == 0
 
 
 def test_no_name_in_a_folder_that_a_checkpoint_links_to_is_told(run: RunView, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl.monitoring.gather.training import SERIES_LINES
+from opsctl.monitoring.gather.records import SERIES_LINES
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part
 from opsctl.run.state.run_view import view

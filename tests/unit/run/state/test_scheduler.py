@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.monitoring.scheduler_state import cron_seen
+from opsctl.monitoring.gather.services import cron_seen
 from opsctl.run.state.scheduler import (
     CronChain,
     CronComment,

@@ -1,28 +1,42 @@
-"""What of a run's backups is overdue or lost, as its published `[backup]` and the ledger here have it."""
+"""What of a run's backups is overdue or lost, and what waits to be sent to the hub, by the ledgers here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 import msgspec
 
 from opsctl.core.errors import OpsctlError
-from opsctl.monitoring.gather.asked import Asked, changed_at
-from opsctl.monitoring.snapshot import FarCopies, LostCopy, Overdue, Snapshot
+from opsctl.monitoring.gather import Asked, changed_at
+from opsctl.monitoring.snapshot import FarCopies, LostCopy, Overdue, Snapshot, Unsent
+from opsctl.run.attempts import events as attempts_file
 from opsctl.run.checkpoints.backups import BackedUp, What, digest_here, read_backups, where_full
 from opsctl.run.checkpoints.inventory import latest_iteration
+from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS, kind_in
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.revisions import Revision
 from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.schedule import Here, choose, policy_of
-from trainer.formats.checkpoint.manifest import MANIFEST, checkpoint_folders, read_manifest, recorded_damage, tag_of
+from opsctl.transfer.hub.ledger import Sent, sent_files
+from opsctl.transfer.hub.plan import Plan, plan_sync
+from opsctl.transfer.hub.settings import hub_settings
+from trainer.formats.checkpoint.manifest import (
+    MANIFEST,
+    checkpoint_folders,
+    iteration_of,
+    read_manifest,
+    recorded_damage,
+    tag_of,
+)
 from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.options import OptionsError
 
 
-def look(seen: Snapshot, asked: Asked) -> Snapshot:
+def backups(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.BACKUPS. What is published counts, as for the cron. Raises what cannot be read."""
     revision = asked.run.revision
     if revision is None or revision.damage or revision.file.backup is None:
@@ -32,7 +46,7 @@ def look(seen: Snapshot, asked: Asked) -> Snapshot:
     copies = []
     for to in dict.fromkeys((*table.to, *policy.data_to)):
         due = [one.iteration for one in choose(found, ledger, table, to, latest).due] if to in table.to else []
-        far = FarCopies(to, _overdue(asked.paths, due), _lost(to, found, ledger))
+        far = FarCopies(to, _overdue(asked.paths, due), _lost_copies(to, found, ledger))
         copies.append(_with_data(far, revision, ledger, table.data and to in policy.data_to))
     return replace(seen, copies=tuple(copies))
 
@@ -42,7 +56,7 @@ def _overdue(paths: RunPaths, due: Sequence[int]) -> tuple[Overdue, ...]:
     return tuple(Overdue(name, moment) for name, moment in at if moment is not None)
 
 
-def _lost(to: str, found: Sequence[Here], ledger: Sequence[BackedUp]) -> tuple[LostCopy, ...]:
+def _lost_copies(to: str, found: Sequence[Here], ledger: Sequence[BackedUp]) -> tuple[LostCopy, ...]:
     numbers = {one.iteration for one in found}
     return tuple(
         LostCopy(
@@ -88,3 +102,51 @@ def _here(paths: RunPaths) -> list[Here]:
             is_full = manifest.layout.get("optimizer") != NO_OPTIMIZER
             found.append(Here(manifest.iteration, of, is_full, manifest.pinned, damage or ""))
     return found
+
+
+def hub(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.HUB. Raises OpsctlError, OSError."""
+    paths, settings = asked.paths, hub_settings(asked.run)
+    if settings is None:
+        return seen
+    sent = sent_files(paths).values()
+    found = []
+    for kind in KINDS:
+        waiting = _waiting(paths, plan_sync(paths, settings, [kind]))
+        if not waiting:
+            continue
+        since, example = min(waiting)
+        last = _last_sent(kind, sent)
+        if kind == "logs":  # a log grows as long as a task runs, and is never as old as what waits in it
+            since = min(since, _has_grown_since(paths, last, since))
+        found.append(Unsent(kind, len(waiting), since, last, example))
+    return replace(seen, unsent=tuple(found))
+
+
+def _waiting(paths: RunPaths, plan: Plan) -> list[tuple[datetime, str]]:
+    """When each file was last changed, a checkpoint's when it was whole, and its name there."""
+    found = [(one.mtime_ns / 1e9, one.path) for batch in plan.batches for one in batch.add]
+    for due in plan.checkpoints:
+        try:
+            found.append(((due.folder / MANIFEST).lstat().st_mtime, f"{paths.checkpoints.name}/{due.name}"))
+        except FileNotFoundError:
+            continue  # it went this moment
+    return [(datetime.fromtimestamp(at_s, UTC).astimezone(), name) for at_s, name in found]
+
+
+def _last_sent(kind: str, sent: Iterable[Sent]) -> datetime | None:
+    return max((one.at for one in sent if one.at is not None and _kind_of(one) == kind), default=None)
+
+
+def _kind_of(sent: Sent) -> str:
+    first = PurePosixPath(sent.path).parts[0]
+    if iteration_of(sent.revision.removeprefix("sending-")) is not None:
+        return CHECKPOINTS
+    return kind_in(first) or first
+
+
+def _has_grown_since(paths: RunPaths, last: datetime | None, otherwise: datetime) -> datetime:
+    """Since when something of the log is not there: what was sent last, or the newest task's beginning."""
+    attempts = attempts_file.read(paths)
+    opened = attempts[-1].opened_at if attempts else None
+    return max((at for at in (last, opened) if at is not None), default=otherwise) if opened else otherwise

@@ -1,15 +1,48 @@
-"""The pseudo-cron as the checks see it, from what it has on record. Asks no Slurm."""
+"""Parts of a snapshot about what looks after the run: clocks of nodes, the pseudo-cron, alert channels."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec.structs import replace
+import msgspec
 
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.monitoring.snapshot import CronJob, CronSeen
+from opsctl.monitoring.gather import Asked
+from opsctl.monitoring.snapshot import Channel, Clock, CronJob, CronSeen, Snapshot
+from opsctl.run.attempts import events as attempts_file
+from opsctl.run.state.alert_log import channels_seen, events
+from opsctl.run.state.attempt_folder import node_clocks
+from opsctl.run.state.register import cron_folder, cron_folder_option
 from opsctl.run.state.scheduler import CronPaths, JobHistory, heartbeat, histories, read_chain, read_runs
+
+
+def clocks(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.CLOCKS: of the newest attempt's nodes, as its launchers began."""
+    attempts = attempts_file.read(asked.paths)
+    if not attempts:
+        return seen
+    folder = asked.paths.attempt_folder(attempts[-1].job_id)
+    found = tuple(
+        Clock(said.node, said.clock.timestamp() - stamped_s, datetime.fromtimestamp(stamped_s, UTC).astimezone())
+        for said, stamped_s in node_clocks(asked.paths.output, folder)
+    )
+    return replace(seen, clocks=found)
+
+
+def cron(seen: Snapshot, _: Asked) -> Snapshot:
+    """Part.CRON."""
+    return replace(seen, cron=cron_seen(cron_folder(), seen.now, cron_folder_option()))
+
+
+def channels(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.CHANNELS."""
+    found = (
+        Channel(name=one.name, failing_since=one.failing_since, detail=one.detail, waiting=one.waiting)
+        for one in channels_seen(events(asked.paths), seen.now)
+    )
+    return replace(seen, channels=tuple(found))
 
 
 def cron_seen(folder: Path, now: datetime, option: str = "") -> CronSeen:
@@ -17,7 +50,7 @@ def cron_seen(folder: Path, now: datetime, option: str = "") -> CronSeen:
 
     It is "not started" where there is none, and has a `problem` where it cannot be read.
     """
-    return replace(_seen(folder, now), option=option)
+    return msgspec.structs.replace(_seen(folder, now), option=option)
 
 
 def _seen(folder: Path, now: datetime) -> CronSeen:
