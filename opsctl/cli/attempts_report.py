@@ -55,7 +55,7 @@ def _report(
 
 def _since(since: str | None, at: datetime) -> datetime | None:
     from opsctl.core.errors import UsageError
-    from opsctl.ui.status.hand_over_start import LAST, since_of
+    from opsctl.monitoring.on_call import LAST, since_of
 
     if since == LAST:
         raise UsageError("--since last is for opsctl on-call; here a length (12h, 3d) or a time (2026-03-01T08:00)")

@@ -61,8 +61,8 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
 def _reading(look: RunLook) -> Reading:
     from opsctl.monitoring.all_runs import findings_in
     from opsctl.monitoring.metrics import Reading
+    from opsctl.monitoring.overview import Overview
     from opsctl.monitoring.registry import DETECTORS
-    from opsctl.ui.status.overview import Overview
 
     state = "unreadable"
     if look.run is not None and look.snapshot is not None:

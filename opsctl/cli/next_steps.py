@@ -16,12 +16,12 @@ def show_what_is_next() -> int:
     from opsctl.cli.selection import terminal
     from opsctl.core.errors import OpsctlError, UsageError
     from opsctl.core.output import write_screen
+    from opsctl.monitoring.overview import look_at_run
     from opsctl.run.config.locate import known_runs, locate_run_file
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.cache import cached_client
     from opsctl.ui.status.next_steps import no_run_here, run_here, run_that_cannot_be_read
-    from opsctl.ui.status.one_run import look_at_run
 
     width, colour = terminal()
     try:

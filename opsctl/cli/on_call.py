@@ -12,7 +12,7 @@ from opsctl.cli.selection import all_runs_option, cluster_option, json_option, r
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from opsctl.ui.status.on_call import Facts
+    from opsctl.monitoring.on_call import Facts
 
 
 @click.command()
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="Tell from then on; last: since you last asked.",
 )
 @cluster_option
-@json_option(hand_overs="list[opsctl.ui.status.on_call.HandOver]")
+@json_option(hand_overs="list[opsctl.monitoring.on_call.HandOver]")
 def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
     """What happened, what is open and what is queued, as text to paste into a chat.
 
@@ -37,9 +37,8 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
 
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.core.timestamps import now
-    from opsctl.ui.status.hand_over_start import last_asked, remember_asked, since_of
-    from opsctl.ui.status.on_call import hand_over
-    from opsctl.ui.status.on_call_text import hand_over_lines
+    from opsctl.monitoring.on_call import hand_over, last_asked, remember_asked, since_of
+    from opsctl.ui.status.on_call import hand_over_lines
 
     moment, asked = now(), last_asked(os.environ)
 
@@ -62,12 +61,12 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
 
 
 def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], datetime]) -> Facts:
+    from opsctl.monitoring.on_call import read_facts
+    from opsctl.monitoring.overview import LOOKED_AT
     from opsctl.monitoring.runner import gather
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.on_call_records import read_facts
-    from opsctl.ui.status.overview import LOOKED_AT
 
     run = view(chosen)
     snapshot = gather(run, cached_client(choose_cluster(cluster, run.paths)), LOOKED_AT, is_tolerant=True)
@@ -76,12 +75,11 @@ def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], dat
 
 def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Facts]:
     from opsctl.monitoring.all_runs import look_at_all
+    from opsctl.monitoring.on_call import Facts, read_facts
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.register import all_runs
     from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.on_call import Facts
-    from opsctl.ui.status.on_call_records import read_facts
-    from opsctl.ui.status.rows import OF_MANY
+    from opsctl.ui.status.all_runs import OF_MANY
 
     looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), cached_client, OF_MANY)
     return [

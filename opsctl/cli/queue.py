@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @cluster_option
-@json_option(jobs="list[opsctl.ui.status.queue.PrintedJob]")
+@json_option(jobs="list[opsctl.monitoring.overview.PrintedJob]")
 @fresh_option
 def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
     """List the jobs of the run's group, its own marked with *.
@@ -29,14 +29,14 @@ def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) ->
     from opsctl.core.account import account_name
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.core.timestamps import now
+    from opsctl.monitoring.overview import printed_job
     from opsctl.monitoring.snapshot import queue_order
     from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, sees_others
     from opsctl.run.state.chains import Recorded, recorded
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.durations import answer_age
-    from opsctl.ui.status.members import interested
-    from opsctl.ui.status.queue import printed_job, queue_table
+    from opsctl.ui.status.queue import interested, queue_table
+    from opsctl.ui.status.text import answer_age
 
     seen = _run_if_any(run)
     paths = seen.paths if seen else None

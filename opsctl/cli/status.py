@@ -94,10 +94,10 @@ class _Look:
 
     def _one(self, as_json: bool) -> _Screen:
         from opsctl.core.output import json_text
+        from opsctl.monitoring.overview import look_at_run
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.run.state.run_view import view
         from opsctl.slurm.cache import cached_client
-        from opsctl.ui.status.one_run import look_at_run
         from opsctl.ui.status.screen import status_lines
 
         run = view(self.chosen)
@@ -108,8 +108,8 @@ class _Look:
         if as_json:
             from opsctl.ui.status.json_output import printed_status
 
-            return _Screen(json_text("status", printed_status(one.overview, one.found, one.desk)), seen.blind)
-        lines = status_lines(one.overview, one.found, *terminal(), one.desk)
+            return _Screen(json_text("status", printed_status(one.overview, one.found, one.extras)), seen.blind)
+        lines = status_lines(one.overview, one.found, *terminal(), one.extras)
         return _Screen("\n".join(lines) + "\n", seen.blind)
 
     def _all(self, as_json: bool) -> _Screen:
@@ -121,8 +121,7 @@ class _Look:
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.run.state.register import all_runs
         from opsctl.slurm.cache import cached_client
-        from opsctl.ui.status.all_runs import all_lines, printed_row
-        from opsctl.ui.status.rows import OF_MANY, rows_of
+        from opsctl.ui.status.all_runs import OF_MANY, all_lines, printed_row, rows_of
 
         client = partial(cached_client, is_fresh=self.is_fresh, is_live=self.stays)
         looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, OF_MANY)

@@ -139,3 +139,24 @@ def percent_words(share: float) -> str:
 def since_words(moment: datetime) -> str:
     """Return `since 2022-04-28 09:15`, in local time."""
     return f"since {moment.astimezone().strftime('%Y-%m-%d %H:%M')}"
+
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def rough(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h`, `2 d 4 h`, `17 d`: as exact as matters, rounded down. Negative counts as zero."""
+    whole = max(0, int(seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h"
+    days, hours = whole // _DAY, whole % _DAY // _HOUR
+    return f"{days} d {hours} h" if days < 10 and hours else f"{days} d"
+
+
+def since(moment: datetime, now: datetime) -> str:
+    """How long ago `moment` is, roughly."""
+    return rough((now - moment).total_seconds())

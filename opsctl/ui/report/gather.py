@@ -14,6 +14,7 @@ from opsctl.diagnosis.goodput.account import stretches
 from opsctl.diagnosis.goodput.brief import ended_or
 from opsctl.diagnosis.goodput.report import GoodputReport
 from opsctl.diagnosis.nodes.exclusion_list import own_place, place_of, read_evidence_of, read_excluded
+from opsctl.monitoring.overview import Overview
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.checks import find_problems
@@ -33,7 +34,6 @@ from opsctl.ui.report.log_tables import headline, progress, starts
 from opsctl.ui.report.page_data import Known, Table
 from opsctl.ui.report.time_spent import spent
 from opsctl.ui.report.utilisation import Utilisation, utilisation
-from opsctl.ui.status.overview import Overview
 
 #: What is looked at of the run; the log is read whole anyway.
 LOOKED_AT = Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.LEASE

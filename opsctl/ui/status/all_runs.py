@@ -1,8 +1,8 @@
-"""Every run of the group on one screen, worst first. Pure."""
+"""Every run of the group on one screen, worst first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,10 +12,20 @@ from msgspec import Meta, Struct
 
 from opsctl.core.output import printable, shortened
 from opsctl.core.timestamps import iso, to_the_second
-from opsctl.monitoring.finding import Severity
+from opsctl.monitoring.all_runs import RunLook
+from opsctl.monitoring.finding import Severity, rough, since
+from opsctl.monitoring.overview import (
+    LOOKED_AT,
+    OpenFinding,
+    Overview,
+    PrintedOpenFinding,
+    open_findings,
+    printed_open,
+    read_extras,
+)
+from opsctl.monitoring.runner import in_words, settings_of
+from opsctl.monitoring.snapshot import Part
 from opsctl.run.attempts.array_supply import arrays_behind
-from opsctl.ui.status.colours import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint
-from opsctl.ui.status.durations import answer_age, rough, since
 from opsctl.ui.status.json_output import (
     PrintedCheckpoint,
     Progress,
@@ -25,8 +35,7 @@ from opsctl.ui.status.json_output import (
     printed_progress,
     printed_speed,
 )
-from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
-from opsctl.ui.status.overview import Overview
+from opsctl.ui.status.text import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, answer_age, paint
 from trainer.formats.json_text import Moment
 
 _COLUMNS = ("RUN", "STATE", "DONE", "SPEED", "LEFT", "LOSS", "SAVED", "BEHIND")
@@ -225,3 +234,24 @@ def printed_row(row: Row) -> PrintedRow:
         arrays_behind=len(arrays_behind(seen.jobs)) if seen is not None and seen.blind is None else None,
         findings=[printed_open(finding) for finding in row.findings],
     )
+
+
+#: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
+OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON | Part.CURVE)
+
+
+def rows_of(looks: Iterable[RunLook]) -> list[Row]:
+    """Every run that was looked at, with OF_MANY, worst first. One that cannot be is a row that says why."""
+    return sorted_rows([_row(look) for look in looks])
+
+
+def _row(look: RunLook) -> Row:
+    run, snapshot = look.run, look.snapshot
+    if run is None or snapshot is None:
+        return Row(look.name, look.output, None, (), look.problem)
+    try:
+        overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
+        found = open_findings(run, overview, read_extras(run.paths, snapshot.now), OF_MANY)
+    except Exception as error:  # one broken run must not hide the others
+        return Row(look.name, look.output, None, (), in_words(error))
+    return Row(look.name, look.output, overview, found)

@@ -11,13 +11,13 @@ from msgspec import Meta, Struct
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso, to_the_second
 from opsctl.diagnosis.carbon.brief import EnergySeen
+from opsctl.monitoring.overview import Overview
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.transfer.hub.far_run import FarCheckpoint, FarRun
-from opsctl.ui.status.colours import paint
 from opsctl.ui.status.json_output import Loss, Progress, Speed, printed_loss, printed_progress, printed_speed
-from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.screen import ago, labelled, left_text, loss_text, progress_text, speed_text
+from opsctl.ui.status.text import paint
 from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
 from trainer.formats.json_text import Moment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -12,17 +13,113 @@ from opsctl.core.timestamps import to_the_second
 from opsctl.diagnosis.carbon.brief import EnergySeen
 from opsctl.diagnosis.goodput.brief import GoodputSeen
 from opsctl.jobs.evaluation.brief import EvaluationSeen
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.overview import (
+    Extras,
+    OpenFinding,
+    Overview,
+    PrintedJob,
+    PrintedOpenFinding,
+    printed_job,
+    printed_open,
+)
+from opsctl.monitoring.snapshot import Channel, CronSeen, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.table import PrintedAttempt, printed_attempt
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.chains import Cancel, resting
 from opsctl.run.state.kill_switch import PrintedKillSwitch, printed_switch
-from opsctl.ui.status.health import AlertsHealth, CronHealth, Desk, printed_alerts, printed_cron
-from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
-from opsctl.ui.status.overview import Overview
-from opsctl.ui.status.queue import PrintedJob, printed_job
 from trainer.formats.json_text import Moment
+
+_GOOD = ("done", "running")
+
+
+class CronJobHealth(Struct, frozen=True, kw_only=True):
+    """A job of the cron, as its last run left it."""
+
+    name: Annotated[str, Meta(description="Its name, as `hourly/refill`.")]
+    state: Annotated[str, Meta(description="How its last run stands.")]
+    failures: Annotated[int, Meta(description="How many of its last runs, in a row, failed.")]
+    since: Annotated[Moment | None, Meta(description="When the first of those was.")]
+    detail: Annotated[str, Meta(description="What is to be said of it.")]
+
+
+class CronHealth(Struct, frozen=True, kw_only=True):
+    """The cron that looks after the run."""
+
+    folder: Annotated[str, Meta(description="Absolute path of its folder.")]
+    started: Annotated[bool, Meta(description="Whether it is started, and not stopped again.")]
+    carried_by: Annotated[str, Meta(description="Who carries it, and via what; empty while nobody does.")]
+    period_s: Annotated[float, Meta(description="Seconds between two ticks.")]
+    heartbeat_at: Annotated[Moment | None, Meta(description="When the last tick was, by the file server.")]
+    heartbeat_age_s: Annotated[float | None, Meta(description="Seconds since then.")]
+    next_due_at: Annotated[Moment | None, Meta(description="When the next tick is due.")]
+    jobs: Annotated[list[CronJobHealth], Meta(description="Its jobs.")]
+    problem: Annotated[str | None, Meta(description="Why it cannot be seen.")]
+
+
+class ChannelHealth(Struct, frozen=True, kw_only=True):
+    """An alert channel, by its name without secrets."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    failing_since: Annotated[Moment | None, Meta(description="Since when it takes nothing; null while it does.")]
+    detail: Annotated[str, Meta(description="What it answered.")]
+    waiting: Annotated[int, Meta(description="Messages that it has not taken yet.")]
+
+
+class AlertsHealth(Struct, frozen=True, kw_only=True):
+    """How the alerts of the run do."""
+
+    channels: Annotated[list[ChannelHealth], Meta(description="The channels that were ever used.")]
+    silenced_until: Annotated[Moment | None, Meta(description="Until when nothing is sent; null while all is.")]
+    silenced_by: Annotated[str | None, Meta(description="Who said so.")]
+    problem: Annotated[str | None, Meta(description="Why the records of alerts cannot be read.")]
+
+
+def printed_cron(cron: CronSeen | None, now: datetime) -> CronHealth | None:
+    """The cron for programs."""
+    if cron is None:
+        return None
+    beat = cron.heartbeat_at
+    return CronHealth(
+        folder=cron.folder,
+        started=cron.is_started,
+        carried_by=cron.carried_by,
+        period_s=cron.period_s,
+        heartbeat_at=to_the_second(beat),
+        heartbeat_age_s=None if beat is None else (now - beat).total_seconds(),
+        next_due_at=to_the_second(cron.next_due_at),
+        jobs=[
+            CronJobHealth(
+                name=job.name,
+                state=job.state,
+                failures=job.failures,
+                since=to_the_second(job.since),
+                detail=job.detail,
+            )
+            for job in cron.jobs
+        ],
+        problem=cron.problem or None,
+    )
+
+
+def printed_alerts(channels: Sequence[Channel], extras: Extras) -> AlertsHealth:
+    """The alerts for programs."""
+    silence = extras.silence
+    return AlertsHealth(
+        channels=[
+            ChannelHealth(
+                name=one.name,
+                failing_since=to_the_second(one.failing_since),
+                detail=one.detail,
+                waiting=one.waiting,
+            )
+            for one in channels
+        ],
+        silenced_until=to_the_second(silence.until) if silence is not None else None,
+        silenced_by=silence.by if silence is not None else None,
+        problem=extras.problem or None,
+    )
+
 
 #: So many of the last attempts are told; `opsctl attempts` tells all.
 ATTEMPTS_TOLD = 3
@@ -150,9 +247,9 @@ class Status(Struct, frozen=True, kw_only=True):
     alerts: Annotated[AlertsHealth, Meta(description="How the run's alerts do.")]
 
 
-def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: Desk | None = None) -> Status:
-    """The whole overview, and what the desk remembers."""
-    desk = desk or Desk()
+def printed_status(overview: Overview, findings: Sequence[OpenFinding], extras: Extras | None = None) -> Status:
+    """The whole overview, and what is remembered beside it."""
+    extras = extras or Extras()
     seen, running = overview.seen, overview.seen.running
     return Status(
         name=overview.name,
@@ -177,15 +274,15 @@ def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: De
         attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
         attempts_without_progress=seen.attempts_without_progress,
         lease=_lease(seen),
-        evaluation=desk.evaluation,
-        goodput=desk.goodput,
-        carbon=desk.energy,
+        evaluation=extras.evaluation,
+        goodput=extras.goodput,
+        carbon=extras.energy,
         kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),
         revision=_revision(seen),
         findings=[printed_open(finding) for finding in findings],
-        cancelled=resting(seen.chains, desk.cancels),
+        cancelled=resting(seen.chains, extras.cancels),
         cron=printed_cron(seen.cron, seen.now),
-        alerts=printed_alerts(seen.channels, desk),
+        alerts=printed_alerts(seen.channels, extras),
     )
 
 

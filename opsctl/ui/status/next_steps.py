@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from opsctl.core.output import printable, shortened
 from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity
+from opsctl.monitoring.overview import OpenFinding, Overview
 from opsctl.run.attempts.ending import AS_PLANNED
-from opsctl.ui.status.colours import BOLD, RED, YELLOW, paint
-from opsctl.ui.status.durations import answer_age
-from opsctl.ui.status.open_findings import OpenFinding
-from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.screen import colour_of, headline, labelled, progress_text
+from opsctl.ui.status.text import BOLD, RED, YELLOW, answer_age, paint
 
 #: Of findings, and of runs known elsewhere, so many are shown.
 _MOST = 4

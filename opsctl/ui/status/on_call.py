@@ -1,251 +1,97 @@
-"""The hand-over from one who was on call to the next: what happened since a time, what is open, what is queued. Pure.
-
-What happened comes from the run's records alone, each line with the time that its writer's clock said.
-"""
+"""The hand-over as text that can be pasted into a chat: plain, in the order in which one reads it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import groupby
-from pathlib import Path
-from typing import Annotated
+import textwrap
+from collections.abc import Iterator
+from datetime import datetime
 
-from msgspec import Meta, Struct
-from msgspec.structs import replace
-
-from opsctl.core.timestamps import iso, to_the_second
+from opsctl.core.output import printable
+from opsctl.core.timestamps import iso
+from opsctl.monitoring.finding import rough
+from opsctl.monitoring.on_call import Facts, HandOver
 from opsctl.monitoring.snapshot import queue_order
-from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.outcome import describe
-from opsctl.run.attempts.table import changed_pairs
-from opsctl.run.checkpoints.rollbacks import Pruned
-from opsctl.run.state.alert_log import Event
-from opsctl.run.state.chains import REFILL, REVISE, Cancel, Chain
-from opsctl.run.state.kill_switch import Deactivation
-from opsctl.run.state.requests import PrintedRequest
-from opsctl.run.state.revisions import Revision
-from opsctl.ui.status.health import Desk
-from opsctl.ui.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
-from opsctl.ui.status.overview import Overview
-from opsctl.ui.status.queue import PrintedJob, printed_job
-from trainer.formats.checkpoint.rollbacks import Rollback
-from trainer.formats.json_text import Moment
+from opsctl.slurm.durations import format_duration
+from opsctl.ui.status.queue import why
+from opsctl.ui.status.screen import headline
+from opsctl.ui.status.text import answer_age
 
-_CHECKPOINT = "checkpoint"
+WIDTH = 100
+_STAMP = len("03-01 08:00  ")
 
 
-@dataclass(frozen=True)
-class Facts:
-    """All that a hand-over of one run is made from."""
-
-    name: str
-    output: Path | None
-    overview: Overview | None  # None: the run cannot be read, `problem` says why
-    findings: tuple[OpenFinding, ...] = ()  # worst first
-    desk: Desk = field(default_factory=Desk)
-    cancels: Sequence[Cancel] = ()
-    deactivations: Sequence[Deactivation] = ()
-    revisions: Sequence[Revision] = ()
-    alerts: Sequence[Event] = ()
-    requests: Sequence[PrintedRequest] = ()
-    rollbacks: Sequence[Rollback] = ()
-    prunes: Sequence[Pruned] = ()
-    checkpoints: Sequence[tuple[int, datetime]] = ()  # iteration, when it was whole
-    unread: tuple[str, ...] = ()  # records that cannot be read, and why
-    problem: str = ""
+def hand_over_lines(facts: Facts, told: HandOver, since: datetime, now: datetime) -> list[str]:
+    """What happened, what is open, what is queued, no line longer than WIDTH where no word is."""
+    length = rough((now - since).total_seconds())
+    lines = [f"{facts.name}: hand-over at {iso(now, 'minutes')}, of {length} since {iso(since, 'minutes')}"]
+    if facts.overview is None:
+        return [*_wrapped(lines[0], 0), *_wrapped(f"  cannot be read: {facts.problem}", 4)]
+    lines += [f"now      {_now(facts)}", "happened", *_happened(told), "open", *_open(facts, told, now)]
+    lines += ["queued", *_queued(facts)]
+    return [piece for line in lines for piece in _wrapped(line, _indent_of(line))]
 
 
-class Happening(Struct, frozen=True, kw_only=True):
-    """One thing that happened."""
-
-    at: Annotated[Moment, Meta(description="When, by the clock of whoever wrote it down.")]
-    kind: Annotated[
-        str,
-        Meta(
-            description="One of `attempt`, `chain`, `cancel`, `revision`, `alert`, `request`, `checkpoint`, "
-            "`rollback`, `prune`, `kill-switch`."
-        ),
-    ]
-    text: Annotated[str, Meta(description="What it was, in a line.")]
+def _indent_of(line: str) -> int:
+    """Where the lines go on that a long one is broken into."""
+    return 2 + _STAMP if line[:3].isspace() is False and line.startswith("  ") else 9 if line.startswith("now") else 4
 
 
-def happenings(facts: Facts, since: datetime) -> list[Happening]:
-    """What happened after `since`, oldest first; checkpoints with nothing between them are one."""
-    found = [*_all(facts), *(_checkpoint(iteration, at) for iteration, at in facts.checkpoints)]
-    # Anybody may have edited a record: a time without a zone is taken for the world's.
-    zoned = (one if one.at.tzinfo else replace(one, at=one.at.replace(tzinfo=UTC)) for one in found)
-    found = [one for one in zoned if one.at > since]
-    merged: list[Happening] = []
-    for kind, row in groupby(sorted(found, key=lambda one: (one.at, one.kind)), key=lambda one: one.kind):
-        together = list(row)
-        if kind == _CHECKPOINT and len(together) > 1:
-            first, last = together[0], together[-1]
-            text = f"{len(together)} checkpoints saved, {first.text.split()[-2]} to {last.text.split()[-2]}"
-            together = [Happening(at=last.at, kind=kind, text=text)]
-        merged += together
-    return merged
-
-
-def waiting_requests(facts: Facts) -> list[PrintedRequest]:
-    """The requests that nobody has answered."""
-    return [one for one in facts.requests if one.state != "answered"]
-
-
-def unsent(facts: Facts) -> int:
-    """Alert messages that a channel has not taken yet, at least."""
-    return max((one.waiting for one in facts.overview.seen.channels), default=0) if facts.overview else 0
-
-
-def _all(facts: Facts) -> Iterator[Happening]:
-    if facts.overview is not None:
-        seen = facts.overview.seen
-        yield from _of_attempts(seen.attempts)
-        yield from _of_chains(seen.chains)
-        switch = seen.kill_switch
-        if switch is not None and switch.is_triggered and switch.at is not None:
-            why = f": {switch.why}" if switch.why else ""
-            text = f"{switch.by or 'somebody'} triggered the kill switch{why}"
-            yield Happening(at=switch.at, kind="kill-switch", text=text)
-    for off in facts.deactivations:
-        who, why = off.triggered_by or "somebody", f": {off.triggered_why}" if off.triggered_why else ""
-        if off.triggered_at is not None:
-            text = f"{who} triggered the kill switch{why}"
-            yield Happening(at=off.triggered_at, kind="kill-switch", text=text)
-        yield Happening(at=off.at, kind="kill-switch", text=f"{off.by} deactivated the kill switch of {who}")
-    for cancel in facts.cancels:
-        what = "what was queued" if cancel.queued_only else "the run's jobs"
-        jobs = f" ({', '.join(cancel.jobs)})" if cancel.jobs else ""
-        yield Happening(at=cancel.at, kind="cancel", text=f"{cancel.by} cancelled {what}{jobs}")
-    for one in facts.revisions:
-        text = f"{one.created_by} published revision {one.name} ({one.note or 'no note'})"
-        yield Happening(at=one.created_at, kind="revision", text=text)
-    yield from _of_alerts(facts.alerts)
-    yield from _of_requests(facts.requests)
-    for back in facts.rollbacks:
-        if back.at is not None:
-            before = f" in place of {back.before}" if back.before is not None else ""
-            why = f": {back.why}" if back.why else ""
-            text = f"{back.by} let iteration {back.to} be the latest{before}{why}"
-            yield Happening(at=back.at, kind="rollback", text=text)
-    yield from _of_prunes(facts.prunes)
-
-
-def _of_attempts(attempts: Sequence[Attempt]) -> Iterator[Happening]:
-    unlike = {after.id: before.number for before, after in changed_pairs(attempts)}
-    for one in attempts:
-        job = f"attempt {one.number} ({one.display_id})"
-        if one.opened_at is not None:
-            nodes = f" on {len(one.nodes)} node{'s' if len(one.nodes) != 1 else ''}" if one.nodes else ""
-            text = f"{job} of {one.user or 'somebody'} began{nodes} from iteration {one.iteration_at_start or 0}"
-            yield Happening(at=one.opened_at, kind="attempt", text=text)
-        if one.closed_at is not None:
-            text = f"{job} ended: {one.reason}"
-            text += f" at iteration {one.iteration_at_end}" if one.iteration_at_end is not None else ""
-            text += "" if one.made_checkpoint else ", no new checkpoint"
-            text += f"; lost {', '.join(one.lost_nodes)}" if one.lost_nodes else ""
-            text += f"; {one.verdict.words}" if one.verdict is not None and one.verdict.is_known else ""
-            text += f"; {describe(one.first_failure)}" if one.first_failure else ""
-            text += f"; {one.note}" if one.note else ""
-            text += f"; its environment was not attempt {unlike[one.id]}'s" if one.id in unlike else ""
-            yield Happening(at=one.closed_at, kind="attempt", text=text)
-
-
-def _of_prunes(lines: Iterable[Pruned]) -> Iterator[Happening]:
-    """One for all that somebody pruned within a minute: a prune's lines come one after another."""
-    timed = ((one, one.at) for one in lines if one.at is not None)
-    for (by, _), row in groupby(timed, key=lambda one: (one[0].by, one[1].replace(second=0, microsecond=0))):
-        together = list(row)
-        iterations = [one.iteration for one, _ in together]
-        which = f"checkpoint {iterations[0]}"
-        if len(together) > 1:
-            which = f"{len(together)} checkpoints, {min(iterations)} to {max(iterations)}"
-        yield Happening(at=together[-1][1], kind="prune", text=f"{by or 'somebody'} pruned {which}")
-
-
-def _of_chains(chains: Iterable[Chain]) -> Iterator[Happening]:
-    words = {REFILL: "was refilled with", REVISE: "was revised: resubmitted as"}
-    for one in chains:
-        behind = f" behind {', '.join(one.after)}" if one.after else ""
-        did = f"the queue {words[one.how]}" if one.how in words else f"{one.user} submitted"
-        by = f", {one.user}'s" if one.how in words else ""
-        text = f"{did} chain {one.chain} ({one.array}){behind}{by}"
-        yield Happening(at=one.submitted_at, kind="chain", text=text)
-
-
-def _of_alerts(lines: Sequence[Event]) -> Iterator[Happening]:
-    took: dict[str, list[str]] = {}
-    for line in lines:
-        if line.event == "sent":
-            took.setdefault(line.id, []).append(line.channel)
-    for line in lines:
-        why = f": {line.why}" if line.why else ""
-        if line.event == "message" and line.message is not None and line.message.kind not in ("reminder", "test"):
-            channels = took.get(line.message.id)
-            sent = f" (told {', '.join(channels)})" if channels else " (told nobody yet)"
-            yield Happening(at=line.message.at, kind="alert", text=f"alert: {line.message.title}{sent}")
-        elif line.event == "acknowledged":
-            text = f"{line.by} acknowledged {', '.join(line.keys)}{why}"
-            yield Happening(at=line.at, kind="alert", text=text)
-        elif line.event in ("silenced", "unsilenced"):
-            text = (
-                f"{line.by} {'silenced the alerts' if line.event == 'silenced' else 'let the alerts speak again'}{why}"
-            )
-            yield Happening(at=line.at, kind="alert", text=text)
-        elif line.event == "full" and line.until is not None:
-            text = f"the disk took no alert records until {iso(line.until)}{why}"
-            yield Happening(at=line.at, kind="alert", text=text)
-
-
-def _of_requests(requests: Iterable[PrintedRequest]) -> Iterator[Happening]:
-    for one in requests:
-        why = f" ({one.why})" if one.why else ""
-        if one.state == "answered" and one.at is not None:
-            text = f"{one.asked_by}'s request to {one.action or '?'}{why}: {one.outcome}: {one.words}"
-            yield Happening(at=one.at, kind="request", text=text)
-        elif one.asked_at is not None:
-            yield Happening(at=one.asked_at, kind="request", text=f"{one.asked_by} asked to {one.action or '?'}{why}")
-
-
-def _checkpoint(iteration: int, at: datetime) -> Happening:
-    return Happening(at=at, kind=_CHECKPOINT, text=f"checkpoint of iteration {iteration} saved")
-
-
-class HandOver(Struct, frozen=True, kw_only=True):
-    """What one who was on call tells the next of a run."""
-
-    run: Annotated[str, Meta(description="The run's name.")]
-    output: Annotated[str | None, Meta(description="Absolute path of its output folder.")]
-    since: Annotated[Moment, Meta(description="What happened after this is told.")]
-    at: Annotated[Moment, Meta(description="When this was so.")]
-    state: Annotated[str | None, Meta(description="As in `status`; null where the run cannot be read.")]
-    problem: Annotated[str | None, Meta(description="Why the run cannot be read.")]
-    slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
-    unread: Annotated[list[str], Meta(description="Records that cannot be read, and why.")]
-    happened: Annotated[list[Happening], Meta(description="What happened, oldest first.")]
-    findings: Annotated[list[PrintedOpenFinding], Meta(description="What is open, worst first.")]
-    requests: Annotated[list[PrintedRequest], Meta(description="Requests that nobody has answered.")]
-    unsent_alerts: Annotated[int, Meta(description="Alert messages that a channel has not taken yet, at least.")]
-    queue: Annotated[list[PrintedJob] | None, Meta(description="The run's jobs; null while Slurm does not answer.")]
-
-
-def hand_over(facts: Facts, since: datetime, now: datetime) -> HandOver:
-    """All of it, for programs; the text is made from it too."""
+def _now(facts: Facts) -> str:
     one = facts.overview
-    jobs = sorted(one.seen.jobs, key=queue_order) if one is not None else []
-    return HandOver(
-        run=facts.name,
-        output=str(facts.output) if facts.output is not None else None,
-        since=to_the_second(since),
-        at=to_the_second(now),
-        state=one.state if one is not None else None,
-        problem=facts.problem or None,
-        slurm_problem=one.seen.blind if one is not None else None,
-        unread=list(facts.unread),
-        happened=happenings(facts, since),
-        findings=[printed_open(finding) for finding in facts.findings],
-        requests=waiting_requests(facts),
-        unsent_alerts=unsent(facts),
-        queue=None if one is None or one.seen.blind is not None else [printed_job(job, True) for job in jobs],
-    )
+    assert one is not None
+    parts = [headline(one)]
+    if one.iteration is not None:
+        share = f" ({100 * one.share:.1f} %)" if one.share is not None else ""
+        of = f" of {one.iterations_in_all}" if one.iterations_in_all else ""
+        parts.append(f"iteration {one.iteration}{of}{share}")
+    last = one.seen.measured.last_iteration
+    if last is not None and last.loss is not None:
+        parts.append(f"loss {last.loss:.4g}")
+    if one.finishes_at is not None:
+        parts.append(f"done at {iso(one.finishes_at, 'minutes')} if it goes on like this")
+    return "; ".join(parts)
+
+
+def _happened(told: HandOver) -> Iterator[str]:
+    for one in told.happened:
+        yield f"  {one.at.astimezone():%m-%d %H:%M}  {one.text}"
+    for text in told.unread:
+        yield f"  not read: {text}"
+    if not told.happened and not told.unread:
+        yield "  nothing"
+
+
+def _open(facts: Facts, told: HandOver, now: datetime) -> Iterator[str]:
+    for finding in facts.findings:
+        story = finding.story(now)
+        yield f"  {finding.severity.name.lower()}: {finding.finding.text}" + (f" [{story}]" if story else "")
+    for request in told.requests:
+        why_ = f" ({request.why})" if request.why else ""
+        yield f"  {request.asked_by} waits for an answer: {request.action or '?'}{why_}"
+    if told.unsent_alerts:
+        yield f"  {told.unsent_alerts} alert{'s' if told.unsent_alerts != 1 else ''} not sent yet: opsctl alerts list"
+    if not (facts.findings or told.requests or told.unsent_alerts):
+        yield "  nothing"
+
+
+def _queued(facts: Facts) -> Iterator[str]:
+    one = facts.overview
+    assert one is not None
+    if one.seen.blind is not None:
+        yield f"  not known: {one.seen.blind}"
+        return
+    if age := answer_age(one.seen.queue_age_s):
+        yield f"  {age}"
+    for job in sorted(one.seen.jobs, key=queue_order):
+        elapsed = format_duration(job.elapsed_at_s(one.seen.now))
+        where = f"runs for {elapsed} on {job.nodes}" if job.is_running else why(job)
+        yield f"  {job.display_id} of {job.user} {where}"
+    if not one.seen.jobs:
+        yield "  nothing"
+
+
+def _wrapped(line: str, indent: int) -> list[str]:
+    clean = printable(line.replace("\n", " "))
+    return textwrap.wrap(
+        clean, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    ) or [""]

@@ -1,19 +1,18 @@
-"""The queue as rows for people and for programs. Pure."""
+"""The queue as rows for people, and whose jobs they are."""
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
+from opsctl.core.account import unix_group
 from opsctl.core.output import printable, shortened
-from opsctl.core.timestamps import iso, to_the_second
+from opsctl.core.timestamps import iso
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
-from trainer.formats.json_text import Moment
 
 #: What a pending job waits for, in the reader's words; any other reason stands as Slurm says it.
 _WAITS_FOR: dict[str, str] = {
@@ -33,57 +32,6 @@ _COLUMNS = ("  JOB", "USER", "NAME", "PART.", "STATE", "NODES", "TIME", "LIMIT",
 #: (column, characters): columns are shortened to these, one after the other, until a row fits.
 _SHORTENED = ((2, 24), (8, 40), (2, 12), (1, 8), (8, 28), (3, 8), (0, 16), (8, 16))
 _GAP = "  "
-
-
-class PrintedJob(Struct, frozen=True, kw_only=True):
-    """One row of the queue: an array task, or the rest of an array that has not started."""
-
-    id: Annotated[str, Meta(description="The id as squeue shows it, `12_2` or `12_[3-4%1]`.")]
-    job_id: Annotated[int, Meta(description="Slurm's own id of it.")]
-    array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
-    array_task: Annotated[str | None, Meta(description="Its place in the array, or what is pending of it.")]
-    own: Annotated[bool, Meta(description="Whether it is the run's.")]
-    name: Annotated[str, Meta(description="Its name.")]
-    user: Annotated[str, Meta(description="Its owner.")]
-    partition: Annotated[str, Meta(description="Its partition.")]
-    state: Annotated[str, Meta(description="Slurm's long state, in capitals.")]
-    reason: Annotated[str | None, Meta(description="Slurm's reason why it waits, if any.")]
-    held: Annotated[bool, Meta(description="Whether only a person can let it start.")]
-    nodes: Annotated[str | None, Meta(description="Its nodes, folded as Slurm does; null while it has none.")]
-    node_count: Annotated[int, Meta(description="How many nodes it has or asks for.")]
-    elapsed_s: Annotated[int, Meta(description="Seconds that it has run.")]
-    time_limit_s: Annotated[int | None, Meta(description="Its time limit in seconds; null for none.")]
-    submitted_at: Annotated[Moment | None, Meta(description="When it was submitted.")]
-    started_at: Annotated[Moment | None, Meta(description="When it started; null while it is pending.")]
-    expected_start_at: Annotated[Moment | None, Meta(description="When Slurm guesses that a pending one starts.")]
-    ends_at: Annotated[Moment | None, Meta(description="When its limit ends it; null while it is pending.")]
-    dependency: Annotated[str | None, Meta(description="What it waits for, in Slurm's words.")]
-
-
-def printed_job(job: Job, own: bool) -> PrintedJob:
-    """`job` for programs. `own`: whether it is the run's."""
-    return PrintedJob(
-        id=job.display_id,
-        job_id=job.job_id,
-        array_job_id=job.array_job_id,
-        array_task=job.array_task or None,
-        own=own,
-        name=job.name,
-        user=job.user,
-        partition=job.partition,
-        state=job.state,
-        reason=None if job.reason in ("", Reason.NONE) else job.reason,
-        held=job.is_held,
-        nodes=job.nodes or None,
-        node_count=job.node_count,
-        elapsed_s=job.elapsed_s,
-        time_limit_s=job.time_limit_s,
-        submitted_at=to_the_second(job.submitted_at),
-        started_at=None if job.is_pending else to_the_second(job.started_at),
-        expected_start_at=to_the_second(job.started_at) if job.is_pending else None,
-        ends_at=None if job.is_pending else to_the_second(job.ends_at),
-        dependency=job.dependency or None,
-    )
 
 
 def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None, now: datetime) -> list[str]:
@@ -129,3 +77,21 @@ def _row(job: Job, own: bool, now: datetime) -> list[str]:
         limit,
         why(job),
     ]
+
+
+def interested(group: str | None) -> set[str]:
+    """The accounts whose jobs `queue` shows: the group's and the caller's. Raises RunFileError for an unknown group."""
+    return {_me()} | (group_members(group) if group else set())
+
+
+def group_members(group: str) -> set[str]:
+    """The accounts in a Unix group: those it lists and those whose own group it is. Raises RunFileError."""
+    found = unix_group(group)
+    return {*found.gr_mem, *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid)}
+
+
+def _me() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())  # squeue shows a user without a name by his number too

@@ -8,24 +8,23 @@ from datetime import datetime
 
 from opsctl.core.output import printable, shortened
 from opsctl.core.timestamps import iso
-from opsctl.monitoring.finding import Severity
-from opsctl.monitoring.snapshot import Snapshot
+from opsctl.monitoring.finding import Severity, rough, since
+from opsctl.monitoring.overview import Extras, OpenFinding, Overview
+from opsctl.monitoring.snapshot import Channel, CronSeen, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
 from opsctl.run.attempts.outcome import describe
+from opsctl.run.state.chains import Chain, resting
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
-from opsctl.ui.status.colours import RED, STATE_COLOURS, YELLOW, paint
-from opsctl.ui.status.durations import answer_age
-from opsctl.ui.status.health import Desk, alerts_line, cron_line, refill_line
-from opsctl.ui.status.open_findings import OpenFinding
-from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.queue import why
+from opsctl.ui.status.text import RED, STATE_COLOURS, YELLOW, answer_age, paint
 from trainer.formats.logs.training_line import TrainingLine
 
 LABEL_WIDTH = 13
+_GOOD = ("done", "running")
 _BAR = 24
 #: Rows that are shown of longer lists.
 _QUEUE_ROWS = 4
@@ -41,7 +40,7 @@ _HEADLINES = {
 
 
 def status_lines(
-    overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, desk: Desk | None = None
+    overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, extras: Extras | None = None
 ) -> list[str]:
     """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
@@ -55,7 +54,7 @@ def status_lines(
         first_line, *more = wrapped(finding.finding.text, width)
         more += wrapped(finding.story(overview.seen.now), width, empty=())
         lines += [f"{word}{first_line}", *(" " * LABEL_WIDTH + line for line in more)]
-    return lines + labelled(_rows(overview, desk or Desk()), width)
+    return lines + labelled(_rows(overview, extras or Extras()), width)
 
 
 def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
@@ -67,7 +66,7 @@ def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     return lines
 
 
-def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
+def _rows(overview: Overview, extras: Extras) -> list[tuple[str, str]]:
     started = bool(overview.seen.attempts) or overview.iteration is not None
     rows = [*job_rows(overview), *writer_row(overview.seen)]
     if started:
@@ -81,22 +80,27 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
         ]
     elif overview.state == "running":
         rows.append(("progress", "starting: the log has no iteration yet"))
-    seen = overview.seen
-    health = [
-        ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
-        ("cron", cron_line(seen.cron, seen.now)),
-        ("alerts", alerts_line(seen.channels, desk, seen.now)),
-        ("evaluation", desk.evaluation.told if desk.evaluation else ""),
-        ("goodput", desk.goodput.told if desk.goodput else ""),
-        ("carbon", desk.energy.told if desk.energy else ""),
-    ]
     return [
         *rows,
-        *((label, text) for label, text in health if text),
+        *health_rows(overview, extras),
         ("kill switch", kill_switch_text(overview.seen)),
         ("revision", _revision(overview.seen)),
         ("output", str(overview.output)),
     ]
+
+
+def health_rows(overview: Overview, extras: Extras) -> list[tuple[str, str]]:
+    """Return what looks after the run, and its evaluations, goodput and energy, where there is something to show."""
+    seen = overview.seen
+    rows = [
+        ("refill", "" if seen.is_finished else refill_line(seen.chains, extras)),
+        ("cron", cron_line(seen.cron, seen.now)),
+        ("alerts", alerts_line(seen.channels, extras, seen.now)),
+        ("evaluation", extras.evaluation.told if extras.evaluation else ""),
+        ("goodput", extras.goodput.told if extras.goodput else ""),
+        ("carbon", extras.energy.told if extras.energy else ""),
+    ]
+    return [(label, text) for label, text in rows if text]
 
 
 def colour_of(overview: Overview) -> str:
@@ -320,3 +324,50 @@ def _count(number: int) -> str:
 def _figures(value: float) -> str:
     """Three figures, four from 1000 on."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
+
+
+def cron_line(cron: CronSeen | None, now: datetime) -> str:
+    """What a person should know of the cron; empty for one that nobody ever started."""
+    if cron is None:
+        return ""
+    if cron.problem:
+        return f"cannot be seen: {cron.problem}"
+    if not cron.is_started:
+        return (
+            f"stopped; it was carried by {cron.carried_by}: opsctl cron start{cron.option}" if cron.carried_by else ""
+        )
+    beat = "no tick yet" if cron.heartbeat_at is None else f"last tick {since(cron.heartbeat_at, now)} ago"
+    parts = [f"{beat}, by {cron.carried_by}"]
+    if cron.next_due_at is not None:
+        left_s = (cron.next_due_at - now).total_seconds()
+        parts.append(f"next in {rough(left_s)}" if left_s >= 0 else f"the next is {rough(-left_s)} late")
+    for job in cron.jobs:
+        if job.state not in _GOOD or job.failures:
+            row = f", failed {job.failures} times in a row" if job.failures > 1 else ""
+            state = "" if job.state == "failed" and row else f" {job.state}"
+            parts.append(f"{job.name}{state or row[1:]}{row if state else ''}{f': {job.detail}' if job.detail else ''}")
+    return "; ".join(parts)
+
+
+def refill_line(chains: Sequence[Chain], extras: Extras) -> str:
+    """Why the run is left alone by whoever keeps its queue filled; empty where it is not."""
+    cancel = resting(chains, extras.cancels)
+    if cancel is None:
+        return ""
+    return f"paused: {cancel.describe()}; opsctl submit lets it continue"
+
+
+def alerts_line(channels: Sequence[Channel], extras: Extras, now: datetime) -> str:
+    """What a person should know of the alerts; empty while all goes through."""
+    parts, silence = [f"cannot be read: {extras.problem}"] if extras.problem else [], extras.silence
+    if silence is not None:
+        why = f": {silence.why}" if silence.why else ""
+        parts.append(f"silenced until {iso(silence.until, 'minutes')} by {silence.by}{why}")
+    for one in channels:
+        if one.failing_since is not None:
+            detail = f": {one.detail}" if one.detail else ""
+            waiting = f", {one.waiting} waiting" if one.waiting else ""
+            parts.append(f"{one.name} fails for {since(one.failing_since, now)}{waiting}{detail}")
+        elif one.waiting:
+            parts.append(f"{one.name} has {one.waiting} waiting")
+    return "; ".join(parts)

@@ -10,25 +10,22 @@ from datetime import datetime, timedelta
 
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso
-from opsctl.monitoring.finding import Severity
+from opsctl.monitoring.finding import Severity, rough
+from opsctl.monitoring.overview import Overview, RunStatus
 from opsctl.slurm.durations import format_duration
-from opsctl.ui.status.colours import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint
-from opsctl.ui.status.durations import rough
-from opsctl.ui.status.health import alerts_line, cron_line, refill_line
-from opsctl.ui.status.one_run import RunStatus
-from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.screen import (
     LABEL_WIDTH,
     ago,
     attempt_rows,
     checkpoint_text,
     headline,
+    health_rows,
     job_rows,
     kill_switch_text,
     loss_text,
     speed_text,
 )
-from opsctl.ui.status.sparklines import progress_bar, sparks
+from opsctl.ui.status.text import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint, progress_bar, sparks
 from opsctl.ui.tui.log_lines import told_line
 from trainer.recipe.save_schedule import SaveSchedule
 
@@ -131,7 +128,7 @@ def _sections(shown: Shown, now: datetime, width: int, colour: bool) -> list[Sec
         Section(7, 1, _rows(_nodes(overview), width, colour)),
         Section(8, 1, _rows([("checkpoint", checkpoint_text(overview.seen))], width, colour)),
         Section(9, 1, _rows(attempt_rows(overview.seen), width, colour)),
-        Section(10, 1, _rows(_health(status), width, colour)),
+        Section(10, 1, _rows(health_rows(overview, status.extras), width, colour)),
         Section(11, 0, _rows([("kill switch", kill_switch_text(overview.seen))], width, colour)),
     ]
     if overview.seen.kill_switch is not None and overview.seen.kill_switch.is_triggered:
@@ -273,19 +270,6 @@ def _nodes(overview: Overview) -> list[tuple[str, str]]:
     bad = [f"{one.name} is {one.state}{f': {one.reason}' if one.reason else ''}" for one in overview.seen.nodes]
     bad = [text for one, text in zip(overview.seen.nodes, bad, strict=True) if one.is_out_of_service]
     return [("nodes", counts), *(("", text) for text in bad)]
-
-
-def _health(status: RunStatus) -> list[tuple[str, str]]:
-    seen, desk = status.overview.seen, status.desk
-    rows = [
-        ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
-        ("alerts", alerts_line(seen.channels, desk, seen.now)),
-        ("cron", cron_line(seen.cron, seen.now)),
-        ("evaluation", desk.evaluation.told if desk.evaluation else ""),
-        ("goodput", desk.goodput.told if desk.goodput else ""),
-        ("carbon", desk.energy.told if desk.energy else ""),
-    ]
-    return [(label, text) for label, text in rows if text]
 
 
 def _rows(rows: Iterable[tuple[str, str]], width: int, colour: bool) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from opsctl.core.timestamps import now
 from opsctl.monitoring.all_runs import look_at_all
+from opsctl.monitoring.overview import look_at_run
 from opsctl.monitoring.runner import in_words, settings_of
 from opsctl.run.config.locate import locate_run_file
 from opsctl.run.config.paths import RunPaths
@@ -21,9 +22,7 @@ from opsctl.run.state.register import all_runs
 from opsctl.run.state.run_view import glance, view
 from opsctl.slurm.cache import LIVE_AGE_S, CachedSlurm, MemoryStore, cached_client
 from opsctl.slurm.cluster import Cluster
-from opsctl.ui.status.all_runs import Row, all_lines
-from opsctl.ui.status.one_run import look_at_run
-from opsctl.ui.status.rows import OF_MANY, rows_of
+from opsctl.ui.status.all_runs import OF_MANY, Row, all_lines, rows_of
 from opsctl.ui.tui.actions import Act, kill_switch_act, request_acts
 from opsctl.ui.tui.panel import Shown, cut, panel_lines
 

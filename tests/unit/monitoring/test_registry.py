@@ -14,9 +14,9 @@ from opsctl.cli.watch import command
 from opsctl.monitoring import checks, registry
 from opsctl.monitoring.check import Detector, Settings
 from opsctl.monitoring.finding import Finding, Severity
+from opsctl.monitoring.overview import Overview, findings
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.schema import ArrayTable, ExpectTable, WatchTable
-from opsctl.ui.status.overview import Overview, findings
 from tests.tiny_run import write_run
 from tests.unit.monitoring.jobs import NOW
 

@@ -13,6 +13,7 @@ import pytest
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.checks.training import training
 from opsctl.monitoring.finding import Severity, exit_code
+from opsctl.monitoring.overview import Overview
 from opsctl.monitoring.runner import pulse_lines
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.hidden_jobs import Unseen
@@ -24,7 +25,6 @@ from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.slurm.states import PHASES, Phase
 from opsctl.slurm.types import Job
 from opsctl.ui.status.next_steps import steps_for
-from opsctl.ui.status.overview import Overview
 from opsctl.ui.status.screen import headline
 from tests.facts import missing
 from tests.unit.monitoring.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from opsctl.monitoring.overview import OpenFinding, Overview, findings, with_memory
 from opsctl.monitoring.snapshot import Snapshot
-from opsctl.ui.status.open_findings import OpenFinding, with_memory
-from opsctl.ui.status.overview import Overview, findings
 from tests.unit.monitoring.jobs import NOW
 from trainer.formats.logs.training_line import TrainingLine
 

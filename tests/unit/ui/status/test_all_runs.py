@@ -12,12 +12,11 @@ import pytest
 
 from opsctl.core.output import json_text
 from opsctl.monitoring.finding import Finding, Severity
+from opsctl.monitoring.overview import Overview, with_memory
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.alerts import Remembered
 from opsctl.ui.status.all_runs import Row, all_lines, printed_row, sorted_rows
-from opsctl.ui.status.open_findings import with_memory
-from opsctl.ui.status.overview import Overview
 from tests.printed_json import printed
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 from tests.unit.ui.status.runs import iteration, now, opened, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.ui.status.durations import rough
+from opsctl.monitoring.finding import rough
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import UsageError
-from opsctl.ui.status.hand_over_start import last_asked, remember_asked, since_of
+from opsctl.monitoring.on_call import last_asked, remember_asked, since_of
 from tests.unit.monitoring.jobs import NOW
 
 HOUR = timedelta(hours=1)

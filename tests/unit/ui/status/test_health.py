@@ -6,10 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from opsctl.monitoring.overview import Extras
 from opsctl.monitoring.snapshot import Channel, CronJob, CronSeen
 from opsctl.run.state.alerts import Silence
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
-from opsctl.ui.status.health import Desk, alerts_line, cron_line, printed_alerts, printed_cron, refill_line
+from opsctl.ui.status.json_output import printed_alerts, printed_cron
+from opsctl.ui.status.screen import alerts_line, cron_line, refill_line
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 
@@ -45,15 +47,15 @@ def test_a_cron_that_was_never_started_has_no_line() -> None:
 
 
 def test_alerts_that_go_through_need_no_line() -> None:
-    assert alerts_line((Channel("mail"),), Desk(), NOW) == ""
+    assert alerts_line((Channel("mail"),), Extras(), NOW) == ""
 
 
 def test_failing_channels_and_a_silence_are_shown() -> None:
     channels = (Channel("mail"), Channel("slack", NOW - timedelta(hours=5), "HTTP 429", 3), Channel("hook", waiting=1))
     silence = Silence(until=NOW + timedelta(hours=2), by="ben", why="maintenance")
-    line = alerts_line(channels, Desk(silence=silence), NOW)
+    line = alerts_line(channels, Extras(silence=silence), NOW)
     assert missing(line, "silenced", "ben", "maintenance", "slack", "5 h", "3 waiting", "HTTP 429", "hook") == []
-    assert "mail" not in line and "no such disk" in alerts_line((), Desk(problem="no such disk"), NOW)
+    assert "mail" not in line and "no such disk" in alerts_line((), Extras(problem="no such disk"), NOW)
 
 
 def test_a_paused_refill_names_the_user_who_cancelled() -> None:
@@ -61,14 +63,14 @@ def test_a_paused_refill_names_the_user_who_cancelled() -> None:
         Chain(chain=number, submitted_at=NOW, user="ann", array="1", how=how)
         for number, how in ((1, SUBMIT), (2, REFILL))
     )
-    desk = Desk(cancels=(Cancel(at=NOW, by="ann", chains=1),))
-    assert missing(refill_line((typed, kept), desk), "paused", "ann") == []
-    assert refill_line((typed, typed), desk) == "" and refill_line((typed,), Desk()) == ""
+    extras = Extras(cancels=(Cancel(at=NOW, by="ann", chains=1),))
+    assert missing(refill_line((typed, kept), extras), "paused", "ann") == []
+    assert refill_line((typed, typed), extras) == "" and refill_line((typed,), Extras()) == ""
 
 
 def test_programs_get_all_of_it_always() -> None:
     cron = printed_cron(ALIVE, NOW)
     assert cron is not None and (cron.heartbeat_age_s, cron.jobs[1].failures) == (720.0, 3)
     assert printed_cron(None, NOW) is None
-    alerts = printed_alerts((Channel("mail"),), Desk())
+    alerts = printed_alerts((Channel("mail"),), Extras())
     assert (alerts.channels[0].name, alerts.silenced_until, alerts.problem) == ("mail", None, None)

@@ -12,11 +12,11 @@ import pytest
 
 from opsctl.cli import LazyGroup, root
 from opsctl.monitoring.finding import Finding, Severity
+from opsctl.monitoring.overview import OpenFinding
 from opsctl.monitoring.snapshot import Published
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.ui.status import next_steps
 from opsctl.ui.status.next_steps import no_run_here, run_here, run_that_cannot_be_read, steps_for
-from opsctl.ui.status.open_findings import OpenFinding
 from tests.facts import missing
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING, WAITING_FOR_TASK
 from tests.unit.ui.status.runs import now, opened, run

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.core.output import json_text
+from opsctl.monitoring.on_call import Facts, hand_over, happenings
+from opsctl.monitoring.overview import findings, with_memory
 from opsctl.monitoring.snapshot import Channel
 from opsctl.run.checkpoints.rollbacks import Pruned
 from opsctl.run.state.alert_log import Event, Message
@@ -15,10 +17,7 @@ from opsctl.run.state.alerts import Remembered
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
 from opsctl.run.state.kill_switch import Deactivation, KillSwitchState
 from opsctl.run.state.requests import PrintedRequest
-from opsctl.ui.status.on_call import Facts, hand_over, happenings
-from opsctl.ui.status.on_call_text import WIDTH, hand_over_lines
-from opsctl.ui.status.open_findings import with_memory
-from opsctl.ui.status.overview import findings
+from opsctl.ui.status.on_call import WIDTH, hand_over_lines
 from tests.facts import missing
 from tests.printed_json import printed
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING

@@ -1,12 +1,12 @@
-"""Findings with what the desk remembers of them."""
+"""Findings with what is remembered of them."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from opsctl.monitoring.finding import Finding, Severity
+from opsctl.monitoring.overview import printed_open, with_memory
 from opsctl.run.state.alerts import Remembered
-from opsctl.ui.status.open_findings import printed_open, with_memory
 from tests.facts import missing
 from tests.unit.monitoring.jobs import NOW
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from opsctl.monitoring.finding import Severity
+from opsctl.monitoring.overview import findings
 from opsctl.monitoring.snapshot import Published, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import Unseen
@@ -19,7 +20,6 @@ from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.lease import Seen
 from opsctl.slurm.types import Job
 from opsctl.ui.status.json_output import PrintedUnseen, printed_status
-from opsctl.ui.status.overview import findings
 from opsctl.ui.status.screen import status_lines
 from tests.facts import missing
 from tests.unit.monitoring.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from opsctl.core.output import json_text
-from opsctl.ui.status.queue import PrintedJob, printed_job, queue_table
+from opsctl.monitoring.overview import PrintedJob, printed_job
+from opsctl.ui.status.queue import queue_table
 from tests.printed_json import printed
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING, pending
 

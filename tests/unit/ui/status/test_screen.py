@@ -14,13 +14,13 @@ import pytest
 
 from opsctl.core.output import json_text
 from opsctl.monitoring.check import Settings
+from opsctl.monitoring.overview import Overview, findings
 from opsctl.monitoring.snapshot import Published, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.ui.status.json_output import printed_status
-from opsctl.ui.status.overview import Overview, findings
 from opsctl.ui.status.screen import loss_text, status_lines
 from tests.facts import missing
 from tests.printed_json import printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.ui.status.sparklines import BARS, progress_bar, sparks
+from opsctl.ui.status.text import BARS, progress_bar, sparks
 
 
 def test_a_rise_is_a_staircase_and_a_fall_the_same_backwards() -> None:

@@ -13,14 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.monitoring.finding import Finding, Severity
+from opsctl.monitoring.overview import Extras, OpenFinding, Overview, RunStatus
 from opsctl.run.logs.curve import Point
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.slurm.nodes import Node
-from opsctl.ui.status.health import Desk
-from opsctl.ui.status.one_run import RunStatus
-from opsctl.ui.status.open_findings import OpenFinding
-from opsctl.ui.status.overview import Overview
 from opsctl.ui.tui.panel import Section, Shown, cut, fitted, next_save, panel_lines
 from tests.unit.monitoring.jobs import NOW
 from tests.unit.ui.status.runs import now, opened
@@ -46,7 +43,7 @@ LOG = tuple(f"line {n} of the log" for n in range(200))
 
 
 def shown(overview: Overview = TRAINING, **known: Any) -> Shown:
-    status = RunStatus(None, overview, Desk(), tuple(opened(overview)))  # type: ignore[arg-type]
+    status = RunStatus(None, overview, Extras(), tuple(opened(overview)))  # type: ignore[arg-type]
     return Shown("demo", **{"status": status, "saves": SAVES, "last_lines": LOG, "looked_at": NOW, **known})
 
 

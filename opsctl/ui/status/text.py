@@ -1,8 +1,35 @@
-"""Numbers as a line of small bars, and how much of something is done as a long one. Pure."""
+"""Words, colours and small drawings of the screens. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+GREEN, YELLOW, RED, BOLD = "32", "33", "31", "1"
+#: Of states that are as they should be, or on their way; any other is red.
+STATE_COLOURS = {
+    "running": GREEN,
+    "configuring": GREEN,
+    "completing": GREEN,
+    "finished": GREEN,
+    "waiting": YELLOW,
+    "unsubmitted": YELLOW,
+}
+
+
+def paint(text: str, code: str, colour: bool) -> str:
+    """`text`, on a terminal with `colour` as the SGR code says."""
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+#: Seconds from which on the age of an answer is shown.
+_OLD_S = 5.0
+
+
+def answer_age(age_s: float) -> str:
+    """Return how old Slurm's answer about the queue is, as a line of a screen; empty for one of now."""
+    return f"Slurm was asked {age_s:.0f} s ago" if age_s > _OLD_S else ""
+
 
 BARS = "▁▂▃▄▅▆▇█"
 FULL, EMPTY = "█", "░"

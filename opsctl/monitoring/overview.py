@@ -1,0 +1,347 @@
+"""A run as users look at it: what follows from a snapshot, its findings, and what is remembered of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from opsctl.core.errors import OpsctlError
+from opsctl.core.timestamps import to_the_second
+from opsctl.diagnosis.carbon.brief import EnergySeen, energy_seen
+from opsctl.diagnosis.goodput.brief import GoodputSeen, goodput_seen
+from opsctl.jobs.evaluation.brief import EvaluationSeen, evaluations_seen
+from opsctl.monitoring import registry
+from opsctl.monitoring.check import Detector, Settings, run_detectors
+from opsctl.monitoring.checks.speed import Standstill, standstill
+from opsctl.monitoring.checks.training import training
+from opsctl.monitoring.finding import Finding, PrintedFinding, Severity, printed_finding, since
+from opsctl.monitoring.runner import gather, in_words, settings_of
+from opsctl.monitoring.snapshot import Part, Snapshot
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs.measurements import training_left_s
+from opsctl.run.state import alerts
+from opsctl.run.state.alerts import Remembered, Silence
+from opsctl.run.state.chains import Cancel, read_cancels
+from opsctl.run.state.run_view import RunView
+from opsctl.slurm.client import SlurmReader
+from opsctl.slurm.states import Reason
+from opsctl.slurm.types import Job
+from trainer.formats.json_text import Moment
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A run as `status` shows it."""
+
+    name: str
+    team: str
+    output: Path
+    seen: Snapshot
+    settings: Settings | None = None  # of its run file; None: not known
+
+    @property
+    def state(self) -> str:
+        """unknown, finished, absent, unsubmitted, waiting, held, or Slurm's state of the running task in lower case."""
+        seen = self.seen
+        if seen.blind is not None:
+            return "finished" if seen.is_finished else "unknown"
+        if seen.running is not None:
+            return seen.running.state.lower()
+        if seen.is_finished:
+            return "finished"
+        if not seen.jobs and (seen.unseen or seen.writer_elsewhere is not None):
+            return "unknown"
+        if not seen.jobs:
+            return "absent" if seen.was_submitted else "unsubmitted"
+        others = [job for job in seen.jobs if not job.is_pending and not job.is_held]
+        if others:
+            return others[0].state.lower()
+        return "held" if all(job.is_held or job.cannot_start for job in seen.jobs) else "waiting"
+
+    @property
+    def iteration(self) -> int | None:
+        """The last one known to be done, of the training as it goes on."""
+        last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
+        if last is not None:
+            return last.iteration
+        return checkpoint.iteration if checkpoint else None
+
+    @property
+    def samples(self) -> int | None:
+        """Consumed so far."""
+        last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
+        if last is not None and last.consumed_samples is not None:
+            return last.consumed_samples
+        return checkpoint.consumed_train_samples if checkpoint else None
+
+    @property
+    def iterations_in_all(self) -> int | None:
+        """As the trainer counts them, else as the revision asks."""
+        last = self.seen.measured.last_iteration
+        return last.total_iterations if last is not None else self.seen.total_iterations
+
+    @property
+    def share(self) -> float | None:
+        """How much of the training is done, 0 to 1: by samples where the training is counted in them."""
+        total_samples = self.seen.total_samples
+        done, total = (self.samples, total_samples) if total_samples else (self.iteration, self.iterations_in_all)
+        return min(1.0, done / total) if done is not None and total else None
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """Since when it stands still, by the rule of the check `silence`."""
+        return standstill(self.seen, self.settings or Settings(self.name, self.team))
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds of training left at the present speed; None while it stands still."""
+        if self.seen.is_finished:
+            return 0.0
+        if self.standstill is not None:
+            return None
+        saved = self.seen.checkpoint
+        return training_left_s(
+            self.seen.standing,
+            self.seen.total_samples,
+            self.seen.total_iterations,
+            saved.consumed_train_samples if saved else None,
+            saved.iteration if saved else None,
+        )
+
+    @property
+    def finishes_at(self) -> datetime | None:
+        """When it will be done if it goes on as now; None while it does not train."""
+        if self.left_s is None or self.state != "running":
+            return None
+        return self.seen.now + timedelta(seconds=self.left_s)
+
+
+#: What a look at one run gathers. The rest costs too much for every look.
+LOOKED_AT = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS | Part.CURVE
+
+
+def checks_of(parts: Part = LOOKED_AT) -> list[Detector]:
+    """The checks that need no more than `parts`."""
+    return [check for check in registry.DETECTORS if check.needs in parts]
+
+
+def findings(
+    overview: Overview, settings: Settings | None = None, checks: Sequence[Detector] | None = None
+) -> list[Finding]:
+    """What somebody should know or do, worst first; empty when all is well. Being blind is a state, not a finding.
+
+    Nobody misses a training that was never submitted. settings: None, nothing is known but the run's name.
+    """
+    settings = settings or Settings(overview.name, overview.team)
+    found = run_detectors(checks_of() if checks is None else checks, overview.seen, settings)
+    shown = [
+        one
+        for one in found
+        if one.severity in (Severity.WARNING, Severity.CRITICAL)
+        and (overview.seen.was_submitted or one.check != training.name)
+    ]
+    return sorted(shown, key=lambda one: -one.severity.weight)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What is remembered of a run beside its own records."""
+
+    findings: Mapping[str, Remembered] = field(default_factory=dict)  # those that are open, by key
+    silence: Silence | None = None
+    cancels: tuple[Cancel, ...] = ()
+    problem: str = ""  # why that cannot be read
+    evaluation: EvaluationSeen | None = None  # None: nothing was ever to be evaluated, or nobody has looked
+    goodput: GoodputSeen | None = None  # None: too little is known, or nobody has looked
+    energy: EnergySeen | None = None  # None: nothing is measured, or nobody has looked
+
+
+class PrintedJob(Struct, frozen=True, kw_only=True):
+    """One row of the queue: an array task, or the rest of an array that has not started."""
+
+    id: Annotated[str, Meta(description="The id as squeue shows it, `12_2` or `12_[3-4%1]`.")]
+    job_id: Annotated[int, Meta(description="Slurm's own id of it.")]
+    array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
+    array_task: Annotated[str | None, Meta(description="Its place in the array, or what is pending of it.")]
+    own: Annotated[bool, Meta(description="Whether it is the run's.")]
+    name: Annotated[str, Meta(description="Its name.")]
+    user: Annotated[str, Meta(description="Its owner.")]
+    partition: Annotated[str, Meta(description="Its partition.")]
+    state: Annotated[str, Meta(description="Slurm's long state, in capitals.")]
+    reason: Annotated[str | None, Meta(description="Slurm's reason why it waits, if any.")]
+    held: Annotated[bool, Meta(description="Whether only a person can let it start.")]
+    nodes: Annotated[str | None, Meta(description="Its nodes, folded as Slurm does; null while it has none.")]
+    node_count: Annotated[int, Meta(description="How many nodes it has or asks for.")]
+    elapsed_s: Annotated[int, Meta(description="Seconds that it has run.")]
+    time_limit_s: Annotated[int | None, Meta(description="Its time limit in seconds; null for none.")]
+    submitted_at: Annotated[Moment | None, Meta(description="When it was submitted.")]
+    started_at: Annotated[Moment | None, Meta(description="When it started; null while it is pending.")]
+    expected_start_at: Annotated[Moment | None, Meta(description="When Slurm guesses that a pending one starts.")]
+    ends_at: Annotated[Moment | None, Meta(description="When its limit ends it; null while it is pending.")]
+    dependency: Annotated[str | None, Meta(description="What it waits for, in Slurm's words.")]
+
+
+def printed_job(job: Job, own: bool) -> PrintedJob:
+    """`job` for programs. `own`: whether it is the run's."""
+    return PrintedJob(
+        id=job.display_id,
+        job_id=job.job_id,
+        array_job_id=job.array_job_id,
+        array_task=job.array_task or None,
+        own=own,
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        state=job.state,
+        reason=None if job.reason in ("", Reason.NONE) else job.reason,
+        held=job.is_held,
+        nodes=job.nodes or None,
+        node_count=job.node_count,
+        elapsed_s=job.elapsed_s,
+        time_limit_s=job.time_limit_s,
+        submitted_at=to_the_second(job.submitted_at),
+        started_at=None if job.is_pending else to_the_second(job.started_at),
+        expected_start_at=to_the_second(job.started_at) if job.is_pending else None,
+        ends_at=None if job.is_pending else to_the_second(job.ends_at),
+        dependency=job.dependency or None,
+    )
+
+
+@dataclass(frozen=True)
+class OpenFinding:
+    """One finding, and what is known of it beyond this look."""
+
+    finding: Finding
+    since: datetime | None = None
+    seen_at: datetime | None = None  # by an earlier look, which this one did not repeat; None: now
+    acknowledged_by: str = ""
+    acknowledged_at: datetime | None = None
+    acknowledged_why: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.finding.severity
+
+    def story(self, now: datetime) -> str:
+        """Since when, who looks after it, what to do, in a line; empty where there is nothing to say."""
+        parts = []
+        if self.since is not None:
+            parts.append(f"for {since(self.since, now)}")
+        if self.seen_at is not None:
+            parts.append(f"seen {since(self.seen_at, now)} ago")
+        if self.acknowledged_by:
+            why = f": {self.acknowledged_why}" if self.acknowledged_why else ""
+            at = f" {since(self.acknowledged_at, now)} ago" if self.acknowledged_at is not None else ""
+            parts.append(f"acknowledged by {self.acknowledged_by}{at}{why}")
+        if self.finding.todo:
+            parts.append(f"do: {self.finding.todo}")
+        return "; ".join(parts)
+
+
+class PrintedOpenFinding(PrintedFinding, frozen=True, kw_only=True):
+    """One line of one check, and what is remembered of it."""
+
+    seen_at: Annotated[
+        Moment | None, Meta(description="When an earlier look saw it, where this one does not run its check.")
+    ]
+    acknowledged_by: Annotated[str | None, Meta(description="Who looks after it.")]
+    acknowledged_at: Annotated[Moment | None, Meta(description="Since when.")]
+    acknowledged_why: Annotated[str | None, Meta(description="What they said.")]
+
+
+def printed_open(one: OpenFinding) -> PrintedOpenFinding:
+    """`one` for programs; `since` as it is remembered where the check itself does not know."""
+    found = {**msgspec.structs.asdict(printed_finding(one.finding)), "since": to_the_second(one.since)}
+    return PrintedOpenFinding(
+        **found,
+        seen_at=to_the_second(one.seen_at),
+        acknowledged_by=one.acknowledged_by or None,
+        acknowledged_at=to_the_second(one.acknowledged_at),
+        acknowledged_why=one.acknowledged_why or None,
+    )
+
+
+def with_memory(
+    found: Sequence[Finding], remembered: Mapping[str, Remembered], checked: Collection[str]
+) -> list[OpenFinding]:
+    """What this look found, and what is remembered of checks that it did not run; worst first.
+
+    remembered: by the finding's key, those that are open. checked: the names of the checks that looked.
+    """
+    shown = [_joined(one, remembered.get(one.key)) for one in found]
+    for key, one in remembered.items():
+        check, _, subject = key.partition(":")
+        severity = _SEVERITIES.get(one.severity)
+        if severity is not None and check not in checked:
+            finding = Finding(check, severity, one.text, None, subject, one.since, one.evidence, one.todo)
+            shown.append(_joined(finding, one, one.last_seen))
+    return sorted(shown, key=lambda one: -one.severity.weight)
+
+
+_SEVERITIES = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
+
+
+def _joined(finding: Finding, one: Remembered | None, seen_at: datetime | None = None) -> OpenFinding:
+    if one is None:
+        return OpenFinding(finding, finding.since, seen_at)
+    return OpenFinding(
+        finding,
+        finding.since or one.since,
+        seen_at,
+        one.acknowledged_by,
+        one.acknowledged_at,
+        one.acknowledged_why,
+    )
+
+
+def read_extras(paths: RunPaths, now: datetime) -> Extras:
+    """What is remembered; not being able to read it is part of it."""
+    try:
+        return Extras(alerts.open_alerts(paths), alerts.silence_of(paths, now), tuple(read_cancels(paths)))
+    except (OSError, OpsctlError) as error:
+        return Extras(problem=in_words(error))
+
+
+def goodput_of(seen: Snapshot) -> GoodputSeen | None:
+    """About where the run's time went, from what a look has seen anyway."""
+    is_queued = None if seen.blind is not None else any(job.is_pending for job in seen.jobs)
+    submitted = [chain.submitted_at for chain in seen.chains]
+    last, typical_s = seen.standing.last_iteration, seen.measured.seconds_per_iteration
+    return goodput_seen(seen.attempts, submitted, typical_s, seen.now, is_queued, last.iteration if last else None)
+
+
+def open_findings(run: RunView, overview: Overview, extras: Extras, parts: Part = LOOKED_AT) -> tuple[OpenFinding, ...]:
+    """What is found in a look at `parts` of the run, and what is remembered, worst first."""
+    checks = checks_of(parts)
+    found = findings(overview, settings_of(run), checks)
+    return tuple(with_memory(found, extras.findings, {check.name for check in checks}))
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run as it was found in one look, with all that `status` shows of it."""
+
+    run: RunView
+    overview: Overview
+    extras: Extras
+    found: tuple[OpenFinding, ...]  # worst first
+
+
+def look_at_run(run: RunView, slurm: SlurmReader) -> RunStatus:
+    """One look at all that `status` shows. Raises OpsctlError or OSError for what one screen cannot do without."""
+    snapshot = gather(run, slurm, LOOKED_AT)
+    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
+    extras = replace(
+        read_extras(run.paths, snapshot.now),
+        energy=energy_seen(run.paths, run.loaded.file.carbon if run.loaded is not None else None),
+        evaluation=evaluations_seen(run.paths),
+        goodput=goodput_of(snapshot),
+    )
+    return RunStatus(run, overview, extras, open_findings(run, overview, extras))
