@@ -13,8 +13,8 @@ from opsctl.cli.selection import all_runs_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.jobs.evaluation.jobs import AskedEvaluation
+    from opsctl.jobs.evaluation.records import Chosen
     from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
-    from opsctl.jobs.evaluation.schedule import Chosen
     from opsctl.jobs.evaluation.settings import Settings
     from opsctl.run.state.run_view import RunView
 
@@ -105,7 +105,7 @@ def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> 
 def _chosen(seen: RunView, settings: Settings, step: int | None, again: bool) -> Chosen:
     """What is to be done of one run; what is not is said."""
     from opsctl.core.output import message
-    from opsctl.jobs.evaluation.schedule import choose
+    from opsctl.jobs.evaluation.records import choose
     from trainer.formats.checkpoint.manifest import tag_of
 
     chosen = choose(seen.paths, settings.table, step, again)

@@ -110,7 +110,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
     """Raises UsageError outside of a job."""
     from opsctl.core.errors import UsageError
     from opsctl.diagnosis.probe.run_probe import probe
-    from opsctl.jobs.runner.probe_setting import setting_for
+    from opsctl.jobs.runner.good_nodes import setting_for
     from opsctl.jobs.runner.task import read_allocation
     from opsctl.slurm.backends import client_for
     from trainer.formats.attempt.probe import EFFORTS

@@ -24,11 +24,9 @@ from opsctl.core.files.state_files import locked, make_folder, remove, write_ato
 from opsctl.core.files.trusted import open_file
 from opsctl.core.timestamps import now
 from opsctl.jobs.evaluation.harness import Harness
-from opsctl.jobs.evaluation.names import Task, missing
-from opsctl.jobs.evaluation.records import Evaluated, What, append, standing
+from opsctl.jobs.evaluation.records import Due, Evaluated, What, append, lines_of, standing
 from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, answered, collected, task_file, words_of
-from opsctl.jobs.evaluation.schedule import Due, lines_of
-from opsctl.jobs.evaluation.settings import Settings
+from opsctl.jobs.evaluation.settings import Settings, Task, missing
 from opsctl.run.checkpoints.backups import digest_here, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.background_progress import errand_at_work, tell_progress

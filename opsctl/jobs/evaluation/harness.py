@@ -12,9 +12,8 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.process import Overdue, find_program, run_on_terminal, run_program
-from opsctl.jobs.evaluation.names import Task
 from opsctl.jobs.evaluation.results import Mark
-from opsctl.jobs.evaluation.settings import Settings
+from opsctl.jobs.evaluation.settings import Settings, Task
 from trainer.formats import json_text
 from trainer.formats.json_text import json_line
 from trainer.formats.tolerant import decode

@@ -14,8 +14,7 @@ from opsctl.core.timestamps import iso, now
 from opsctl.jobs.background.errand_jobs import start
 from opsctl.jobs.background.records import Errand, Errands, comment_of
 from opsctl.jobs.evaluation.execute import is_at_work
-from opsctl.jobs.evaluation.records import BELIEVED, Evaluated, Standing, append, standing
-from opsctl.jobs.evaluation.schedule import Due, lines_of
+from opsctl.jobs.evaluation.records import BELIEVED, Due, Evaluated, Standing, append, lines_of, standing
 from opsctl.jobs.tracked_job import TrackedJob, find, may_be_hidden
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import EvaluationTable

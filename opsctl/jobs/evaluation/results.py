@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from opsctl.core.files.state_files import read_state
-from opsctl.jobs.evaluation.names import Task
+from opsctl.jobs.evaluation.settings import Task
 from trainer.formats.json_text import Moment
 
 #: All of it, beside a file for each task with every word of lm-eval's.

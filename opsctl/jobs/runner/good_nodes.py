@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,18 +10,23 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.core.errors import OpsctlError
+from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import iso, now
 from opsctl.diagnosis.nodes.exclusion import keep_and_apply, wanted_by
 from opsctl.diagnosis.probe.report import ProbeReport, Standing, best_first, chosen, summary
 from opsctl.diagnosis.probe.run_probe import Setting, probe, put_on_record
-from opsctl.jobs.runner.probe_setting import setting_for
+from opsctl.diagnosis.probe.verdict import Expected
+from opsctl.jobs.runner.launch import free_port, launchers_python, master_address
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import struck
+from opsctl.run.config.schema import RunFile
 from opsctl.run.logs.pulse import alert_line
+from opsctl.run.render.shell import ShellRequest, shell_script
 from opsctl.slurm.backends import client_for
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
 from trainer.formats.attempt.probe import EFFORTS
 
 PROBE_FILE = "probe.json"
@@ -161,3 +167,38 @@ def keep_off_bad_nodes(task: Task) -> None:
         return
     for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
         task.log.say(f"opsctl: {line}")
+
+
+def setting_for(
+    file: RunFile,
+    run_file: Path,
+    folder: Path,
+    cluster: Cluster,
+    client: SlurmClient,
+    nodes: Sequence[str],
+    job_id: int,
+) -> Setting:
+    """file: the run's, expanded. folder: that all nodes write to. nodes: the job's, in Slurm's order."""
+    try:
+        seen = client_for(cluster).nodes(",".join(nodes))  # not the job's own client, which may wait for minutes
+        memory_mib = {node.name: node.memory_mib for node in seen}
+    except SlurmError:
+        memory_mib = {}  # then nodes are compared with each other alone
+    request = ShellRequest(
+        run_file=str(run_file),
+        folder=str(folder),
+        environment=file.run.environment,
+        env=file.env,
+        shared=file.run.group is not None,
+        cluster=cluster,
+    )
+    return Setting(
+        nodes=nodes,
+        job_id=job_id,
+        python=launchers_python(file.run.environment),
+        script=shell_script(request),
+        folder=folder,
+        environment={**os.environ, **cluster.additions(dict(os.environ))},
+        meeting=lambda first: (master_address(first, client.node_address), free_port(job_id)),
+        expected=Expected(file.slurm.gpus_per_node, memory_mib),
+    )

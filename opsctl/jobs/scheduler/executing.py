@@ -19,8 +19,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_bytes, locked, make_folder, read_text, remove, write_atomically
 from opsctl.core.files.trusted import names_of, read_program
 from opsctl.core.timestamps import now
-from opsctl.jobs.scheduler.context import Cron
-from opsctl.jobs.scheduler.directives import interpreter_of
+from opsctl.jobs.scheduler.context import Cron, interpreter_of
 from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, digest_of
 from opsctl.jobs.signals import Signals, exit_words, noted_signals, signal_session
 from opsctl.run.render.templates import CRON_FOLDER_VARIABLE

@@ -13,8 +13,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked, make_folder, read_text, remove, write_atomically
 from opsctl.core.timestamps import now
 from opsctl.jobs import tracked_job
-from opsctl.jobs.scheduler.context import Cron, JobFile, text_of
-from opsctl.jobs.scheduler.directives import Directives, needs_internet, own_directives
+from opsctl.jobs.scheduler.context import Cron, Directives, JobFile, needs_internet, own_directives, text_of
 from opsctl.jobs.scheduler.grid import latest_claim
 from opsctl.jobs.tracked_job import Absent, Answer, TrackedJob, Undecided, ended_state
 from opsctl.run.render.scheduler import job_script, name_and_folder

@@ -15,8 +15,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import prune as pruning
-from opsctl.jobs.control.prune import prune
-from opsctl.jobs.control.prune_plan import Plan, plan_prune
+from opsctl.jobs.control.prune import Plan, plan_prune, prune
 from opsctl.run.checkpoints.retention import Answers
 from opsctl.run.checkpoints.rollbacks import read_prunes
 from opsctl.run.state import lease

@@ -9,7 +9,7 @@ from typing import Any
 
 from opsctl.jobs.evaluation.execute import Evaluation
 from opsctl.jobs.evaluation.harness import Harness
-from opsctl.jobs.evaluation.schedule import Due, choose
+from opsctl.jobs.evaluation.records import Due, choose
 from opsctl.jobs.evaluation.settings import Settings, settings_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.run_view import view

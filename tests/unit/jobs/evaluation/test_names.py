@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from opsctl.core.shipped import templates_folder
-from opsctl.jobs.evaluation.names import OF_BLOOM, RENAMED, missing, tasks_of, tasks_problem
+from opsctl.jobs.evaluation.settings import OF_BLOOM, RENAMED, missing, tasks_of, tasks_problem
 from opsctl.run.config.load import load_run_file
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from opsctl.jobs.evaluation.brief import evaluations_seen
-from opsctl.jobs.evaluation.names import OF_BLOOM, RENAMED, tasks_of
+from opsctl.jobs.evaluation.settings import OF_BLOOM, RENAMED, tasks_of
 from tests.printed_json import printed
 from tests.unit.jobs.evaluation.evaluated_runs import checkpoint_of_a_model, paths_of
 from trainer.convert.hf import export_program

@@ -6,8 +6,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
-from opsctl.jobs.evaluation.records import MOST_TRIES, Evaluated, append
-from opsctl.jobs.evaluation.schedule import choose
+from opsctl.jobs.evaluation.records import MOST_TRIES, Evaluated, append, choose
 from tests.unit.jobs.control.checkpoint_runs import save
 from tests.unit.jobs.evaluation.evaluated_runs import a_run, due, paths_of, settings
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.scheduler.directives import interpreter_of, needs_internet, own_directives
+from opsctl.jobs.scheduler.context import interpreter_of, needs_internet, own_directives
 
 
 def lines(*own: str) -> str:

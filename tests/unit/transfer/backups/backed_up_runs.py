@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.jobs.control.prune import Done, prune
-from opsctl.jobs.control.prune_plan import plan_prune
+from opsctl.jobs.control.prune import Done, plan_prune, prune
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import make_run_id
 from opsctl.transfer.backups.checkpoints import Sent, Wish, back_up

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opsctl.jobs.control.prune_plan import plan_prune
+from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.transfer.backups.checkpoints import Sent
 from opsctl.transfer.backups.listing import backup_table

@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.control.prune_plan import plan_prune
+from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.run.config.schema import BackupTable
 from opsctl.transfer.backups.checkpoints import Wish, warnings_of

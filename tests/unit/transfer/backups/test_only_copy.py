@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
-from opsctl.jobs.control.prune_plan import plan_prune
+from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import read_backups, record
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
