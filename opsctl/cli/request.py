@@ -28,25 +28,26 @@ def command() -> None:
     """
 
 
-def _asking(takes_run: bool = True, of_a_job: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that every request has."""
+def _request(action: str, help_: str, *own: Callable[[Any], Any], of_a_job: bool = False) -> None:
+    """Add the command that asks for `action`. own: its options beside those that every request has."""
     options = [
-        run_argument if takes_run else run_option,
         click.option("--why", default="", metavar="TEXT", help="Why, for the record and whoever reads the log."),
         click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for what comes of it."),
         click.option("--dry-run", is_flag=True, help="Say what would be asked; change nothing."),
         cluster_option,
         json_option(request="opsctl.run.state.requests.PrintedRequest"),
+        *own,
     ]
     if of_a_job:
-        options.insert(1, click.option("--job", metavar="JOB", help="As squeue shows it [default: the one that runs]."))
+        options.insert(0, click.option("--job", metavar="JOB", help="As squeue shows it [default: the one that runs]."))
+    options.insert(0, run_option if action == "extend-chain" else run_argument)
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
-        return function
+    def ask(**given: Any) -> int:
+        return _ask(action, given)
 
-    return decorated
+    for option in reversed(options):
+        ask = option(ask)
+    command.command(action, help=help_)(ask)
 
 
 _within = click.option(
@@ -55,72 +56,23 @@ _within = click.option(
     help="End a trainer that has not said by then that it leaves: a Slurm duration "
     "[default: [watch] silent_most, else ten iterations and 10 minutes].",
 )
+_queued_too = click.option("--queued-too", is_flag=True, help="Cancel what the owner has queued as well.")
+_tasks = click.argument("tasks", type=int, required=False, metavar="[N]")
+_STOP = """Have one job save and leave; what is queued goes on, unlike with the kill switch.
 
+A job that has not started, named with --job, is cancelled."""
+_EXTEND = """Submit one more array, of N tasks, behind the last one [default: as many as the last one typed].
 
-@command.command()
-@_asking(of_a_job=True)
-def save(**given: Any) -> int:
-    """Save a checkpoint now, and train on."""
-    return _ask("save", given)
-
-
-@command.command()
-@_asking(of_a_job=True)
-@_within
-@click.option("--queued-too", is_flag=True, help="Cancel what the owner has queued as well.")
-def stop(**given: Any) -> int:
-    """Have one job save and leave; what is queued goes on, unlike with the kill switch.
-
-    A job that has not started, named with --job, is cancelled.
-    """
-    return _ask("stop", given)
-
-
-@command.command()
-@_asking(of_a_job=True)
-@_within
-def requeue(**given: Any) -> int:
-    """Have one job save, leave, and go back into the queue, as on other nodes."""
-    return _ask("requeue", given)
-
-
-@command.command()
-@_asking(of_a_job=True)
-def stacks(**given: Any) -> int:
-    """Where every rank is: their Python stacks, also of ranks that hang."""
-    return _ask("stacks", given)
-
-
-@command.command("cancel-queued")
-@_asking()
-def cancel_queued(**given: Any) -> int:
-    """Cancel what the owner has queued; what runs goes on."""
-    return _ask("cancel-queued", given)
-
-
-@command.command("hold-queued")
-@_asking()
-def hold_queued(**given: Any) -> int:
-    """Keep what the owner has queued from starting, until it is released."""
-    return _ask("hold-queued", given)
-
-
-@command.command("release-queued")
-@_asking()
-def release_queued(**given: Any) -> int:
-    """Let what the owner has queued and is held start again."""
-    return _ask("release-queued", given)
-
-
-@command.command("extend-chain")
-@click.argument("tasks", type=int, required=False, metavar="[N]")
-@_asking(takes_run=False)
-def extend_chain(**given: Any) -> int:
-    """Submit one more array, of N tasks, behind the last one [default: as many as the last one typed].
-
-    It trains what is published, as the owner's job.
-    """
-    return _ask("extend-chain", given)
+It trains what is published, as the owner's job."""
+_request("save", "Save a checkpoint now, and train on.", of_a_job=True)
+_request("stop", _STOP, _within, _queued_too, of_a_job=True)
+_REQUEUE = "Have one job save, leave, and go back into the queue, as on other nodes."
+_request("requeue", _REQUEUE, _within, of_a_job=True)
+_request("stacks", "Where every rank is: their Python stacks, also of ranks that hang.", of_a_job=True)
+_request("cancel-queued", "Cancel what the owner has queued; what runs goes on.")
+_request("hold-queued", "Keep what the owner has queued from starting, until it is released.")
+_request("release-queued", "Let what the owner has queued and is held start again.")
+_request("extend-chain", _EXTEND, _tasks)
 
 
 @command.command("list")

@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmUnreachable
 from opsctl.core.files.trusted import opened_folder
@@ -49,7 +51,7 @@ class RequestOptions:
 
 
 @dataclass(frozen=True)
-class Look:
+class Seen:
     """What is known of the run's jobs when somebody asks."""
 
     live: Sequence[Job] | None  # None: Slurm does not answer, or hides others' jobs
@@ -70,16 +72,17 @@ def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluste
     """The request for `asked`. Raises OpsctlError for what cannot be; nothing is written."""
     refuse_a_copy(paths, f"ask for {asked.action}")
     refuse_strangers(paths)
-    _refuse_numbers(asked)
-    look = _look(paths, cluster)
+    if asked.tasks is not None and not 1 <= asked.tasks <= MOST_TASKS:
+        raise OpsctlError(f"a chain is extended by 1 to {MOST_TASKS} tasks, not {asked.tasks}")
+    seen = _snapshot(paths, cluster)
     checkpoint = last_checkpoint(paths.checkpoints)
     is_over = options is not None and checkpoint is not None and is_finished(options, checkpoint)
-    if is_over and (asked.action == Action.EXTEND_CHAIN or not look.live):
+    if is_over and (asked.action == Action.EXTEND_CHAIN or not seen.live):
         raise OpsctlError(f"{name} is finished: there is nothing to {asked.action}")
-    return resolve(name, asked, look)
+    return resolve(name, asked, seen)
 
 
-def resolve(name: str, asked: RequestOptions, look: Look) -> Meant:
+def resolve(name: str, asked: RequestOptions, seen: Seen) -> Meant:
     """Which job, or whose queue, `asked` means. Pure. Raises OpsctlError where there is none, or several."""
     host = socket.gethostname()
     said = Request(
@@ -90,11 +93,11 @@ def resolve(name: str, asked: RequestOptions, look: Look) -> Meant:
         within_s=asked.within_s,
         queued_too=asked.queued_too,
     )
-    if look.live is None:
-        return _by_record(name, said, look, asked.job)
+    if seen.live is None:
+        return _by_record(name, said, seen, asked.job)
     if asked.action in OF_A_JOB:
-        return _one_job(name, said, look.live, look, asked.job)
-    return _queue(name, said, look.live)
+        return _one_job(name, said, seen.live, seen, asked.job)
+    return _queue(name, said, seen.live)
 
 
 def send(paths: RunPaths, request: Request) -> str:
@@ -129,12 +132,7 @@ def refuse_strangers(paths: RunPaths) -> None:
     raise OpsctlError(f"{account_name()} does not share this run of {whose}'s; {way_in(paths.output)}")
 
 
-def _refuse_numbers(asked: RequestOptions) -> None:
-    if asked.tasks is not None and not 1 <= asked.tasks <= MOST_TASKS:
-        raise OpsctlError(f"a chain is extended by 1 to {MOST_TASKS} tasks, not {asked.tasks}")
-
-
-def _look(paths: RunPaths, cluster: Cluster) -> Look:
+def _snapshot(paths: RunPaths, cluster: Cluster) -> Seen:
     attempts = read_attempts(paths)
     try:
         held = lease.look(paths)
@@ -146,25 +144,27 @@ def _look(paths: RunPaths, cluster: Cluster) -> Look:
     try:
         seen = live_jobs.snapshot(paths, cluster, client_for(cluster))
     except SlurmUnreachable as error:
-        return Look(None, str(error), trains, attempts)
+        return Seen(None, str(error), trains, attempts)
     if seen.unseen and not seen.jobs:
-        return Look(None, CANNOT_SEE, trains, attempts)
-    return Look(seen.jobs, "", trains, attempts)
+        return Seen(None, CANNOT_SEE, trains, attempts)
+    return Seen(seen.jobs, "", trains, attempts)
 
 
-def _by_record(name: str, said: Request, look: Look, job: str | None) -> Meant:
+def _by_record(name: str, said: Request, seen: Seen, job: str | None) -> Meant:
     """Slurm shows nothing: what has the lease and a heartbeat runs, whatever Slurm says."""
-    running = look.trains
+    running = seen.trains
     if running is None or said.action not in OF_A_JOB:
-        raise OpsctlError(f"{name}: cannot tell what of it is there to {said.action}: {look.why_blind}")
+        raise OpsctlError(f"{name}: cannot tell what of it is there to {said.action}: {seen.why_blind}")
     if job not in (None, running.display_id):
-        raise OpsctlError(f"{name}: cannot tell what job {job} is: {look.why_blind}")
+        raise OpsctlError(f"{name}: cannot tell what job {job} is: {seen.why_blind}")
     return Meant(_for(said, running.user, running.display_id, running.id), running.display_id)
 
 
-def _one_job(name: str, said: Request, live_jobs: Sequence[Job], look: Look, wanted: str | None) -> Meant:
+def _one_job(name: str, said: Request, live_jobs: Sequence[Job], seen: Seen, wanted: str | None) -> Meant:
     running = [job for job in live_jobs if job.is_running and job.state != State.COMPLETING]
-    chosen = find(wanted, live_jobs) if wanted else _the_one(running, look.trains)
+    # Of several that run, one trains and the others may wait for their turn.
+    trains = [job for job in running if seen.trains and job.job_id == seen.trains.job_id] or running
+    chosen = find(wanted, live_jobs) if wanted else trains[0] if len(trains) == 1 else None
     if wanted and chosen is None:
         raise OpsctlError(f"{name} has no job {wanted} in the queue: {_shown(live_jobs)}")
     if chosen is None and running:
@@ -179,15 +179,9 @@ def _one_job(name: str, said: Request, live_jobs: Sequence[Job], look: Look, wan
             raise OpsctlError(f"{name}: job {job} has not started: there is nothing to {said.action}")
         runs = next((one.display_id for one in running if one.user == chosen.user), "")
         return Meant(_for(said, chosen.user, job, "", _arrays(live_jobs, chosen.user)), runs)
-    attempt = next((one.id for one in look.attempts if one.is_open and one.job_id == chosen.job_id), "")
+    attempt = next((one.id for one in seen.attempts if one.is_open and one.job_id == chosen.job_id), "")
     request = _for(said, chosen.user, chosen.display_id, attempt, _arrays(live_jobs, chosen.user))
     return Meant(request, chosen.display_id)
-
-
-def _the_one(running: Sequence[Job], trains: Attempt | None) -> Job | None:
-    """The job that trains, among those that run and may wait for their turn; the only one that runs."""
-    holder = next((job for job in running if trains and job.job_id == trains.job_id), None)
-    return holder or (running[0] if len(running) == 1 else None)
 
 
 def _queue(name: str, said: Request, live_jobs: Sequence[Job]) -> Meant:
@@ -210,19 +204,8 @@ def _queue(name: str, said: Request, live_jobs: Sequence[Job]) -> Meant:
     return Meant(_for(said, owner, "", "", arrays), runs[0].display_id if runs else "")
 
 
-def _for(said: Request, owner: str, job: str, attempt: str, chains: Sequence[int] = ()) -> Request:
-    return Request(
-        action=said.action,
-        why=said.why,
-        host=said.host,
-        owner=owner,
-        job=job,
-        attempt=attempt,
-        chains=tuple(chains),
-        tasks=said.tasks,
-        within_s=said.within_s,
-        queued_too=said.queued_too,
-    )
+def _for(asked: Request, owner: str, job: str, attempt: str, chains: Sequence[int] = ()) -> Request:
+    return replace(asked, owner=owner, job=job, attempt=attempt, chains=tuple(chains))
 
 
 def _arrays(live_jobs: Sequence[Job], user: str) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control.carry_out import find, meant_of
-from opsctl.jobs.control.requests import Look, RequestOptions, resolve
+from opsctl.jobs.control.requests import RequestOptions, Seen, resolve
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.state.requests import Action, Request
 from opsctl.slurm.types import Job
@@ -30,7 +30,7 @@ BENS = job(30, 30, "1-2%1", "PENDING", user="ben")
 
 
 def meant(action: Action, live: Sequence[Job], wanted: str | None = None, **changes: Any) -> tuple[Request, str]:
-    found = resolve("tiny", RequestOptions(action, job=wanted, **changes), Look(live, "", ATTEMPT, [ATTEMPT]))
+    found = resolve("tiny", RequestOptions(action, job=wanted, **changes), Seen(live, "", ATTEMPT, [ATTEMPT]))
     return found.request, found.answers
 
 
@@ -82,12 +82,12 @@ def test_a_request_about_the_queue_names_the_arrays_that_were_there() -> None:
 
 
 def test_where_slurm_shows_nothing_the_one_with_the_lease_can_be_asked_and_the_queue_cannot() -> None:
-    blind = Look(None, "down", ATTEMPT, [ATTEMPT])
+    blind = Seen(None, "down", ATTEMPT, [ATTEMPT])
     found = resolve("tiny", RequestOptions(Action.SAVE), blind)
     assert (found.request.owner, found.request.job, found.request.attempt) == ("ann", "12_1", "13-ab")
     for wish, look in (
         (RequestOptions(Action.CANCEL_QUEUED), blind),
-        (RequestOptions(Action.SAVE), Look(None, "down")),
+        (RequestOptions(Action.SAVE), Seen(None, "down")),
         (RequestOptions(Action.SAVE, job="12_2"), blind),
     ):
         with pytest.raises(OpsctlError, match="down"):
