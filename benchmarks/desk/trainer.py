@@ -17,7 +17,7 @@ from benchmarks.desk.queue import USER, Queue, Task
 from benchmarks.desk.shapes import DAY_S, EXIT_MARGIN_S, HOUR_S, MINUTE_S, Shape
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import brake_trips
+from opsctl.run.attempts.failure_limit import failed_too_often
 from opsctl.run.logs.lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
 from opsctl.run.state.chains import counted_since
 from opsctl.slurm.states import State
@@ -185,7 +185,7 @@ class Trainer:
             self.queue.over()
             return
         self._open(task)
-        if brake_trips(self.attempts, counted_since(self.queue.chains, moment(task.array.submitted_at))):
+        if failed_too_often(self.attempts, counted_since(self.queue.chains, moment(task.array.submitted_at))):
             self.queue.cancel_pending()
             yield self.clock.now + 10
             self._close(Ending.BRAKE, 1)

@@ -11,7 +11,7 @@ import simpy
 from benchmarks.desk.log import moment
 from benchmarks.simulate.setting import Setting
 from opsctl.jobs.control.live_jobs import LiveJobs
-from opsctl.jobs.control.refill import Upkeep, Word, braked, of_the_queue
+from opsctl.jobs.control.refill import Upkeep, Word, of_the_queue, stopped_by_failures
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.state.chains import SUBMIT, Chain
 from opsctl.slurm.states import State
@@ -89,7 +89,7 @@ class Queue:
 
     def missing(self, attempts: Sequence[Attempt], heeds_brake: bool) -> int | None:
         """How many arrays `opsctl refill` submits now; None where it says that somebody has to look."""
-        if heeds_brake and braked(self.chains, attempts[-NEWEST:]) is not None:
+        if heeds_brake and stopped_by_failures(self.chains, attempts[-NEWEST:]) is not None:
             return None
         upkeep = Upkeep(self.setting.keep_queued, self.setting.tasks, self.setting.trains_s, None)
         jobs = self.jobs()

@@ -24,7 +24,7 @@ from opsctl.diagnosis.probe.report import NodeReport, chosen
 from opsctl.jobs.runner.good_nodes import is_to_be_tested, nodes_left
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import brake_trips
+from opsctl.run.attempts.failure_limit import failed_too_often
 from opsctl.run.logs.spans import Span
 from opsctl.run.state.chains import counted_since
 
@@ -109,7 +109,7 @@ class Run:
         left: tuple[str, ...] | None = nodes
         tested, ended = Tested(), None
         while left is not None:
-            if self.way.brake and brake_trips(self.attempts[-NEWEST:], since):
+            if self.way.brake and failed_too_often(self.attempts[-NEWEST:], since):
                 self.queue.cancel_pending()
                 self.told("brake")
                 break

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opsctl.jobs.runner.own_lease import Patience
+from opsctl.jobs.runner.own_lease import WaitPolicy
 from opsctl.run.config.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
@@ -21,7 +21,7 @@ _JOB = """
 import sys
 from pathlib import Path
 from opsctl.jobs.runner.batch import run_job
-from opsctl.jobs.runner.own_lease import Patience
+from opsctl.jobs.runner.own_lease import WaitPolicy
 from opsctl.run.config.paths import RunPaths
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
@@ -38,7 +38,7 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
         yield training
 
 
-def another_task(training: Training, patience: Patience) -> int:
+def another_task(training: Training, patience: WaitPolicy) -> int:
     """A job that trains the run beside whatever the queue has of it, as one that another cluster's Slurm starts."""
     script = training.opsctl.folder / "job.py"
     script.write_text(_JOB.format(output=str(training.paths.output), patience=patience))
@@ -68,7 +68,7 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
     first = training.first_attempt()
     assert lease(training) == [("taken", 1)]
 
-    second = another_task(training, Patience(alive_s=1, poll_s=0.2))
+    second = another_task(training, WaitPolicy(alive_s=1, poll_s=0.2))
     training.wait_for_log("this job leaves", timeout_s=60)
     training.wait_until_left(second)
     held = training.recorded()[1]
@@ -80,7 +80,7 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
     batch = training.batch_process()
     os.kill(batch, signal.SIGSTOP)
     try:
-        third = another_task(training, Patience(silent_s=2, poll_s=0.2))
+        third = another_task(training, WaitPolicy(silent_s=2, poll_s=0.2))
         taken_over = time.monotonic()
         while time.monotonic() - taken_over < START_S and len(recorded := training.recorded()) < 3:
             seen += saved(training)

@@ -24,7 +24,7 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import format_duration
 
 #: Starts in a row that told no progress after which an errand is not gone on with.
-MOST_IN_VAIN = 3
+MOST_WITHOUT_PROGRESS = 3
 #: After SIGTERM Slurm kills in 30 s where a site has not set another time: the command gets these to go, seconds.
 _TOLD_TO_END_S = 20.0
 _SIGNALS = frozenset(map(int, signal.Signals))
@@ -44,7 +44,7 @@ def execute(
     with noted_signals() as signals:
         with place.locked(f"begin {name}"):
             errand = _begun(place, name, number, job_id, host)
-            if errand.in_vain >= MOST_IN_VAIN:
+            if errand.in_vain >= MOST_WITHOUT_PROGRESS:
                 return _stopped(place, errand)
             place.write(errand)
             remove(place.root, place.progress(name))
@@ -143,7 +143,7 @@ def _gone_on(place: Errands, client: SlurmClient, errand: Errand, code: int) -> 
         message(f"opsctl: {errand.errand} {detail}")
         return code
     errand = _counted(place, errand).with_last(ended_at=now(), how=f"came to its limit of {limit}")
-    if errand.in_vain >= MOST_IN_VAIN:
+    if errand.in_vain >= MOST_WITHOUT_PROGRESS:
         return _stopped(place, errand)
     try:
         errand = start_next(place, client, errand)

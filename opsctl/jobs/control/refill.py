@@ -19,7 +19,7 @@ from opsctl.jobs.control.published import Further, further_chain, send_further
 from opsctl.jobs.control.send_chain import Submitted
 from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
 from opsctl.run.attempts.events import Attempt, read
-from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, brake_trips
+from opsctl.run.attempts.failure_limit import FAILURE_LIMIT, failed_too_often
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
 from opsctl.run.checkpoints.inventory import Checkpoint, is_finished, last_checkpoint, length
@@ -183,15 +183,15 @@ def rests(files: Files) -> Decision | None:
         what = "what was queued" if cancel.queued_only else "it"
         said = f"not refilled: {cancel.by} cancelled {what} at {iso(cancel.at, 'minutes')}; opsctl submit lifts that"
         return Decision(Word.RESTS, said)
-    return braked(files.chains, files.attempts)
+    return stopped_by_failures(files.chains, files.attempts)
 
 
-def braked(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> Decision | None:
+def stopped_by_failures(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> Decision | None:
     """Why nothing is to be queued, where the brake holds; else None. Pure."""
     wanted = last_word(chains)
-    if wanted is None or not brake_trips(attempts, wanted.submitted_at):
+    if wanted is None or not failed_too_often(attempts, wanted.submitted_at):
         return None
-    row = f"{BRAKE_ATTEMPTS} attempts in a row without a new checkpoint, or one that stopped itself"
+    row = f"{FAILURE_LIMIT} attempts in a row without a new checkpoint, or one that stopped itself"
     said = f"not refilled: {row}; opsctl attempts says why"
     return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
 
@@ -216,9 +216,9 @@ def of_the_queue(
     stuck = [job for job in live.jobs if job.is_held or job.cannot_start]
     if stuck:
         return Decision(Word.STUCK, f"not refilled: {_why_stuck(stuck)}")
-    in_vain, keep = refilled_in_vain(chains, attempts, live.jobs), upkeep.keep_queued
+    in_vain, keep = refilled_without_attempt(chains, attempts, live.jobs), upkeep.keep_queued
     # As many as are kept may have been taken out of the queue at once, before any of them began.
-    if len(in_vain) >= BRAKE_ATTEMPTS + keep:
+    if len(in_vain) >= FAILURE_LIMIT + keep:
         shown = ", ".join(str(one.chain) for one in in_vain)
         said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
         return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")
@@ -231,7 +231,9 @@ def of_the_queue(
     return Decision(Word.ENOUGH, f"{_arrays(queued)} queued{enough}, nothing to do")
 
 
-def refilled_in_vain(chains: Sequence[Chain], attempts: Sequence[Attempt], live_jobs: Sequence[Job]) -> list[Chain]:
+def refilled_without_attempt(
+    chains: Sequence[Chain], attempts: Sequence[Attempt], live_jobs: Sequence[Job]
+) -> list[Chain]:
     """The last refilled chains in a row of which nothing is queued any more and nothing was ever put on record. Pure.
 
     Their tasks ended before they could say a word: no brake counts those, and the next would end so too.

@@ -25,7 +25,7 @@ from opsctl.jobs.runner.own_attempt import (
     record_short,
     start_line,
 )
-from opsctl.jobs.runner.own_lease import END_WAIT_S, LeaseHeartbeat, Patience, wait_for_turn
+from opsctl.jobs.runner.own_lease import END_WAIT_S, LeaseHeartbeat, WaitPolicy, wait_for_turn
 from opsctl.jobs.runner.requests import RequestHandler, ToEnd
 from opsctl.jobs.runner.run_step import run_step
 from opsctl.jobs.runner.task import FollowedPaths, Task, request_stop, this_task
@@ -34,7 +34,7 @@ from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.close_lost import checkpoint_of, close_lost_attempts, went_back
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS, keeps_losing_the_lease
+from opsctl.run.attempts.failure_limit import FAILURE_LIMIT, keeps_losing_the_lease
 from opsctl.run.attempts.outcome import StepEnd, closed, read_evidence
 from opsctl.run.checkpoints.inventory import last_checkpoint
 from opsctl.run.checkpoints.rollbacks import read_rollbacks
@@ -60,7 +60,7 @@ def run_job(
     submitted_at: datetime,
     one_off: Sequence[str],
     only_owners: bool = False,
-    patience: Patience | None = None,
+    patience: WaitPolicy | None = None,
     spare: int = 0,
 ) -> int:
     """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
@@ -74,12 +74,12 @@ def run_job(
     with noted_signals() as signals:
         try:
             code = _leave_at_once(task)
-            return _train_on(task, signals, patience or Patience()) if code is None else code
+            return _train_on(task, signals, patience or WaitPolicy()) if code is None else code
         finally:
             task.log.finish()
 
 
-def _train_on(task: Task, signals: Signals, patience: Patience) -> int:
+def _train_on(task: Task, signals: Signals, patience: WaitPolicy) -> int:
     """Train, and do meanwhile what the run's group asks for. A requeue comes after the lease was given up."""
     handler = RequestHandler(task)
     handler.start()
@@ -88,14 +88,14 @@ def _train_on(task: Task, signals: Signals, patience: Patience) -> int:
         while code and (left := without_lost_nodes(handler.task, handler.attempt)):
             if signals.any or handler.to_end is not None:
                 break
-            task.log.say(replacement_line(handler.task, left))
+            task.log.add_line(replacement_line(handler.task, left))
             handler.task = task = left
             code = _train(task, signals, patience, handler)
         return code
     finally:
         handler.finish(handler.attempt, signals)
         for line in handler.news():
-            task.log.say(line)
+            task.log.add_line(line)
 
 
 def _leave_at_once(task: Task) -> int | None:
@@ -109,7 +109,7 @@ def _leave_at_once(task: Task) -> int | None:
 
 
 def _leave(task: Task, reason: Reason, line: str) -> int:
-    task.log.say(line)
+    task.log.add_line(line)
     # Whoever leaves in seconds does not wait long for Slurm either.
     _close_lost(task, client_for(task.cluster), task.allocation.requeued_id)
     record_short(task, Ending(reason), 0)
@@ -121,11 +121,11 @@ def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) 
     try:
         return close_lost_attempts(task.paths, client, own_job_id, task.allocation.cluster, judge_lost(task.paths))
     except SlurmError as error:
-        task.log.say(f"opsctl: attempts that were left open stay open: {error}")
+        task.log.add_line(f"opsctl: attempts that were left open stay open: {error}")
         return attempts_file.read(task.paths)
 
 
-def _train(task: Task, signals: Signals, patience: Patience, handler: RequestHandler) -> int:
+def _train(task: Task, signals: Signals, patience: WaitPolicy, handler: RequestHandler) -> int:
     """Wait for the turn to train, and train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client, task.allocation.requeued_id)
@@ -135,7 +135,7 @@ def _train(task: Task, signals: Signals, patience: Patience, handler: RequestHan
         attempts = _close_lost(task, task.client)
     for attempt in attempts:
         if attempt.closed_by not in ("", "job") and (attempt.id in was_open or attempt is attempts[-1]):
-            task.log.say(lost_line(attempt))
+            task.log.add_line(lost_line(attempt))
     if any(attempt.id in was_open and not attempt.is_open for attempt in attempts):
         keep_off_bad_nodes(task)
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
@@ -158,11 +158,13 @@ def _train(task: Task, signals: Signals, patience: Patience, handler: RequestHan
         try:
             turn.end("released", END_WAIT_S)
         except OSError as error:
-            task.log.say(f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so")
+            task.log.add_line(
+                f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so"
+            )
 
 
 def _turn(
-    task: Task, attempt_id: str, signals: Signals, patience: Patience, handler: RequestHandler
+    task: Task, attempt_id: str, signals: Signals, patience: WaitPolicy, handler: RequestHandler
 ) -> OwnLease | Held | None:
     """The lease, or who goes on with it; None where there is no more reason to wait for it."""
     job = task.allocation
@@ -175,7 +177,7 @@ def _turn(
 
     def leaves() -> bool:
         for line in handler.news():
-            task.log.say(line)
+            task.log.add_line(line)
         return _is_to_leave(task, signals, handler) or task.is_finished()
 
     return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves, patience)
@@ -189,7 +191,7 @@ def _why_held(turn: Held | None, signals: Signals) -> str:
 
 def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
     """Somebody asked this job to end while it waited for its turn."""
-    task.log.say(f"opsctl: {to_end.words()}: this job leaves")
+    task.log.add_line(f"opsctl: {to_end.words()}: this job leaves")
     ending = Ending.REQUEUED if to_end.ending == Ending.REQUEUED else Ending.CANCELLED
     record_short(task, ending, 0, to_end.words())
     return 0
@@ -197,11 +199,11 @@ def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
 
 def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     """Nothing was started: say why, put it on record, fail."""
-    task.log.say(f"opsctl: {why}: this job leaves")
+    task.log.add_line(f"opsctl: {why}: this job leaves")
     record_short(task, ending, 1, why)
     chain = task.allocation.array_job_id
     if ending == Ending.HELD and keeps_losing_the_lease(attempts_file.read(task.paths), chain):
-        task.log.say(f"opsctl: so did the {BRAKE_ATTEMPTS - 1} tasks before it: this chain stops")
+        task.log.add_line(f"opsctl: so did the {FAILURE_LIMIT - 1} tasks before it: this chain stops")
         cancel_pending(task, lambda: [chain])
     what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"
     message(f"opsctl: {why}; nothing was trained: {what}")
@@ -219,22 +221,22 @@ def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, hea
     attempts = attempts_file.read(task.paths)
     attempt = new_attempt(task, len(attempts) + 1, handler.attempt_id)
     attempts_file.append_opened(task.paths, attempt)
-    task.log.say(start_line(task, attempt))
+    task.log.add_line(start_line(task, attempt))
     back = went_back(attempt.iteration_at_start, attempts, _rollbacks(task))
     if back:
-        task.log.say(alert_line(f"{task.name}: {back}"))
+        task.log.add_line(alert_line(f"{task.name}: {back}"))
     is_to_leave = partial(_is_to_leave, task, signals, handler)
     try:
         handler.task = task = on_good_nodes(task, attempt, handler.attempt, folder, is_to_leave)
         step_end, note = run_step(task, signals, folder, heartbeat, handler)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
-        task.log.say(f"opsctl: cannot start the step: {error}")
+        task.log.add_line(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
     paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
     ended = _ended(task, paths, attempt, step_end, "; ".join(filter(None, (note, back))))
     handler.attempt = ended = close(task, paths, ended, step_end)
-    task.log.say(end_line(ended))
+    task.log.add_line(end_line(ended))
     if ended.exit_code:
         keep_off_bad_nodes(task)
     if ended.reason == Ending.FINISHED and task.revision.file.run.rehearses is not None:
@@ -252,16 +254,16 @@ def _tell_rehearsed(task: Task, ended: Attempt) -> None:
     try:
         record_rehearsal(task.revision.file, task.paths.output, task.revision.name, ended.environment)
     except (OpsctlError, OSError) as error:
-        task.log.say(f"opsctl: {task.revision.file.run.rehearses} has no record of this rehearsal: {error}")
+        task.log.add_line(f"opsctl: {task.revision.file.run.rehearses} has no record of this rehearsal: {error}")
     else:
-        task.log.say(f"opsctl: rehearsed: it is on the record of {task.revision.file.run.rehearses}")
+        task.log.add_line(f"opsctl: rehearsed: it is on the record of {task.revision.file.run.rehearses}")
 
 
 def _rollbacks(task: Task) -> list[Rollback]:
     try:
         return read_rollbacks(task.paths)
     except OSError as error:
-        task.log.say(f"opsctl: rollbacks cannot be read: {error.filename}: {error.strerror}")
+        task.log.add_line(f"opsctl: rollbacks cannot be read: {error.filename}: {error.strerror}")
         return []
 
 

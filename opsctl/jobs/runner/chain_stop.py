@@ -11,7 +11,7 @@ from opsctl.jobs.runner.own_attempt import record_short
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import brake_trips, chains_to_cancel, learned_nothing, without_progress
+from opsctl.run.attempts.failure_limit import chains_to_cancel, failed_too_often, learned_nothing, without_progress
 from opsctl.run.attempts.outcome import describe
 from opsctl.run.logs.pulse import alert_line
 from opsctl.run.state.chains import counted_since, read_chains, recorded
@@ -19,7 +19,7 @@ from opsctl.run.state.chains import counted_since, read_chains, recorded
 
 def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:
     """Whether what has been tried since people last did something says that this would only fail again."""
-    return brake_trips(attempts, _counted_since(task))
+    return failed_too_often(attempts, _counted_since(task))
 
 
 def _counted_since(task: Task) -> datetime:
@@ -45,7 +45,7 @@ def stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     if learned_nothing(attempts, _counted_since(task)):
         found = "the training stopped itself, as too many iterations in a row were skipped or had no finite loss"
     said = f"{found}: this chain stops; {why}"
-    task.log.say(alert_line(f"{task.name}: {said}"))
+    task.log.add_line(alert_line(f"{task.name}: {said}"))
     known = recorded(task.paths)
     cancel_pending(
         task,
@@ -63,6 +63,6 @@ def cancel_pending(task: Task, find: Callable[[], list[int]]) -> None:
     try:
         chains = find()
         task.client.cancel(chains, pending_only=True)
-        task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
+        task.log.add_line(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
     except (SlurmError, OSError) as error:
-        task.log.say(f"opsctl: what is pending could not be cancelled: {error}")
+        task.log.add_line(f"opsctl: what is pending could not be cancelled: {error}")

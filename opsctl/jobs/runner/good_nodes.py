@@ -20,7 +20,7 @@ from opsctl.diagnosis.probe.verdict import Expected
 from opsctl.jobs.runner.launch import free_port, launchers_python, master_address
 from opsctl.jobs.runner.task import Task
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import struck
+from opsctl.run.attempts.failure_limit import failed_nodes
 from opsctl.run.config.schema import RunFile
 from opsctl.run.logs.pulse import alert_line
 from opsctl.run.render.shell import ShellRequest, shell_script
@@ -48,21 +48,23 @@ def on_good_nodes(
         return task
     known = task.probed
     if known is not None and known.effort == effort and not is_to_be_tested(known.at, before, now()):
-        task.log.say(f"opsctl: the nodes are not tested again: they were at {iso(known.at, 'minutes')}, in this job")
+        task.log.add_line(
+            f"opsctl: the nodes are not tested again: they were at {iso(known.at, 'minutes')}, in this job"
+        )
         _write(task, known, task.nodes, folder)
         return task
     try:
         found = probe(_setting(task), EFFORTS[effort], is_to_leave)
     except OpsctlError as error:
-        task.log.say(f"opsctl: the nodes are not tested: {error}")
+        task.log.add_line(f"opsctl: the nodes are not tested: {error}")
         return task
-    task.log.say(f"opsctl: {summary(found)}")
+    task.log.add_line(f"opsctl: {summary(found)}")
     for line in found.not_seen:
-        task.log.say(f"opsctl: {line}")
+        task.log.add_line(f"opsctl: {line}")
     try:
         put_on_record(task.paths, found, attempt.id)
     except OSError as error:
-        task.log.say(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
+        task.log.add_line(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
     wanted = len(task.nodes)
     bad = [one.node for one in found.of(Standing.BAD)]
     picked = chosen(task.allocation.nodes, wanted, found.nodes)
@@ -74,10 +76,12 @@ def on_good_nodes(
             'cases, or probe = "off" to train on them all the same'
         )
     if spare:
-        task.log.say(f"opsctl: trains on {' '.join(used)}; spare: {' '.join(spare)}")
+        task.log.add_line(f"opsctl: trains on {' '.join(used)}; spare: {' '.join(spare)}")
     for one in found.of(Standing.SLOW):
         if one.node in used:
-            task.log.say(f"opsctl: {one.node} is slow and is trained on for want of others: {one.reasons[0].words}")
+            task.log.add_line(
+                f"opsctl: {one.node} is slow and is trained on for want of others: {one.reasons[0].words}"
+            )
     fit = tuple(node for node in task.allocation.nodes if node not in bad)
     return replace(
         task,
@@ -97,7 +101,7 @@ def is_to_be_tested(tested_at: datetime | None, before: Attempt | None, at: date
     """
     if tested_at is None or before is None or at - tested_at >= TESTED_FOR:
         return True
-    return not struck(before) or struck(before) != struck(before, of_hardware=True)
+    return not failed_nodes(before) or failed_nodes(before) != failed_nodes(before, of_hardware=True)
 
 
 def _write(task: Task, found: ProbeReport, used: Sequence[str], folder: Path) -> list[str]:
@@ -107,7 +111,7 @@ def _write(task: Task, found: ProbeReport, used: Sequence[str], folder: Path) ->
         report = msgspec.structs.replace(found, trained_on=tuple(used), spare=tuple(spare))
         write_state(task.paths.output, folder / PROBE_FILE, report)
     except OSError as error:
-        task.log.say(f"opsctl: {folder / PROBE_FILE} cannot be written: {error.strerror}")
+        task.log.add_line(f"opsctl: {folder / PROBE_FILE} cannot be written: {error.strerror}")
     return spare
 
 
@@ -140,7 +144,7 @@ def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended:
 
     spare: how many of the allocated ones are not needed. None where the attempt died of no node, or of too many.
     """
-    lost = {node for node in struck(ended) if node in used} if spare else set()
+    lost = {node for node in failed_nodes(ended) if node in used} if spare else set()
     return tuple(node for node in allocated if node not in lost) if 0 < len(lost) <= spare else None
 
 
@@ -163,10 +167,10 @@ def keep_off_bad_nodes(task: Task) -> None:
     try:
         wanted = wanted_by(task.paths, slurm, task.allocation.array_job_id)
     except OSError as error:
-        task.log.say(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
+        task.log.add_line(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
         return
     for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
-        task.log.say(f"opsctl: {line}")
+        task.log.add_line(f"opsctl: {line}")
 
 
 def setting_for(

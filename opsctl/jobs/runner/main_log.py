@@ -44,7 +44,7 @@ class MainLog:
         self._copied_all = copy_to_fd is not None
         self._make_folder()
 
-    def say(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         """One line of our own, now."""
         self.flush()
         self._write(_encoded(line), now=True)

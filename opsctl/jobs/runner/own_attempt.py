@@ -105,10 +105,10 @@ def with_verdict(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd)
     if verdict is None:
         word = SlurmEnd(step_end.slurm_state, step_end.lost_nodes, ended.exit_code, ended.signal)
         is_ending = step_end.was_told_to_end or ended.reason in _BY_SLURM
-        verdict = verdict_of(paths, ended, word, ENDING_S if is_ending else CLOSING_S, task.log.say)
+        verdict = verdict_of(paths, ended, word, ENDING_S if is_ending else CLOSING_S, task.log.add_line)
     if verdict is None:
         return ended
-    task.log.say(verdict_line(verdict))
+    task.log.add_line(verdict_line(verdict))
     note_node(paths, ended, verdict)
     return msgspec.structs.replace(ended, verdict=verdict)
 
@@ -129,6 +129,6 @@ def _append_closed(task: Task, ended: Attempt) -> bool:
     try:
         attempts_file.append_closed(task.paths, ended)
     except OSError as error:  # a full disk must not cost the exit status
-        task.log.say(f"opsctl: the end of the attempt cannot be put on record: {error.strerror}")
+        task.log.add_line(f"opsctl: the end of the attempt cannot be put on record: {error.strerror}")
         return False
     return True

@@ -21,7 +21,7 @@ END_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class WaitPolicy:
     """How long a task waits for a lease that somebody has, in seconds."""
 
     silent_s: float = SILENT_S  # a heartbeat that has not moved for so long is nobody's any more
@@ -45,7 +45,7 @@ class Watched:
         return now_s - self._since_s
 
 
-def goes_on(waited_s: float, still_s: float, patience: Patience) -> bool:
+def goes_on(waited_s: float, still_s: float, patience: WaitPolicy) -> bool:
     """Whether the holder is at work and waiting for it is in vain. Pure.
 
     A heartbeat that has begun to stand still is watched to its end, however late that comes.
@@ -59,14 +59,14 @@ def wait_for_turn(
     requeued_id: int | None,
     log: MainLog,
     leaves: Callable[[], bool],
-    patience: Patience | None = None,
+    patience: WaitPolicy | None = None,
 ) -> OwnLease | Held | None:
     """The lease; who has it, when that one goes on; None when `leaves` says that there is nothing to wait for.
 
     take: `records.lease.take` with all but its last argument. attempts: as they are on record, with True after asking
     Slurm about open ones. `requeued_id`: see `over_on_record`. Raises OSError when the lease cannot be read or written.
     """
-    patience = patience or Patience()
+    patience = patience or WaitPolicy()
     watched, began_s = Watched(), time.monotonic()
     known, asked_s, told = attempts(False), began_s, False
 
@@ -80,12 +80,12 @@ def wait_for_turn(
         found = take(why_over)
         if isinstance(found, OwnLease):
             if told:
-                log.say(f"opsctl: the lease is free, this job has it with number {found.holder.number}")
+                log.add_line(f"opsctl: the lease is free, this job has it with number {found.holder.number}")
             return found
         now_s = time.monotonic()
         if not told:
             told = True
-            log.say(_waiting(found.holder, patience))
+            log.add_line(_waiting(found.holder, patience))
         if goes_on(now_s - began_s, watched.still_s(found, now_s), patience):
             return found
         if leaves():
@@ -97,7 +97,7 @@ def wait_for_turn(
             asked_s = time.monotonic()
 
 
-def _waiting(holder: Holder, patience: Patience) -> str:
+def _waiting(holder: Holder, patience: WaitPolicy) -> str:
     return (
         f"opsctl: {holder.named()} has the lease on this run (number {holder.number}): waiting for its end, "
         f"for its heartbeat to stand still for {format_duration(patience.silent_s)}, "

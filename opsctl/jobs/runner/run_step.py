@@ -158,7 +158,7 @@ def _limit(task: Task) -> Limit:
     try:
         known = ask_limit(task.client, task.allocation.job_id)
     except SlurmError as error:
-        task.log.say(f"opsctl: the time limit is taken from the run file: {error}")
+        task.log.add_line(f"opsctl: the time limit is taken from the run file: {error}")
         known = None
     length_s = parse_duration_s(task.revision.file.slurm.time)
     return known or Limit(now() + timedelta(seconds=length_s), length_s)

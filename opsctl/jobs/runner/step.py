@@ -142,9 +142,9 @@ class Step:
             try:
                 request_stop(self.root, self.stop_request, why)
             except OSError as error:
-                self.log.say(f"opsctl: {why}, but {self.stop_request} cannot be written: {error.strerror}")
+                self.log.add_line(f"opsctl: {why}, but {self.stop_request} cannot be written: {error.strerror}")
                 return
-            self.log.say(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
+            self.log.add_line(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
 
     def _check_watches(self) -> None:
         """Report what they found; end the step where they say so, and it does not leave anyway."""
@@ -152,7 +152,7 @@ class Step:
             self.hangs.check()
         for watch in self._watches:
             for line in watch.news():
-                self.log.say(line)
+                self.log.add_line(line)
         self._pass_on_signals()
         if self.heartbeat is not None and self.heartbeat.lost and not self._is_overtaken:
             self._leave_overtaken(self.heartbeat.lost)
@@ -165,11 +165,11 @@ class Step:
     def _leave_overtaken(self, why: str) -> None:
         """Another job has the lease: the trainer gets as long to leave as at its end."""
         self._is_overtaken = True
-        self.log.say(f"opsctl: the lease is lost: {why}; the trainer is asked to leave")
+        self.log.add_line(f"opsctl: the lease is lost: {why}; the trainer is asked to leave")
         try:
             request_stop(self.root, self.stop_request, f"the lease is lost: {why}")
         except OSError as error:
-            self.log.say(f"opsctl: {self.stop_request} cannot be written: {error.strerror}")
+            self.log.add_line(f"opsctl: {self.stop_request} cannot be written: {error.strerror}")
         if self._leaving_since is None:
             self._leaving_since = time.monotonic()
 
@@ -188,7 +188,7 @@ class Step:
             late = f"{what} {self.leave_s:.0f} s ago and the step is still there"
             late = "was asked to leave and has not said in time that it does" if self.ended_on_request else late
             late = "hangs" if self.ended_hung else late
-            self.log.say(f"opsctl: the trainer {late}: ending it")
+            self.log.add_line(f"opsctl: the trainer {late}: ending it")
             self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes
         elif late_s > SRUN_END_S:
             self._signal_srun(signal.SIGKILL)  # a node does not answer; Slurm ends the rest when this process leaves

@@ -20,7 +20,7 @@ from opsctl.monitoring.snapshot import Part, Snapshot, queue_order
 from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.attempts.failure_limit import BRAKE_ATTEMPTS
+from opsctl.run.attempts.failure_limit import FAILURE_LIMIT
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, describe
 from opsctl.run.logs.measurements import training_left_s
 from opsctl.run.logs.pulse import words_of
@@ -306,7 +306,7 @@ def queue(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     is_stopped = snapshot.is_finished or (switch is not None and switch.is_triggered)
     if snapshot.blind is not None or is_stopped or not snapshot.jobs or snapshot.unseen:
         return
-    is_braked = snapshot.learned_nothing or snapshot.attempts_without_progress >= BRAKE_ATTEMPTS
+    is_braked = snapshot.learned_nothing or snapshot.attempts_without_progress >= FAILURE_LIMIT
     if cron is None or not cron.is_started or is_braked or not _arrays_missing(snapshot, settings):
         return
     since = _live_since(snapshot)
@@ -375,10 +375,10 @@ def brake(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
             todo="opsctl logs; opsctl checkpoints rollback, or other options; then opsctl submit",
         )
     elif row >= 2:
-        what = "the chain stops" if row >= BRAKE_ATTEMPTS else f"at {BRAKE_ATTEMPTS} the chain stops"
+        what = "the chain stops" if row >= FAILURE_LIMIT else f"at {FAILURE_LIMIT} the chain stops"
         ended = [one for one in snapshot.attempts if one.closed_at is not None][-row:]
         yield finding(
-            Severity.CRITICAL if row >= BRAKE_ATTEMPTS else Severity.WARNING,
+            Severity.CRITICAL if row >= FAILURE_LIMIT else Severity.WARNING,
             f"{row} attempts in a row without a new checkpoint, {what}: opsctl attempts",
             since=ended[0].closed_at if ended else None,
             evidence=map(_attempt_words, ended[-_ATTEMPTS_NAMED:]),

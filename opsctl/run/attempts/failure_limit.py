@@ -23,7 +23,7 @@ _SURE = 0.6
 _OF_ITS_HARDWARE = frozenset({Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE})
 
 
-def struck(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
+def failed_nodes(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
     """Return the nodes that it died of, for sure; of_hardware: only those whose own hardware failed."""
     causes = _OF_ITS_HARDWARE if of_hardware else _OF_A_NODE
     lost = ended.lost_nodes if ended.reason == Ending.NODE_FAILURE else ()
@@ -34,7 +34,7 @@ def struck(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
 
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
-BRAKE_ATTEMPTS = 3
+FAILURE_LIMIT = 3
 #: Nodes that attempts in a row may each die of another one of, without a checkpoint, before those count too.
 OTHER_NODES = 9
 #: Ways to leave that say nothing about the training's health, unless a checkpoint was saved. A person ends what is
@@ -65,7 +65,7 @@ def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
             row = 0
             died_of.clear()
         elif attempt.reason not in _NEUTRAL_REASONS:
-            nodes = struck(attempt, of_hardware=True)
+            nodes = failed_nodes(attempt, of_hardware=True)
             if not nodes or nodes & died_of or len(died_of) >= OTHER_NODES:
                 row += 1
             died_of |= nodes
@@ -79,15 +79,15 @@ def learned_nothing(attempts: Iterable[Attempt], since: datetime) -> bool:
     return reasons[-1:] == [Ending.SKIPPED_ITERATIONS]
 
 
-def brake_trips(attempts: Sequence[Attempt], since: datetime) -> bool:
+def failed_too_often(attempts: Sequence[Attempt], since: datetime) -> bool:
     """Return whether a chain submitted at `since` must stop: three attempts failed, or one stopped itself."""
-    return without_progress(attempts, since) >= BRAKE_ATTEMPTS or learned_nothing(attempts, since)
+    return without_progress(attempts, since) >= FAILURE_LIMIT or learned_nothing(attempts, since)
 
 
 def keeps_losing_the_lease(attempts: Sequence[Attempt], chain: int) -> bool:
-    """Return whether the last BRAKE_ATTEMPTS tasks of `chain` all left the lease to another writer."""
-    own = [one for one in attempts if (one.array_job_id or one.job_id) == chain][-BRAKE_ATTEMPTS:]
-    return len(own) == BRAKE_ATTEMPTS and all(one.reason == Ending.HELD for one in own)
+    """Return whether the last FAILURE_LIMIT tasks of `chain` all left the lease to another writer."""
+    own = [one for one in attempts if (one.array_job_id or one.job_id) == chain][-FAILURE_LIMIT:]
+    return len(own) == FAILURE_LIMIT and all(one.reason == Ending.HELD for one in own)
 
 
 def chains_to_cancel(
@@ -103,6 +103,6 @@ def chains_to_cancel(
         if job.is_pending
         and job.user == user
         and job.submitted_at is not None
-        and brake_trips(attempts, kept.get(job.array_job_id, job.submitted_at))
+        and failed_too_often(attempts, kept.get(job.array_job_id, job.submitted_at))
     }
     return sorted(chains)

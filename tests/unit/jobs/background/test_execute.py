@@ -18,7 +18,7 @@ import pytest
 from opsctl.core.errors import OpsctlError, SlurmUnreachable
 from opsctl.core.files.state_files import write_state
 from opsctl.jobs.background.errand_jobs import start
-from opsctl.jobs.background.execute import MOST_IN_VAIN, execute
+from opsctl.jobs.background.execute import MOST_WITHOUT_PROGRESS, execute
 from opsctl.jobs.background.records import Errand
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE, ErrandProgress
 from tests.unit.jobs.background.sent import a_place, an_errand
@@ -160,7 +160,7 @@ def test_cancelled_meanwhile_nothing_goes_on(job: Job) -> None:
 
 
 def test_starts_that_told_no_progress_are_counted_and_progress_ends_the_row(job: Job) -> None:
-    job.change(in_vain=MOST_IN_VAIN - 1)
+    job.change(in_vain=MOST_WITHOUT_PROGRESS - 1)
 
     def told() -> None:
         write_state(job.place.root, job.place.progress(job.errand.errand), ErrandProgress(done=5))
@@ -169,9 +169,9 @@ def test_starts_that_told_no_progress_are_counted_and_progress_ends_the_row(job:
     assert job.run(ENDS, meanwhile=told) == 0
     assert job.now.in_vain == 0
     job.program.with_name("program.began").unlink()
-    job.change(in_vain=MOST_IN_VAIN - 1)
+    job.change(in_vain=MOST_WITHOUT_PROGRESS - 1)
     assert job.run(ENDS, number=2, job_id=102, meanwhile=tells(signal.SIGUSR1)) == 1
-    assert job.now.state == "stopped" and str(MOST_IN_VAIN) in job.now.detail
+    assert job.now.state == "stopped" and str(MOST_WITHOUT_PROGRESS) in job.now.detail
 
 
 def test_a_job_that_slurm_starts_again_counts_what_its_last_start_told(job: Job) -> None:
@@ -179,7 +179,7 @@ def test_a_job_that_slurm_starts_again_counts_what_its_last_start_told(job: Job)
     job.place.write(first)
     assert job.run("exit 0") == 0
     assert (job.now.in_vain, job.now.last.starts) == (1, 2)
-    job.place.write(msgspec.structs.replace(first, in_vain=MOST_IN_VAIN - 1))
+    job.place.write(msgspec.structs.replace(first, in_vain=MOST_WITHOUT_PROGRESS - 1))
     assert job.run("touch $0.ran") == 1
     assert job.now.state == "stopped" and not job.program.with_name("program.ran").exists()
 

@@ -109,13 +109,13 @@ def test_what_somebody_cancelled_stays_cancelled_until_somebody_submits(files: F
 def test_a_brake_that_holds_is_not_released_by_refilling(files: Files) -> None:
     later = AT + timedelta(hours=1)
     attempts = tuple(failed(number, later + timedelta(minutes=number)) for number in (1, 2, 3))
-    braked = replace(files, attempts=attempts)
-    assert decided(braked, ()) == (Word.STUCK, 0)
+    failing = replace(files, attempts=attempts)
+    assert decided(failing, ()) == (Word.STUCK, 0)
     refilled = Chain(chain=13, submitted_at=later + timedelta(hours=1), user="ann", array="1-3%1", how=REFILL)
-    assert decided(replace(braked, chains=(*files.chains, refilled)), ()) == (Word.STUCK, 0)
+    assert decided(replace(failing, chains=(*files.chains, refilled)), ()) == (Word.STUCK, 0)
     submitted = Chain(chain=13, submitted_at=later + timedelta(hours=1), user="ann", array="1-3%1", how=SUBMIT)
-    assert decided(replace(braked, chains=(*files.chains, submitted)), ()) == (Word.MISSING, 1)
-    assert decided(replace(braked, attempts=(*attempts, failed(4, later + timedelta(minutes=9), True))), ()) == (
+    assert decided(replace(failing, chains=(*files.chains, submitted)), ()) == (Word.MISSING, 1)
+    assert decided(replace(failing, attempts=(*attempts, failed(4, later + timedelta(minutes=9), True))), ()) == (
         Word.MISSING,
         1,
     )

@@ -38,7 +38,7 @@ def test_only_whole_lines_are_written(path: Path) -> None:
 def test_a_line_of_our_own_comes_after_what_was_copied_and_never_inside(path: Path) -> None:
     log = MainLog(path.parent.parent, path, copy_to_fd=None)
     log.feed(b"one\ntw")
-    log.say("START")
+    log.add_line("START")
     log.feed(b"o\n")
     log.close()
     assert path.read_text() == "one\nSTART\ntwo\n"
@@ -93,7 +93,7 @@ def test_everything_is_copied_to_the_jobs_own_output(path: Path) -> None:
     read_fd, write_fd = os.pipe()
     log = MainLog(path.parent.parent, path, copy_to_fd=write_fd)
     log.feed(b"one\n")
-    log.say("two")
+    log.add_line("two")
     os.close(write_fd)
     assert os.read(read_fd, 100) == b"one\ntwo\n"
     os.close(read_fd)
@@ -103,11 +103,11 @@ def test_a_log_that_cannot_be_written_gets_its_lines_later(path: Path) -> None:
     read_fd, write_fd = os.pipe()
     log = MainLog(path.parent.parent, path, copy_to_fd=write_fd)
     path.mkdir()  # an error that also root meets
-    log.say("one")
-    log.say("two")
+    log.add_line("one")
+    log.add_line("two")
     path.rmdir()
     append_bytes(path.parent.parent, path, b"three\n")
-    log.say("four")
+    log.add_line("four")
     assert path.read_text() == "three\none\ntwo\nfour\n"
     os.close(write_fd)
     copied = os.read(read_fd, 1000).decode()
@@ -152,11 +152,11 @@ def test_what_a_full_disk_did_not_take_is_written_later_once_and_in_its_order(sm
     ballast = fill(small_disk)
     for line in lines[1000:2000]:
         log.feed(f"{line}\n".encode())
-    log.say(lines[2000])
+    log.add_line(lines[2000])
     assert output().count("No space left on device") == 1
     os.truncate(ballast, 0)
     for line in lines[2001:]:
-        log.say(line)
+        log.add_line(line)
     log.finish()
     kept = path.read_text().splitlines()
     whole = [line for line in kept if line in set(lines)]
@@ -169,13 +169,13 @@ def test_what_a_full_disk_did_not_take_is_written_later_once_and_in_its_order(sm
 def test_what_the_log_never_took_is_counted_where_its_copies_are(small_disk: Path) -> None:
     path = small_disk / "logs" / "main_log.txt"
     log, output = output_and(path, small_disk)
-    log.say("first")
+    log.add_line("first")
     fill(small_disk)
     with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(b"y" * 100 + b"\n"):
             pass
     for number in range(7):
-        log.say(f"lost {number}")
+        log.add_line(f"lost {number}")
     log.feed(b"half a line")
     log.finish()
     assert re.match(rf"opsctl: 8 lines .*{path}.*No space left on device", output().splitlines()[-1])
@@ -189,9 +189,9 @@ def test_of_more_than_can_be_kept_the_oldest_lines_go_and_are_counted(
     log, _ = output_and(path, path.parent.parent)
     path.mkdir()
     for number in range(20):
-        log.say(f"line {number:4d}")
+        log.add_line(f"line {number:4d}")
     path.rmdir()
-    log.say("last")
+    log.add_line("last")
     log.finish()
     first, *rest = path.read_text().splitlines()
     assert first.startswith("opsctl: 11 lines ")
@@ -203,7 +203,7 @@ def test_a_log_that_cannot_be_written_is_tried_again_while_nothing_more_comes(
 ) -> None:
     log = MainLog(path.parent.parent, path, copy_to_fd=None)
     path.mkdir()
-    log.say("one")
+    log.add_line("one")
     path.rmdir()
     log.flush_if_due()
     assert not path.exists(), "not at every look"
@@ -215,8 +215,8 @@ def test_a_log_that_cannot_be_written_is_tried_again_while_nothing_more_comes(
 def test_a_folder_that_went_is_made_again(path: Path) -> None:
     log = MainLog(path.parent.parent, path, copy_to_fd=None)
     path.parent.rmdir()
-    log.say("one")
-    log.say("two")
+    log.add_line("one")
+    log.add_line("two")
     assert path.read_text() == "one\ntwo\n"
 
 
@@ -239,7 +239,7 @@ def test_whoever_hangs_with_the_lock_is_waited_for_once(path: Path, monkeypatch:
         monkeypatch.setattr(main_log, "append_bytes", appending)
         log = MainLog(path.parent.parent, path, copy_to_fd=None)
         for number in range(50):
-            log.say(str(number))
+            log.add_line(str(number))
     finally:
         holder.kill()
         holder.communicate()
@@ -249,5 +249,5 @@ def test_whoever_hangs_with_the_lock_is_waited_for_once(path: Path, monkeypatch:
 
 def test_a_line_that_names_what_is_no_text_is_written(path: Path) -> None:
     log = MainLog(path.parent.parent, path, copy_to_fd=None)
-    log.say("cannot read a\udcff")
+    log.add_line("cannot read a\udcff")
     assert path.read_text() == "cannot read a\\udcff\n"

@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.jobs.runner import own_lease
 from opsctl.jobs.runner.main_log import MainLog
-from opsctl.jobs.runner.own_lease import LeaseHeartbeat, Patience, Watched, goes_on, wait_for_turn
+from opsctl.jobs.runner.own_lease import LeaseHeartbeat, WaitPolicy, Watched, goes_on, wait_for_turn
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.paths import RunPaths
@@ -20,8 +20,8 @@ from opsctl.run.state.lease import Held, OwnLease
 from trainer.formats.attempt.lease import Holder
 
 #: For a heartbeat that stands still, and for one that goes on, however late a busy machine lets it.
-QUICK = Patience(silent_s=0.6, alive_s=60, poll_s=0.05, ask_s=0.1)
-LASTING = Patience(silent_s=60, alive_s=1.0, poll_s=0.05, ask_s=0.1)
+QUICK = WaitPolicy(silent_s=0.6, alive_s=60, poll_s=0.05, ask_s=0.1)
+LASTING = WaitPolicy(silent_s=60, alive_s=1.0, poll_s=0.05, ask_s=0.1)
 HOLDER = Holder(3, "attempt-of-7", 7, "ann", "x9")
 
 
@@ -47,7 +47,7 @@ def wait(
     attempts: Callable[[bool], Sequence[Attempt]] = lambda _: [],
     leaves: Callable[[], bool] = lambda: False,
     requeued_id: int | None = None,
-    patience: Patience = LASTING,
+    patience: WaitPolicy = LASTING,
 ) -> OwnLease | Held | None:
     def take(why_over: Callable[[Held], str | None]) -> OwnLease | Held:
         return lease.take(paths, "attempt-of-8", 8, "ben", why_over, settle_s=0.1)
@@ -125,4 +125,4 @@ def test_a_heartbeat_stands_still_from_when_it_was_first_seen_so() -> None:
 def test_a_heart_that_may_just_have_stopped_is_watched_to_the_end(
     waited_s: float, still_s: float, is_over: bool
 ) -> None:
-    assert goes_on(waited_s, still_s, own_lease.Patience()) is is_over
+    assert goes_on(waited_s, still_s, own_lease.WaitPolicy()) is is_over

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import (
-    BRAKE_ATTEMPTS,
+    FAILURE_LIMIT,
     OTHER_NODES,
-    brake_trips,
     chains_to_cancel,
+    failed_too_often,
     keeps_losing_the_lease,
     learned_nothing,
     without_progress,
@@ -41,20 +41,20 @@ def ended(number: int, reason: str = "failed", start: int | None = 0, end: int |
 
 def test_three_attempts_in_a_row_without_a_new_checkpoint_trip_the_brake() -> None:
     attempts = [ended(number) for number in (1, 2, 3)]
-    assert not brake_trips(attempts[:2], NOON)
-    assert brake_trips(attempts, NOON)
+    assert not failed_too_often(attempts[:2], NOON)
+    assert failed_too_often(attempts, NOON)
 
 
 def test_a_new_checkpoint_starts_the_row_again() -> None:
     attempts = [ended(1), ended(2), ended(3, start=0, end=10), ended(4), ended(5)]
     assert without_progress(attempts, NOON) == 2
-    assert not brake_trips(attempts, NOON)
+    assert not failed_too_often(attempts, NOON)
 
 
 def test_saving_on_from_before_a_damaged_checkpoint_is_progress_and_saving_nothing_there_is_none() -> None:
     fell_back = ended(3, start=730, end=133)
     assert without_progress([ended(1), ended(2), fell_back], NOON) == 0
-    assert brake_trips([fell_back, *(ended(number, start=133, end=133) for number in (4, 5, 6))], NOON)
+    assert failed_too_often([fell_back, *(ended(number, start=133, end=133) for number in (4, 5, 6))], NOON)
 
 
 def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neutral() -> None:
@@ -67,28 +67,28 @@ def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neut
 
 def test_one_that_stopped_itself_trips_the_brake_even_after_a_checkpoint_until_somebody_submits() -> None:
     stopped = ended(1, "skipped-iterations", start=0, end=50)
-    assert learned_nothing([stopped], NOON) and brake_trips([stopped], NOON)
-    assert brake_trips([stopped, ended(2, "brake", at=2)], NOON)  # the task that found it says nothing new
-    assert not brake_trips([stopped], minutes(5))
-    assert not brake_trips([stopped, ended(2, "failed", start=50, end=60, at=2)], NOON)
+    assert learned_nothing([stopped], NOON) and failed_too_often([stopped], NOON)
+    assert failed_too_often([stopped, ended(2, "brake", at=2)], NOON)  # the task that found it says nothing new
+    assert not failed_too_often([stopped], minutes(5))
+    assert not failed_too_often([stopped, ended(2, "failed", start=50, end=60, at=2)], NOON)
 
 
 def test_what_a_person_cancels_or_slurm_preempts_is_no_failure() -> None:
     failures = [ended(1), ended(2)]
     cancelled = [ended(number, "cancelled") for number in (3, 4, 5)]
-    assert not brake_trips(cancelled, NOON)
+    assert not failed_too_often(cancelled, NOON)
     assert without_progress([*failures, *cancelled], NOON) == 2
-    assert brake_trips([*failures, *cancelled, ended(6)], NOON)
-    assert not brake_trips([ended(number, "preempted") for number in range(1, 9)], NOON)
+    assert failed_too_often([*failures, *cancelled, ended(6)], NOON)
+    assert not failed_too_often([ended(number, "preempted") for number in range(1, 9)], NOON)
     for reason in ("node-failure", "time-limit"):
-        assert brake_trips([ended(number, reason) for number in (1, 2, 3)], NOON), reason
+        assert failed_too_often([ended(number, reason) for number in (1, 2, 3)], NOON), reason
 
 
 def test_only_what_ended_after_the_chain_was_submitted_counts() -> None:
     before = [ended(number, at=-1) for number in (1, 2, 3)]
-    assert not brake_trips(before, NOON)
-    assert brake_trips(before, minutes(-5))
-    assert not brake_trips([*before, ended(4, at=1), ended(5, at=2)], NOON)
+    assert not failed_too_often(before, NOON)
+    assert failed_too_often(before, minutes(-5))
+    assert not failed_too_often([*before, ended(4, at=1), ended(5, at=2)], NOON)
 
 
 def test_an_open_attempt_does_not_count() -> None:
@@ -138,19 +138,19 @@ def test_attempts_that_each_died_of_another_node_do_not_stop_a_chain() -> None:
 
 def test_the_same_node_again_and_what_nobody_is_sure_of_counts() -> None:
     assert without_progress([of_node(1, "n1"), of_node(2, "n1"), of_node(3, "n2"), of_node(4, "n1")], NOON) == 2
-    assert brake_trips([of_node(number, f"n{number}", confidence=0.5) for number in (1, 2, 3)], NOON)
-    assert brake_trips([of_node(number, f"n{number}", cause=Cause.USER_CODE) for number in (1, 2, 3)], NOON)
+    assert failed_too_often([of_node(number, f"n{number}", confidence=0.5) for number in (1, 2, 3)], NOON)
+    assert failed_too_often([of_node(number, f"n{number}", cause=Cause.USER_CODE) for number in (1, 2, 3)], NOON)
 
 
 def test_so_many_bad_nodes_in_a_row_are_no_nodes_fault() -> None:
-    many = [of_node(number, f"n{number}") for number in range(1, OTHER_NODES + BRAKE_ATTEMPTS + 1)]
-    assert not brake_trips(many[:-1], NOON) and brake_trips(many, NOON)
+    many = [of_node(number, f"n{number}") for number in range(1, OTHER_NODES + FAILURE_LIMIT + 1)]
+    assert not failed_too_often(many[:-1], NOON) and failed_too_often(many, NOON)
     saved = ended(99, end=10)
     assert without_progress([*many, saved, of_node(100, "n100")], NOON) == 0
 
 
 def test_what_a_network_names_another_node_for_each_time_stops_a_chain_as_anything_does() -> None:
     for cause in (Cause.NCCL, Cause.NETWORK):
-        assert brake_trips([of_node(number, f"n{number}", cause=cause) for number in (1, 2, 3)], NOON), cause
+        assert failed_too_often([of_node(number, f"n{number}", cause=cause) for number in (1, 2, 3)], NOON), cause
     for cause in (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE):
-        assert not brake_trips([of_node(number, f"n{number}", cause=cause) for number in (1, 2, 3)], NOON), cause
+        assert not failed_too_often([of_node(number, f"n{number}", cause=cause) for number in (1, 2, 3)], NOON), cause
