@@ -1,3 +1,5 @@
+"""The names of tasks in today's lm-eval."""
+
 from __future__ import annotations
 
 from opsctl.core.shipped import templates_folder

@@ -1,3 +1,5 @@
+"""Which checkpoints are due for an evaluation."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The #SBATCH lines that a job file may have."""
+
 from __future__ import annotations
 
 import pytest
