@@ -114,9 +114,9 @@ def saved(folder: str, precision: str) -> None:
     from trainer.checkpoint.save import save_checkpoint
     from trainer.core.held_folder import HeldFolder
     from trainer.engine.build import Vocabulary, train_step
+    from trainer.formats.checkpoint.changes import Identity
     from trainer.formats.checkpoint.manifest import Manifest
-    from trainer.formats.checkpoint.saved_parameters import saved_parameters
-    from trainer.formats.checkpoint.training_identity import Identity
+    from trainer.formats.checkpoint.partitions import saved_parameters
     from trainer.recipe.model_shape import ModelShape
 
     options, parallel, engine = tiny_engine(**_options(precision))

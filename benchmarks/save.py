@@ -98,8 +98,8 @@ def _seconds(step: Callable[[], None]) -> float:
 
 
 def _manifest(iteration: int) -> Any:
+    from trainer.formats.checkpoint.history import Progress
     from trainer.formats.checkpoint.manifest import Manifest
-    from trainer.formats.checkpoint.progress import Progress
 
     counters = {**Progress.none().counters(), "iteration": iteration}
     return Manifest(**counters, precision="fp32", layout={}, model={}, learning_rate={}, files={})

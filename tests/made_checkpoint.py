@@ -19,11 +19,9 @@ from trainer.checkpoint.saved_state import MOMENTS, Part
 from trainer.convert.conversion import write_native
 from trainer.convert.native import NativeFiles
 from trainer.core.dtypes import DTYPES
+from trainer.formats.checkpoint.changes import Identity
 from trainer.formats.checkpoint.manifest import Manifest, SavedParameter, tag_of
-from trainer.formats.checkpoint.partitions import Cut
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
-from trainer.formats.checkpoint.training_identity import Identity
-from trainer.formats.checkpoint.universal import INFO, universal_checkpoint_info
+from trainer.formats.checkpoint.partitions import INFO, Cut, saved_parameters, universal_checkpoint_info
 from trainer.recipe.engine_config import engine_config
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape

@@ -27,7 +27,7 @@ from trainer.core.files import make_folder, write_atomically
 from trainer.core.preload import STARTED_AT
 from trainer.engine.build import configuration_notices, initialize, masks_notices
 from trainer.formats.errors import CheckpointError, DataError
-from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.logs.log_lines import argument_lines, stamp
 from trainer.kernels.choice import kernel_lines
 from trainer.launcher.energy.orders import Order

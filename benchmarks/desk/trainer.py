@@ -22,7 +22,7 @@ from opsctl.run.logs.lines import AttemptEnd, AttemptStart, write_attempt_end, w
 from opsctl.run.state.chains import counted_since
 from opsctl.slurm.states import State
 from trainer.formats.attempt.attempt_records import Failure
-from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.logs.log_lines import (
     CheckpointLoaded,
     CheckpointSaved,

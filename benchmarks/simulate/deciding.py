@@ -24,8 +24,8 @@ from opsctl.monitoring.checks.nodes import PARTS, SlowNode, slow_nodes
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause, Verdict
 from opsctl.slurm.nodes import Node
+from trainer.formats.attempt.error_file import RankStack
 from trainer.formats.attempt.node_samples import TIMED_ITERATIONS, RankTiming
-from trainer.formats.attempt.rank_stacks import RankStack
 
 #: How much measurements of equal nodes differ.
 _NOISE = 0.01

@@ -113,7 +113,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
     from opsctl.jobs.runner.good_nodes import setting_for
     from opsctl.jobs.runner.task import read_allocation
     from opsctl.slurm.backends import client_for
-    from trainer.formats.attempt.probe import EFFORTS
+    from trainer.formats.attempt.node_samples import EFFORTS
 
     client = client_for(where, patient=True)  # between two questions lie the nodes' own tests
     if "SLURM_JOB_ID" not in os.environ:

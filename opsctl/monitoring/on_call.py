@@ -47,8 +47,8 @@ from opsctl.run.state.requests import PrintedRequest
 from opsctl.run.state.revisions import Revision, published_since
 from opsctl.run.state.run_view import RunView
 from opsctl.slurm.durations import parse_duration_s
+from trainer.formats.checkpoint.history import Rollback
 from trainer.formats.checkpoint.manifest import MANIFEST, checkpoint_folders, iteration_of
-from trainer.formats.checkpoint.rollbacks import Rollback
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 

@@ -14,7 +14,7 @@ from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine, train
 from tests.native_libraries import built_library
 from trainer.core.uncompiled import COMPILER
-from trainer.formats.attempt.kernel_times import FamilyTimes, KernelTimes
+from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
 from trainer.kernels.kept_times import device_name, keep
 from trainer.kernels.native.cache import CACHE_VARIABLE
 

@@ -13,7 +13,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import TINY, run_training, write_corpus
 from trainer.data.inspection import main
-from trainer.formats.logs.token_lines import tokens_line
+from trainer.formats.logs.training_line import tokens_line
 from trainer.recipe.options import to_arguments
 
 pytestmark = pytest.mark.distributed

@@ -23,11 +23,10 @@ from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint
 from trainer.checkpoint.saved_state import MASTER, SavedState
 from trainer.checkpoint.stored_tensors import boxes_of_run
 from trainer.core.files import be_as_open_as_its_folder, write_atomically
-from trainer.formats.checkpoint.fallback import FellBack
+from trainer.formats.checkpoint.history import ROLLBACKS, Rollback, saved_now
 from trainer.formats.checkpoint.manifest import LATEST, SavedParameter, iteration_of, tag_of
-from trainer.formats.checkpoint.origin import saved_now
 from trainer.formats.checkpoint.partitions import engine_name
-from trainer.formats.checkpoint.rollbacks import ROLLBACKS, Rollback
+from trainer.formats.checkpoint.starting import FellBack
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_line
 from trainer.parallel.agreement import from_first_rank

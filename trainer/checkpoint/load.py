@@ -14,7 +14,6 @@ from trainer.checkpoint.into_engine import fill_loss_scaler, fill_optimizer, fil
 from trainer.checkpoint.saved_state import SavedState
 from trainer.core.console import say
 from trainer.core.held_folder import HeldFolder
-from trainer.formats.checkpoint.fallback import FellBack, fall_back
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     WAY_OUT,
@@ -27,7 +26,7 @@ from trainer.formats.checkpoint.manifest import (
     latest_checkpoint,
     read_manifest,
 )
-from trainer.formats.checkpoint.starting import found_at_step
+from trainer.formats.checkpoint.starting import FellBack, fall_back, found_at_step
 from trainer.formats.errors import CheckpointError
 from trainer.formats.logs.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank

@@ -36,7 +36,7 @@ from trainer.formats.checkpoint.manifest import (
     tag_of,
 )
 from trainer.formats.checkpoint.partitions import is_optimizer_file
-from trainer.formats.checkpoint.reached import latest_beyond
+from trainer.formats.checkpoint.starting import latest_beyond
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank

@@ -30,12 +30,12 @@ from trainer.formats.checkpoint.partitions import (
     engine_name,
     flat_groups,
     optimizer_file,
+    parameters_of,
     rank_shape,
     stages,
     state_file,
     weights_file,
 )
-from trainer.formats.checkpoint.saved_parameters import parameters_of
 from trainer.formats.errors import CheckpointError
 
 #: The fp32 weights, among what the optimizer has of a parameter.

@@ -20,6 +20,7 @@ from trainer.convert.workers import adding_up, each
 from trainer.core.files import make_folder, write_atomically
 from trainer.data.program import Progress
 from trainer.formats.checkpoint.exchanged import ConvertedCheckpoint
+from trainer.formats.checkpoint.history import saved_now, started_now
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
@@ -29,9 +30,7 @@ from trainer.formats.checkpoint.manifest import (
     SavedParameter,
     tag_of,
 )
-from trainer.formats.checkpoint.origin import saved_now, started_now
-from trainer.formats.checkpoint.partitions import Cut, engine_name, state_file
-from trainer.formats.checkpoint.universal import (
+from trainer.formats.checkpoint.partitions import (
     CAT_DIM,
     COMMON_STATE,
     INFO,
@@ -41,6 +40,9 @@ from trainer.formats.checkpoint.universal import (
     UNIVERSAL_MANIFEST,
     VOCABULARY_TENSOR,
     ZERO,
+    Cut,
+    engine_name,
+    state_file,
     universal_checkpoint_info,
 )
 from trainer.formats.errors import CheckpointError

@@ -15,6 +15,8 @@ from torch import Tensor
 from trainer.checkpoint.saved_state import MASTER, MOMENTS, Part, SavedState
 from trainer.checkpoint.stored_tensors import Box, Run, StoredTensors, fill, read_data, unreadable
 from trainer.core.dtypes import DTYPES
+from trainer.formats.checkpoint.changes import Identity
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
@@ -26,12 +28,21 @@ from trainer.formats.checkpoint.manifest import (
     read_manifest,
     read_manifest_file,
 )
-from trainer.formats.checkpoint.partitions import Cut, engine_name, optimizer_file, state_file
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
-from trainer.formats.checkpoint.saved_parameters import parameters_of, saved_parameters
-from trainer.formats.checkpoint.training_identity import Identity
-from trainer.formats.checkpoint.universal import COMMON_STATE, LATEST_UNIVERSAL, PARAM, STEP, UNIVERSAL_MANIFEST, ZERO
+from trainer.formats.checkpoint.partitions import (
+    COMMON_STATE,
+    LATEST_UNIVERSAL,
+    PARAM,
+    STEP,
+    UNIVERSAL_MANIFEST,
+    ZERO,
+    Cut,
+    engine_name,
+    optimizer_file,
+    parameters_of,
+    saved_parameters,
+    state_file,
+)
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from trainer.convert.workers import default_workers, each
 from trainer.core.files import read_plain
 from trainer.data.program import Progress
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,
     MANIFEST,
@@ -26,7 +27,6 @@ from trainer.formats.checkpoint.manifest import (
     iteration_of,
     tag_of,
 )
-from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_line
 

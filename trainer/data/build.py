@@ -14,8 +14,15 @@ from trainer.data import indices
 from trainer.data.gpt_dataset import BlendedDataset, BlendOrder, Dataset, GPTDataset, Pair, PartOrder
 from trainer.data.index_cache import Arrays, IndexCache, NodeCache, expanded
 from trainer.data.indices import IndexTypes, SampleOrder, build_order, index_types
-from trainer.formats.data.data_check import asked_samples, fewer_than_asked, samples_of_one_pass, too_small
-from trainer.formats.data.data_sources import Group, Source, groups
+from trainer.formats.data.data_sources import (
+    Group,
+    Source,
+    asked_samples,
+    fewer_than_asked,
+    groups,
+    samples_of_one_pass,
+    too_small,
+)
 from trainer.formats.data.vocabulary_files import vocab_size
 from trainer.formats.errors import DataError
 from trainer.recipe.passes import EpochPlan, plan_epochs, sizes_to_build, target_sizes

@@ -20,7 +20,7 @@ from trainer.data.build import build_datasets
 from trainer.data.index_cache import Arrays, IndexCache
 from trainer.data.program import run_program, tell_step
 from trainer.formats.checkpoint.starting import manifest_at_start, parse_to_start
-from trainer.formats.data.data_indices import IndexedData, KeptIndex
+from trainer.formats.data.data_inspected import IndexedData, KeptIndex
 from trainer.formats.json_text import printed_json_text
 from trainer.recipe.lengths import BEGINNING, Lengths
 from trainer.recipe.options import Options

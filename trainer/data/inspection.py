@@ -39,10 +39,9 @@ from trainer.formats.data.data_inspected import (
     SequenceLengths,
     SetNotes,
 )
-from trainer.formats.data.data_notes import read_notes
 from trainer.formats.data.data_sources import groups
 from trainer.formats.data.index_header import bin_path, idx_path
-from trainer.formats.data.vocabulary_files import tokenizer_path
+from trainer.formats.data.vocabulary_files import read_notes, tokenizer_path
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
 from trainer.recipe.lengths import BEGINNING, Lengths

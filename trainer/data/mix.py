@@ -13,7 +13,7 @@ from trainer.core.console import complain, printable
 from trainer.core.files import make_folder, write_atomically
 from trainer.data.mixing import USUAL_RANGES, Asked, groups_of, mix, parse_range, read_ratios
 from trainer.data.program import aligned, run_program
-from trainer.formats.data.data_mix import MixedData, MixedPart, MixedSet, SplitFiles
+from trainer.formats.data.data_inspected import MixedData, MixedPart, MixedSet, SplitFiles
 from trainer.formats.data.data_sources import file_text
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text

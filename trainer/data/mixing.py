@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from trainer.data.indexed import IndexedTokens
-from trainer.formats.data.data_mix import MixedPart, MixedSet
+from trainer.formats.data.data_inspected import MixedPart, MixedSet
 from trainer.formats.data.data_sources import Group, Source
 from trainer.formats.errors import DataError
 from trainer.recipe.data_options import SPLITS

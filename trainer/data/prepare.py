@@ -33,8 +33,13 @@ from trainer.data.program import Progress, tell_step
 from trainer.data.texts.inputs import Choice
 from trainer.data.texts.piece import shown
 from trainer.data.unfinished import VOCAB_SIZE, Asked, Leftovers, State, UnfinishedPair, differences
-from trainer.formats.data.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
 from trainer.formats.data.index_header import idx_path
+from trainer.formats.data.vocabulary_files import (
+    DataNotes,
+    PreparedData,
+    SkippedCounts,
+    write_notes,
+)
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
 

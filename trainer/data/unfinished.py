@@ -27,8 +27,8 @@ from trainer.data.corpus import BEGINNING, Placed, Position
 from trainer.data.encoding import Encoded
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.texts.piece import PIECE_BYTES, Skipped
-from trainer.formats.data.data_notes import notes_path
 from trainer.formats.data.index_header import bin_path, idx_path
+from trainer.formats.data.vocabulary_files import notes_path
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import json_file_text
 

@@ -19,7 +19,7 @@ from trainer.recipe.options import OptionsError, parse, to_arguments
 if TYPE_CHECKING:
     import torch
 
-    from trainer.formats.attempt.kernel_times import FamilyTimes
+    from trainer.formats.attempt.kernels import FamilyTimes
 
 #: Some model's, where nothing is said of it: what is chosen hangs on few of a model's options.
 _ANY_MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 128, "vocab_size": 256}

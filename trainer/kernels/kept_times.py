@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from trainer.core.files import make_folder, read_plain, write_atomically
-from trainer.formats.attempt.kernel_times import SCHEMA_VERSION, FamilyTimes, KernelTimes
+from trainer.formats.attempt.kernels import SCHEMA_VERSION, FamilyTimes, KernelTimes
 from trainer.formats.json_text import json_file_text
 from trainer.kernels.native.artifacts import Artifact, cuda_artifact, library_artifact, own_levels
 from trainer.kernels.native.cache import cache_folders

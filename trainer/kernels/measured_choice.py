@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainer.formats.attempt.kernel_times import FamilyTimes
+from trainer.formats.attempt.kernels import FamilyTimes
 
 #: What one way may take longer than another and still be taken.
 NOISE = 1.03

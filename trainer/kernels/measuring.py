@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainer.formats.attempt.kernel_times import FamilyTimes, KernelTimes
+from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
 from trainer.kernels.apex import ApexMissing, apex_kernels
 from trainer.kernels.choice import APEX, FAMILIES, TORCH, Family, Source, family_kernels, has_compiler, source_of
 from trainer.kernels.kept_times import device_name

@@ -17,7 +17,7 @@ from trainer.core.console import complain
 from trainer.core.files import write_atomically
 from trainer.formats.attempt.attempt_records import Failure, NodeClock, RankPlace, clock_file, failure_file, ranks_file
 from trainer.formats.attempt.error_file import read_error_file
-from trainer.formats.data import data_check
+from trainer.formats.data import data_sources
 from trainer.formats.json_text import json_file_text
 from trainer.launcher.first_failure import Death, first_to_fail
 from trainer.recipe.options import OptionsError, given
@@ -166,6 +166,6 @@ def _death_known_to_the_agent(error: Any) -> Death:
 def _damaged_data(trainer_arguments: Sequence[str]) -> list[str]:
     """Return a line for the first pair of data files that does not fit together, none if all fit."""
     try:
-        return data_check.damaged_pairs(given(trainer_arguments))[:1]
+        return data_sources.damaged_pairs(given(trainer_arguments))[:1]
     except (OptionsError, OSError):
         return []

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainer.formats.attempt.lost_peers import failure_sentence, is_lost_peer
+from trainer.formats.attempt.error_file import failure_sentence, is_lost_peer
 
 # Seconds that the others are given once a rank has failed. What they could still do together, save above all, they
 # cannot without it; and one that waits for it inside NCCL answers no SIGTERM.

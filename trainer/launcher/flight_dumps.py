@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainer.formats.attempt.flight_recorder import GroupProgress, read_dump
+from trainer.formats.attempt.error_file import GroupProgress, read_dump
 
 #: What a rank's dump and the pipe that asks for one are called, before its number.
 _DUMP = "flight-"

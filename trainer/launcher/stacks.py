@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.formats.attempt.rank_stacks import RankStack, pieces
+from trainer.formats.attempt.error_file import RankStack, pieces
 from trainer.formats.json_text import json_line
 from trainer.launcher.flight_dumps import dumped
 from trainer.launcher.stack_dump import spied

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from trainer.formats.attempt.attempt_records import SAVED_NOTE, SavedNote, SaveRequest
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_file_text
 from trainer.formats.tolerant import decode
 from trainer.loop.observer import Observer

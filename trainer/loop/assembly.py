@@ -11,7 +11,7 @@ from typing import Any
 from trainer.checkpoint.destination import OwnLease
 from trainer.core.console import say_if
 from trainer.engine.build import PipelineEngine, build_engine, replica_loss
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.log_lines import stamp
 from trainer.loop.batches import end_of_document_id, open_items
 from trainer.loop.contents import LastLoss, contents_of

@@ -9,9 +9,9 @@ from trainer.core.console import say
 from trainer.data.build import DataError, Dataset
 from trainer.data.micro_batches import MicroBatches
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
-from trainer.formats.data.data_notes import read_notes
 from trainer.formats.data.data_sources import groups
-from trainer.formats.logs.token_lines import tokens_line
+from trainer.formats.data.vocabulary_files import read_notes
+from trainer.formats.logs.training_line import tokens_line
 from trainer.model.batch import EngineItem, engine_item
 from trainer.model.dropout import has_dropout
 from trainer.parallel.process_groups import Parallel

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.checkpoint.into_engine import random_states
-from trainer.formats.checkpoint.history import Start
+from trainer.formats.checkpoint.changes import Identity
+from trainer.formats.checkpoint.history import Progress, Start, saved_now
 from trainer.formats.checkpoint.manifest import Manifest
-from trainer.formats.checkpoint.origin import saved_now
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
-from trainer.formats.checkpoint.training_identity import Identity
-from trainer.formats.checkpoint.universal import INFO, universal_checkpoint_info
+from trainer.formats.checkpoint.partitions import INFO, saved_parameters, universal_checkpoint_info
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.loop.observer import Observer, Step
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape

@@ -12,7 +12,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.data.build import Dataset, Datasets
 from trainer.data.gpt_dataset import Cyclic
 from trainer.engine.build import evaluate_step
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs import log_lines
 from trainer.formats.logs.log_lines import Timers, perplexity, write_evaluation, write_timers
 from trainer.loop.batches import open_items

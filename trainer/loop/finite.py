@@ -10,8 +10,7 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
-from trainer.formats.checkpoint.partitions import engine_name
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
+from trainer.formats.checkpoint.partitions import engine_name, saved_parameters
 from trainer.loop.contents import LastLoss
 from trainer.recipe.model_shape import ModelShape
 

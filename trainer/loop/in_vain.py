@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from trainer.engine.build import StepResult
-from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.guard_lines import Reason, leave_line
 
 
 class InVain:

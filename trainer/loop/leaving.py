@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from trainer.formats.attempt.attempt_records import LATER_EXIT, LEAVING_NOTE, ExitReport, LaterExit, LeavingNote
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_file_text
-from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.tolerant import decode
 from trainer.loop.asked_saves import AskedSaves
 from trainer.loop.lookout import Lookout

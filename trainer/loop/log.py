@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from trainer.engine.build import StepResult
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.training_line import TrainingLine, write_training_line
 from trainer.loop.interval import Interval
 from trainer.loop.observer import Observer, Step

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from trainer.core.console import say
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.logs.guard_lines import Reason
 from trainer.loop.place import Place
 
 #: Seconds between two looks.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainer.engine.build import StepResult
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass
 
 from trainer.formats.attempt.node_samples import PIPE_VARIABLE, TIMED_ITERATIONS, RankTiming
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_line
 from trainer.loop.observer import Observer, Step
 from trainer.parallel.process_groups import Parallel

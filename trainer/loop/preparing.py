@@ -18,7 +18,7 @@ from trainer.checkpoint.into_engine import step_back
 from trainer.core.console import complain
 from trainer.core.held_folder import HeldFolder
 from trainer.data.build import Datasets, build_datasets, vocab_size
-from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.checkpoint.changes import Identity
 from trainer.loop.leaving import Leaving
 from trainer.loop.resuming import Resumption, data_facts_everywhere, find_resumption, with_sample_order
 from trainer.parallel.process_groups import Parallel

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
-from trainer.formats.checkpoint.partitions import engine_name, is_tied
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
+from trainer.formats.checkpoint.history import Progress
+from trainer.formats.checkpoint.partitions import engine_name, is_tied, saved_parameters
 from trainer.loop.drift import Item, drift_line, drifts
 from trainer.loop.observer import Answer, Observer, Step
 from trainer.parallel.agreement import Refusal

@@ -14,15 +14,17 @@ from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one,
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.micro_batches import sample_order
-from trainer.formats.checkpoint.changes import ALLOW, changes, refuse_other_training, said, training_changes
-from trainer.formats.checkpoint.fallback import FellBack
-from trainer.formats.checkpoint.history import Start
+from trainer.formats.checkpoint.changes import ALLOW, Identity, changes, refuse_other_training, said, training_changes
+from trainer.formats.checkpoint.history import Progress, Start, started_now
 from trainer.formats.checkpoint.manifest import Found, latest_folder, read_manifest
-from trainer.formats.checkpoint.origin import started_now
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.checkpoint.resumable import begins_anew, refuse_other_model, schedule_to_resume_with
-from trainer.formats.checkpoint.starting import found_at_step, step_change
-from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.checkpoint.starting import (
+    FellBack,
+    begins_anew,
+    found_at_step,
+    refuse_other_model,
+    schedule_to_resume_with,
+    step_change,
+)
 from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError
 from trainer.parallel.agreement import Refusal, from_first_rank

@@ -11,10 +11,10 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.into_engine import go_back, restore_random_states
 from trainer.checkpoint.load import find_before, load_checkpoint
+from trainer.formats.checkpoint.changes import Identity
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.checkpoint.manifest import Manifest
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.checkpoint.resumable import is_whole_state_of
-from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.checkpoint.starting import is_whole_state_of
 from trainer.formats.logs.guard_lines import NotRolledBack, write_not_rolled_back, write_rolled_back
 from trainer.loop.guarding import Guarding
 from trainer.loop.observer import Observer

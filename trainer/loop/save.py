@@ -10,7 +10,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination, Overtaken
 from trainer.checkpoint.save import HostCopies, SaveTimes, SaveUnderWay, begin_save, save_checkpoint
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.log_lines import (
     BACKGROUND_TIMER,
     SAVE_TIMER,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from trainer.core.console import complain
 from trainer.core.files import be_as_open_as_its_folder, make_folder
 from trainer.core.held_folder import HeldFolder
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.log_lines import perplexity
 from trainer.loop.observer import Observer, Step
 from trainer.loop.rewind import Point, set_aside_beyond

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.engine.build import Decides, StepResult, count_skipped_step, parameters_norm, train_step
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.logs.leave_lines import UNSAVED, Reason, leave_line
+from trainer.formats.checkpoint.history import Progress
+from trainer.formats.logs.guard_lines import UNSAVED, Reason, leave_line
 from trainer.formats.logs.log_lines import stamp
 from trainer.loop.batches import EngineItems
 from trainer.loop.drill import Drill

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.attempt.error_file import RankStack
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*$", re.MULTILINE)

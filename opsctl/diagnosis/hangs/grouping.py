@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from opsctl.diagnosis.hangs.frames import Place, is_of_all, place_of
 from opsctl.run.attempts.verdict import StackGroup
-from trainer.formats.attempt.flight_recorder import GroupProgress
-from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.attempt.error_file import GroupProgress, RankStack
 
 #: Groups that are kept apart; what ranks there are beyond is told as one number.
 _MOST_GROUPS = 16

@@ -13,7 +13,7 @@ from opsctl.diagnosis.hangs import summary
 from opsctl.diagnosis.hangs.frames import Place, is_of_all
 from opsctl.diagnosis.hangs.grouping import Group, folded
 from opsctl.run.attempts.verdict import Cause, Quote, StackGroup, Verdict
-from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.attempt.error_file import RankStack
 
 #: Lines of the training log that a silence begins and ends with, and the file that its last look is in.
 SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training goes on after "

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.process import find_program
-from trainer.formats.attempt.probe import BEGAN, DONE, ENDED, FAILED, LATE, PROGRAM, STEP_END_S, ProbeLine
+from trainer.formats.attempt.node_samples import BEGAN, DONE, ENDED, FAILED, LATE, PROGRAM, STEP_END_S, ProbeLine
 from trainer.formats.tolerant import decode
 
 

@@ -15,7 +15,7 @@ from opsctl.diagnosis.probe.measures import LATE_END, LINK_RATES
 from opsctl.diagnosis.probe.report import ProbeReport, Standing, against, of_hardware
 from opsctl.diagnosis.probe.verdict import Expected, judge
 from opsctl.run.config.paths import RunPaths
-from trainer.formats.attempt.probe import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
+from trainer.formats.attempt.node_samples import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
 
 #: Whoever may list processes sees command lines; an environment only its owner.
 _SCRIPT = "OPSCTL_PROBE_SCRIPT"

@@ -37,7 +37,7 @@ from opsctl.diagnosis.probe.measures import (
     usual_and_deviation,
 )
 from opsctl.diagnosis.probe.report import NodeReport, Reason, Standing
-from trainer.formats.attempt.probe import NETWORK, PROGRAM
+from trainer.formats.attempt.node_samples import NETWORK, PROGRAM
 
 BAD, SLOW, SUSPICIOUS = Standing.BAD, Standing.SLOW, Standing.SUSPICIOUS
 #: Parts whose failure leaves the node unfit; the others only leave it untested.

@@ -15,7 +15,7 @@ from opsctl.run.attempts.outcome import describe, signal_of
 from opsctl.run.attempts.verdict import Cause, Quote
 from opsctl.slurm.states import End, end_of
 from trainer.formats.attempt.attempt_records import HARD_END_STATUS, Failure
-from trainer.formats.attempt.lost_peers import is_lost_peer, says_nothing, signal_name
+from trainer.formats.attempt.error_file import is_lost_peer, says_nothing, signal_name
 
 #: Said before the training went on: it may have come of it, or not.
 _SURVIVED = 0.3

@@ -14,7 +14,7 @@ from opsctl.diagnosis.triage.patterns import Pattern
 from opsctl.diagnosis.triage.rules import Role, Rule, Rules
 from opsctl.run.attempts.verdict import Quote, StackGroup
 from trainer.formats.attempt.attempt_records import Failure, RankPlace
-from trainer.formats.attempt.lost_peers import is_lost_peer
+from trainer.formats.attempt.error_file import is_lost_peer
 from trainer.formats.attempt.node_samples import NodeSample
 
 _LONGEST_QUOTE = 400

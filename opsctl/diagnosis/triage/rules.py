@@ -16,7 +16,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.triage.patterns import BoundedPattern, Pattern, PatternProcess
 from opsctl.run.attempts.verdict import Cause
 from opsctl.run.config.toml_file import read_toml
-from trainer.formats.attempt.lost_peers import LOST_PEER
+from trainer.formats.attempt.error_file import LOST_PEER
 
 #: A word that is in every line says nothing, and costs a look at each.
 _SHORTEST_WORD = 3

@@ -43,7 +43,7 @@ from trainer.formats.checkpoint.manifest import (
     read_manifest,
     tag_of,
 )
-from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.schedule import samples_to_train

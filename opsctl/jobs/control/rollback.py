@@ -28,8 +28,8 @@ from opsctl.run.checkpoints.set_latest import complete_checkpoint, refuse_beside
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
 from opsctl.run.state.identity import settle_identity
+from trainer.formats.checkpoint.history import Rollback
 from trainer.formats.checkpoint.manifest import LATEST, checkpoint_folders, iteration_of, read_manifest, tag_of
-from trainer.formats.checkpoint.rollbacks import Rollback
 from trainer.formats.errors import CheckpointError
 
 _CHECKPOINTS, _CURVES, _CUT = "checkpoints", "tensorboard", "cut"

@@ -47,8 +47,8 @@ from opsctl.run.state.rehearsals import record_rehearsal
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from trainer.formats.checkpoint.rollbacks import Rollback
-from trainer.formats.logs.leave_lines import Reason, leave_line, nothing_left_line
+from trainer.formats.checkpoint.history import Rollback
+from trainer.formats.logs.guard_lines import Reason, leave_line, nothing_left_line
 
 #: How long a task waits for Slurm to be done with the one before it, which the brake has to count.
 _COMPLETING_S = 15.0

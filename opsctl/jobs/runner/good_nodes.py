@@ -27,7 +27,7 @@ from opsctl.run.render.shell import ShellRequest, shell_script
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from trainer.formats.attempt.probe import EFFORTS
+from trainer.formats.attempt.node_samples import EFFORTS
 
 PROBE_FILE = "probe.json"
 #: For so long a job's nodes count as tested.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.tcp_ports import is_free
-from trainer.formats.checkpoint.origin import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
+from trainer.formats.checkpoint.history import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
 
 #: srun ends the rest when one launcher has left for this long.
 WAIT_S = 60

@@ -27,7 +27,7 @@ from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.states import State, end_of
 from trainer.formats.attempt.attempt_records import EXIT_REPORT, LATER_EXIT, SAVE_REQUEST
 from trainer.formats.attempt.lease import Holder
-from trainer.formats.logs.leave_lines import LEAVES_EARLY, Reason
+from trainer.formats.logs.guard_lines import LEAVES_EARLY, Reason
 from trainer.recipe.options import Options, to_arguments
 
 #: How near to the end of the job a SIGTERM counts as the time limit's.

@@ -15,8 +15,7 @@ from opsctl.core.process import Overdue, find_program, run_program
 from opsctl.diagnosis.hangs import summary
 from opsctl.diagnosis.hangs.grouping import Group, flight_summary, grouped
 from opsctl.jobs.runner.task import Task
-from trainer.formats.attempt.flight_recorder import GroupProgress
-from trainer.formats.attempt.rank_stacks import RankStack, joined
+from trainer.formats.attempt.error_file import GroupProgress, RankStack, joined
 from trainer.formats.tolerant import decode
 
 #: How long ranks are given to answer on their node, and Slurm to run what asks them, seconds.

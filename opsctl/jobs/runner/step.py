@@ -21,7 +21,7 @@ from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.task import request_stop
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import LauncherExit
-from trainer.formats.logs.leave_lines import EARLY_MARKS
+from trainer.formats.logs.guard_lines import EARLY_MARKS
 
 if TYPE_CHECKING:
     from opsctl.jobs.runner.requests import RequestHandler

@@ -17,7 +17,7 @@ from opsctl.core.files.state_files import locked
 from opsctl.local.cluster.lifecycle import down
 from opsctl.local.demo.stage import CLUSTER, DemoFailed, Stage, clear_the_stage, cluster_folder, show
 from opsctl.run.state.chosen_cluster import local_clusters_folder
-from trainer.formats.data.data_notes import read_notes
+from trainer.formats.data.vocabulary_files import read_notes
 
 VOCAB_SIZE = 1024
 #: Folders of the standard library that are not its own sources, or tests.

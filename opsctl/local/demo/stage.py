@@ -18,7 +18,7 @@ from rich.console import Console
 from opsctl.local.cluster.lifecycle import down
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chosen_cluster import local_clusters_folder
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.logs.guard_lines import Reason
 
 #: The screen. While something is awaited it shows so, below what is printed.
 SCREEN = Console(highlight=False, markup=False, soft_wrap=True)

@@ -31,7 +31,7 @@ from trainer.formats.checkpoint.manifest import (
     recorded_damage,
     tag_of,
 )
-from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.options import OptionsError
 

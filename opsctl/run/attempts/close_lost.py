@@ -22,7 +22,7 @@ from opsctl.slurm.job_match import Match, Sent, match
 from opsctl.slurm.states import Phase, State, end_of
 from opsctl.slurm.types import Job, JobEnd, exit_code_of
 from trainer.formats.attempt.lease import Holder
-from trainer.formats.checkpoint.rollbacks import Rollback
+from trainer.formats.checkpoint.history import Rollback
 
 #: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
 CLOCK_TOLERANCE = timedelta(minutes=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from opsctl.slurm.states import End
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.logs.guard_lines import Reason
 
 
 class Ending(StrEnum):

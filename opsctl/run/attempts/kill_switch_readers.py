@@ -14,7 +14,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.attempt_folder import exit_report, leaving_note
 from opsctl.run.state.kill_switch import PrintedLooker
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.logs.guard_lines import Reason
 
 _POLL_S = 0.2
 

@@ -23,7 +23,7 @@ from opsctl.run.state.attempt_folder import exit_report, noted_failures, rank_ma
 from opsctl.slurm.states import End, State, end_of
 from trainer.formats.attempt.attempt_records import STOP_REQUEST, Failure, RankPlace
 from trainer.formats.attempt.environment import digest_of
-from trainer.formats.attempt.lost_peers import is_lost_peer, says_nothing, signal_name
+from trainer.formats.attempt.error_file import is_lost_peer, says_nothing, signal_name
 from trainer.formats.logs.training_line import iterations_in
 
 #: How much of a node's output is searched for its last iteration.

@@ -19,9 +19,9 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_state, locked, read_lines, read_text, write_atomically
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.run_view import RunView
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, checkpoint_folders, fault_of, read_manifest
-from trainer.formats.checkpoint.verification import digest_of
-from trainer.formats.checkpoint.without_optimizer import without_optimizer
+from trainer.formats.checkpoint.starting import without_optimizer
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment, json_line
 

@@ -18,10 +18,10 @@ from opsctl.core.output import printable
 from opsctl.core.timestamps import iso, now
 from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.listing import saved_at
+from trainer.formats.checkpoint.exchanged import VERIFIED, Verification
 from trainer.formats.checkpoint.history import Start
 from trainer.formats.checkpoint.manifest import Manifest, fault_of, latest_folder, read_manifest
-from trainer.formats.checkpoint.saved_parameters import parameters_of
-from trainer.formats.checkpoint.verification import VERIFIED, Verification
+from trainer.formats.checkpoint.partitions import parameters_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 from trainer.recipe.learning_rate import LearningRateSchedule

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opsctl.core.files.trusted import opened_folder
-from trainer.formats.checkpoint.fallback import fall_back
 from trainer.formats.checkpoint.manifest import (
     MANIFEST,
     check_recorded_damage,
@@ -17,7 +16,7 @@ from trainer.formats.checkpoint.manifest import (
     latest_folder,
     read_manifest,
 )
-from trainer.formats.checkpoint.reached import latest_reached
+from trainer.formats.checkpoint.starting import fall_back, latest_reached
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.lengths import BEGINNING, End
 from trainer.recipe.options import Options

@@ -13,6 +13,7 @@ from msgspec import Meta
 from opsctl.core.output import printable, shortened, table_lines
 from opsctl.core.timestamps import iso, now
 from opsctl.run.checkpoints.backups import BackedUp, digest_here, shown_place
+from trainer.formats.checkpoint.exchanged import read_verification
 from trainer.formats.checkpoint.manifest import (
     MANIFEST,
     checkpoint_folders,
@@ -21,7 +22,6 @@ from trainer.formats.checkpoint.manifest import (
     latest_folder,
     read_manifest,
 )
-from trainer.formats.checkpoint.verification import read_verification
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 

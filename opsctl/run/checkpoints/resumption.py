@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from opsctl.run.config.expanded import ExpandedRun
-from trainer.formats.checkpoint.changes import ALLOW
+from trainer.formats.checkpoint.changes import ALLOW, Identity, shuffled_anew
 from trainer.formats.checkpoint.manifest import Found
-from trainer.formats.checkpoint.reshuffle import shuffled_anew
-from trainer.formats.checkpoint.resumable import begins_anew, schedule_to_resume_with
-from trainer.formats.checkpoint.starting import found_at_start
-from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.checkpoint.starting import begins_anew, found_at_start, schedule_to_resume_with
 from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.recipe.layout import Layout

@@ -10,7 +10,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_state, read_lines, read_whole, write_state
 from opsctl.core.files.trusted import listed_within, opened_folder
 from opsctl.run.config.paths import RunPaths
-from trainer.formats.checkpoint.rollbacks import Rollback
+from trainer.formats.checkpoint.history import Rollback
 from trainer.formats.json_text import Moment
 
 

@@ -18,6 +18,7 @@ from opsctl.run.state import lease
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
 from opsctl.run.state.identity import settle_identity
 from trainer.formats.attempt.lease import SILENT_S
+from trainer.formats.checkpoint.history import Rollback
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     checkpoint_folders,
@@ -26,7 +27,6 @@ from trainer.formats.checkpoint.manifest import (
     newest_complete,
     tag_of,
 )
-from trainer.formats.checkpoint.rollbacks import Rollback
 from trainer.formats.errors import CheckpointError
 
 #: How the lease calls those who change the latest by hand; both hold the run's lock as long as they have it.

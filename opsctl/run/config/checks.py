@@ -19,8 +19,7 @@ from opsctl.run.config.schema import ExpectTable, Reckoning, RunFile, SlurmTable
 from opsctl.run.config.toml_types import MOST_RAMP_STAGES, combination_problems
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.checkpoint.starting import consumed_at_start
-from trainer.formats.data.data_check import data_errors
-from trainer.formats.data.data_sources import prefixes
+from trainer.formats.data.data_sources import data_errors, prefixes
 from trainer.formats.data.index_header import read_header
 from trainer.formats.data.vocabulary_files import vocab_size
 from trainer.formats.errors import DataError

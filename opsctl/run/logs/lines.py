@@ -16,8 +16,7 @@ from opsctl.core.timestamps import iso
 from opsctl.run.logs import pulse
 from opsctl.run.logs.records import Record, SaveEnded, Setting, SkippedRange
 from trainer.formats.logs import training_line
-from trainer.formats.logs.guard_lines import parse_guard_line
-from trainer.formats.logs.leave_lines import Left, Reason, parse_leave
+from trainer.formats.logs.guard_lines import Left, Reason, parse_guard_line, parse_leave
 from trainer.formats.logs.log_lines import (
     CLOCK,
     CheckpointLoaded,

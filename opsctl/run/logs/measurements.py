@@ -16,8 +16,7 @@ from opsctl.run.logs.line_text import last_lines, lines_backwards
 from opsctl.run.logs.lines import example_of, parse_line, parse_lines, read_alike
 from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
 from trainer.formats.logs import guard_lines, log_lines, training_line
-from trainer.formats.logs.guard_lines import GuardLine
-from trainer.formats.logs.leave_lines import Left
+from trainer.formats.logs.guard_lines import GuardLine, Left
 from trainer.formats.logs.log_lines import (
     BACKGROUND_TIMER,
     SAVE_TIMER,

@@ -6,8 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from trainer.formats.logs.guard_lines import GuardLine
-from trainer.formats.logs.leave_lines import Left
+from trainer.formats.logs.guard_lines import GuardLine, Left
 from trainer.formats.logs.log_lines import (
     CheckpointFailed,
     CheckpointLoaded,

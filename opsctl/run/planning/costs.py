@@ -17,7 +17,7 @@ from opsctl.run.planning.plan import PlannedCarbon, PlannedCheckpoints, PlannedJ
 from opsctl.run.planning.schedule import known, lengths_of
 from opsctl.run.planning.section import Section, amount, gib_text, whole
 from opsctl.slurm.durations import format_duration, parse_duration_s
-from trainer.formats.attempt.probe import EFFORTS
+from trainer.formats.attempt.node_samples import EFFORTS
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.precision import is_half

@@ -45,6 +45,7 @@ from opsctl.transfer.backups.remote_layout import (
 )
 from opsctl.transfer.backups.schedule import Chosen, Due, Here, choose, never_whole
 from opsctl.transfer.object_store.types import StoreError
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -53,9 +54,7 @@ from trainer.formats.checkpoint.manifest import (
     iteration_of,
     tag_of,
 )
-from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
-from trainer.formats.checkpoint.verification import digest_of
-from trainer.formats.checkpoint.without_optimizer import manifest_text, without_optimizer
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER, manifest_text, without_optimizer
 from trainer.formats.errors import CheckpointError
 
 

@@ -18,10 +18,9 @@ from opsctl.run.state.background_progress import tell_progress
 from opsctl.transfer.object_store.sources import Source, digest_of, file_source
 from opsctl.transfer.object_store.store import held_folder
 from opsctl.transfer.object_store.types import Expected
-from trainer.formats.data.data_notes import notes_path
 from trainer.formats.data.data_sources import groups, prefixes
 from trainer.formats.data.index_header import bin_path, idx_path, read_header
-from trainer.formats.data.vocabulary_files import tokenizer_path
+from trainer.formats.data.vocabulary_files import notes_path, tokenizer_path
 from trainer.formats.errors import DataError
 from trainer.recipe.data_options import SPLITS, weighted_file_key
 

@@ -19,7 +19,7 @@ from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import FolderStore
 from opsctl.transfer.object_store.sources import bytes_source
 from opsctl.transfer.object_store.store import Store
-from trainer.formats.checkpoint.verification import digest_of
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.json_text import json_file_text
 from trainer.formats.tolerant import decode
 

@@ -28,8 +28,8 @@ from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.tars import INDEX, check_tar, get_members, put_tar, read_index
 from opsctl.transfer.object_store.types import Expected, FarFile, Outcome, StoreError
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
-from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment, json_line
 from trainer.formats.tolerant import decode

@@ -29,6 +29,7 @@ from opsctl.transfer.backups.remote_layout import Found, find, get_files, size_o
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import StoreError
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
@@ -39,8 +40,7 @@ from trainer.formats.checkpoint.manifest import (
     checkpoint_folders,
     tag_of,
 )
-from trainer.formats.checkpoint.verification import digest_of
-from trainer.formats.checkpoint.without_optimizer import manifest_text, without_optimizer
+from trainer.formats.checkpoint.starting import manifest_text, without_optimizer
 from trainer.formats.errors import CheckpointError
 
 #: What is being fetched is called so; a save clears away only what begins with `.tmp-`.

@@ -36,6 +36,8 @@ from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose,
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
+from trainer.formats.checkpoint.exchanged import digest_of
+from trainer.formats.checkpoint.history import Rollback
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     WAY_OUT,
@@ -45,8 +47,6 @@ from trainer.formats.checkpoint.manifest import (
     read_manifest,
     tag_of,
 )
-from trainer.formats.checkpoint.rollbacks import Rollback
-from trainer.formats.checkpoint.verification import digest_of
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 

@@ -35,8 +35,8 @@ from opsctl.transfer.backups.remote_layout import (
 )
 from opsctl.transfer.backups.run_files import FOLDER, newest_look, numbers_there
 from opsctl.transfer.object_store.types import Expected, StoreError
+from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import tag_of
-from trainer.formats.checkpoint.verification import digest_of
 
 _ROUNDS_READ_BYTES = 1 << 20
 

@@ -25,7 +25,7 @@ from opsctl.transfer.hub.plan import Batch, DueCheckpoint, SeenFile, groups
 from opsctl.transfer.hub.repository import MAIN, RemoteFile, Repository
 from opsctl.transfer.object_store.below import open_below
 from trainer.formats.checkpoint.manifest import MANIFEST, decode_manifest, fault_of
-from trainer.formats.checkpoint.without_optimizer import manifest_text, without_optimizer
+from trainer.formats.checkpoint.starting import manifest_text, without_optimizer
 from trainer.formats.errors import CheckpointError
 
 #: What a repository has of its own on every branch.

@@ -14,8 +14,7 @@ from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.reader import Found
 from opsctl.run.logs.records import Alert, Pulse, Setting, SkippedRange
 from opsctl.ui.report.rows import Rows, Superseded
-from trainer.formats.logs.guard_lines import NotRolledBack, RolledBack, RunAgain, Unusual
-from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.guard_lines import Left, NotRolledBack, Reason, RolledBack, RunAgain, Unusual
 from trainer.formats.logs.log_lines import (
     CheckpointFailed,
     CheckpointLoaded,

@@ -18,7 +18,7 @@ from opsctl.transfer.hub.far_run import FarCheckpoint, FarRun
 from opsctl.ui.status.json_output import Loss, Progress, Speed, printed_loss, printed_progress, printed_speed
 from opsctl.ui.status.screen import ago, labelled, left_text, loss_text, progress_text, speed_text
 from opsctl.ui.status.text import paint
-from trainer.formats.checkpoint.resumable import NO_OPTIMIZER
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.json_text import Moment
 
 #: What only the cluster and the run's own folder can say.

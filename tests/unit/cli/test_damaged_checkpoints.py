@@ -13,10 +13,9 @@ from opsctl.run.config.paths import RunPaths
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.jobs.control.checkpoint_runs import care_run, latest, save, seen, there
-from trainer.formats.checkpoint.fallback import fall_back
+from trainer.formats.checkpoint.exchanged import VERIFIED
 from trainer.formats.checkpoint.manifest import newest_complete
-from trainer.formats.checkpoint.starting import found_at_start, named_checkpoint
-from trainer.formats.checkpoint.verification import VERIFIED
+from trainer.formats.checkpoint.starting import fall_back, found_at_start, named_checkpoint
 from trainer.formats.errors import CheckpointError
 
 WEIGHTS = "layer_01-model_00-model_states.pt"

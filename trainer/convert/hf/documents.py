@@ -18,8 +18,7 @@ from trainer.convert.hf.tensor_file import CONFIG, INDEX, TensorFile, index_of
 from trainer.core.files import read_plain
 from trainer.data import tokenizer as bpe
 from trainer.formats.checkpoint.manifest import Manifest, tag_of
-from trainer.formats.data.data_notes import Noted, read_notes
-from trainer.formats.data.vocabulary_files import tokenizer_identity, tokenizer_path
+from trainer.formats.data.vocabulary_files import Noted, read_notes, tokenizer_identity, tokenizer_path
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.json_text import json_file_text
 from trainer.recipe.model_shape import ModelShape

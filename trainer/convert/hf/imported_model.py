@@ -25,13 +25,12 @@ from trainer.convert.output import being_written
 from trainer.core.dtypes import DTYPES_BY_NAME
 from trainer.core.files import read_plain, write_atomically
 from trainer.data.program import Progress
+from trainer.formats.checkpoint.changes import layout_facts
+from trainer.formats.checkpoint.history import Progress as Counters
+from trainer.formats.checkpoint.history import saved_now, started_now
 from trainer.formats.checkpoint.manifest import LATEST, MANIFEST, Manifest, SavedFile, SavedParameter, tag_of
-from trainer.formats.checkpoint.origin import saved_now, started_now
-from trainer.formats.checkpoint.partitions import Cut
-from trainer.formats.checkpoint.progress import Progress as Counters
-from trainer.formats.checkpoint.resumable import IMPORTED, NO_OPTIMIZER
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
-from trainer.formats.checkpoint.training_identity import layout_facts
+from trainer.formats.checkpoint.partitions import Cut, saved_parameters
+from trainer.formats.checkpoint.starting import IMPORTED, NO_OPTIMIZER
 from trainer.formats.data.vocabulary_files import tokenizer_identity
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text

@@ -1,9 +1,4 @@
-"""Which samples each iteration of a training read: batch sizes and skipped ranges as they were from start to start.
-
-A checkpoint's history says at which iteration each start began and what it changed; what is in force is in its
-settings, and what the options say counts from the checkpoint on. What a spike guard left out is out for good: the
-training was rolled back to before it.
-"""
+"""The batch sizes that a training has had, from its manifests, and its samples up to any iteration."""
 
 from __future__ import annotations
 
@@ -18,6 +13,8 @@ from trainer.recipe.schedule import BatchRamp
 
 #: The settings that decide it.
 _DECIDING = ("global_batch_size", "rampup_batch_size", "train_range_to_skip", "skip_train_iteration_range")
+
+
 # Starts whose iterations are counted from the beginning.
 _ANEW = ("began", "finetuned", "imported")
 

@@ -1,11 +1,17 @@
-"""What the programs that write and read other formats, or ask a model, print with `--json`."""
+"""Results of checkpoint commands as JSON, and the record of a verification."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+from trainer.core.files import read_plain
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import Moment
+from trainer.formats.tolerant import decode
 
 
 class ExportedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +83,35 @@ class GeneratedText(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(description="0: the most likely token each time.")]
     top_k: Annotated[int, Meta(description="Drawn from so many of the most likely; 0: from all.")]
     seed: Annotated[int, Meta(description="Of what is drawn.")]
+
+
+VERIFIED = "verified.json"
+_LARGEST_RECORD_BYTES = 1 << 20
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest check of a checkpoint's bytes."""
+
+    schema_version: int = 1
+    manifest_xxh64: str  # `digest_of` the manifest that the files were compared with
+    at: Moment | None = None
+    by: str = ""  # user@host
+    problems: tuple[str, ...] = ()  # one clause for each damaged file; empty where every byte is as it was written
+
+
+def digest_of(manifest: bytes) -> str:
+    """Return the xxh64 of a manifest. It differs between two saves, because a manifest has every file's checksum."""
+    import xxhash
+
+    return str(xxhash.xxh64(manifest).hexdigest())
+
+
+def read_verification(folder: Path) -> Verification | None:
+    """Return the record in a checkpoint's folder; None where there is none. Raises CheckpointError."""
+    path = folder / VERIFIED
+    try:
+        return decode(read_plain(path, _LARGEST_RECORD_BYTES), Verification)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None

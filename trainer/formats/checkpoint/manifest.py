@@ -19,9 +19,8 @@ from typing import Annotated, Any
 import msgspec
 
 from trainer.core.files import read_plain
-from trainer.formats.checkpoint.history import Saved, Start
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.checkpoint.verification import digest_of, read_verification
+from trainer.formats.checkpoint.exchanged import digest_of, read_verification
+from trainer.formats.checkpoint.history import Progress, Saved, Start
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import plain
 from trainer.recipe.spike_guard import GuardState

@@ -1,21 +1,21 @@
-"""How a checkpoint's state is cut into DeepSpeed's files: pure arithmetic on the table of parameters and the layout.
-
-A layer's weights are in one file for each tensor rank. The optimizer's states of one stage and tensor rank are laid end
-to end in two flat groups, what decays and what does not, each padded and cut into equal partitions, one for each data
-rank, with a file for each data rank.
-"""
+"""Where each parameter of a checkpoint is stored: files, partitions, and parts of tensor ranks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
-from trainer.formats.checkpoint.manifest import SavedParameter
+from trainer.formats.checkpoint.manifest import Manifest, SavedParameter
+from trainer.formats.errors import CheckpointError
 from trainer.recipe.layout import blocks_per_stage
-from trainer.recipe.parameters import EMBEDDING_LAYER, OUTPUT_WEIGHT, is_of_block, shared_shape
+from trainer.recipe.model_options import GATES
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import EMBEDDING_LAYER, OUTPUT_WEIGHT, is_of_block, parameter_table, shared_shape
 
 #: What DeepSpeed calls the weight that the first stage embeds with and the last one makes logits with.
 TIED = "tied_modules.embed."
@@ -177,3 +177,155 @@ def flat_groups(stage: Iterable[SavedParameter], cut: Cut) -> list[FlatGroup]:
     named = [(engine_name(one), math.prod(rank_shape(one, cut.tensor)), one.decays) for one in stage]
     groups = ([(name, size) for name, size, decays in named if decays == kind] for kind in (True, False))
     return [FlatGroup.of(group, cut.data) for group in groups if group]
+
+
+POSITIONS = ("absolute", "alibi", "rope")
+_POSITIONS = "max_position_embeddings"
+# Far beyond every model: a number that somebody's hand has made so large fills the memory before it is found wrong.
+_LARGEST = {
+    "num_layers": 100_000,
+    **dict.fromkeys(
+        (
+            "hidden_size",
+            "num_attention_heads",
+            "ffn_hidden_size",
+            "vocab_size",
+            "padded_vocab_size",
+            "num_query_groups",
+            _POSITIONS,
+        ),
+        (1 << 31) - 1,
+    ),
+}
+#: What came to the trainer later: a model that does not say it has it not.
+_LATER: dict[str, tuple[Any, ...]] = {
+    "normalization": ("LayerNorm", "RMSNorm"),
+    "glu_activation": (None, *GATES),
+    **dict.fromkeys(
+        (
+            "embed_layernorm",
+            "disable_bias_linear",
+            "add_qkv_bias",
+            "untie_embeddings_and_output_weights",
+            "qk_layernorm",
+        ),
+        (False, True),
+    ),
+}
+_NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "padded_vocab_size")
+
+
+def saved_parameters(shape: ModelShape) -> tuple[SavedParameter, ...]:
+    """All parameters of the model, in its order: a manifest's `parameters`."""
+    return tuple(
+        SavedParameter(
+            name=one.full_name,
+            layer=one.layer,
+            name_in_layer=one.name,
+            shape=one.shape,
+            decays=one.decays,
+            split_dim=one.split_dim,
+            token_rows=one.token_rows,
+        )
+        for one in parameter_table(shape)
+    )
+
+
+def parameters_of(manifest: Manifest) -> tuple[SavedParameter, ...]:
+    """The checkpoint's parameters, which follow from its model; one of the first schema does not name them.
+
+    Raises CheckpointError where the model is described by too little, or by what cannot be, and where the parameters
+    are another model's.
+    """
+    _refuse_no_model(manifest.model)
+    try:
+        of_model = saved_parameters(ModelShape.of_facts(manifest.model))
+    except KeyError as error:
+        raise CheckpointError(f"the manifest's model does not say {error}") from None
+    for own, known in zip_longest(manifest.parameters or of_model, of_model):
+        if own != known:
+            name = (own or known).name
+            raise CheckpointError(f"the manifest's parameters are not those of its model, the first other is {name!a}")
+    return of_model
+
+
+def _refuse_no_model(model: Mapping[str, Any]) -> None:
+    for name in (*_NEEDED, *(name for name in model if name in _LARGEST)):
+        if name not in model:
+            raise CheckpointError(f"the manifest's model does not say '{name}'")
+        value, may_be_none = model[name], name not in _NEEDED
+        is_size = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST[name]
+        if not is_size and not (may_be_none and value is None):
+            raise CheckpointError(f"the manifest's model cannot be right: {name} is {str(value)[:40]!a}")
+    if model.get("position_embedding_type") not in POSITIONS:
+        raise CheckpointError(f"the manifest's model has neither of {', '.join(POSITIONS)} as its positions")
+    for name, allowed in _LATER.items():
+        value = model.get(name, allowed[0])
+        if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
+            raise CheckpointError(f"the manifest's model cannot be right: {name} is {str(value)[:40]!a}")
+    heads, groups = model["num_attention_heads"], model.get("num_query_groups")
+    if groups is not None and heads % groups:
+        raise CheckpointError(f"the manifest's model has {heads} heads in {groups} groups")
+    tokens, rows, learned = (model.get(name) for name in ("vocab_size", "padded_vocab_size", _POSITIONS))
+    if tokens is not None and rows is not None and tokens > rows:
+        raise CheckpointError(f"the manifest's model has {tokens} tokens in {rows} rows")
+    if model.get("position_embedding_type") == "absolute" and learned is None:
+        raise CheckpointError("the manifest's model does not say how many positions it has")
+
+
+#: Text beside a universal checkpoint: which one DeepSpeed loads.
+LATEST_UNIVERSAL = "latest_universal"
+
+
+#: The folder with a folder for each parameter, and the file beside them.
+ZERO, COMMON_STATE = "zero", "optimizer_state.pt"
+
+
+#: What this trainer adds: the manifest of the checkpoint that was converted, with the files of this one.
+UNIVERSAL_MANIFEST = "universal.json"
+
+
+#: What the training says of its parameters in every checkpoint, so that DeepSpeed's programs can put them together.
+INFO = "universal_checkpoint_info"
+
+
+#: The parameter in one of its files, the dimension along which it is shared, and that its padding is left out.
+PARAM, CAT_DIM, VOCABULARY_TENSOR = "param", "cat_dim", "vocab_tensor"
+
+
+#: The file with how many steps the optimizer has counted.
+STEP = "step"
+
+
+_VERSION = 0.4
+
+
+def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
+    """How DeepSpeed's programs put together the parameters of the model that a manifest's `model` describes.
+
+    Lists of regular expressions, each of which matches some parameter, and no parameter two of one list. Those that all
+    tensor-parallel ranks hold count as one that has to be equal, not as an average, which would hide that they drifted.
+    """
+    shape = ModelShape.of_facts(model)
+    table = saved_parameters(shape)
+
+    def patterns(belongs: Callable[[SavedParameter], bool]) -> list[str]:
+        return list(dict.fromkeys(_pattern(one) for one in table if belongs(one)))
+
+    tied = [re.escape(engine_name(one)) + "$" for one in table if one.token_rows is not None and is_tied(table)]
+    return {
+        "universal_checkpoint_version": _VERSION,
+        "original_vocab_size": shape.tokens,
+        "padded_vocab_size": shape.vocabulary,
+        "vocabulary_parameter_patterns": patterns(lambda one: one.token_rows is not None),
+        "pipeline_replicated_parameter_patterns": tied,
+        "tp_replicated_parameter_patterns": patterns(lambda one: one.split_dim is None),
+        "parameter_with_row_parallelism_patterns": patterns(lambda one: one.split_dim == 1),
+    }
+
+
+def _pattern(one: SavedParameter) -> str:
+    """What matches the parameter's name; that of a block those of all blocks."""
+    if is_of_block(one.name):
+        return rf"\d+\.{re.escape(one.name_in_layer)}$"
+    return re.escape(engine_name(one)) + "$"

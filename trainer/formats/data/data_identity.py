@@ -1,4 +1,4 @@
-"""Which data a training is of, by content: a data set that is moved or renamed is the same, one edited is another."""
+"""The identity of a training's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `opsctl data inspect` prints with `--json`: what is in data files, and what a training reads of them."""
+"""Results of data commands as JSON: indices, inspected sets and samples, mixtures."""
 
 from __future__ import annotations
 
@@ -120,3 +120,80 @@ class RealisedMixture(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Whether the latest checkpoint's training had this order; null where nobody knows."),
     ]
     sources: Annotated[list[RealisedSource], Meta(description="In the order of the blend.")]
+
+
+class KeptIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """The order of one file's samples, or those of all files of a blend and in which it takes from them."""
+
+    data: Annotated[str | None, Meta(description="The file's prefix, absolute and without links; null for a blend.")]
+    samples: Annotated[int | None, Meta(description="Samples asked of it; null where one epoch is.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="`there` before, `built` now, `not kept` where no folder could be written; with `--dry-run` "
+            "`to be built`."
+        ),
+    ]
+    listing: Annotated[
+        str | None, Meta(description="The file that names its arrays, NAME.json beside NAME-ARRAY.npy; null: none.")
+    ]
+    bytes: Annotated[int, Meta(description="Size of its arrays.")]
+
+
+class IndexedData(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a training of these lengths would build at its start."""
+
+    train_samples: Annotated[int, Meta(description="Samples that the training data has to give.")]
+    valid_samples: Annotated[int, Meta(description="Samples of each validation group.")]
+    test_samples: Annotated[int, Meta(description="Samples of each test group.")]
+    iteration: Annotated[int, Meta(description="Of the checkpoint that the training goes on from; 0 at a beginning.")]
+    indices: Annotated[list[KeptIndex], Meta(description="Each once, in the order in which the training asks.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was built.")]
+
+
+class MixedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What one split has of a data set."""
+
+    start: Annotated[float, Meta(description="Where among its documents the part begins, as a share of all.")]
+    end: Annotated[float, Meta(description="Where it ends.")]
+    documents: Annotated[int, Meta(description="Documents of the part.")]
+    tokens: Annotated[int, Meta(description="Their tokens.")]
+
+
+class MixedSet(msgspec.Struct, frozen=True, kw_only=True):
+    """One data set of the mixture."""
+
+    data: Annotated[str, Meta(description="The files' prefix, absolute.")]
+    documents: Annotated[int, Meta(description="Documents of the whole set.")]
+    tokens: Annotated[int, Meta(description="Tokens of the whole set.")]
+    size_share: Annotated[float, Meta(description="Its share of all sets' tokens.")]
+    share: Annotated[float, Meta(description="Its share of the samples: its weight, of which all add up to 1.")]
+    epochs: Annotated[
+        float | None,
+        Meta(description="How often the training goes through its training part; null where no length is known."),
+    ]
+    over_limit: Annotated[bool, Meta(description="Whether that is more often than the limit.")]
+    train: Annotated[MixedPart, Meta(description="What is trained on.")]
+    valid: Annotated[MixedPart | None, Meta(description="What is validated on; null: nothing.")]
+    test: Annotated[MixedPart | None, Meta(description="What is tested on; null: nothing.")]
+
+
+class SplitFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The weighted split files, each as its option `--SPLIT-weighted-split-paths-path` reads it."""
+
+    train: Annotated[str, Meta(description="Path of the one to train on.")]
+    valid: Annotated[str | None, Meta(description="Path of the one to validate on; null: none.")]
+    test: Annotated[str | None, Meta(description="Path of the one to test on; null: none.")]
+
+
+class MixedData(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of data sets."""
+
+    alpha: Annotated[
+        float | None, Meta(description="Shares are as tokens to the power of this; null where they were given.")
+    ]
+    train_tokens: Annotated[int | None, Meta(description="Tokens of the whole training; null where nobody said.")]
+    most_epochs: Annotated[float, Meta(description="The limit above which `over_limit` says so.")]
+    sets: Annotated[list[MixedSet], Meta(description="In the order in which they were given.")]
+    files: Annotated[SplitFiles, Meta(description="What was written.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]

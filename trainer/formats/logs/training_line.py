@@ -6,9 +6,14 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
+
 
 #: One of these is in every such line: what a search through a log's bytes looks for.
 MARKS = (b"consumed samples:", b"consumed_samples=")
@@ -221,3 +226,20 @@ def _whole_or_not(known: _Known | None) -> str:
 def _whole(value: float) -> int | None:
     # NaN and infinity have no whole number.
     return int(value) if abs(value) < 2**63 else None
+
+
+# So many tokens at each end are printed; the digest is of all.
+_ENDS = 3
+
+
+def tokens_line(iteration: int, place: int, tokens: NDArray[int64]) -> str:
+    """`tokens of iteration 2, sample 8: 1858 3851 29889 ... 500 13 13 (17 tokens, xxh64 0f3a...)`.
+
+    place: of the sample in the training's order, from 0. tokens: int64, [sequence + 1].
+    """
+    import xxhash
+
+    digest = xxhash.xxh64(tokens.astype("<i8").tobytes()).hexdigest()
+    ids = [*map(str, tokens.tolist())]
+    shown = ids if len(ids) <= 2 * _ENDS else [*ids[:_ENDS], "...", *ids[-_ENDS:]]
+    return f"tokens of iteration {iteration}, sample {place}: {' '.join(shown)} ({len(ids)} tokens, xxh64 {digest})"

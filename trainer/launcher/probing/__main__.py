@@ -3,7 +3,7 @@ r"""The program that tests a node, started once on each by srun.
     python -u -m trainer.launcher.probing node --effort quick --folder RUN_FOLDER [--turn NAME]
     python -u -m trainer.launcher.probing network --effort quick --nodes N --address A --port P [--ranks-per-node G]
 
-Print lines of `trainer.formats.attempt.probe`. The second waits for all nodes that passed the first.
+Print lines of `trainer.formats.attempt.node_samples`. The second waits for all nodes that passed the first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainer.formats.attempt.probe import DONE, EFFORTS, NETWORK, PROGRAM, Effort, ProbeLine
+from trainer.formats.attempt.node_samples import DONE, EFFORTS, NETWORK, PROGRAM, Effort, ProbeLine
 from trainer.launcher.probing import machine, memory, network, places, products
 from trainer.launcher.probing.parts import Part, run_part, run_together, say
 

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainer.formats.attempt.probe import Effort
+from trainer.formats.attempt.node_samples import Effort
 from trainer.launcher.probing.parts import Tell
 from trainer.launcher.probing.rates import seconds_of
 

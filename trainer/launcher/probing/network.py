@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from trainer.formats.attempt.probe import Effort
+from trainer.formats.attempt.node_samples import Effort
 from trainer.launcher.probing.parts import Tell
 
 _PINGS, _TIMES = 20, 4

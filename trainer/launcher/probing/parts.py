@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.formats.attempt.probe import BEGAN, ENDED, FAILED, LATE, LONGEST_TEXT, ProbeLine
+from trainer.formats.attempt.node_samples import BEGAN, ENDED, FAILED, LATE, LONGEST_TEXT, ProbeLine
 from trainer.formats.json_text import json_line
 
 _POLL_S = 0.01

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.formats.attempt.probe import Effort
+from trainer.formats.attempt.node_samples import Effort
 from trainer.launcher.probing.parts import Tell
 
 _BLOCK_BYTES = 1 << 20

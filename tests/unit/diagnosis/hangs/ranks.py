@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.attempt.error_file import RankStack
 
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 

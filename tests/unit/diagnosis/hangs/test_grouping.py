@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from opsctl.diagnosis.hangs.grouping import behind, flight_summary, folded, grouped, recorded
 from tests.unit.diagnosis.hangs.ranks import stack, waits
-from trainer.formats.attempt.flight_recorder import GroupProgress
-from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.attempt.error_file import GroupProgress, RankStack
 
 
 def odd(stacks: list[RankStack]) -> list[int]:

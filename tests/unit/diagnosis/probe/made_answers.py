@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 
 from opsctl.diagnosis.probe.launch import Answer, sorted_answers
-from trainer.formats.attempt.probe import BEGAN, DONE, ENDED, PROGRAM, ProbeLine
+from trainer.formats.attempt.node_samples import BEGAN, DONE, ENDED, PROGRAM, ProbeLine
 from trainer.launcher.probing.network import partner
 
 #: Standard deviations of the logarithm.

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.probe.launch import ask, srun_line
-from trainer.formats.attempt.probe import DONE, PROGRAM, ProbeLine
+from trainer.formats.attempt.node_samples import DONE, PROGRAM, ProbeLine
 from trainer.formats.json_text import json_line
 
 NODES = ("x1", "x2", "x3")

@@ -10,7 +10,7 @@ from opsctl.diagnosis.probe.launch import Answer
 from opsctl.diagnosis.probe.report import Standing
 from opsctl.diagnosis.probe.verdict import Expected, Judgement, judge
 from tests.unit.diagnosis.probe.made_answers import answers, names
-from trainer.formats.attempt.probe import NETWORK
+from trainer.formats.attempt.node_samples import NETWORK
 
 ALL = 16
 A, B = 2, 6

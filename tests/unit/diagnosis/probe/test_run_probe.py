@@ -15,7 +15,7 @@ from opsctl.diagnosis.probe.run_probe import late_together, put_on_record
 from opsctl.diagnosis.probe.verdict import Expected, judge
 from opsctl.run.config.paths import RunPaths
 from tests.unit.diagnosis.probe.made_answers import answers, names
-from trainer.formats.attempt.probe import BEGAN, NETWORK, PROGRAM, ProbeLine
+from trainer.formats.attempt.node_samples import BEGAN, NETWORK, PROGRAM, ProbeLine
 
 NODES = [f"x{number}" for number in range(6)]
 

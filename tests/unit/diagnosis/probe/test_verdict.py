@@ -12,7 +12,7 @@ from opsctl.diagnosis.probe.launch import Answer
 from opsctl.diagnosis.probe.report import Standing
 from opsctl.diagnosis.probe.verdict import Expected, Judgement, judge
 from tests.unit.diagnosis.probe.made_answers import USUAL, answers, names
-from trainer.formats.attempt.probe import PROGRAM
+from trainer.formats.attempt.node_samples import PROGRAM
 
 ALL, PLACE = 52, 16
 NAME = names(ALL)[PLACE]

@@ -16,8 +16,7 @@ from opsctl.jobs.runner.stacks import Taken
 from opsctl.jobs.runner.task import Task
 from opsctl.run.config.paths import RunPaths
 from tests.unit.diagnosis.hangs.ranks import stack, waits
-from trainer.formats.attempt.flight_recorder import GroupProgress
-from trainer.formats.attempt.rank_stacks import RankStack
+from trainer.formats.attempt.error_file import GroupProgress, RankStack
 from trainer.formats.logs.log_lines import Timers, write_timers
 from trainer.formats.logs.training_line import TrainingLine, write_training_line
 

@@ -9,8 +9,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.runner import stacks
 from opsctl.jobs.runner.stacks import command, take_stacks
 from tests.unit.diagnosis.hangs.ranks import stack
-from trainer.formats.attempt.flight_recorder import GroupProgress
-from trainer.formats.attempt.rank_stacks import pieces
+from trainer.formats.attempt.error_file import GroupProgress, pieces
 from trainer.formats.json_text import json_line
 
 

@@ -13,7 +13,7 @@ from opsctl.run.attempts.outcome import StepEnd, read_evidence, reason_of
 from opsctl.run.config.paths import RunPaths
 from opsctl.slurm.states import End
 from trainer.formats.attempt.attempt_records import EXIT_REPORT
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.logs.guard_lines import Reason
 
 
 @pytest.mark.parametrize("reason", [*Reason, *End])

@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.run.attempts.close_lost import went_back
 from opsctl.run.attempts.events import Attempt
-from trainer.formats.checkpoint.rollbacks import Rollback
+from trainer.formats.checkpoint.history import Rollback
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LEFT_AT_5700 = Attempt(number=4, id="a", job_id=7, reason="failed", checkpoint_at_end=5700, closed_at=NOON)

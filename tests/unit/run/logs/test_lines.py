@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from opsctl.run.logs.lines import iteration_losses, parse_line, split_prefix
 from opsctl.run.logs.records import Alert, Pulse, Record
-from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.guard_lines import Left, Reason
 from trainer.formats.logs.log_lines import (
     CheckpointLoaded,
     CheckpointSaved,

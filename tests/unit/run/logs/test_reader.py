@@ -11,7 +11,7 @@ from opsctl.run.logs.lines import AttemptStart, parse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.logs.records import Setting, SkippedRange
 from tests.unit.run.logs.test_lines import TR1, TR11_EARLY, WRAPPED
-from trainer.formats.logs.leave_lines import Left, Reason
+from trainer.formats.logs.guard_lines import Left, Reason
 from trainer.formats.logs.log_lines import CheckpointLoaded, CheckpointSaved, CheckpointSaving, Evaluation, Stamp
 from trainer.formats.logs.training_line import TrainingLine
 

@@ -21,11 +21,11 @@ from trainer.formats.checkpoint.partitions import (
     engine_name,
     flat_groups,
     optimizer_file,
+    saved_parameters,
     stages,
     state_file,
     weights_file,
 )
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
 from trainer.recipe.model_shape import ModelShape
 
 FACTS: dict[str, Any] = {

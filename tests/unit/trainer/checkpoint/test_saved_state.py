@@ -17,8 +17,7 @@ from tests.unit.trainer.checkpoint.test_read import Calls
 from trainer.checkpoint import saved_state
 from trainer.checkpoint.saved_state import SavedState
 from trainer.formats.checkpoint.manifest import Manifest
-from trainer.formats.checkpoint.partitions import Cut
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
+from trainer.formats.checkpoint.partitions import Cut, saved_parameters
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.model_shape import ModelShape
 

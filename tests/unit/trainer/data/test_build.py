@@ -13,7 +13,7 @@ import pytest
 from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair, options_for
 from trainer.data.build import DataError, build_datasets, vocab_size
-from trainer.formats.data.data_check import data_errors
+from trainer.formats.data.data_sources import data_errors
 
 
 def test_datasets_give_at_least_what_is_asked_and_only_what_is_asked(make_pair: MakePair) -> None:
@@ -98,7 +98,7 @@ def test_missing_and_corrupt_data_is_found_before_a_job_is(make_pair: MakePair, 
 def test_the_check_needs_neither_numpy_nor_torch(make_pair: MakePair) -> None:
     prefix = make_pair("corpus", lengths=[30])
     script = (
-        "import sys; from trainer.formats.data.data_check import data_errors\n"
+        "import sys; from trainer.formats.data.data_sources import data_errors\n"
         f"print(data_errors({options_for(data_path=[prefix])!r}), 'numpy' in sys.modules, 'torch' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -17,7 +17,7 @@ from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into
 from trainer.data import index_cache
 from trainer.data.index import main as program
-from trainer.formats.data.data_indices import KeptIndex
+from trainer.formats.data.data_inspected import KeptIndex
 
 OPTIONS = (
     *("--num-layers=2", "--hidden-size=32", "--num-attention-heads=4", "--seq-length=16", "--micro-batch-size=1"),

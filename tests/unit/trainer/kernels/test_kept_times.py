@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.trainer.kernels.test_choice import CPU
 from tests.unit.trainer.kernels.test_measured_choice import times
-from trainer.formats.attempt.kernel_times import FamilyTimes, KernelTimes
+from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
 from trainer.kernels import kept_times as room
 from trainer.kernels.kept_times import KeptTimes, device_name, keep, kept_times
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.unit.trainer.kernels.test_choice import CPU, options
-from trainer.formats.attempt.kernel_times import FamilyTimes
+from trainer.formats.attempt.kernels import FamilyTimes
 from trainer.kernels import choice
 from trainer.kernels.choice import CPP, Source, choose
 from trainer.kernels.kept_times import KeptTimes, device_name

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainer.formats.attempt.lost_peers import is_lost_peer
+from trainer.formats.attempt.error_file import is_lost_peer
 from trainer.launcher.first_failure import Death, DeathWatch, first_to_fail
 
 START = datetime(2022, 3, 11, 14, 0, tzinfo=UTC)

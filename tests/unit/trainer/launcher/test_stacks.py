@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trainer.formats.attempt.rank_stacks import RankStack, joined
+from trainer.formats.attempt.error_file import RankStack, joined
 from trainer.launcher.stack_dump import find_spy
 
 #: PyDLL keeps the interpreter's lock, and who locks a mutex twice waits for ever.

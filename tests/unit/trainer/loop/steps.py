@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainer.engine.build import StepResult
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.loop.observer import Step
 
 BATCH, SEQUENCE = 8, 16

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.loop.asked_saves import AskedSaves
 from trainer.loop.observer import Answer, Observer
 from trainer.loop.place import Place

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from trainer.formats.attempt.attempt_records import EXIT_REPORT, LATER_EXIT, LEAVING_NOTE, LaterExit
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.checkpoint.history import Progress
+from trainer.formats.logs.guard_lines import Reason
 from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
 
 pytestmark = pytest.mark.usefixtures("alone")

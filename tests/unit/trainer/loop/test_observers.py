@@ -16,7 +16,7 @@ from tests.unit.trainer.loop.steps import BATCH, step_at
 from trainer.checkpoint.destination import Overtaken
 from trainer.checkpoint.save import SaveTimes
 from trainer.data.build import Datasets
-from trainer.formats.checkpoint.progress import Progress
+from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.log_lines import CheckpointFailed, parse_checkpoint_line
 from trainer.formats.logs.training_line import parse_training_line
 from trainer.loop import rewind

@@ -12,8 +12,8 @@ import pytest
 from tests.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
 from trainer.engine.build import StepResult
-from trainer.formats.checkpoint.progress import Progress
-from trainer.formats.logs.leave_lines import Reason
+from trainer.formats.checkpoint.history import Progress
+from trainer.formats.logs.guard_lines import Reason
 from trainer.formats.logs.log_lines import parse_stamp
 from trainer.loop.guarding import Guarding
 from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd

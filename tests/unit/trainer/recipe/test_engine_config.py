@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.facts import missing
-from trainer.formats.checkpoint.training_identity import layout_facts
+from trainer.formats.checkpoint.changes import layout_facts
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.options import Options, parse, to_arguments
 from trainer.recipe.vocabulary import Vocabulary

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.formats.checkpoint.test_manifest import manifest_of
-from trainer.formats.checkpoint.changes import changes, said
-from trainer.formats.checkpoint.resumable import schedule_to_use
-from trainer.formats.checkpoint.training_identity import Identity
+from trainer.formats.checkpoint.changes import Identity, changes, said
+from trainer.formats.checkpoint.starting import schedule_to_use
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.learning_rate import COOLDOWN_STYLES, LearningRateSchedule, learning_rate
 from trainer.recipe.options import OptionsError, parse, to_arguments

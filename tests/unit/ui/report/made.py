@@ -18,7 +18,7 @@ from opsctl.run.logs.lines import AttemptStart, write_attempt_start
 from opsctl.run.logs.pulse import pulse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.state.chains import Chain, append_chain
-from trainer.formats.logs.leave_lines import Reason, leave_line
+from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.logs.log_lines import (
     CheckpointSaved,
     Evaluation,

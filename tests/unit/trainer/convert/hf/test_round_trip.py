@@ -106,7 +106,7 @@ def test_the_printed_options_parse_and_are_the_model(
 ) -> None:
     import tomllib
 
-    from trainer.formats.checkpoint.training_identity import Identity
+    from trainer.formats.checkpoint.changes import Identity
     from trainer.recipe.options import check_mapping, from_tables
     from trainer.recipe.vocabulary import Vocabulary
 

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 
 from trainer.convert.hf.documents import SpecialTokens, TokenizerFiles, tokenizer_files
 from trainer.data import tokenizer as bpe
-from trainer.formats.data.data_notes import DataNotes, SkippedCounts, write_notes
-from trainer.formats.data.vocabulary_files import tokenizer_identity
+from trainer.formats.data.vocabulary_files import DataNotes, SkippedCounts, tokenizer_identity, write_notes
 from trainer.formats.errors import CheckpointError
 
 TOKENS = 300

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.formats.attempt.flight_recorder import GroupProgress, read_dump
+from trainer.formats.attempt.error_file import GroupProgress, read_dump
 
 #: Two ranks, of which the first asks for one more operation of the second group than the other does.
 RANKS = """

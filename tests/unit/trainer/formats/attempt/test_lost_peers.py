@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.formats.attempt.lost_peers import failure_sentence, is_lost_peer, says_nothing
+from trainer.formats.attempt.error_file import failure_sentence, is_lost_peer, says_nothing
 
 #: What gloo, NCCL and torch say about a peer that is gone, as seen in logs.
 LOST = [

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from tests.facts import missing
-from trainer.formats.checkpoint.changes import changes, refuse_other_training, said, training_changes
+from trainer.formats.checkpoint.changes import Identity, changes, refuse_other_training, said, training_changes
 from trainer.formats.checkpoint.history import Change
 from trainer.formats.checkpoint.manifest import Manifest
-from trainer.formats.checkpoint.training_identity import Identity
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.identity import SETTINGS, TRAINING
 from trainer.recipe.learning_rate import LearningRateSchedule

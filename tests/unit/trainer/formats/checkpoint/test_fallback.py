@@ -1,3 +1,5 @@
+"""Tests of fallback, which `trainer.formats.checkpoint.starting` contains."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,9 +14,9 @@ from tests.unit.trainer.formats.checkpoint.test_manifest import (
     remove_latest,
     three_checkpoints,
 )
-from trainer.formats.checkpoint.fallback import fall_back
 from trainer.formats.checkpoint.history import Change
 from trainer.formats.checkpoint.manifest import tag_of
+from trainer.formats.checkpoint.starting import fall_back
 from trainer.formats.errors import CheckpointError
 
 

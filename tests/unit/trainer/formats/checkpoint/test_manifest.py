@@ -39,8 +39,13 @@ from trainer.formats.checkpoint.manifest import (
     set_aside,
     tag_of,
 )
-from trainer.formats.checkpoint.reached import Reached, latest_reached
-from trainer.formats.checkpoint.resumable import refuse_other_layout, refuse_other_model, schedule_to_use
+from trainer.formats.checkpoint.starting import (
+    Reached,
+    latest_reached,
+    refuse_other_layout,
+    refuse_other_model,
+    schedule_to_use,
+)
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.recipe.learning_rate import LearningRateSchedule

@@ -6,7 +6,7 @@ import os
 import pwd
 import socket
 
-from trainer.formats.checkpoint.origin import saved_now, started_now
+from trainer.formats.checkpoint.history import saved_now, started_now
 
 
 def test_a_save_names_account_host_job_and_revision() -> None:

@@ -10,10 +10,10 @@ from trainer.formats.checkpoint.partitions import (
     engine_name,
     flat_groups,
     optimizer_file,
+    saved_parameters,
     stages,
     weights_file,
 )
-from trainer.formats.checkpoint.saved_parameters import saved_parameters
 from trainer.recipe.model_shape import ModelShape
 
 FACTS = {

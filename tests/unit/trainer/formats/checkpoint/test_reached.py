@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.formats.checkpoint.manifest import LATEST, MANIFEST
-from trainer.formats.checkpoint.reached import Reached, latest_beyond, latest_reached
+from trainer.formats.checkpoint.starting import Reached, latest_beyond, latest_reached
 
 
 def test_how_far_a_checkpoint_is_can_be_told_whatever_its_schema(tmp_path: Path) -> None:

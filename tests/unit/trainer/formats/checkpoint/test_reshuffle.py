@@ -13,9 +13,8 @@ from tests.unit.trainer.data.conftest import MakePair, make_pair, options_for
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.micro_batches import sample_order
-from trainer.formats.checkpoint.changes import training_changes
+from trainer.formats.checkpoint.changes import shuffled_anew, training_changes
 from trainer.formats.checkpoint.manifest import Manifest
-from trainer.formats.checkpoint.reshuffle import shuffled_anew
 
 __all__ = ["make_pair"]
 LENGTH = {

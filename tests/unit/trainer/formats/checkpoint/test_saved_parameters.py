@@ -11,8 +11,7 @@ import pytest
 
 from tests.unit.trainer.checkpoint.small_checkpoint import FACTS, PARAMETERS, write_small
 from trainer.formats.checkpoint.manifest import Manifest
-from trainer.formats.checkpoint.partitions import Cut
-from trainer.formats.checkpoint.saved_parameters import parameters_of
+from trainer.formats.checkpoint.partitions import Cut, parameters_of
 from trainer.formats.errors import CheckpointError
 
 

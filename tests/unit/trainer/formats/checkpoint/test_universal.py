@@ -1,3 +1,5 @@
+"""Tests of universal, which `trainer.formats.checkpoint.exchanged` contains."""
+
 from __future__ import annotations
 
 import re
@@ -5,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.formats.checkpoint.universal import universal_checkpoint_info
+from trainer.formats.checkpoint.partitions import universal_checkpoint_info
 
 MODEL: dict[str, Any] = {
     "num_layers": 11,

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.formats.data.data_notes import DataNotes, Noted, SkippedCounts, notes_path, read_notes
+from trainer.formats.data.vocabulary_files import (
+    DataNotes,
+    Noted,
+    SkippedCounts,
+    notes_path,
+    read_notes,
+)
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import json_file_text
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.formats.logs.leave_lines import (
+from trainer.formats.logs.guard_lines import (
     EARLY_MARKS,
     LEAVES_EARLY,
     Left,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import xxhash
 
-from trainer.formats.logs.token_lines import tokens_line
+from trainer.formats.logs.training_line import tokens_line
 
 
 def test_both_ends_are_shown_and_the_digest_is_of_all() -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.free_port import free_port
-from trainer.formats.attempt.probe import QUICK, ProbeLine
+from trainer.formats.attempt.node_samples import QUICK, ProbeLine
 from trainer.formats.tolerant import decode
 from trainer.launcher.probing import machine, products
 

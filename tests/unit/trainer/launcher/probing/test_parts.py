@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from trainer.formats.attempt.probe import ProbeLine
+from trainer.formats.attempt.node_samples import ProbeLine
 from trainer.formats.tolerant import decode
 from trainer.launcher.probing.parts import Part, Tell, _turn, run_part
 
