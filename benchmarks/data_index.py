@@ -25,7 +25,7 @@ from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import OrderedTokens, gather
 from trainer.data.indexed import IndexedTokens, index_bytes
 from trainer.data.indices import SampleOrder, build_order
-from trainer.recipe.passes import plan_epochs
+from trainer.recipe.lengths import plan_epochs
 
 DOCUMENTS, EPOCHS, SEQUENCE_LENGTH, SEED = 20_000_000, 2, 2048, 1234
 BUILD_GOAL, ROUNDS = 4.0, 2

@@ -24,9 +24,9 @@ from trainer.formats.checkpoint.manifest import Manifest, SavedParameter, tag_of
 from trainer.formats.checkpoint.partitions import INFO, Cut, saved_parameters, universal_checkpoint_info
 from trainer.recipe.engine_config import engine_config
 from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 STEP = 7
 

@@ -42,7 +42,7 @@ from trainer.launcher.first_failure import DeathWatch
 from trainer.launcher.flight_dumps import record_in
 from trainer.launcher.node_sampler import start_sampler
 from trainer.launcher.stack_signal import listen
-from trainer.recipe.recomputation import asks_to_recompute
+from trainer.recipe.model_options import asks_to_recompute
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
 _PR_SET_PDEATHSIG = 1

@@ -40,7 +40,7 @@ from trainer.loop.resuming import progress_on_disk
 from trainer.loop.train import evaluate_only, train
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.parallel.process_groups import Parallel
-from trainer.recipe.only_evaluating import only_evaluates
+from trainer.recipe.lengths import only_evaluates
 from trainer.recipe.options import Options, OptionsError, parse
 from trainer.recipe.schedule_rules import schedule_notices
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainer.recipe.vocabulary import Vocabulary
+from trainer.recipe.model_options import Vocabulary
 
 _WARM_UP, _STEPS = 5, 20
 _LEARNING_RATE = 1e-4

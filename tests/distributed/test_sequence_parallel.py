@@ -12,10 +12,9 @@ from tests.distributed.test_gradients import gradients
 from tests.distributed.tiny_training import step_items, tiny_engine, tiny_options, train
 from trainer.core.uncompiled import COMPILER
 from trainer.recipe.activations import MicroBatch
+from trainer.recipe.layout import splits_sequence
+from trainer.recipe.model_options import RECOMPUTE, Vocabulary, recomputed
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.recomputation import RECOMPUTE, recomputed
-from trainer.recipe.sequence_parallel import splits_sequence
-from trainer.recipe.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it

@@ -45,9 +45,9 @@ from trainer.formats.checkpoint.partitions import (
 from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.vocabulary import Vocabulary
 
 # What every data rank's file of optimizer states has of its own.
 _OF_ONE_RANK = ("base_optimizer_state", "param_slice_mappings", "single_partition_of_fp32_groups")

@@ -25,7 +25,7 @@ from trainer.formats.data.data_sources import (
 )
 from trainer.formats.data.vocabulary_files import vocab_size
 from trainer.formats.errors import DataError
-from trainer.recipe.passes import EpochPlan, plan_epochs, sizes_to_build, target_sizes
+from trainer.recipe.lengths import EpochPlan, plan_epochs, sizes_to_build, target_sizes
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data import compiled
-from trainer.recipe.passes import EpochPlan
+from trainer.recipe.lengths import EpochPlan
 
 #: Fewer lie in the nearest caches: numpy is done with them before its state has been fetched and put back.
 _FEWEST = 5_000

@@ -29,10 +29,9 @@ from trainer.model.attention import masks_notices
 from trainer.model.batch import EngineItem
 from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
+from trainer.recipe.model_options import ATTENTION, BLOCK, Vocabulary, recomputed
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.recomputation import ATTENTION, BLOCK, recomputed
-from trainer.recipe.vocabulary import Vocabulary
 
 import deepspeed  # isort: skip  # process_groups has imported it the quick way
 from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip

@@ -23,8 +23,8 @@ from trainer.core.dtypes import DTYPES
 from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.kernels.softmax import SoftmaxKernels, scaled_softmax
 from trainer.recipe.activations import MOST_SOFTMAX_SEQUENCE, alibi_feature_count
+from trainer.recipe.model_options import precision_of
 from trainer.recipe.options import Options
-from trainer.recipe.precision import precision_of
 
 
 class AttentionBy(Enum):

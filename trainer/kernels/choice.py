@@ -28,8 +28,8 @@ from trainer.kernels.native.launching import KernelError
 from trainer.kernels.native.libraries import NotBuilt, operations
 from trainer.kernels.operations import Operations, Path
 from trainer.kernels.ways import Sizes
+from trainer.recipe.model_options import precision_of
 from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.precision import precision_of
 
 CPP, CUDA, TORCH, APEX = "C++", "CUDA", "torch", "apex"
 #: Of --kernels and --attention: what is best of all that is there.

@@ -19,12 +19,10 @@ from trainer.kernels.cross_entropy import CrossEntropyKernels, statistics, to_gr
 from trainer.kernels.normalization import normalized
 from trainer.kernels.residual import Dropped, added
 from trainer.kernels.timing import Buffers
-from trainer.recipe.loss_chunks import chunk_tokens
-from trainer.recipe.model_options import has_tanh_gelu
+from trainer.recipe.activations import chunk_tokens
+from trainer.recipe.layout import splits_sequence
+from trainer.recipe.model_options import Vocabulary, has_tanh_gelu, precision_of
 from trainer.recipe.options import Options
-from trainer.recipe.precision import precision_of
-from trainer.recipe.sequence_parallel import splits_sequence
-from trainer.recipe.vocabulary import Vocabulary
 
 #: Rows of the output layer where only the tokenizer, which is not asked, says how many there are.
 _SOME_VOCABULARY = 50_304

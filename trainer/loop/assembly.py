@@ -34,14 +34,13 @@ from trainer.loop.tensorboard import Curves, open_writers
 from trainer.loop.train import Training
 from trainer.parallel.agreement import on_every_rank
 from trainer.parallel.process_groups import Parallel
-from trainer.recipe.iteration_ranges import SkippedIterations, shown_iterations
+from trainer.recipe.lengths import only_evaluates
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.save_schedule import SaveSchedule
+from trainer.recipe.schedule import SkippedIterations, shown_iterations
 from trainer.recipe.sizes import parameters_outside_embeddings
-from trainer.recipe.spike_drill import SpikeDrill
-from trainer.recipe.spike_guard import SpikeGuard
+from trainer.recipe.spike_guard import SpikeDrill, SpikeGuard
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trainer.recipe.spike_drill import DATA, FACTOR, SpikeDrill
+from trainer.recipe.spike_guard import DATA, FACTOR, SpikeDrill
 
 
 class Drill:

@@ -19,7 +19,7 @@ from trainer.loop.batches import open_items
 from trainer.loop.observer import Observer, Step
 from trainer.loop.tensorboard import Curves
 from trainer.parallel.process_groups import Parallel
-from trainer.recipe.only_evaluating import only_evaluates
+from trainer.recipe.lengths import only_evaluates
 from trainer.recipe.options import Options
 
 

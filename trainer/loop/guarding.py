@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from trainer.engine.build import Decides, StepResult
 from trainer.formats.logs.guard_lines import LOGGED, SKIPPED, UPDATED, RunAgain, write_run_again, write_unusual
-from trainer.recipe.iteration_ranges import IterationRange
+from trainer.recipe.schedule import IterationRange
 from trainer.recipe.spike_guard import LOG, GuardState, SpikeGuard, Verdict, are_alike
 
 #: Runs the step that is due, asking before its update what to do with it where anything is given.

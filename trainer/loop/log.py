@@ -13,7 +13,7 @@ from trainer.loop.interval import Interval
 from trainer.loop.observer import Observer, Step
 from trainer.loop.tensorboard import Curves
 from trainer.recipe.options import Options
-from trainer.recipe.throughput import Speed
+from trainer.recipe.sizes import Speed
 
 
 class Log(Observer):

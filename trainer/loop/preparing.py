@@ -23,11 +23,10 @@ from trainer.loop.leaving import Leaving
 from trainer.loop.resuming import Resumption, data_facts_everywhere, find_resumption, with_sample_order
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.learning_rate import LearningRateSchedule
-from trainer.recipe.lengths import Lengths
-from trainer.recipe.only_evaluating import only_evaluates
+from trainer.recipe.lengths import Lengths, only_evaluates
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from trainer.formats.checkpoint.starting import is_whole_state_of
 from trainer.formats.logs.guard_lines import NotRolledBack, write_not_rolled_back, write_rolled_back
 from trainer.loop.guarding import Guarding
 from trainer.loop.observer import Observer
-from trainer.recipe.iteration_ranges import IterationRange
+from trainer.recipe.schedule import IterationRange
 from trainer.recipe.spike_guard import GuardState, Window
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.model_options import (
+    ATTENTION,
+    BLOCK,
+    NONE,
+    precision_of,
+    recomputed,
+)
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.precision import precision_of
-from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE, recomputed
-from trainer.recipe.sizes import parameters
-from trainer.recipe.throughput import Throughput, peak_tflops_of
+from trainer.recipe.sizes import Throughput, parameters, peak_tflops_of
 
 _COUNTED = {
     NONE: "model and hardware FLOPs, which are equal as nothing is recomputed",

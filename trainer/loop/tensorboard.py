@@ -16,7 +16,7 @@ from trainer.loop.observer import Observer, Step
 from trainer.loop.rewind import Point, set_aside_beyond
 from trainer.loop.wandb_writer import WandbWriter
 from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.throughput import Speed
+from trainer.recipe.sizes import Speed
 
 GIGA = 1e9
 

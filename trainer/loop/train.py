@@ -22,9 +22,9 @@ from trainer.loop.leaving import Leaving
 from trainer.loop.observer import Observer, Step
 from trainer.loop.rolling_back import RollingBack
 from trainer.parallel.process_groups import Parallel
-from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
+from trainer.recipe.schedule import IterationRange, SkippedIterations
 
 
 @dataclass(frozen=True)

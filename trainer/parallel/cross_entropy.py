@@ -23,7 +23,7 @@ from trainer.parallel.output_products import add_gradient_of_weight, gradient_of
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import is_slow_half
 from trainer.parallel.sequence import gathered
-from trainer.recipe.loss_chunks import chunk_tokens, chunks_of
+from trainer.recipe.activations import chunk_tokens, chunks_of
 
 #: fp16 gradients of logits are lifted by a power of two until a token's label has 2^5 to 2^6, where all labels count: a
 #: probability of 2^-20 is a normal number then, and a thousandth of the labels may count before the largest is none.

@@ -15,9 +15,8 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.core.preload import import_engine, set_process_defaults
-from trainer.recipe.layout import Layout
+from trainer.recipe.layout import Layout, splits_sequence
 from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.sequence_parallel import splits_sequence
 
 set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 import_engine()

@@ -1,9 +1,4 @@
-"""The most memory that a rank takes in a step, by what it is for. Pure, without torch.
-
-A step has moments at which most is held: the backward pass of a micro-batch begins while others are in flight, and
-gradients are reduced, when activations are gone and buffers are there instead. The peak is the larger one's. Bytes of
-DeepSpeed's engine are those of its release 0.19.8: `BF16_Optimizer` for bf16, ZeRO stage 1 for fp32 and fp16.
-"""
+"""The memory of a rank: weights, gradients, optimizer states and activations."""
 
 from __future__ import annotations
 
@@ -13,12 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from trainer.recipe.activations import MicroBatch, attends_by_softmax
-from trainer.recipe.layout import Layout, blocks_per_stage
+from trainer.recipe.layout import Layout, blocks_per_stage, splits_sequence
+from trainer.recipe.model_options import ATTENTION, BLOCK, is_half, recomputed
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import block_parameters, word_embedding
-from trainer.recipe.precision import is_half
-from trainer.recipe.recomputation import ATTENTION, BLOCK, recomputed
-from trainer.recipe.sequence_parallel import splits_sequence
 from trainer.recipe.sizes import HALF_BYTES_PER_PARAMETER, parameters_of_ranks
 
 MIB = 2**20

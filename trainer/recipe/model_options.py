@@ -1,8 +1,9 @@
-"""What options of the model follow from others, and what they must be together. Pure, without torch."""
+"""Options of the model that follow from others: precision, recomputation, the padded vocabulary. Pure, no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 #: What `--position-embedding-type` can be; the last two are two names of one thing.
@@ -142,3 +143,112 @@ def _dropout_errors(options: Mapping[str, Any]) -> list[str]:
         for key in ("attention_dropout", "hidden_dropout")
         if options[key] and not 0 < round(options[key] * DROPOUT_LEVELS) < DROPOUT_LEVELS
     ]
+
+
+NONE, ATTENTION, BLOCK = "none", "attention", "block"
+
+
+#: What `--recompute` can be, from the most memory to the least: the options of one training mean one of them.
+RECOMPUTE = (NONE, ATTENTION, BLOCK)
+
+
+#: Older names of `--recompute block`.
+_OF_BLOCKS = ("checkpoint_activations", "deepspeed_activation_checkpointing")
+
+
+_SPLIT = ("partition_activations", "distribute_checkpointed_activations")
+
+
+def recomputed(options: Mapping[str, Any]) -> str:
+    """One of RECOMPUTE: as `--recompute` says, or by its older names.
+
+    `attention`: all between the product that makes queries, keys and values and the one after attention, as Korthikanti
+    et al., arXiv 2205.05198, select it. `block`: all of each block but what enters it.
+    """
+    chosen: str | None = options["recompute"]
+    if chosen is not None:
+        return chosen
+    return BLOCK if any(options[key] for key in _OF_BLOCKS) else NONE
+
+
+def asks_to_recompute(arguments: Sequence[str]) -> bool:
+    """Whether a command line, not read yet, names any of it."""
+    names = {_name(key) for key in ("recompute", *_OF_BLOCKS)}
+    return any(word.partition("=")[0] in names for word in arguments)
+
+
+def recomputation_errors(options: Mapping[str, Any]) -> list[str]:
+    """What contradicts what in it; both options are named."""
+    chosen = options["recompute"]
+    errors = [
+        f"--recompute {chosen} with {_name(key)}, which means --recompute block: give one of them"
+        for key in _OF_BLOCKS
+        if options[key] and chosen not in (None, BLOCK)
+    ]
+    if recomputed(options) == BLOCK:
+        return errors
+    return errors + [
+        f"{_name(key)} without --checkpoint-activations: nothing is recomputed whose start could be split"
+        for key in _SPLIT
+        if options[key]
+    ]
+
+
+def _name(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How many tokens there are, and how many rows the word embedding has: the first `tokens` are theirs."""
+
+    tokens: int
+    rows: int
+
+    @classmethod
+    def of(cls, tokens: int, options: Mapping[str, Any]) -> Vocabulary:
+        """Of `tokens` tokens, padded as the options say. Raises ValueError as `_padded` does."""
+        return cls(tokens, _padded(tokens, options))
+
+    @classmethod
+    def unpadded(cls, tokens: int) -> Vocabulary:
+        """Of as many rows as tokens."""
+        return cls(tokens, tokens)
+
+
+def _padded(vocab_size: int, options: Mapping[str, Any]) -> int:
+    """Rows of the word embedding for a vocabulary of `vocab_size` tokens.
+
+    `pad_vocab_size_to` exactly when given, else the next multiple of `make_vocab_size_divisible_by` x TP.
+    Raises ValueError (one line) when the given size is too small or cannot be divided.
+    """
+    wanted: int | None = options["pad_vocab_size_to"]
+    if wanted is None:
+        multiple: int = options["make_vocab_size_divisible_by"] * options["tensor_model_parallel_size"]
+        return -(-vocab_size // multiple) * multiple
+    if wanted < vocab_size:
+        raise ValueError(
+            f"--pad-vocab-size-to {wanted} is smaller than the vocabulary, {vocab_size}: give a larger one"
+        )
+    if wrong := indivisible_padding(options):
+        raise ValueError(wrong)
+    return wanted
+
+
+def indivisible_padding(options: Mapping[str, Any]) -> str | None:
+    """By what the given size cannot be divided, in one line; None when none is given or all is well."""
+    wanted = options["pad_vocab_size_to"]
+    for key in ("make_vocab_size_divisible_by", "tensor_model_parallel_size"):
+        if wanted is not None and wanted % options[key]:
+            return f"--pad-vocab-size-to {wanted} is not divisible by --{key.replace('_', '-')} {options[key]}"
+    return None
+
+
+def precision_of(options: Mapping[str, Any]) -> str:
+    """`bf16`, `fp16` or `fp32`, as manifests call it."""
+    return "bf16" if options["bf16"] else "fp16" if options["fp16"] else "fp32"
+
+
+def is_half(precision: str) -> bool:
+    """Whether a weight of the model takes 2 bytes and not 4."""
+    return precision != "fp32"

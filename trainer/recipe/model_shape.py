@@ -1,4 +1,4 @@
-"""What a model is, apart from where it runs."""
+"""The shape of a model. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.recipe.model_options import has_tanh_gelu, turned_numbers
+from trainer.recipe.model_options import Vocabulary, has_tanh_gelu, precision_of, turned_numbers
 from trainer.recipe.options import Options
-from trainer.recipe.precision import precision_of
-from trainer.recipe.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

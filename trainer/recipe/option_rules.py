@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.recipe.data_options import SPLITS, weight, weighted_file_key, weighted_key
-from trainer.recipe.iteration_ranges import SkippedIterations, shown_iterations
-from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, EmptyStage, UnevenStages, check_stages, layout_if_any
-from trainer.recipe.model_options import model_errors
-from trainer.recipe.only_evaluating import EVALUATE_ONLY
-from trainer.recipe.recomputation import recomputation_errors
+from trainer.recipe.layout import (
+    BY_BLOCK_AND_EMBEDDING,
+    EmptyStage,
+    UnevenStages,
+    check_stages,
+    layout_if_any,
+    sequence_errors,
+)
+from trainer.recipe.lengths import EVALUATE_ONLY
+from trainer.recipe.model_options import indivisible_padding, model_errors, recomputation_errors
 from trainer.recipe.save_schedule import SaveSchedule
-from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.schedule import BatchRamp, SkippedIterations, shown_iterations
 from trainer.recipe.schedule_rules import schedule_errors
-from trainer.recipe.sequence_parallel import sequence_errors
-from trainer.recipe.spike_drill import SpikeDrill
-from trainer.recipe.spike_guard import ROLLBACK, SKIP
-from trainer.recipe.vocabulary import indivisible_padding
+from trainer.recipe.spike_guard import ROLLBACK, SKIP, SpikeDrill
 
 _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
 

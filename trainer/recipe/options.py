@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.recipe.layout import layout_if_any
+from trainer.recipe.layout import layout_if_any, sequence_notices
 from trainer.recipe.model_options import with_model_defaults
 from trainer.recipe.option_rules import combination_errors, missing_errors
 from trainer.recipe.option_table import OPTIONS, REFUSED, Option
-from trainer.recipe.sequence_parallel import sequence_notices
 from trainer.recipe.spike_guard import ROLLBACK
 
 __all__ = [

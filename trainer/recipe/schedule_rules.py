@@ -12,8 +12,7 @@ from trainer.recipe.learning_rate import (
     samples_to_decay_last,
     samples_to_warm_up,
 )
-from trainer.recipe.lengths import BEGINNING, End
-from trainer.recipe.only_evaluating import only_evaluates
+from trainer.recipe.lengths import BEGINNING, End, only_evaluates
 from trainer.recipe.schedule import BatchRamp, samples_to_train
 
 #: The options that give one length, of which one may be given.

@@ -1,13 +1,13 @@
-"""Counting a GPT's parameters, floating-point operations and bytes. Pure arithmetic, without torch.
-
-Letters as in the papers: L layers, h hidden size, f feed-forward size, s sequence length, V vocabulary, B batch.
-"""
+"""The sizes of a model: parameters, and the FLOPs of a step."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from trainer.recipe.model_options import ATTENTION, BLOCK, NONE
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import (
     Parameter,
@@ -17,7 +17,6 @@ from trainer.recipe.parameters import (
     output_parameters,
     word_embedding,
 )
-from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE
 
 GIB = 2**30
 HALF_BYTES_PER_PARAMETER = 2
@@ -120,3 +119,68 @@ def tflops_per_gpu(
 ) -> float:
     """TFLOP/s of each of `gpus` GPUs when a step on `batch_size` samples takes `seconds`."""
     return step_flops(shape, batch_size, sequence_length, passes, attention_passes) / (seconds * gpus * 1e12)
+
+
+#: Dense TFLOP/s of one device in bf16 and fp16 with fp32 sums, as its maker states them; the first name that fits.
+_PEAKS: tuple[tuple[str, float], ...] = (
+    (r"\bGB200\b", 2500.0),
+    (r"\bB200\b", 2250.0),
+    (r"\b(H200|GH200)\b", 989.4),
+    (r"\bH100 PCIe\b", 756.0),
+    (r"\bH100 NVL\b", 835.0),
+    (r"\bH100\b", 989.4),
+    (r"\bA100\b", 312.0),
+    (r"\bA40\b", 149.7),
+    (r"\bA30\b", 165.0),
+    (r"\bA10\b", 125.0),
+    (r"\bL40S\b", 362.0),
+    (r"\bL4\b", 121.0),
+    (r"\bRTX 4090\b", 165.2),
+    (r"\bRTX 3090\b", 71.0),
+    (r"\bMI300X\b", 1307.4),
+    (r"\bMI250X\b", 191.5),  # of one of its two halves, which are a device each
+)
+#: These compute in fp16 alone.
+_PEAKS_FP16: tuple[tuple[str, float], ...] = ((r"\bV100-PCIE\b", 112.0), (r"\bV100\b", 125.0))
+
+
+def peak_tflops_of(device: str, precision: str) -> float | None:
+    """Dense TFLOP/s of the device of that name in bf16 or fp16; None for one that is not known, and in fp32."""
+    if precision not in ("bf16", "fp16"):
+        return None
+    known = _PEAKS + (_PEAKS_FP16 if precision == "fp16" else ())
+    return next((peak for name, peak in known if re.search(name, device)), None)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast some steps were; all of each rank's device."""
+
+    hardware_tflops: float
+    model_tflops: float
+    mfu: float | None  # 0 to 1; None without a peak
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What it takes to say of so many samples in so many seconds how fast that is."""
+
+    shape: ModelShape
+    sequence_length: int
+    ranks: int
+    recompute: str  # as `recomputation.recomputed` says it
+    peak_tflops: float | None = None
+
+    def of(self, samples: int, seconds: float) -> Speed:
+        """The speed of steps on `samples` samples, all replicas' together, that took `seconds`."""
+        model, hardware = (
+            tflops_per_gpu(self.shape, samples, self.sequence_length, seconds, self.ranks, *passes)
+            for passes in ((MODEL_PASSES,), PASSES[self.recompute])
+        )
+        return Speed(
+            hardware_tflops=hardware,
+            model_tflops=model,
+            mfu=model / self.peak_tflops if self.peak_tflops else None,
+            tokens_per_second=samples * self.sequence_length / (seconds * self.ranks),
+        )

@@ -9,6 +9,7 @@ the median absolute deviation). Gradient norms are compared by their logarithms,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from trainer.recipe.iteration_ranges import IterationRange
+from trainer.recipe.schedule import IterationRange
 
 LOG, SKIP, RERUN, ROLLBACK = ACTIONS = ("log", "skip", "rerun", "rollback")
 #: Of the median absolute deviation, to be the standard deviation of what is normally distributed.
@@ -211,3 +212,39 @@ def _usual(values: Sequence[float]) -> tuple[float, float]:
 
     centre = median(values)
     return centre, _NORMAL * median(abs(one - centre) for one in values)
+
+
+OPTION = "--spike-drill"
+DATA, HARDWARE = KINDS = ("data", "hardware")
+#: How many times as high the loss is.
+FACTOR = 10.0
+
+
+@dataclass(frozen=True)
+class SpikeDrill:
+    """The loss is FACTOR times what it is.
+
+    DATA: from `first` to `last`, whenever these iterations are run, as with data that a model cannot learn from.
+    HARDWARE: when `first` is run for the first time in a process, on one replica.
+    """
+
+    kind: str
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> SpikeDrill | None:
+        """As the option says, None without it. Raises ValueError for a word that says no drill.
+
+        It lasts one iteration longer than the spike guard is patient.
+        """
+        word = options["spike_drill"]
+        if word is None:
+            return None
+        match = re.fullmatch(r"([1-9][0-9]{0,17})(?::(\w+))?", word)
+        if match is None:
+            raise ValueError(f"{OPTION} {word}: give ITERATION or ITERATION:KIND, iterations counted from 1")
+        first, kind = int(match[1]), match[2] or DATA
+        if kind not in KINDS:
+            raise ValueError(f"{OPTION} {word}: {kind} is no kind of spike; there are {', '.join(KINDS)}")
+        return cls(kind, first, first + (options["spike_guard_patience"] if kind == DATA else 0))

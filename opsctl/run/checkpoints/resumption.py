@@ -12,8 +12,8 @@ from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.recipe.layout import Layout
 from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.options import Options
-from trainer.recipe.vocabulary import Vocabulary
 
 
 def resumption_problem(run: ExpandedRun) -> str | None:

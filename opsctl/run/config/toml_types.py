@@ -14,8 +14,8 @@ from opsctl.core.errors import RunFileError
 from opsctl.core.output import printable
 from opsctl.run.config import schema
 from opsctl.run.config.schema import RunFile, RunTable
+from trainer.recipe.lengths import EVALUATE_ONLY
 from trainer.recipe.nearest_name import likeness, nearest_name
-from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.option_table import OPTIONS, REFUSED
 from trainer.recipe.options import BY_KEY, check_mapping
 

@@ -18,7 +18,7 @@ from opsctl.run.init.shell_values import is_known_but_for_variables, names_in, w
 from opsctl.run.init.trainer_command_line import NOTED_SEPARATELY, take_options
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from opsctl.slurm.sbatch_lines import directives, header
-from trainer.recipe.only_evaluating import EVALUATE_ONLY
+from trainer.recipe.lengths import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY
 
 #: Values that every run needs and that a script may leave to the command line of sbatch.

@@ -14,8 +14,8 @@ from opsctl.run.planning.plan import FittingLayout
 from opsctl.run.planning.search import layout_search
 from opsctl.run.planning.section import billions
 from opsctl.slurm.durations import format_duration, parse_duration_s
+from trainer.recipe.model_options import NONE
 from trainer.recipe.options import from_tables
-from trainer.recipe.recomputation import NONE
 
 #: Kinds of GPU whose memory and speed are known, as people call them.
 GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200", "GH200", "B200", "GB200", "MI300X", "L40S")

@@ -12,7 +12,7 @@ from opsctl.run.init.shell_syntax import Traced
 from opsctl.run.init.shell_values import State, is_argument, is_known_but_for_variables, is_open, names_in, why_open
 from trainer.formats.data.data_sources import with_prefixes
 from trainer.recipe.data_options import is_number
-from trainer.recipe.only_evaluating import EVALUATE_ONLY
+from trainer.recipe.lengths import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY, OptionsError, given
 
 #: Of what opsctl sets itself, what is worth more than a word.

@@ -19,9 +19,8 @@ from opsctl.run.planning.section import Section, amount, gib_text, whole
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.formats.attempt.node_samples import EFFORTS
 from trainer.recipe.layout import Layout
+from trainer.recipe.model_options import NONE, is_half, recomputed
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.precision import is_half
-from trainer.recipe.recomputation import NONE, recomputed
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import (

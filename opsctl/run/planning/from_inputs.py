@@ -21,6 +21,7 @@ from opsctl.run.planning.plan import (
 )
 from opsctl.run.planning.section import Section, amount, billions, gib_text, whole
 from opsctl.run.planning.sizes import FORMULA, init_std_section, replica_memory
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.schedule import samples_of_tokens
@@ -31,7 +32,6 @@ from trainer.recipe.sizes import (
     rest_parameters,
     tflops_per_gpu,
 )
-from trainer.recipe.vocabulary import Vocabulary
 
 #: Taken if steps are counted in tokens and no length is given; the screen shows it.
 USUAL_SEQUENCE_LENGTH = 2048

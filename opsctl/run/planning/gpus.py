@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from opsctl.core.errors import UsageError
 from opsctl.run.config.schema import GpuTable, SlurmTable
-from trainer.recipe.throughput import peak_tflops_of
+from trainer.recipe.sizes import peak_tflops_of
 
 
 @dataclass(frozen=True)
 class KnownGpu:
     """What the maker's data sheet says of a GPU, and what is usual of nodes with it."""
 
-    name: str  # as `trainer.recipe.throughput` knows its peak by
+    name: str  # as `trainer.recipe.sizes` knows its peak by
     pattern: str  # of the name that Slurm is asked for
     memory_gb: float
     link_gbs: float  # in one direction, to the other GPUs of the node
@@ -25,7 +25,7 @@ class KnownGpu:
 
 
 _A100_PCIE = "A100 PCIe data sheet: PCIe 4.0 x16; NVLink connects pairs alone"
-#: Peaks are in `trainer.recipe.throughput`. The first pattern that fits counts.
+#: Peaks are in `trainer.recipe.sizes`. The first pattern that fits counts.
 KNOWN: tuple[KnownGpu, ...] = (
     KnownGpu("V100", "v100[^,&|]*32", 32.0, 150.0, 120.0, 12.5, 0.30, "Tesla V100 data sheet; DGX-1: 4 x 100 Gb/s"),
     KnownGpu("V100", "v100", 16.0, 150.0, 120.0, 12.5, 0.30, "Tesla V100 data sheet; DGX-1: 4 x 100 Gb/s"),

@@ -20,9 +20,9 @@ from opsctl.run.planning.plan import FittingLayout, LayoutSearch, SearchedGpu
 from opsctl.run.planning.sizes import model_shape
 from trainer.recipe.layout import Layout, blocks_per_stage, layout_if_any
 from trainer.recipe.memory import RankMemory, fullest_rank, micro_batch, micro_batches
+from trainer.recipe.model_options import ATTENTION, BLOCK, NONE, recomputed
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE, recomputed
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import PASSES, parameters_of_ranks, step_flops
 

@@ -21,11 +21,10 @@ from opsctl.run.planning.plan import (
 from opsctl.run.planning.section import Section, billions, gb_text, whole
 from trainer.recipe.layout import Layout, blocks_per_stage
 from trainer.recipe.memory import RankMemory, fullest_rank
+from trainer.recipe.model_options import NONE, Vocabulary, recomputed
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import output_parameters, word_embedding
-from trainer.recipe.recomputation import NONE, recomputed
 from trainer.recipe.sizes import TRAINING_BYTES_PER_PARAMETER, formula_parameters, parameters, parameters_of_block
-from trainer.recipe.vocabulary import Vocabulary
 
 #: The usual formula of parameters as JSON says it.
 FORMULA = "l*(12h^2+13h)+v*h+s*h+2h"

@@ -28,7 +28,7 @@ def utilisation(course: Course, options: Options, gpu: GpuTable, slurm: SlurmTab
     """MFU by the peak of the GPU that the run file names; None where the log says it, or that peak is not known.
 
     What the network asks for is the log's model TFLOP/s, or where its two decimals say nothing of a small model, the
-    model's FLOPs in the time that an iteration took (`trainer.recipe.throughput`).
+    model's FLOPs in the time that an iteration took (`trainer.recipe.sizes`).
     """
     shape = model_shape(options)
     if shape is None or not len(course) or not all(map(math.isnan, course.column("mfu"))):

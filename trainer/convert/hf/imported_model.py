@@ -35,10 +35,10 @@ from trainer.formats.data.vocabulary_files import tokenizer_identity
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.recipe.identity import training_facts
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.option_rules import combination_errors
 from trainer.recipe.options import Options, from_tables
-from trainer.recipe.vocabulary import Vocabulary
 
 _PICKLED = "pytorch_model.bin"
 _PICKLED_INDEX = "pytorch_model.bin.index.json"

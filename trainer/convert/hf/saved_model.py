@@ -16,9 +16,9 @@ from trainer.convert.hf.tensor_file import TensorEntry
 from trainer.core.dtypes import DTYPES_BY_NAME
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import CheckpointError
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.vocabulary import Vocabulary
 
 #: As a manifest names them.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

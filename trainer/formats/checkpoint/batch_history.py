@@ -8,8 +8,7 @@ from typing import Any
 
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import DataError
-from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations
-from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.schedule import BatchRamp, IterationRange, SkippedIterations
 
 #: The settings that decide it.
 _DECIDING = ("global_batch_size", "rampup_batch_size", "train_range_to_skip", "skip_train_iteration_range")

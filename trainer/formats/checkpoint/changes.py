@@ -17,10 +17,9 @@ from trainer.formats.errors import CheckpointError
 from trainer.recipe.identity import EVALUATION_DATA, ONCE_UNKNOWN, TRAINING, settings_in_force, training_facts
 from trainer.recipe.layout import Layout
 from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
-from trainer.recipe.lengths import End
+from trainer.recipe.lengths import End, EpochPlan, plan_epochs, sizes_to_build
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.passes import EpochPlan, plan_epochs, sizes_to_build
-from trainer.recipe.vocabulary import Vocabulary
 
 
 def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:

@@ -1,49 +1,21 @@
 """Every option of the trainer, once: name, type, default, unit, help, and the run-file table that holds it.
 
 `trainer.recipe.options` reads this table for the command line, the run-file check and the documentation. Names are
-Megatron-LM's and BigScience's; a module holds the options of one group. What those programs have and this one has not
-is in REFUSED with the reason: nobody's option is dropped in silence.
+Megatron-LM's and BigScience's. Options of those programs that this one does not have are in REFUSED with the reason.
 """
 
 from __future__ import annotations
 
-from trainer.recipe.option_table import (
-    checkpoints,
-    data,
-    evaluation,
-    initialization,
-    learning_rate,
-    logging,
-    network,
-    parallelism,
-    precision,
-    regularization,
-    set_by_opsctl,
-    spikes,
-    training,
-)
-from trainer.recipe.option_table.refused import REFUSED
+from trainer.recipe.option_table.model import INITIALIZATION, NETWORK, PARALLELISM, PRECISION
+from trainer.recipe.option_table.records import CHECKPOINTS, DATA, EVALUATION, LOGGING
+from trainer.recipe.option_table.refused import REFUSED, SET_BY_OPSCTL
 from trainer.recipe.option_table.row import Option
+from trainer.recipe.option_table.training import LEARNING_RATE, REGULARIZATION, SPIKES, TRAINING
 
 __all__ = ["OPTIONS", "REFUSED", "Option"]
 
 #: In the order of the help and of docs/trainer-options.md.
-OPTIONS: tuple[Option, ...] = tuple(
-    option
-    for module in (
-        network,
-        regularization,
-        training,
-        spikes,
-        initialization,
-        learning_rate,
-        precision,
-        parallelism,
-        evaluation,
-        logging,
-        data,
-        checkpoints,
-        set_by_opsctl,
-    )
-    for option in module.OPTIONS
+OPTIONS: tuple[Option, ...] = (
+    *(*NETWORK, *REGULARIZATION, *TRAINING, *SPIKES, *INITIALIZATION, *LEARNING_RATE, *PRECISION, *PARALLELISM),
+    *(*EVALUATION, *LOGGING, *DATA, *CHECKPOINTS, *SET_BY_OPSCTL),
 )

@@ -14,9 +14,9 @@ from opsctl.core.shipped import templates_folder
 from opsctl.run.planning.gpus import Gpu
 from opsctl.run.planning.search import candidate, search
 from trainer.recipe.layout import Layout
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, from_tables
-from trainer.recipe.vocabulary import Vocabulary
 
 #: 1 TFLOP/s, of which large products reach 0.6; 1 GB/s within a node, 0.5 for each of two GPUs between nodes.
 GPU = Gpu("test", memory_gb=1.0, peak_tflops=1.0, within_node_gbs=1.0, between_nodes_gbs=1.0)

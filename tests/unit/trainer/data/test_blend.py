@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data import indices
-from trainer.recipe.passes import sizes_to_build, target_sizes
+from trainer.recipe.lengths import sizes_to_build, target_sizes
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -13,7 +13,7 @@ from trainer.data.gpt_dataset import OrderedTokens, gather
 from trainer.data.indexed import IndexedTokens
 from trainer.data.indices import SampleOrder, build_order
 from trainer.formats.errors import DataError
-from trainer.recipe.passes import plan_epochs
+from trainer.recipe.lengths import plan_epochs
 
 pytestmark = pytest.mark.usefixtures("engine")
 LENGTH = 8

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data.indices import build_order, build_sample_index
-from trainer.recipe.passes import plan_epochs
+from trainer.recipe.lengths import plan_epochs
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -34,10 +34,10 @@ from trainer.model.dropout import DropoutClock
 from trainer.model.weights import LayerWeights
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.layout import Layout
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
 from trainer.recipe.parameters import block_parameters
-from trainer.recipe.vocabulary import Vocabulary
 
 TORCH, CPP, FLASH, FLEX, SOFTMAX = AttentionBy
 V100, A100, H100 = (7, 0), (8, 0), (9, 0)

@@ -29,7 +29,7 @@ from trainer.loop.tensorboard import Curves, open_writer, open_writers
 from trainer.parallel.agreement import Refusal
 from trainer.recipe.options import Options, parse, to_arguments
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
-from trainer.recipe.throughput import Speed
+from trainer.recipe.sizes import Speed
 
 
 def options_with(**changes: Any) -> Options:

@@ -20,10 +20,10 @@ from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.in_vain import InVain
 from trainer.loop.observer import Observer, Step
 from trainer.loop.train import Training, evaluate_only, train
-from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.options import parse, to_arguments
+from trainer.recipe.schedule import IterationRange, SkippedIterations
 
 
 class Watcher(Observer):

@@ -18,10 +18,10 @@ from trainer.model.dropout import DropoutClock
 from trainer.model.weights import LayerWeights
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.layout import Layout
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
 from trainer.recipe.parameters import block_parameters
-from trainer.recipe.vocabulary import Vocabulary
 
 ROTARY = {"position_embedding_type": "rope", "rotary_percent": 0.5}
 GROUPS = {"group_query_attention": True, "num_query_groups": 2}

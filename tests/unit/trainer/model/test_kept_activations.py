@@ -18,9 +18,9 @@ from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
 from trainer.parallel import products
 from trainer.recipe.activations import MicroBatch, attends_by_softmax
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 _SHARED = {"group_query_attention": True, "num_query_groups": 2}
 SHAPES: dict[str, dict[str, Any]] = {

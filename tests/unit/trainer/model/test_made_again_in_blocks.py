@@ -17,9 +17,9 @@ from trainer.kernels.choice import CPP, Source, every_kernel
 from trainer.model import block as block_module
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 _GROUPS = {"group_query_attention": True, "num_query_groups": 2}
 SHAPES: dict[str, dict[str, Any]] = {

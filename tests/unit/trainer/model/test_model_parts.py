@@ -20,9 +20,9 @@ from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.layout import Layout
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {

@@ -15,9 +15,9 @@ from trainer.kernels.operations import Operations
 from trainer.kernels.residual import ResidualKernels
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 
 def losses_and_weights(kernels: ResidualKernels | None, steps: int, **changes: Any) -> tuple[list[float], list[Tensor]]:

@@ -17,9 +17,9 @@ from trainer.kernels.cpp.normalization import CppNorms
 from trainer.kernels.operations import Operations
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 
 class _Counted(CppNorms):

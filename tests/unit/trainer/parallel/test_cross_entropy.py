@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.unit.trainer.model.test_model_parts import alone
 from trainer.parallel import cross_entropy, output_products, products
 from trainer.parallel.cross_entropy import lift_of, masked_mean_cross_entropy
-from trainer.recipe import loss_chunks
+from trainer.recipe import activations
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Sums:
 
 @pytest.fixture(params=[1, 7, 512], ids="chunks of {}".format)
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setitem(loss_chunks.LEAST_TOKENS, "cpu", request.param)
-    monkeypatch.setitem(loss_chunks.LEAST_LOGITS, "cpu", 1)
+    monkeypatch.setitem(activations.LEAST_TOKENS, "cpu", request.param)
+    monkeypatch.setitem(activations.LEAST_LOGITS, "cpu", 1)
     monkeypatch.setattr(output_products, "_BLOCK_NUMBERS", 8 * request.param)
     return int(request.param)
 
@@ -232,8 +232,8 @@ class Largest(TorchDispatchMode):
 def test_with_an_engines_sum_no_tensor_is_as_large_as_the_weight(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(loss_chunks.LEAST_TOKENS, "cpu", 8)
-    monkeypatch.setitem(loss_chunks.LEAST_LOGITS, "cpu", 1)
+    monkeypatch.setitem(activations.LEAST_TOKENS, "cpu", 8)
+    monkeypatch.setitem(activations.LEAST_LOGITS, "cpu", 1)
     monkeypatch.setattr(output_products, "_BLOCK_NUMBERS", 1 << 12)
     x, weight, labels = drawn(128, 512, 64, dtype)
     total = torch.zeros(512, 64)

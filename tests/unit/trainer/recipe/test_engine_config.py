@@ -12,8 +12,8 @@ import torch
 from tests.facts import missing
 from trainer.formats.checkpoint.changes import layout_facts
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.options import Options, parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 
 def options(**changes: Any) -> Options:

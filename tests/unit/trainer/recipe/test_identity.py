@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.trainer.recipe.test_options import small
 from trainer.recipe.identity import EVALUATION_DATA, SETTINGS, TRAINING, training_facts
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import BY_KEY, parse
-from trainer.recipe.vocabulary import Vocabulary
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "resuming.md").read_text()
 

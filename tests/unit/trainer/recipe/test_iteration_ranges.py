@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.facts import missing
 from tests.unit.trainer.recipe.test_options import small
-from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations, shown_iterations
 from trainer.recipe.options import OptionsError, parse
+from trainer.recipe.schedule import IterationRange, SkippedIterations, shown_iterations
 
 RANGES = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 15)), min_size=1, max_size=6)
 

@@ -6,7 +6,12 @@ import itertools
 
 import pytest
 
-from trainer.recipe.loss_chunks import LEAST_LOGITS, LEAST_TOKENS, chunk_tokens, chunks_of
+from trainer.recipe.activations import (
+    LEAST_LOGITS,
+    LEAST_TOKENS,
+    chunk_tokens,
+    chunks_of,
+)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -9,9 +9,9 @@ import pytest
 from trainer.recipe.activations import MicroBatch
 from trainer.recipe.layout import Layout
 from trainer.recipe.memory import RankMemory, rank_memory
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
-from trainer.recipe.vocabulary import Vocabulary
 
 TINY: dict[str, Any] = {
     "num_layers": 2,

@@ -16,11 +16,11 @@ from trainer.recipe import options as options_module
 from trainer.recipe.layout import Layout, layout_if_any
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.option_help import help_text
 from trainer.recipe.option_table import REFUSED
 from trainer.recipe.options import BY_KEY, OPTIONS, OptionsError, check_mapping, nearest, parse, to_arguments
 from trainer.recipe.schedule import BatchRamp
-from trainer.recipe.vocabulary import Vocabulary
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.parameters import Parameter, parameter_table
 from trainer.recipe.sizes import parameters
-from trainer.recipe.vocabulary import Vocabulary
 
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 32}
 

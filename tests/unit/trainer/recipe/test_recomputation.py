@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from trainer.recipe.model_options import asks_to_recompute, recomputation_errors, recomputed
 from trainer.recipe.options import Options
-from trainer.recipe.recomputation import asks_to_recompute, recomputation_errors, recomputed
 
 
 @pytest.mark.parametrize(

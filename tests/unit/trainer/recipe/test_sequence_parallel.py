@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.facts import missing
+from trainer.recipe.layout import splits_sequence
 from trainer.recipe.options import OptionsError, parse, to_arguments
-from trainer.recipe.sequence_parallel import splits_sequence
 
 TRAINING: dict[str, Any] = {
     "num_layers": 4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, blocks_per_stage
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.sizes import (
@@ -19,7 +20,6 @@ from trainer.recipe.sizes import (
     step_flops,
     tflops_per_gpu,
 )
-from trainer.recipe.vocabulary import Vocabulary
 
 
 def shape_of(vocabulary: int, layers: int, hidden: int, heads: int, **options: object) -> ModelShape:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.facts import missing
 from tests.unit.trainer.recipe.test_options import small
-from trainer.recipe.iteration_ranges import IterationRange
 from trainer.recipe.options import OptionsError, parse
+from trainer.recipe.schedule import IterationRange
 from trainer.recipe.spike_guard import (
     ACTIONS,
     ANOTHER_LEVEL,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse
-from trainer.recipe.throughput import Throughput, peak_tflops_of
-from trainer.recipe.vocabulary import Vocabulary
+from trainer.recipe.sizes import Throughput, peak_tflops_of
 
 BLOOM = """--num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --micro-batch-size 2
     --global-batch-size 2048 --train-samples 220_000_000 --lr 6e-5 --vocab-size 250880 --bf16

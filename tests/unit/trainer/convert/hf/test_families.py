@@ -9,10 +9,10 @@ import torch
 from trainer.convert.hf.families import FAMILIES, family_of
 from trainer.convert.hf.family import Heads, their_shapes, to_ours, to_theirs
 from trainer.formats.errors import CheckpointError
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.parameters import parameter_table
-from trainer.recipe.vocabulary import Vocabulary
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 8}
 LLAMA = {

@@ -107,8 +107,8 @@ def test_the_printed_options_parse_and_are_the_model(
     import tomllib
 
     from trainer.formats.checkpoint.changes import Identity
+    from trainer.recipe.model_options import Vocabulary
     from trainer.recipe.options import check_mapping, from_tables
-    from trainer.recipe.vocabulary import Vocabulary
 
     checkpoints = imported(publish("bloom"), tmp_path / "checkpoints", "--make-vocab-size-divisible-by", "16")
     tables = tomllib.loads(capsys.readouterr().out)

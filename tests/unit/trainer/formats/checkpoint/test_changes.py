@@ -16,8 +16,8 @@ from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.identity import SETTINGS, TRAINING
 from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.options import BY_KEY, Options, parse, to_arguments
-from trainer.recipe.vocabulary import Vocabulary
 
 SHAPE = {
     **{"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 16, "micro_batch_size": 1},

@@ -20,10 +20,10 @@ from trainer.formats.logs.training_line import (
     write_training_line,
 )
 from trainer.loop.interval import Interval
+from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.sizes import HARDWARE_PASSES, tflops_per_gpu
-from trainer.recipe.vocabulary import Vocabulary
 
 LINE = TrainingLine(
     iteration=42780,

@@ -1,11 +1,12 @@
-"""What the model is."""
+"""Options of the model: the network, its first weights, its precision, and how ranks divide it."""
 
 from __future__ import annotations
 
+from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING
 from trainer.recipe.model_options import GATES, POSITIONS, ROTARY_BASE, ROTARY_PERCENT
 from trainer.recipe.option_table.row import Option, flag, group, option
 
-OPTIONS: tuple[Option, ...] = group(
+NETWORK: tuple[Option, ...] = group(
     "network",
     option("--num-layers", int, None, "Transformer blocks.", at_least=1, below=100_000),
     option("--hidden-size", int, None, "Width of the residual stream.", at_least=1, below=2**31),
@@ -129,4 +130,92 @@ OPTIONS: tuple[Option, ...] = group(
         notice="scores are never scaled by the layer number",
     ),
     flag("--attention-softmax-in-fp32", "Softmax sums in fp32.", notice="softmax always sums in fp32"),
+)
+
+
+INITIALIZATION: tuple[Option, ...] = group(
+    "initialization",
+    option("--init-method-std", float, 0.02, "Standard deviation of the initial weights.", at_least=0),
+    flag(
+        "--use-cpu-initialization",
+        "Draw initial weights on the CPU.",
+        notice="initial weights are always drawn on the CPU",
+    ),
+)
+
+
+PRECISION: tuple[Option, ...] = group(
+    "precision",
+    flag("--bf16", "bfloat16 weights and activations, fp32 sums of gradients and master weights."),
+    flag("--fp16", "float16 with loss scaling; needs a GPU."),
+    option("--loss-scale", float, None, "Fixed fp16 loss scale; dynamic when not given.", at_least=0),
+    option("--initial-loss-scale", int, 2**32, "First dynamic loss scale, a power of two.", at_least=1),
+    option("--min-loss-scale", float, 1.0, "Lowest dynamic loss scale.", at_least=0),
+    option(
+        "--loss-scale-window",
+        int,
+        1000,
+        "Steps without overflow before the scale doubles.",
+        unit="iterations",
+        at_least=1,
+    ),
+    option("--hysteresis", int, 2, "Overflows before the scale halves.", at_least=1),
+    flag(
+        "--accumulate-allreduce-grads-in-fp32",
+        "Add gradients up in fp32, over micro-batches and replicas (bf16 always does).",
+    ),
+)
+
+
+PARALLELISM: tuple[Option, ...] = group(
+    "parallelism",
+    option(
+        "--tensor-model-parallel-size",
+        int,
+        1,
+        "Ranks that share every block (TP).",
+        unit="ranks",
+        at_least=1,
+        below=1_000_000,
+    ),
+    flag(
+        "--sequence-parallel",
+        "Ranks that share blocks split the sequence between the layers that they split: norms, dropout, residuals.",
+    ),
+    option(
+        "--pipeline-model-parallel-size", int, 1, "Pipeline stages (PP).", unit="stages", at_least=1, below=1_000_000
+    ),
+    option(
+        "--pp-partition-method",
+        str,
+        BY_BLOCK,
+        "What pipeline stages have an equal number of.",
+        choices=(BY_BLOCK, BY_BLOCK_AND_EMBEDDING),
+    ),
+    option("--distributed-backend", str, None, "gloo or nccl; by the device when not given.", choices=("nccl", "gloo")),
+    option(
+        "--distributed-timeout-minutes",
+        float,
+        30.0,
+        "Longest wait for another rank.",
+        unit="minutes",
+        at_least=0.01,
+    ),
+    option(
+        "--zero-stage",
+        int,
+        1,
+        "Optimizer states are sharded over DP; stage 0 is taken too and trains the same.",
+        choices=(0, 1),
+    ),
+    option("--zero-reduce-bucket-size", int, 500_000_000, "Gradients reduced at once.", unit="elements", at_least=1),
+    option("--zero-allgather-bucket-size", int, 500_000_000, "Weights gathered at once.", unit="elements", at_least=1),
+    option(
+        "--DDP-impl",
+        str,
+        "local",
+        "Megatron's data parallelism.",
+        choices=("local", "torch"),
+        notice="DeepSpeed's engine reduces gradients",
+    ),
 )
