@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.files import write_atomically
-from trainer.kernels.native.artifacts import ARCHITECTURES, CUDA_FLAGS
-from trainer.kernels.native.building import compile_cubin
-from trainer.kernels.native.resources import resources_in
-from trainer.kernels.native.sources import csrc_folder, kernel_sources, with_included
+from trainer.kernels.native.artifacts import ARCHITECTURES, CUDA_FLAGS, csrc_folder, kernel_sources, with_included
+from trainer.kernels.native.building import compile_cubin, resources_in
 from trainer.kernels.native.toolchains import CompilerError, CudaCompiler, cuda_compiler
 
 RECORD = Path(__file__).with_name("kernel-resources.json")
@@ -37,7 +35,7 @@ def compiler_for(architecture: str) -> CudaCompiler | None:
 
 @functools.cache
 def compiled(source: Path, architecture: str) -> Resources:
-    """kernel -> what it takes (see `trainer.kernels.native.resources`). Raises CompilerError."""
+    """kernel -> what it takes (see `trainer.kernels.native.building`). Raises CompilerError."""
     compiler = cuda_compiler(architecture)
     digest = hashlib.sha256(repr((compiler.name, architecture, CUDA_FLAGS)).encode())
     for file in with_included([source]):

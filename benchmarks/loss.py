@@ -71,9 +71,9 @@ def _turns(tokens: int, hidden: int) -> tuple[dict[str, Turn], str]:
     import_engine()
     import torch
 
+    from trainer.kernels.choice import BY_TORCH, Operations
     from trainer.kernels.cpp.cross_entropy import CppCrossEntropy
     from trainer.kernels.native.libraries import NotBuilt, operations
-    from trainer.kernels.operations import BY_TORCH, Operations
     from trainer.parallel.cross_entropy import masked_mean_cross_entropy
     from trainer.parallel.process_groups import Parallel
     from trainer.recipe.layout import Layout

@@ -38,10 +38,9 @@ from trainer.formats.attempt.node_samples import PIPE_VARIABLE
 from trainer.formats.distribution import install_command
 from trainer.launcher.attempt_records import Node, RankRecord, record_clock, record_failure
 from trainer.launcher.environment_record import start_recording
-from trainer.launcher.first_failure import DeathWatch
-from trainer.launcher.flight_dumps import record_in
+from trainer.launcher.first_failure import DeathWatch, record_in
 from trainer.launcher.node_sampler import start_sampler
-from trainer.launcher.stack_signal import listen
+from trainer.launcher.stacks import listen
 from trainer.recipe.model_options import asks_to_recompute
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"

@@ -30,12 +30,10 @@ from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.logs.log_lines import argument_lines, stamp
 from trainer.kernels.choice import kernel_lines
-from trainer.launcher.energy.orders import Order
-from trainer.launcher.energy.tracked import missing, tracker_of_node
+from trainer.launcher.energy.sampler import Order, missing, tracker_of_node
 from trainer.loop.assembly import Process, assemble
-from trainer.loop.hard_end import HardEnd
-from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
-from trainer.loop.refusing import leave_error_file, refuse
+from trainer.loop.leaving import HardEnd, LeavesEarly, Leaving, LeavingSettings
+from trainer.loop.preparing import leave_error_file, refuse
 from trainer.loop.resuming import progress_on_disk
 from trainer.loop.train import evaluate_only, train
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank

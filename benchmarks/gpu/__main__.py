@@ -27,10 +27,20 @@ from benchmarks.gpu import loss, training  # noqa: E402
 from benchmarks.gpu.cases import Case, Sizes, cases  # noqa: E402
 from trainer.engine.build import initialize  # noqa: E402
 from trainer.kernels.__main__ import times_lines  # noqa: E402
-from trainer.kernels.choice import every_kernel, source_of  # noqa: E402
+from trainer.kernels.choice import (  # noqa: E402
+    Operations,
+    every_kernel,
+    source_of,
+)
 from trainer.kernels.measuring import measured  # noqa: E402
-from trainer.kernels.operations import Operations  # noqa: E402
-from trainer.kernels.timing import Buffers, Turns, buffer_sets, cache_bytes, copy_rate, median_s  # noqa: E402
+from trainer.kernels.times import (  # noqa: E402
+    Buffers,
+    Turns,
+    buffer_sets,
+    cache_bytes,
+    copy_rate,
+    median_s,
+)
 from trainer.recipe.options import parse, to_arguments  # noqa: E402
 
 _RESULTS = Path(__file__).parent / "results"

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.kernels.adam import AdamBuffers
-from trainer.kernels.operations import Operations
-from trainer.kernels.timing import Buffers
+from trainer.kernels.choice import Operations
+from trainer.kernels.times import Buffers
 from trainer.kernels.ways import ADAM_SETTINGS, adam_by_torch
 
 _EPSILON = 1e-5

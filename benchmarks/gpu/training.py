@@ -46,7 +46,7 @@ REHEARSED |= {"seq_length": 16, "micro_batch_size": 1}
 def gpt(rehearsed: bool) -> dict[str, Any]:
     """Tokens a second, and the share of the chip's peak that the model's operations come to."""
     from trainer.engine.build import initialize
-    from trainer.loop.speed import throughput_of
+    from trainer.loop.log import throughput_of
     from trainer.recipe.model_shape import ModelShape
 
     options = gpt_options(rehearsed)

@@ -4,7 +4,7 @@
 // Floor: these bytes. 64 random bits serve four elements: two 64-bit products, which AVX2 has no vectors for, so that they
 // take about 1 ns of a core beside the 1 to 2 that moving four elements in fp32 takes.
 //
-// The mask is trainer/kernels/dropout_masks.py's. Sums for the bias go by blocks of rows that the shape alone says, so
+// The mask is trainer/kernels/residual.py's. Sums for the bias go by blocks of rows that the shape alone says, so
 // that they depend on no number of threads.
 #include <algorithm>
 #include <cstdint>

@@ -4,7 +4,7 @@
 // and writes one: 2 e, and with a bias partial sums of at most e / 8. No mask is read, written or kept.
 // Floor: these bytes at the rate of a copy. 64 random bits serve four elements and are two 64-bit products.
 //
-// The mask is trainer/kernels/dropout_masks.py's: number `element / 4` of the SplitMix64 sequence that the sample's
+// The mask is trainer/kernels/residual.py's: number `element / 4` of the SplitMix64 sequence that the sample's
 // seed begins, 16 bits of it for each element, counted over the whole sample of positions x units, whatever slice of it
 // is here.
 #include "tiles.cuh"

@@ -15,8 +15,8 @@ from tests.distributed.tiny_training import step_items, tiny_engine, train
 from tests.native_libraries import built_library
 from trainer.core.uncompiled import COMPILER
 from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
-from trainer.kernels.kept_times import device_name, keep
 from trainer.kernels.native.cache import CACHE_VARIABLE
+from trainer.kernels.times import device_name, keep
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it
@@ -42,11 +42,11 @@ def library() -> None:
 
 def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
     """What it returns in a rank that computes attention, norms and activations in C++, and all else by torch."""
+    from trainer.kernels.choice import Operations
     from trainer.kernels.cpp.activation import CppActivations
     from trainer.kernels.cpp.attention import CppAttention
     from trainer.kernels.cpp.normalization import CppNorms
     from trainer.kernels.native.libraries import NotBuilt, operations
-    from trainer.kernels.operations import Operations
     from trainer.parallel import process_groups
 
     found = operations()

@@ -182,14 +182,14 @@ def test_a_step_that_makes_its_update_when_run_again_is_compared_bit_for_bit(
 
 def drilled_with_no_number(options: dict[str, Any]) -> Seen:
     """The training, whose drill makes the loss no number."""
-    from trainer.loop import drill
+    from trainer.loop import guarding
 
-    usual = getattr(drill, "FACTOR")  # noqa: B009
-    setattr(drill, "FACTOR", float("nan"))  # noqa: B010 - the module imports the name for itself
+    usual = getattr(guarding, "FACTOR")  # noqa: B009
+    setattr(guarding, "FACTOR", float("nan"))  # noqa: B010 - the module imports the name for itself
     try:
         return run_training(options)
     finally:
-        setattr(drill, "FACTOR", usual)  # noqa: B010
+        setattr(guarding, "FACTOR", usual)  # noqa: B010
 
 
 @pytest.mark.parametrize("tier", ["skip", "rerun", "rollback"])
@@ -301,15 +301,15 @@ def test_it_goes_back_to_no_checkpoint_that_it_could_not_go_on_from(
 
 def dying_on_its_way_back(step: int, options: dict[str, Any]) -> Seen:
     """The training, which is killed before its `step`-th change on the disk since it began to go back."""
-    from trainer.loop import rolling_back
+    from trainer.loop import guarding
 
-    before = getattr(rolling_back, "go_back")  # noqa: B009 - the module imports the name for itself
+    before = getattr(guarding, "go_back")  # noqa: B009 - the module imports the name for itself
 
     def go_back(*arguments: Any) -> None:
         die_at(step)
         before(*arguments)
 
-    setattr(rolling_back, "go_back", go_back)  # noqa: B010 - the rank ends with this training
+    setattr(guarding, "go_back", go_back)  # noqa: B010 - the rank ends with this training
     return run_training(options)
 
 

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 
 from tests.emulator.runner import ORDERS, EmulatedRunner, build_program, kernels_in
+from trainer.kernels.native.artifacts import csrc_folder, kernel_sources
 from trainer.kernels.native.launching import Argument, Launch
-from trainer.kernels.native.sources import csrc_folder, kernel_sources
 
 _REPLAY = Path(__file__).with_name("replay.cpp")
 _RUN_S = 300

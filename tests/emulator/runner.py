@@ -25,8 +25,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from trainer.kernels.native.artifacts import csrc_folder, kernel_sources, with_included
 from trainer.kernels.native.launching import DeviceFacts, KernelError, Launch, argument_pointers
-from trainer.kernels.native.sources import csrc_folder, kernel_sources, with_included
 
 EMULATOR = Path(__file__).resolve().parent
 _PARTS = ("blocks", "fibers", "meetings", "shared_memory")

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _why(words: list[str], device: torch.device, as_json: bool) -> int:
     from trainer.kernels.choice import choose
-    from trainer.kernels.kept_times import kept_times
+    from trainer.kernels.times import kept_times
 
     operations = choose(parse(words or to_arguments(_ANY)), device, kept_times(device))
     if as_json:
@@ -68,9 +68,9 @@ def _why(words: list[str], device: torch.device, as_json: bool) -> int:
 
 
 def _measure(words: list[str], device: torch.device, as_json: bool) -> int:
-    from trainer.kernels.kept_times import keep
     from trainer.kernels.measuring import measured
     from trainer.kernels.native.cache import CacheError
+    from trainer.kernels.times import keep
 
     kind = device.type
     some = {**_ANY, "vocab_size": _VOCABULARY[kind], **_MEASURED[kind]}

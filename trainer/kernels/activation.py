@@ -13,7 +13,11 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from trainer.kernels.rows import as_rows
+
+def as_rows(x: Tensor) -> Tensor:
+    """x [..., h] as [r, h]; the same memory where that is contiguous."""
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
 
 #: What a gate goes through: silu in SwiGLU, gelu in GEGLU (tanh form or erf), relu in ReGLU, nothing in LiGLU.
 GateActivation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "none"]

@@ -17,19 +17,68 @@ from typing import Any
 import torch
 
 from trainer.core.dtypes import DTYPES
+from trainer.kernels.activation import ActivationKernels
+from trainer.kernels.adam import AdamKernels
 from trainer.kernels.apex import NOT_INSTALLED, ApexMissing, apex_kernels, why_not_apex
-from trainer.kernels.attention import AttentionBy, attention_choice, attention_facts, core_attention
+from trainer.kernels.attention import (
+    AttentionBy,
+    AttentionKernels,
+    CausalAttention,
+    attention_choice,
+    attention_facts,
+    core_attention,
+)
 from trainer.kernels.cpp.calls import refused
-from trainer.kernels.kept_times import NOTHING_MEASURED, KeptTimes, device_name
-from trainer.kernels.measured_choice import decided, times_for
-from trainer.kernels.native.cubins import cubins_for
+from trainer.kernels.cross_entropy import CrossEntropyKernels
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelError
-from trainer.kernels.native.libraries import NotBuilt, operations
-from trainer.kernels.operations import Operations, Path
+from trainer.kernels.native.libraries import NotBuilt, cubins_for, operations
+from trainer.kernels.normalization import Norms
+from trainer.kernels.residual import ResidualKernels
+from trainer.kernels.softmax import SoftmaxKernels
+from trainer.kernels.times import (
+    NOTHING_MEASURED,
+    KeptTimes,
+    decided,
+    device_name,
+    times_for,
+)
 from trainer.kernels.ways import Sizes
 from trainer.recipe.model_options import precision_of
 from trainer.recipe.options import Options, OptionsError
+
+
+@dataclass(frozen=True)
+class Path:
+    """Who computes a family of operations (`torch`, `C++`, `CUDA`, `flash-attn` ...), and why, in a few words."""
+
+    family: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Operations:
+    """The kernels of each family; None where torch computes it.
+
+    paths: who does, and why. notes: what was there to choose by, or from, and was not taken up.
+    """
+
+    norms: Norms | None = None
+    activations: ActivationKernels | None = None
+    residuals: ResidualKernels | None = None
+    attention: AttentionKernels | None = None
+    softmax: SoftmaxKernels | None = None
+    core_attention: CausalAttention | None = None
+    cross_entropy: CrossEntropyKernels | None = None
+    adam: AdamKernels | None = None
+    paths: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+#: Everything by torch, whatever there is.
+BY_TORCH = Operations()
+
 
 CPP, CUDA, TORCH, APEX = "C++", "CUDA", "torch", "apex"
 #: Of --kernels and --attention: what is best of all that is there.

@@ -1,4 +1,4 @@
-"""Timing every way that a family of operations can be computed by on one device."""
+"""Measure each way to compute the families of operations of a training here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import torch
 from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
 from trainer.kernels.apex import ApexMissing, apex_kernels
 from trainer.kernels.choice import APEX, FAMILIES, TORCH, Family, Source, family_kernels, has_compiler, source_of
-from trainer.kernels.kept_times import device_name
-from trainer.kernels.measured_choice import COMPILED
-from trainer.kernels.timing import buffer_sets, cache_bytes, in_turns
+from trainer.kernels.times import COMPILED, buffer_sets, cache_bytes, device_name, in_turns
 from trainer.kernels.ways import Sizes, work_of
 from trainer.recipe.options import Options
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from trainer.kernels.rows import as_rows
+from trainer.kernels.activation import as_rows
 
 
 class NormKernels(Protocol):

@@ -18,7 +18,7 @@ from trainer.kernels.adam import AdamBuffers, AdamKernels, AdamSettings
 from trainer.kernels.cross_entropy import CrossEntropyKernels, statistics, to_gradient
 from trainer.kernels.normalization import normalized
 from trainer.kernels.residual import Dropped, added
-from trainer.kernels.timing import Buffers
+from trainer.kernels.times import Buffers
 from trainer.recipe.activations import chunk_tokens
 from trainer.recipe.layout import splits_sequence
 from trainer.recipe.model_options import Vocabulary, has_tanh_gelu, precision_of

@@ -1,15 +1,10 @@
-"""Sample a node: `python -P -m trainer.launcher.node_sampler FOLDER NODE_RANK NODE_NAME [SECONDS]`.
-
-A process of its own, without torch. Every SECONDS, and as soon as memory runs short, it writes a sample of the node
-into the attempt's folder; what ranks write into the pipe that is its stdin becomes lines of timings there. When the
-pipe closes, which is when launcher and ranks are gone, it writes a last sample and ends, soon whatever it waits in.
-What it cannot read is left out, what it cannot write is lost, and nothing of that reaches the training.
-"""
+"""Samples of a node during an attempt: GPUs, host memory, load."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import select
 import shutil
@@ -19,20 +14,145 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 import trainer
 from trainer.core.files import create_file, write_atomically
 from trainer.core.held_folder import HeldFolder
-from trainer.formats.attempt.node_samples import LARGEST_BYTES, NodeSample, RankTiming, samples_file, timings_file
+from trainer.formats.attempt.node_samples import (
+    LARGEST_BYTES,
+    GpuSample,
+    NodeSample,
+    RankTiming,
+    samples_file,
+    timings_file,
+)
 from trainer.formats.json_text import json_line
 from trainer.formats.tolerant import decode
-from trainer.launcher.gpu_samples import gpu_samples
-from trainer.launcher.host_memory import limit_of_cgroups, memory_lines
+
+#: NVML's bits of why a clock is held down, in the order of their numbers; idle and set by a person are no throttling.
+_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+_CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0
+
+
+def gpu_samples() -> tuple[GpuSample, ...]:
+    """All that this process may see; empty without any, or without NVML."""
+    nvml = _nvml()
+    if nvml is None:
+        return ()
+    found = []
+    with contextlib.suppress(Exception):  # a driver that was reloaded meanwhile
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(Exception):  # a GPU that has fallen off the bus
+                found.append(_one(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index)))
+    return tuple(found)
+
+
+@functools.cache
+def _nvml() -> Any:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no binding, no driver, no GPU
+        return None
+    return pynvml
+
+
+def _one(nvml: Any, index: int, handle: Any) -> GpuSample:
+    def asked(call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(handle, *arguments)
+        except Exception:  # not every GPU tells everything
+            return None
+
+    memory = asked(nvml.nvmlDeviceGetMemoryInfo)
+    power_mw = asked(nvml.nvmlDeviceGetPowerUsage)
+    bits = asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
+    return GpuSample(
+        index=index,
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_bytes=None if memory is None else int(memory.total),
+        temperature_c=asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+        clock_mhz=asked(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+        most_clock_mhz=asked(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+        power_w=None if power_mw is None else power_mw / 1000,
+        ecc_corrected=asked(nvml.nvmlDeviceGetTotalEccErrors, _CORRECTED, _VOLATILE),
+        ecc_uncorrected=asked(nvml.nvmlDeviceGetTotalEccErrors, _UNCORRECTED, _VOLATILE),
+        throttled=tuple(words for bit, words in _REASONS.items() if bits & bit),
+    )
+
+
+_MEMINFO, _OWN_CGROUP, _CGROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+#: Version 1 writes about this much where there is no limit.
+_NO_LIMIT_BYTES = 1 << 60
+#: (file of the limit, file of what is used, file of counters, what of these is page cache), version 2 and version 1.
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def memory_lines(path: Path = _MEMINFO) -> dict[str, int]:
+    """/proc/meminfo in bytes; empty where there is none."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            name, _, rest = line.partition(":")
+            words = rest.split()
+            if words and words[0].isdecimal():
+                found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return found
+
+
+def limit_of_cgroups(own: Path = _OWN_CGROUP, root: Path = _CGROUPS) -> tuple[int, int] | None:
+    """(bytes allowed, bytes used) of the control group around this process that is fullest; None without a limit.
+
+    Page cache that the kernel would give back at once is not counted as used.
+    """
+    found: list[tuple[int, int]] = []
+    for folder, names in _groups(own, root):
+        while folder != root and root in folder.parents:
+            one = _limit(folder, *names)
+            if one is not None:
+                found.append(one)
+            folder = folder.parent
+    return max(found, key=lambda one: one[1] / one[0], default=None)
+
+
+def _groups(own: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
+    groups: list[tuple[Path, tuple[str, str, str]]] = []
+    with contextlib.suppress(OSError):
+        for line in own.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = [*line.split(":", 2), "", ""][:3]
+            if not controllers:
+                groups.append((root / path.lstrip("/"), _V2))
+            elif "memory" in controllers.split(","):
+                groups.append((root / "memory" / path.lstrip("/"), _V1))
+    return groups
+
+
+def _limit(folder: Path, most: str, used: str, cache: str) -> tuple[int, int] | None:
+    try:
+        allowed = (folder / most).read_text().strip()
+        if not allowed.isdecimal() or not 0 < int(allowed) < _NO_LIMIT_BYTES:
+            return None
+        taken = int((folder / used).read_text())
+        counters = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return int(allowed), max(0, taken - int(counters.get(cache, 0)))
+    except (OSError, ValueError):
+        return None
+
 
 #: Between two samples; between two looks at how full memory is; from which share on each look is written.
 SAMPLE_S, LOOK_S, SHORT = 30.0, 2.0, 0.9

@@ -1,7 +1,7 @@
 """Print the stacks of this job's ranks on this node: `python -m trainer.launcher.stacks [--wait-s S] [--native]`.
 
 Prints lines of JSON (formats.rank_stacks) for each rank, in order. Only processes of this account and this job, on
-this node, that listen for it (trainer.launcher.stack_signal) are read or signalled, whatever any file says.
+this node, that listen for it (trainer.launcher.stacks) are read or signalled, whatever any file says.
 
 py-spy reads a process's memory, also of one that is stopped, and disturbs none; who has no py-spy, or whom it cannot
 read, is signalled and writes its Python stacks itself. With --flights-under FOLDER, an attempt's, NCCL's flight
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -21,9 +23,21 @@ from pathlib import Path
 
 from trainer.formats.attempt.error_file import RankStack, pieces
 from trainer.formats.json_text import json_line
-from trainer.launcher.flight_dumps import dumped
+from trainer.launcher.first_failure import dumped
 from trainer.launcher.stack_dump import spied
-from trainer.launcher.stack_signal import LINK, SIGNAL
+
+#: Not SIGUSR1, with which Slurm warns of the time limit.
+SIGNAL = signal.SIGUSR2
+_NAME = "opsctl-stacks-of-rank-"
+#: What /proc/PID/fd/N leads to, before the rank's number.
+LINK = f"/memfd:{_NAME}"
+
+
+def listen(rank: int) -> None:
+    """Take SIGNAL as that wish from now on."""
+    memory = os.memfd_create(f"{_NAME}{rank}")
+    faulthandler.register(SIGNAL, file=memory, all_threads=True, chain=False)
+
 
 _POLL_S = 0.05
 #: A memory file that has not grown for so long has the whole of it.

@@ -14,22 +14,16 @@ from trainer.engine.build import PipelineEngine, build_engine, replica_loss
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.log_lines import stamp
 from trainer.loop.batches import end_of_document_id, open_items
-from trainer.loop.contents import LastLoss, contents_of
-from trainer.loop.drill import Drill
 from trainer.loop.evaluate import Evaluations, evaluate
 from trainer.loop.finite import FiniteCheck
-from trainer.loop.guarding import Guarding
-from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
-from trainer.loop.leaving import Leaving
-from trainer.loop.log import Log
+from trainer.loop.guarding import Drill, Guarding, RollingBack
+from trainer.loop.leaving import HARD_END_AFTER_S, HardEnd, Leaving
+from trainer.loop.log import Log, OwnTime, sampler_pipe, size_lines, throughput_of
 from trainer.loop.observer import Observer
-from trainer.loop.own_time import OwnTime, sampler_pipe
 from trainer.loop.preparing import Prepared, prepare, saves_where_it_loads
 from trainer.loop.replicas import ReplicaCheck, Replicas
-from trainer.loop.resuming import Resumption, load_into
-from trainer.loop.rolling_back import RollingBack
+from trainer.loop.resuming import LastLoss, Resumption, contents_of, load_into
 from trainer.loop.save import Saves, beginner, saver
-from trainer.loop.speed import size_lines, throughput_of
 from trainer.loop.tensorboard import Curves, open_writers
 from trainer.loop.train import Training
 from trainer.parallel.agreement import on_every_rank

@@ -11,7 +11,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
 from trainer.formats.checkpoint.partitions import engine_name, saved_parameters
-from trainer.loop.contents import LastLoss
+from trainer.loop.resuming import LastLoss
 from trainer.recipe.model_shape import ModelShape
 
 OPTION = "--save-non-finite"

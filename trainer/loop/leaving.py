@@ -5,8 +5,11 @@ they do it: in the collective that each step has, else in one of their own.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,14 +18,61 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from trainer.formats.attempt.attempt_records import LATER_EXIT, LEAVING_NOTE, ExitReport, LaterExit, LeavingNote
+from trainer.core.console import say
+from trainer.formats.attempt.attempt_records import (
+    HARD_END_STATUS,
+    LATER_EXIT,
+    LEAVING_NOTE,
+    ExitReport,
+    LaterExit,
+    LeavingNote,
+)
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_file_text
 from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.tolerant import decode
-from trainer.loop.asked_saves import AskedSaves
-from trainer.loop.lookout import Lookout
-from trainer.loop.place import Place
+from trainer.loop.resuming import Place
+from trainer.loop.save import AskedSaves
+
+#: Seconds between two looks.
+LOOK_EVERY_S = 1.0
+# So many looks pass before it says so: a training that is between two short steps leaves without more words.
+_LOOKS_UNTIL_SAID = 3
+_NAMES = {Reason.KILL_SWITCH: "kill switch", Reason.STOP_REQUEST: "stop request"}
+
+
+class Lookout:
+    """Looks, in a thread of its own, whether the kill switch or the stop request is there.
+
+    To leave all ranks have to agree, between two things that they do together. So all that this does is to say that
+    they are going to. It ends with the process, or when it is closed.
+    """
+
+    def __init__(self, kill_switch: Path | None, stop_request: Path | None, every_s: float = LOOK_EVERY_S) -> None:
+        paths = {Reason.KILL_SWITCH: kill_switch, Reason.STOP_REQUEST: stop_request}
+        self._paths = {reason: path for reason, path in paths.items() if path is not None}
+        # Its own places: what they hold open is not shared between threads.
+        self._places = {reason: Place(path) for reason, path in self._paths.items()}
+        self._looks: dict[Reason, int] = dict.fromkeys(self._places, 0)
+        self._every_s = every_s
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look, where there is anything to look at."""
+        if self._places:
+            threading.Thread(target=self._watch, name="lookout", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more: the training is leaving."""
+        self._is_over.set()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(self._every_s):
+            for reason, place in self._places.items():
+                self._looks[reason] = self._looks[reason] + 1 if place.is_taken() else 0
+                if self._looks[reason] == _LOOKS_UNTIL_SAID:
+                    say(f"{_NAMES[reason]} at {self._paths[reason]} is seen: leaving when what is under way is done")
+
 
 # The order is the collective's, and the one in which reasons win over each other.
 _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)
@@ -200,3 +250,54 @@ class Leaving:
     def _is_leaving(self) -> None:
         if self._lookout is not None:
             self._lookout.close()
+
+
+#: A rank that has saved, or has nothing to save, and is still there after this many seconds ends without asking.
+HARD_END_AFTER_S = 60.0
+
+# The last words go to files, perhaps on the file system that is dead: nobody waits for them for longer than this.
+_LAST_WORDS_S = 5.0
+
+
+class HardEnd:
+    """Ends this process without asking when something that was begun is not over in time.
+
+    One thing at a time is watched: beginning another calls the one before off. `leave_word` is handed the sentence that
+    says why, once it is printed: what else has to know of it.
+    """
+
+    def __init__(self, leave_word: Callable[[str], None] = lambda _sentence: None) -> None:
+        self._leave_word = leave_word
+        self._timer: threading.Timer | None = None
+
+    def start(self, after_s: float = HARD_END_AFTER_S, sentence: str | None = None) -> None:
+        """Begin the countdown, in a thread that does not itself keep the process alive."""
+        self.cancel()
+        why = sentence or f"this rank had decided to leave and did not within {after_s:g} s"
+        self._timer = threading.Timer(after_s, self._end, args=(why,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """Call it off; no error if it was never started."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @contextlib.contextmanager
+    def unless_done_in(self, after_s: float, sentence: str) -> Iterator[None]:
+        """Watch over what is done inside, for `after_s` seconds."""
+        self.start(after_s, sentence)
+        try:
+            yield
+        finally:
+            self.cancel()
+
+    def _end(self, sentence: str) -> None:
+        words = threading.Thread(target=self._say, args=(sentence,), daemon=True)
+        words.start()
+        words.join(_LAST_WORDS_S)
+        os._exit(HARD_END_STATUS)
+
+    def _say(self, sentence: str) -> None:
+        os.write(2, f"{sentence}: ending it\n".encode())
+        self._leave_word(sentence)

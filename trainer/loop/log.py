@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import stat
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
+import torch
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass
 
 from trainer.engine.build import StepResult
+from trainer.formats.attempt.node_samples import PIPE_VARIABLE, TIMED_ITERATIONS, RankTiming
 from trainer.formats.checkpoint.history import Progress
+from trainer.formats.json_text import json_line
 from trainer.formats.logs.training_line import TrainingLine, write_training_line
-from trainer.loop.interval import Interval
 from trainer.loop.observer import Observer, Step
 from trainer.loop.tensorboard import Curves
+from trainer.parallel.process_groups import Parallel
+from trainer.recipe.model_options import ATTENTION, BLOCK, NONE, precision_of, recomputed
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.sizes import Speed
+from trainer.recipe.sizes import Speed, Throughput, parameters, peak_tflops_of
+
+
+@dataclass
+class Interval:
+    """Sums over the iterations since the last log line. The clock runs in steps only, not in evaluations or saves."""
+
+    iterations: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    skipped: int = 0
+    nan: int = 0
+    left_out: int = 0  # skipped on request: in no other number
+    _finite_losses: list[float] = field(default_factory=list)
+
+    def add(self, loss: float, samples: int, seconds: float, skipped: bool) -> None:
+        """Count one iteration; a loss that is no finite number is counted as nan and kept out of the mean."""
+        self.iterations += 1
+        self.samples += samples
+        self.seconds += seconds
+        self.skipped += skipped
+        if math.isfinite(loss):
+            self._finite_losses.append(loss)
+        else:
+            self.nan += 1
+
+    @property
+    def loss(self) -> float | None:
+        """Mean of the finite losses, None without any."""
+        return math.fsum(self._finite_losses) / len(self._finite_losses) if self._finite_losses else None
+
+    @property
+    def seconds_per_iteration(self) -> float:
+        """Mean over the interval. Raises ZeroDivisionError before its first iteration."""
+        return self.seconds / self.iterations
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of all replicas together. Raises ZeroDivisionError before the first iteration."""
+        return self.samples / self.seconds
 
 
 class Log(Observer):
@@ -82,3 +136,139 @@ class Log(Observer):
         )
         self._tell(write_training_line(line))
         self._curves.speed(step.progress, interval.seconds_per_iteration, interval.samples_per_second, speed)
+
+
+_COUNTED = {
+    NONE: "model and hardware FLOPs, which are equal as nothing is recomputed",
+    ATTENTION: "hardware FLOPs, with recomputed attention; model FLOPs are without",
+    BLOCK: "hardware FLOPs, with recomputed activations; model FLOPs are without",
+}
+
+
+def throughput_of(options: Options, parallel: Parallel, shape: ModelShape) -> Throughput:
+    """What the log's speeds are worked out with."""
+    peak = _peak(options, parallel)
+    return Throughput(shape, options.seq_length, parallel.world_size, recomputed(options), peak)
+
+
+def size_lines(parallel: Parallel, throughput: Throughput) -> list[str]:
+    """How large the model is, and of what the log's TFLOPs and MFU are."""
+    lines = [f"{parameters(throughput.shape):,} parameters on {parallel.world_size} ranks: {parallel.layout}"]
+    lines.append(f"TFLOPs in the log are each rank's {_COUNTED[throughput.recompute]}")
+    if (peak := throughput.peak_tflops) is not None:
+        lines.append(f"MFU in the log is what the model FLOPs are of {peak:g} TFLOPs, each rank's peak")
+    return lines
+
+
+def _peak(options: Options, parallel: Parallel) -> float | None:
+    """TFLOP/s that this rank's device can do: as stated, or as its name says; None where nobody knows."""
+    stated: float | None = options.peak_tflops
+    if stated is not None or parallel.device.type != "cuda":
+        return stated
+    return peak_tflops_of(torch.cuda.get_device_name(parallel.device), precision_of(options))
+
+
+def sampler_pipe() -> int | None:
+    """The descriptor of this node's sampler; None where this rank was started without one."""
+    given = os.environ.get(PIPE_VARIABLE, "")
+    if not given.isdecimal():
+        return None
+    try:
+        return int(given) if stat.S_ISFIFO(os.fstat(int(given)).st_mode) else None
+    except OSError:
+        return None
+
+
+class OwnTime(Observer):
+    """Times forward and backward passes, and tells of every TIMED_ITERATIONS iterations together.
+
+    What a pass waits for within itself counts as its own: the ranks of one tensor-parallel group, which as a rule are
+    on one node, are slow together. On a GPU the time is the stream's, taken by events that nobody waits for.
+    """
+
+    def __init__(self, engine: PipelineEngine, parallel: Parallel, pipe: int) -> None:
+        self._engine, self._rank, self._stage, self._pipe = engine, parallel.rank, parallel.pipeline_rank, pipe
+        self._clock = _StreamClock() if parallel.device.type == "cuda" else _WallClock()
+        self._iterations, self._step_s = 0, 0.0
+        timed = {one: self._timed(engine._INSTRUCTION_MAP[one]) for one in (ForwardPass, BackwardPass)}
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, **timed}
+
+    def _timed(self, run: Callable[..., None]) -> Callable[..., None]:
+        def timed(engine: PipelineEngine, *arguments: Any, **named: Any) -> None:
+            if not engine.module.training:  # an evaluation is no step
+                run(engine, *arguments, **named)
+                return
+            began = self._clock.mark()
+            run(engine, *arguments, **named)
+            self._clock.add(began)
+
+        return timed
+
+    def after_step(self, step: Step) -> None:
+        """Count it; tell where as many are done."""
+        if step.result is None:
+            return
+        self._iterations += 1
+        self._step_s += step.seconds
+        if step.progress.iteration % TIMED_ITERATIONS == 0:
+            self._tell(step.progress.iteration)
+
+    def after_going_back(self, progress: Progress) -> None:
+        """Begin anew."""
+        self._iterations, self._step_s = 0, 0.0
+        self._clock.taken_s()
+
+    def _tell(self, iteration: int) -> None:
+        told = RankTiming(
+            rank=self._rank,
+            stage=self._stage,
+            iteration=iteration,
+            iterations=self._iterations,
+            own_s=round(self._clock.taken_s(), 6),
+            step_s=round(self._step_s, 6),
+            at=datetime.now(UTC).astimezone(),
+        )
+        self._iterations, self._step_s = 0, 0.0
+        with contextlib.suppress(OSError):  # a sampler that is gone, or that a dead file system holds up
+            os.write(self._pipe, json_line(told).encode() + b"\n")
+
+
+class _WallClock:
+    """What the process spends in a call, for a device that computes while it is called."""
+
+    def __init__(self) -> None:
+        self._sum_s = 0.0
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def add(self, began: Any) -> None:
+        self._sum_s += time.perf_counter() - began
+
+    def taken_s(self) -> float:
+        """All of it since the last time."""
+        taken, self._sum_s = self._sum_s, 0.0
+        return taken
+
+
+class _StreamClock(_WallClock):
+    """What the GPU's stream spends between two marks in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pairs: list[tuple[Any, Any]] = []
+
+    def mark(self) -> Any:
+        began = torch.cuda.Event(enable_timing=True)
+        began.record()
+        return began
+
+    def add(self, began: Any) -> None:
+        ended = self.mark()
+        self._pairs.append((began, ended))
+
+    def taken_s(self) -> float:
+        pairs, self._pairs = self._pairs, []
+        if pairs:
+            pairs[-1][1].synchronize()  # the step's numbers were read after it: this waits for nothing
+        return float(sum(began.elapsed_time(ended) for began, ended in pairs)) / 1000

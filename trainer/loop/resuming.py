@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +12,19 @@ from typing import Any
 import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.checkpoint.into_engine import restore_random_states
+from trainer.checkpoint.into_engine import random_states, restore_random_states
 from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one, find_latest, load_checkpoint
+from trainer.core.files import read_plain, write_atomically
+from trainer.core.held_folder import HeldFolder
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.micro_batches import sample_order
 from trainer.formats.checkpoint.changes import ALLOW, Identity, changes, refuse_other_training, said, training_changes
-from trainer.formats.checkpoint.history import Progress, Start, started_now
-from trainer.formats.checkpoint.manifest import Found, latest_folder, read_manifest
+from trainer.formats.checkpoint.history import Progress, Start, saved_now, started_now
+from trainer.formats.checkpoint.manifest import Found, Manifest, latest_folder, read_manifest
+from trainer.formats.checkpoint.partitions import INFO, saved_parameters, universal_checkpoint_info
 from trainer.formats.checkpoint.starting import (
+    NO_OPTIMIZER,
     FellBack,
     begins_anew,
     found_at_step,
@@ -27,9 +34,13 @@ from trainer.formats.checkpoint.starting import (
 )
 from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError
+from trainer.loop.observer import Observer, Step
 from trainer.parallel.agreement import Refusal, from_first_rank
 from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
+from trainer.recipe.save_schedule import SaveSchedule
+from trainer.recipe.spike_guard import GuardState
 
 
 @dataclass(frozen=True)
@@ -198,3 +209,129 @@ def progress_on_disk(options: Options) -> Progress:
     except CheckpointError:
         manifest = None
     return Progress(**manifest.counters()) if manifest else Progress.none()
+
+
+_LARGEST_NOTE_BYTES = 64 * 1024
+
+
+class Place:
+    """A file's place in a folder that is held from now on; none without a path."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._folder = HeldFolder(path.parent) if path is not None else None
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # it may come later
+                self._folder.descriptor()
+
+    def is_taken(self) -> bool:
+        """Whether anything is there: what it is, nobody asks, and nobody opens it."""
+        return self._folder is not None and self._path is not None and self._folder.has(self._path.name)
+
+    def read(self, name: str | None = None) -> bytes:
+        """The contents of the file, or of the one called `name` beside it; empty without a path. Raises OSError."""
+        if self._folder is None or self._path is None:
+            return b""
+        return read_plain(self._folder.place() / (name or self._path.name), _LARGEST_NOTE_BYTES)
+
+    def write(self, text: str, name: str | None = None) -> None:
+        """Write the file, or the one called `name` beside it. Raises OSError."""
+        if self._folder is not None and self._path is not None:
+            write_atomically(self._folder.place() / (name or self._path.name), text)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All of a checkpoint but weights and optimizer states."""
+
+    manifest: Manifest  # without its files
+    client_state: dict[str, Any]  # plain data for DeepSpeed's own files
+
+
+class LastLoss(Observer):
+    """The loss of the last step, for whoever asks once it is taken."""
+
+    def __init__(self) -> None:
+        self._loss: float | None = None
+        self.is_finite = True  # an fp16 step whose gradients overflow has a finite loss all the same
+        self._without = range(0)  # iterations without a finite loss, up to the last step or right before it
+
+    def after_step(self, step: Step) -> None:
+        """Keep it; a step that was skipped has none."""
+        was_finite, iteration = self.is_finite, step.progress.iteration
+        if step.result is None:
+            self._without = range(0) if was_finite else self._without
+            return
+        self.is_finite = math.isfinite(step.result.loss)
+        self._loss = step.result.loss if self.is_finite else None  # JSON has no other
+        if was_finite:
+            self._without = range(0) if self.is_finite else range(iteration, iteration + 1)
+        else:
+            self._without = range(self._without.start, iteration if self.is_finite else iteration + 1)
+
+    def after_going_back(self, progress: Progress) -> None:
+        """Nobody asks before the next step has one."""
+        self._loss, self.is_finite, self._without = None, True, range(0)
+
+    def postponing(self, is_due: Callable[[int], bool]) -> Callable[[int], bool]:
+        """Return `is_due` for the iteration of the last step; with a finite loss, a postponed save is due too."""
+        return lambda iteration: is_due(iteration) or (self.is_finite and any(map(is_due, self._without)))
+
+    def __call__(self) -> float | None:
+        """None before the first step, and of a loss that is no number."""
+        return self._loss
+
+
+def contents_of(
+    options: Options,
+    identity: Identity,
+    schedule: LearningRateSchedule,
+    history: tuple[Start, ...],
+    loss: Callable[[], float | None],
+    guard: Callable[[], GuardState | None] = lambda: None,
+    not_finite: Callable[[], str | None] = lambda: None,
+) -> Callable[[Progress], Contents]:
+    """What tells how far the training has come, asked at the moment that it is saved.
+
+    history: every start of the training, this one's last. loss: of the last step. guard: what the spike guard remembers
+    after it. not_finite: what of the state is not finite, where such a state is saved; collective.
+    """
+    layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
+    pinned = SaveSchedule.of(options).pinned
+    parameters = saved_parameters(ModelShape.of_facts(identity.model))
+
+    def contents(progress: Progress) -> Contents:
+        manifest = Manifest(
+            **progress.counters(),
+            precision=identity.precision,
+            layout=layout,
+            model=identity.model,
+            learning_rate=schedule.facts(),
+            files={},
+            parameters=parameters,
+            pinned=progress.iteration in pinned,
+            training=identity.training,
+            settings=identity.settings,
+            loss=loss(),
+            saved=saved_now(),
+            history=history,
+            spike_guard=guard(),
+            not_finite=not_finite(),
+        )
+        state = {
+            "checkpoint_version": 3.0,
+            "args": dict(options),
+            "iteration": progress.iteration,
+            "tokens": progress.consumed_train_tokens,
+            "consumed_train_samples": progress.consumed_train_samples,
+            "consumed_valid_samples": progress.consumed_valid_samples,
+            "checkpoint_info": {
+                "padded_vocab_size": identity.model["padded_vocab_size"],
+                "original_vocab_size": identity.model["vocab_size"],
+            },
+            INFO: universal_checkpoint_info(identity.model),
+            **({} if options.no_save_rng else random_states()),
+        }
+        return Contents(manifest, state)
+
+    return contents

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
+from datetime import datetime
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination, Overtaken
 from trainer.checkpoint.save import HostCopies, SaveTimes, SaveUnderWay, begin_save, save_checkpoint
+from trainer.formats.attempt.attempt_records import SAVED_NOTE, SavedNote, SaveRequest
 from trainer.formats.checkpoint.history import Progress
+from trainer.formats.json_text import json_file_text
 from trainer.formats.logs.log_lines import (
     BACKGROUND_TIMER,
     SAVE_TIMER,
@@ -19,9 +23,10 @@ from trainer.formats.logs.log_lines import (
     write_checkpoint_line,
     write_timers,
 )
-from trainer.loop.contents import Contents
+from trainer.formats.tolerant import decode
 from trainer.loop.finite import NotFinite
 from trainer.loop.observer import Answer, Observer, Step
+from trainer.loop.resuming import Contents, Place
 from trainer.loop.tensorboard import Curves
 from trainer.parallel.agreement import Refusal
 
@@ -213,3 +218,53 @@ def beginner(
         return begin_save(engine, destination, now.manifest, now.client_state, copies, with_optimizer)
 
     return begin
+
+
+class AskedSaves:
+    """The save request that lies there, and the word of what came of it. Only the first rank has a place for them."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._asked: SaveRequest | None = None
+        self._answered: SaveRequest | None = None
+        self._unsaid: SavedNote | None = None  # what a full disk did not take
+        self.are_due = False  # as all ranks have agreed
+
+    def is_asked(self) -> bool:
+        """Whether a request lies there that has had no answer yet. One that cannot be read is none."""
+        self._say()
+        if not self._place.is_taken():
+            return False
+        asked: SaveRequest | None = None
+        with contextlib.suppress(OSError):
+            asked = decode(self._place.read(), SaveRequest)
+        if asked is None or asked == self._answered:
+            return False
+        self._asked = asked
+        return True
+
+    def carry_out(self, observers: Sequence[Observer], progress: Progress) -> None:
+        """Have every observer that can save this iteration, unless it is saved. Collective, like their saves.
+
+        Whoever saves beside the training answers when all is written. A disk that takes no checkpoint is no reason to
+        end the training: the word says so.
+        """
+        asked = self._answered = self._asked
+
+        def answer(iteration: int, problem: str) -> None:
+            if asked is not None:
+                self._unsaid = SavedNote(asked.id, iteration, problem, datetime.now().astimezone())
+                self._say()
+
+        try:
+            can_save = [observer.when_asked_to_save(progress, answer) for observer in observers]
+            if not any(can_save):
+                answer(progress.iteration, "this training saves nothing (no --save)")
+        except Refusal as error:
+            answer(progress.iteration, str(error))
+
+    def _say(self) -> None:
+        if self._unsaid is not None:
+            with contextlib.suppress(OSError):
+                self._place.write(json_file_text(self._unsaid), SAVED_NOTE)
+                self._unsaid = None

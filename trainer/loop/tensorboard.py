@@ -1,8 +1,11 @@
-"""TensorBoard curves under BigScience's tags, from the last rank."""
+"""Curves of a training for TensorBoard and wandb."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import netrc
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,12 +14,81 @@ from trainer.core.console import complain
 from trainer.core.files import be_as_open_as_its_folder, make_folder
 from trainer.core.held_folder import HeldFolder
 from trainer.formats.checkpoint.history import Progress
+from trainer.formats.distribution import install_command
 from trainer.formats.logs.log_lines import perplexity
 from trainer.loop.observer import Observer, Step
 from trainer.loop.rewind import Point, set_aside_beyond
-from trainer.loop.wandb_writer import WandbWriter
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.sizes import Speed
+
+
+class WandbWriter:
+    """Points of one start as one run of wandb. Those over samples and tokens are left out: it has axes of its own."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises OptionsError where the package, the folder or, to send at once, a key is missing. Nobody is asked."""
+        if importlib.util.find_spec("wandb") is None:
+            raise OptionsError(f"--wandb-project: wandb is not installed here: {install_command('wandb')}")
+        folder = options.wandb_save_dir or options.tensorboard_dir or options.save
+        if not folder:
+            raise OptionsError("--wandb-project without --wandb-save-dir: give the folder that its files go to")
+        if options.wandb_mode == "online" and not _has_key():
+            raise OptionsError("--wandb-mode online: no WANDB_API_KEY and no login is here: give one, or offline")
+        try:
+            make_folder(Path(folder))
+        except OSError as error:
+            raise OptionsError(f"--wandb-save-dir {folder}: {error.strerror}") from None
+        self._run = _begin(options, folder)
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """One point, if it is over iterations."""
+        if " vs " not in tag and "y=steps" not in tag:
+            self._run.log({tag: value}, step=step)
+
+    def flush(self) -> None:
+        """Nothing is kept back here: its own process writes what it is given."""
+
+    def close(self) -> None:
+        """Wait until all is written. `finish` returns before wandb's own process has written its last block."""
+        import wandb
+
+        self._run.finish()
+        wandb.teardown()
+
+
+def _has_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc().authenticators("api.wandb.ai") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _begin(options: Options, folder: str) -> Any:
+    import wandb
+
+    # What a machine has, and what a person wrote into a repository, is nobody else's: the curves and options alone.
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        x_disable_stats=True,
+        x_disable_meta=True,
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        disable_job_creation=True,
+    )
+    return wandb.init(
+        project=options.wandb_project,
+        entity=options.wandb_entity,
+        name=options.wandb_exp_name,
+        dir=folder,
+        mode=options.wandb_mode,
+        config={key: value for key, value in options.items() if value is not None},
+        settings=settings,
+    )
+
 
 GIGA = 1e9
 

@@ -14,13 +14,10 @@ from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.guard_lines import UNSAVED, Reason, leave_line
 from trainer.formats.logs.log_lines import stamp
 from trainer.loop.batches import EngineItems
-from trainer.loop.drill import Drill
-from trainer.loop.guarding import Guarding
-from trainer.loop.hard_end import HardEnd
-from trainer.loop.in_vain import InVain
-from trainer.loop.leaving import Leaving
+from trainer.loop.guarding import Drill, Guarding, RollingBack
+from trainer.loop.leaving import HardEnd, Leaving
 from trainer.loop.observer import Observer, Step
-from trainer.loop.rolling_back import RollingBack
+from trainer.loop.rewind import InVain
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as causal_attention
 
-from trainer.kernels.causal_attention import AttentionKernels, attention, attention_of_product
-from trainer.kernels.dropout_masks import drop, keeping_masks
+from trainer.kernels.attention import AttentionKernels, attention, attention_of_product
+from trainer.kernels.residual import drop, keeping_masks
 from trainer.model.alibi import alibi_slopes, key_features, query_features
 from trainer.model.dropout import DropoutClock, seed_device
 from trainer.model.recomputing import again

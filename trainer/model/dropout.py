@@ -2,7 +2,7 @@
 
 So a resumed training and the recomputation of a checkpointed block draw the masks that were drawn before, and neither
 the ranks' layout nor the size of the micro-batch has a say in them, nor what they are drawn on
-(`trainer.kernels.dropout_masks`).
+(`trainer.kernels.residual`).
 
 Shapes: b samples of a micro-batch.
 """

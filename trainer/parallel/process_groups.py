@@ -28,9 +28,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 
-from trainer.kernels.choice import by_torch_alone, choose  # noqa: E402
-from trainer.kernels.kept_times import kept_times  # noqa: E402
-from trainer.kernels.operations import BY_TORCH, Operations  # noqa: E402
+from trainer.kernels.choice import BY_TORCH, Operations, by_torch_alone, choose  # noqa: E402
+from trainer.kernels.times import kept_times  # noqa: E402
 from trainer.parallel.determinism import be_deterministic  # noqa: E402
 
 # What the launcher says to each rank, as it is for one that has no launcher.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.cpp.calls import NUMBER, SIZE, TENSOR, Calls
-from trainer.kernels.dropout_masks import kept_scale, lowest_kept_level
+from trainer.kernels.residual import kept_scale, lowest_kept_level
 
 _DROPOUT = [SIZE, SIZE, SIZE, SIZE, ctypes.c_int32, NUMBER]
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.activation import GateActivation
-from trainer.kernels.cuda.arguments import address, suffix
-from trainer.kernels.cuda.tiles import Tiles, added_up
+from trainer.kernels.cuda.tiles import Tiles, added_up, address, suffix
 from trainer.kernels.native.launching import KernelRunner
 
 # As csrc/cuda/activation.cu numbers them.

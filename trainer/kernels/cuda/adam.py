@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.adam import AdamBuffers, AdamSettings
-from trainer.kernels.cuda.arguments import address, suffix
+from trainer.kernels.cuda.tiles import address, suffix
 from trainer.kernels.native.launching import Argument, KernelRunner, Launch
 
 # As csrc/cuda/adam.cu has them.

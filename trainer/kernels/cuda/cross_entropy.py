@@ -10,7 +10,7 @@ from ctypes import c_int32, c_int64
 import torch
 from torch import Tensor
 
-from trainer.kernels.cuda.arguments import VECTOR_BYTES, address, suffix
+from trainer.kernels.cuda.tiles import VECTOR_BYTES, address, suffix
 from trainer.kernels.native.launching import Argument, KernelRunner, Launch
 
 # Threads of a block, which has one row: each is to have several vectors under way, and a chip several blocks at once.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.kernels.cuda.arguments import VECTOR_BYTES, are_aligned, begins, flag, suffix
+from trainer.kernels.cuda.tiles import VECTOR_BYTES, are_aligned, begins, flag, suffix
 from trainer.kernels.native.launching import WARP_THREADS, DeviceFacts, KernelRunner, Launch
 
 MOST_HIDDEN = 32_768

@@ -10,10 +10,9 @@ from ctypes import c_float, c_int32, c_int64
 import torch
 from torch import Tensor
 
-from trainer.kernels.cuda.arguments import address, suffix
-from trainer.kernels.cuda.tiles import Tiles, added_up
-from trainer.kernels.dropout_masks import kept_scale, lowest_kept_level
+from trainer.kernels.cuda.tiles import Tiles, added_up, address, suffix
 from trainer.kernels.native.launching import Argument, KernelRunner
+from trainer.kernels.residual import kept_scale, lowest_kept_level
 
 
 class CudaResiduals:

@@ -10,7 +10,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from trainer.kernels.cuda.arguments import VECTOR_BYTES, address, suffix
+from trainer.kernels.cuda.tiles import VECTOR_BYTES, address, suffix
 from trainer.kernels.native.launching import WARP_THREADS, KernelRunner, Launch
 
 MOST_KEYS = 32_768

@@ -2,19 +2,110 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from trainer.kernels.native.artifacts import Artifact, flags_of, torch_version
+from trainer.kernels.native.artifacts import Artifact, csrc_folder, flags_of, torch_version
 from trainer.kernels.native.cache import Built, building, find_by, put
-from trainer.kernels.native.compiling import Compilers
 from trainer.kernels.native.libraries import library_file
-from trainer.kernels.native.resources import resources_in
-from trainer.kernels.native.sources import csrc_folder
 from trainer.kernels.native.toolchains import CompilerError, CudaCompiler, Nvcc, cuda_compiler, host_compiler
+
+_COMPILE_S = 900
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+class Compilers:
+    """Compilers under way, each the head of a process group of its own."""
+
+    def __init__(self, limit_s: float = _COMPILE_S) -> None:
+        self._limit_s = limit_s
+        self._running: set[subprocess.Popen[str]] = set()
+        self._is_ended = False
+
+    def each(self, jobs: int, make: Callable[[Given], Made], of: Iterable[Given]) -> list[Made]:
+        """What `make` gives of each, `jobs` at once. Where one fails or we are interrupted, the others end as well."""
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                return list(pool.map(make, of))
+            except BaseException:
+                self._end()
+                raise
+
+    def run(self, command: list[str], more: dict[str, str] | None = None) -> str:
+        """What a compiler says. more: of the environment. Raises CompilerError with its first error, OSError."""
+        in_english = {**os.environ, **(more or {}), "LC_ALL": "C"}
+        if self._is_ended:
+            raise CompilerError(f"{command[-1]}: not compiled, as another file failed")
+        pipe = subprocess.PIPE
+        # A group of its own: a compiler is a driver of others, which would outlive it.
+        started = subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, env=in_english, start_new_session=True, errors="replace"
+        )
+        self._running.add(started)
+        try:
+            said_out, said = started.communicate(timeout=self._limit_s)
+        except subprocess.TimeoutExpired:
+            raise CompilerError(f"{command[-1]}: {command[0]} took more than {self._limit_s:g} s") from None
+        finally:
+            self._running.discard(started)
+            _end_now(started)
+        said += said_out
+        if started.returncode:
+            first = re.search(r"^.*\berror\b.*$", said, re.MULTILINE | re.IGNORECASE)
+            ended = f"{' '.join(command)} ended with {started.returncode}: {said[-500:]}"
+            raise CompilerError(first[0] if first else ended)
+        return said
+
+    def _end(self) -> None:
+        self._is_ended = True
+        for one in tuple(self._running):
+            _kill(one)
+
+
+def _end_now(started: subprocess.Popen[str]) -> None:
+    if started.returncode is None:
+        _kill(started)
+        started.communicate()
+
+
+def _kill(started: subprocess.Popen[str]) -> None:
+    """With its group. Once it has been waited for its number may be another's."""
+    if started.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+
+
+_ENTRY = re.compile(
+    r"Compiling entry function '(?P<kernel>\w+)' for '(?P<architecture>\w+)'.*?"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.DOTALL,
+)
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def resources_in(said: str) -> dict[str, dict[str, int]]:
+    """kernel -> registers per thread, static shared bytes per block, spilled bytes and stack bytes per thread."""
+    found = {}
+    for entry in _ENTRY.finditer(said):
+        shared = _SHARED.search(entry["rest"])
+        found[entry["kernel"]] = {
+            "registers": int(entry["registers"]),
+            "shared_bytes": int(shared[1]) if shared else 0,
+            "spilled_bytes": int(entry["stores"]) + int(entry["loads"]),
+            "stack_bytes": int(entry["stack"]),
+        }
+    return found
+
 
 #: How long another process may take to build the same before we build beside it.
 _WAIT_S = 900.0

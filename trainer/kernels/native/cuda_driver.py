@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer.kernels.native.cubins import Cubins
 from trainer.kernels.native.launching import DeviceFacts, KernelError, Launch, argument_pointers
+from trainer.kernels.native.libraries import Cubins
 
 _LIBRARY = "libcuda.so.1"
 #: What a block may have of dynamic shared memory without asking. CUDA's 48 KiB count a kernel's static bytes too, which

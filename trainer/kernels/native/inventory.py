@@ -15,10 +15,9 @@ from trainer.kernels.native.artifacts import (
     own_levels,
 )
 from trainer.kernels.native.cache import Built, CacheError, cache_folders, damaged_files, find, others_of
-from trainer.kernels.native.cubins import cubins_for
 from trainer.kernels.native.cuda_driver import CudaDriver, smoke
 from trainer.kernels.native.launching import DeviceFacts, KernelError
-from trainer.kernels.native.libraries import NotBuilt, library_file
+from trainer.kernels.native.libraries import NotBuilt, cubins_for, library_file
 
 
 def every_artifact(architectures: Iterable[str] = ARCHITECTURES) -> Iterator[Artifact]:

@@ -8,24 +8,55 @@ over any network, and Slurm nothing: what of the node is the job's follows from 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+import trainer
 from trainer.core.files import write_atomically
 from trainer.core.held_folder import HeldFolder
 from trainer.formats.attempt.carbon import Beside, file_name, file_text
+from trainer.formats.distribution import install_command
+from trainer.formats.json_text import json_line
 from trainer.launcher.energy.allocation import Allocation, allocation
-from trainer.launcher.energy.orders import STOP, Order, read_order
+
+FLUSH, STOP = b"flush\n", b"stop\n"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be measured, and where it is written."""
+
+    folder: str  # is there
+    country: str | None = None  # ISO 3166, three letters
+    region: str | None = None  # as codecarbon names it
+    intensity_g_per_kwh: float | None = None  # in place of what the country has
+    measure_s: float = 15.0  # between two measurements
+    write_s: float = 60.0  # between two totals on disk, where nobody asks sooner
+
+
+def order_line(order: Order) -> str:
+    """One argument of a command line."""
+    return json_line(order)
+
+
+def read_order(argument: str) -> Order:
+    """What `order_line` has written."""
+    return msgspec.json.decode(argument, type=Order)
+
 
 _MOST_NOTES, _LONGEST_NOTE = 8, 200
 # Codecarbon's own thread may measure while a flush does, and would then count that time twice: it never comes to it.
@@ -210,6 +241,83 @@ def _device_names(tracker: Any, devices: tuple[str, ...] | None) -> tuple[str, .
                 counted = set(one._get_gpu_ids())
                 return tuple(info["uuid"] for info in one.devices.get_gpu_static_info() if info["gpu_index"] in counted)
     return devices
+
+
+#: Longest time that a rank that leaves waits for the last total to be written.
+LAST_TOTAL_S = 3.0
+_LONGEST_SENTENCE = 4096
+
+
+def missing() -> str | None:
+    """What is missing here for measuring, with what to type; None where nothing is."""
+    if importlib.util.find_spec("codecarbon") is not None:
+        return None
+    return f"codecarbon is not installed for {sys.executable}: {install_command('carbon')}, or leave the option out"
+
+
+class Tracker:
+    """The tracker of this rank's node: a process that reads orders from a pipe and ends by itself when that closes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], tell: Callable[[str], None]) -> None:
+        self._process, self._tell = process, tell
+        self._has_told = False
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+
+    def flush(self) -> None:
+        """Have it write its total soon. Returns at once; says once where there is no tracker any more."""
+        self._send(FLUSH)
+        self._look()
+
+    def close(self) -> None:
+        """Have it write its last total, and wait for that a moment."""
+        self._send(STOP)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_TOTAL_S)
+        self._look()
+
+    def _send(self, order: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it is gone, or so far behind that the pipe is full
+            os.write(self._process.stdin.fileno(), order)
+
+    def _look(self) -> None:
+        status = self._process.poll()
+        if not status or self._has_told:
+            return
+        self._has_told = True
+        assert self._process.stderr is not None
+        said = self._process.stderr.read(_LONGEST_SENTENCE).decode(errors="replace").strip()
+        why = said.splitlines()[-1] if said else f"its exit status was {status}"
+        self._tell(f"energy is not measured on this node from here on: {why}")
+
+
+@contextmanager
+def tracker_of_node(order: Order, tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """A tracker while inside; what it gives has it write its total. Nothing that happens to it ends the training."""
+    try:
+        tracker = Tracker(_start(order), tell)
+    except OSError as error:
+        tell(f"energy is not measured on this node: cannot start {sys.executable}: {error.strerror}")
+        yield lambda: None
+        return
+    try:
+        yield tracker.flush
+    finally:
+        tracker.close()
+
+
+def _start(order: Order) -> subprocess.Popen[bytes]:
+    above = str(Path(trainer.__file__).resolve().parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "trainer.launcher.energy.sampler", order_line(order)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{above}:{inherited}" if inherited else above},
+        start_new_session=True,  # what is sent to the rank's process group is not for it
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from trainer.formats.attempt.node_samples import DONE, EFFORTS, NETWORK, PROGRAM, Effort, ProbeLine
-from trainer.launcher.probing import machine, memory, network, places, products
+from trainer.launcher.probing import machine, memory, network, parts, products
 from trainer.launcher.probing.parts import Part, run_part, run_together, say
 
 
@@ -57,9 +57,9 @@ def _test_node(node: str, effort: Effort, folder: Path, turn: str) -> None:
         run_part(node, Part(name, min(effort.part_s, left_s), measure, in_turn), turn, max(0.0, left_s - effort.part_s))
 
     part("machine", functools.partial(machine.describe))
-    part("run_folder", functools.partial(places.measure_run_folder, folder=folder, node=node))
-    part("shm", functools.partial(places.measure_shm))
-    part("disk", functools.partial(places.measure_disk, effort=effort), in_turn=True)
+    part("run_folder", functools.partial(parts.measure_run_folder, folder=folder, node=node))
+    part("shm", functools.partial(parts.measure_shm))
+    part("disk", functools.partial(parts.measure_disk, effort=effort), in_turn=True)
     part("memory", functools.partial(memory.measure, effort=effort), in_turn=True)
     part("products", functools.partial(products.measure, effort=effort), in_turn=True)
     if Path("/dev/nvidiactl").exists():

@@ -13,10 +13,9 @@ import torch
 
 from tests.emulator.replayed import RECORD_VARIABLE, LaunchKeeper
 from tests.emulator.runner import ORDERS, EmulatedRunner, needs_gxx
-from trainer.kernels.native.cubins import cubins_for
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelRunner
-from trainer.kernels.native.libraries import NotBuilt
+from trainer.kernels.native.libraries import NotBuilt, cubins_for
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from trainer.kernels.attention import (
     core_attention,
     refuses,
 )
+from trainer.kernels.choice import Operations
 from trainer.kernels.cuda.softmax import CudaSoftmax
-from trainer.kernels.operations import Operations
 from trainer.model.attention import SelfAttention
 from trainer.model.dropout import DropoutClock
 from trainer.model.weights import LayerWeights

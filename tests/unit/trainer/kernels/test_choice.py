@@ -7,9 +7,8 @@ import torch
 
 from trainer.kernels import choice
 from trainer.kernels.__main__ import main
-from trainer.kernels.choice import CUDA, FAMILIES, Source, choose, kernel_lines
+from trainer.kernels.choice import CUDA, FAMILIES, Operations, Path, Source, choose, kernel_lines
 from trainer.kernels.native.libraries import NotBuilt
-from trainer.kernels.operations import Operations, Path
 from trainer.recipe.options import Options, OptionsError, parse, to_arguments
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.kernels.dropout_masks import drop, keeping_masks, kept_scale, lowest_kept_level
+from trainer.kernels.residual import drop, keeping_masks, kept_scale, lowest_kept_level
 
 CPU = torch.device("cpu")
 _64_BITS = (1 << 64) - 1

@@ -12,8 +12,13 @@ import pytest
 from tests.unit.trainer.kernels.test_choice import CPU
 from tests.unit.trainer.kernels.test_measured_choice import times
 from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
-from trainer.kernels import kept_times as room
-from trainer.kernels.kept_times import KeptTimes, device_name, keep, kept_times
+from trainer.kernels import times as room
+from trainer.kernels.times import (
+    KeptTimes,
+    device_name,
+    keep,
+    kept_times,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,14 @@ from tests.unit.trainer.kernels.test_choice import CPU, options
 from trainer.formats.attempt.kernels import FamilyTimes
 from trainer.kernels import choice
 from trainer.kernels.choice import CPP, Source, choose
-from trainer.kernels.kept_times import KeptTimes, device_name
-from trainer.kernels.measured_choice import Decision, decided, times_for
 from trainer.kernels.native.libraries import NotBuilt
+from trainer.kernels.times import (
+    Decision,
+    KeptTimes,
+    decided,
+    device_name,
+    times_for,
+)
 from trainer.recipe.options import OptionsError
 
 

@@ -14,7 +14,7 @@ from tests.unit.trainer.kernels.test_choice import CPU, options
 from trainer.kernels import measuring
 from trainer.kernels.__main__ import main
 from trainer.kernels.choice import CUDA, Source, choose
-from trainer.kernels.kept_times import kept_times
+from trainer.kernels.times import kept_times
 from trainer.kernels.ways import Sizes, work_of
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.kernels.dropout_masks import keeping_masks, kept_scale
-from trainer.kernels.residual import Dropped, added
+from trainer.kernels.residual import Dropped, added, keeping_masks, kept_scale
 
 DROPPED = Dropped([7, 9], 0.3, (1, 2))
 

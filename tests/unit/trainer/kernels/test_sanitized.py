@@ -15,7 +15,7 @@ import pytest
 
 from tests.emulator.replayed import RECORD_VARIABLE, Sanitizer, replay
 from tests.emulator.runner import kernels_in, needs_gxx
-from trainer.kernels.native.sources import csrc_folder, kernel_sources
+from trainer.kernels.native.artifacts import csrc_folder, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[4]
 #: What no test of this folder launches: `opsctl kernels check` does.

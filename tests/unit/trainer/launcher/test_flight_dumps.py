@@ -1,3 +1,5 @@
+"""Tests of flight dumps, which `trainer.launcher.first_failure` contains."""
+
 from __future__ import annotations
 
 import json
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.launcher.flight_dumps import _ask, _read, dumped, record_in
+from trainer.launcher.first_failure import _ask, _read, dumped, record_in
 
 
 def test_a_recorder_that_listens_is_asked_and_what_it_writes_is_read(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainer.launcher import gpu_samples as module
-from trainer.launcher.gpu_samples import gpu_samples
+from trainer.launcher import node_sampler as module
+from trainer.launcher.node_sampler import gpu_samples
 
 
 class Nvml:

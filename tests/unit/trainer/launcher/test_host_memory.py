@@ -1,10 +1,12 @@
+"""Tests of host memory, which `trainer.launcher.node_sampler` contains."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from trainer.launcher.host_memory import limit_of_cgroups, memory_lines
+from trainer.launcher.node_sampler import limit_of_cgroups, memory_lines
 
 
 def group(folder: Path, **files: str) -> None:

@@ -34,7 +34,7 @@ def ranks() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(rank: int, what: str, job: str = JOB, listens: bool = True) -> subprocess.Popen[bytes]:
-        listen = f"from trainer.launcher.stack_signal import listen; listen({rank})\n" if listens else ""
+        listen = f"from trainer.launcher.stacks import listen; listen({rank})\n" if listens else ""
         code = f"{listen}print('up', flush=True)\n{what}"
         child = subprocess.Popen(
             [sys.executable, "-c", code],

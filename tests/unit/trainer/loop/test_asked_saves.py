@@ -1,3 +1,5 @@
+"""Tests of asked saves, which `trainer.loop.save` contains."""
+
 from __future__ import annotations
 
 import json
@@ -6,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainer.formats.checkpoint.history import Progress
-from trainer.loop.asked_saves import AskedSaves
 from trainer.loop.observer import Answer, Observer
-from trainer.loop.place import Place
+from trainer.loop.resuming import Place
+from trainer.loop.save import AskedSaves
 from trainer.parallel.agreement import Refusal
 
 

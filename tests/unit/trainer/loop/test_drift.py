@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.facts import missing
-from trainer.loop.drift import Item, drift_line, drifts
+from trainer.loop.replicas import Item, drift_line, drifts
 
 WEIGHT = Item("final_layernorm.bias", "weight")
 

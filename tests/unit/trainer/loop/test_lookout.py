@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.loop import lookout
-from trainer.loop.lookout import Lookout
+from trainer.loop import leaving
+from trainer.loop.leaving import Lookout
 
 
 class Said(list[str]):
@@ -27,7 +27,7 @@ class Said(list[str]):
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     lines = Said()
-    monkeypatch.setattr(lookout, "say", lines)
+    monkeypatch.setattr(leaving, "say", lines)
     return lines
 
 

@@ -20,10 +20,10 @@ from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.log_lines import CheckpointFailed, parse_checkpoint_line
 from trainer.formats.logs.training_line import parse_training_line
 from trainer.loop import rewind
-from trainer.loop.contents import LastLoss
 from trainer.loop.evaluate import Evaluation, Evaluations
 from trainer.loop.finite import NotFinite
 from trainer.loop.log import Log
+from trainer.loop.resuming import LastLoss
 from trainer.loop.save import Saves
 from trainer.loop.tensorboard import Curves, open_writer, open_writers
 from trainer.parallel.agreement import Refusal

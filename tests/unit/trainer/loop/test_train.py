@@ -16,9 +16,9 @@ from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.guard_lines import Reason
 from trainer.formats.logs.log_lines import parse_stamp
 from trainer.loop.guarding import Guarding
-from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
-from trainer.loop.in_vain import InVain
+from trainer.loop.leaving import HARD_END_AFTER_S, HardEnd
 from trainer.loop.observer import Observer, Step
+from trainer.loop.rewind import InVain
 from trainer.loop.train import Training, evaluate_only, train
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths

@@ -15,8 +15,7 @@ import pytest
 from tests.unit.trainer.loop.steps import step_at
 from tests.unit.trainer.loop.test_observers import options_with
 from trainer.formats.distribution import install_command
-from trainer.loop.tensorboard import Curves, open_writers
-from trainer.loop.wandb_writer import WandbWriter
+from trainer.loop.tensorboard import Curves, WandbWriter, open_writers
 from trainer.recipe.options import OptionsError
 
 

@@ -12,8 +12,8 @@ from tests.emulator.runner import EmulatedRunner, needs_gxx
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.core.dtypes import DTYPES
 from trainer.kernels.attention import SoftmaxAttention
+from trainer.kernels.choice import BY_TORCH, Operations
 from trainer.kernels.cuda.softmax import CudaSoftmax
-from trainer.kernels.operations import BY_TORCH, Operations
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
 from trainer.parallel import products

@@ -19,7 +19,7 @@ from trainer.formats.logs.training_line import (
     parse_training_line,
     write_training_line,
 )
-from trainer.loop.interval import Interval
+from trainer.loop.log import Interval
 from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from trainer.kernels.native import cache as cache_module
-from trainer.kernels.native import trust
 from trainer.kernels.native.artifacts import Artifact
 from trainer.kernels.native.cache import (
     CacheError,
@@ -29,8 +28,7 @@ from trainer.kernels.native.cache import (
     others_of,
     put,
 )
-from trainer.kernels.native.cubins import cubins_for
-from trainer.kernels.native.libraries import NotBuilt, load_library
+from trainer.kernels.native.libraries import NotBuilt, cubins_for, load_library
 
 ARTIFACT = Artifact("data-x86-64-v3", (), ("-O2",), "0123456789abcdef01234567")
 Make = Callable[[Path], dict[str, dict[str, Any]]]
@@ -203,7 +201,7 @@ def test_looking_where_nothing_is_built_takes_no_compiler_and_little_else(cache:
     shutil.rmtree(cache, ignore_errors=True)
     code = (
         "import sys\nfrom trainer.kernels.native.libraries import operations, data\n"
-        "from trainer.kernels.native.cubins import cubins_for\n"
+        "from trainer.kernels.native.libraries import cubins_for\n"
         "print(operations(), data(), cubins_for((8, 0)))\n"
         "print(sorted({'torch', 'numpy', 'subprocess'} & sys.modules.keys()))"
     )
@@ -299,7 +297,7 @@ def test_in_a_container_without_root_unknown_folders_are_believed_above_the_cach
     os.chown(above, unknown, 0)
     with pytest.raises(CacheError, match=rf"{above} .*\bnobody\b"):
         find(ARTIFACT)
-    monkeypatch.setattr(trust, "_uid_of_the_unknown", lambda: unknown)
+    monkeypatch.setattr(cache_module, "_uid_of_the_unknown", lambda: unknown)
     assert find(ARTIFACT) == built
     os.chown(built.folder, unknown, 0)
     with pytest.raises(CacheError, match=rf"{built.folder} .*\bnobody\b.*container"):
@@ -307,10 +305,10 @@ def test_in_a_container_without_root_unknown_folders_are_believed_above_the_cach
 
 
 def test_in_a_user_namespace_root_is_told_from_the_unknown(cache: Path) -> None:
-    assert (trust._uid_of_the_unknown() is None) == any(
+    assert (cache_module._uid_of_the_unknown() is None) == any(
         row.split()[1] == "0" for row in Path("/proc/self/uid_map").read_text().splitlines()
     )
-    asked = "from trainer.kernels.native.trust import _uid_of_the_unknown as asked; print(asked())"
+    asked = "from trainer.kernels.native.cache import _uid_of_the_unknown as asked; print(asked())"
     inside = ["unshare", "--user", sys.executable, "-c", asked]
     done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:

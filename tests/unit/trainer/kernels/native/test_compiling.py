@@ -1,3 +1,5 @@
+"""Tests of compiling, which `trainer.kernels.native.building` contains."""
+
 from __future__ import annotations
 
 import os
@@ -8,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainer.kernels.native import toolchains
-from trainer.kernels.native.building import compile_cubin
-from trainer.kernels.native.compiling import Compilers
+from trainer.kernels.native.building import Compilers, compile_cubin
 from trainer.kernels.native.toolchains import CompilerError, Nvcc, Nvrtc, cuda_compiler, torch_cuda_major
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.emulator.runner import needs_gxx
-from trainer.kernels.native.cubins import Cubins
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelError, Launch
+from trainer.kernels.native.libraries import Cubins
 
 SOURCE = Path(__file__).with_name("stand_in_cuda.cpp")
 pytestmark = needs_gxx

@@ -14,10 +14,9 @@ import pytest
 
 from benchmarks.kernel_resources import RECORD, all_compiled, compiled, compiler_for, record, text_of
 from tests.emulator.runner import kernels_in, needs_gxx
-from trainer.kernels.native.artifacts import ARCHITECTURES
+from trainer.kernels.native.artifacts import ARCHITECTURES, csrc_folder, kernel_sources
+from trainer.kernels.native.building import resources_in
 from trainer.kernels.native.cuda_driver import _SHARED_UNASKED
-from trainer.kernels.native.resources import resources_in
-from trainer.kernels.native.sources import csrc_folder, kernel_sources
 from trainer.kernels.native.toolchains import CompilerError
 
 SOURCES = kernel_sources(csrc_folder())

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from trainer.formats.attempt.carbon import Reading, read
-from trainer.launcher.energy.orders import FLUSH, STOP, Order, order_line
-from trainer.launcher.energy.tracked import tracker_of_node
+from trainer.launcher.energy.sampler import FLUSH, STOP, Order, order_line, tracker_of_node
 
 ROOT = Path(__file__).resolve().parents[5]
 KW_PER_S = 1 / 3600  # kWh that 1 kW comes to in a second
@@ -128,8 +127,8 @@ def test_time_alone_writes_totals_of_which_a_kill_leaves_the_last(
 
 RANK = """
 import os, signal, sys, time
-from trainer.launcher.energy.orders import Order
-from trainer.launcher.energy.tracked import tracker_of_node
+from trainer.launcher.energy.sampler import Order
+from trainer.launcher.energy.sampler import tracker_of_node
 with tracker_of_node(Order(sys.argv[1], country="FRA", measure_s=0.1, write_s=1e6), print):
     if os.fork() == 0:  # a child that outlives the rank, and holds the pipe open
         time.sleep(float(sys.argv[2]))
@@ -219,7 +218,7 @@ import json, sys
 import trainer.launcher.energy.sampler as sampler
 from codecarbon.output_methods.file import FileOutput
 from trainer.launcher.energy.allocation import Allocation
-from trainer.launcher.energy.orders import Order
+from trainer.launcher.energy.sampler import Order
 meter = sampler.Meter(Order(sys.argv[1], country="FRA"), Allocation("n1", "7", None, 1.0))
 meter._tracker._output_handlers.append(FileOutput("theirs.csv", sys.argv[2]))
 meter.end()

@@ -1,0 +1,273 @@
+"""Times of each way to compute a family of operations: how they are measured, kept, and chosen by."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from trainer.core.files import make_folder, read_plain, write_atomically
+from trainer.formats.attempt.kernels import SCHEMA_VERSION, FamilyTimes, KernelTimes
+from trainer.formats.json_text import json_file_text
+from trainer.kernels.native.artifacts import Artifact, cuda_artifact, library_artifact, own_levels
+from trainer.kernels.native.cache import cache_folders, why_untrusted
+
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class KeptTimes:
+    """What was measured on this kind of device, the newest of each family and size; `notes`: what was passed over."""
+
+    device: str = ""
+    families: tuple[FamilyTimes, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+#: Nothing was measured, or nothing is to be chosen by it.
+NOTHING_MEASURED = KeptTimes()
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's or the CPU's, as their makers call them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "CPU"
+    found = re.search(r"^model name\s*:\s*(.+)$", described, re.MULTILINE)
+    return " ".join(found[1].split()) if found else "CPU"
+
+
+def kept_times(device: torch.device) -> KeptTimes:
+    """All that was measured for `device` with these versions and sources. Never raises."""
+    try:
+        name, beginning = device_name(device), f"times-{_key(device)}-"
+        files = [(cache, file) for cache in cache_folders() for file in sorted(cache.glob(f"{beginning}*.json"))]
+    except (OSError, RuntimeError) as error:
+        return KeptTimes(notes=(f"measured times cannot be looked for: {error}",))
+    found: dict[tuple[str, str, str, int], FamilyTimes] = {}
+    notes = []
+    for cache, file in files:
+        read = _read(cache, file)
+        if isinstance(read, str):
+            notes.append(f"{file} is not read: {read}: opsctl kernels measure writes another")
+            continue
+        for one in read.families:
+            place = one.family, one.kind, one.precision, one.columns
+            if place not in found or found[place].measured_at < one.measured_at:
+                found[place] = one
+    return KeptTimes(name, tuple(found.values()), tuple(notes))
+
+
+def keep(times: KernelTimes, device: torch.device) -> Path:
+    """Write them for trainings on such a device, in the place of an earlier measurement of the same sizes.
+
+    Raises OSError, and CacheError where there is no folder for them.
+    """
+    cache = cache_folders()[0]
+    make_folder(cache)
+    sizes = sorted((one.family, one.kind, one.precision, one.shape) for one in times.families)
+    target = cache / f"times-{_key(device)}-{hashlib.sha256(repr(sizes).encode()).hexdigest()[:12]}.json"
+    write_atomically(target, json_file_text(msgspec.to_builtins(times)))
+    return target
+
+
+def _key(device: torch.device) -> str:
+    """Raises OSError for sources that cannot be read."""
+    sources = _artifact(device)
+    what = (device_name(device), str(torch.__version__), torch.version.cuda, sources.key if sources else "")
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:24]
+
+
+def _artifact(device: torch.device) -> Artifact | None:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return cuda_artifact(f"sm_{major}{minor}")
+    levels = own_levels()
+    return library_artifact("operations", levels[0]) if levels else None
+
+
+def _read(cache: Path, file: Path) -> KernelTimes | str:
+    """What is in it, or why it is not taken."""
+    try:
+        if untrusted := why_untrusted(cache, file):
+            return untrusted
+        data = read_plain(file, _LARGEST)
+        version = msgspec.json.decode(data, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            return f"it is of version {version}, and this reads up to {SCHEMA_VERSION}"
+        return msgspec.json.decode(data, type=KernelTimes)
+    except OSError as error:
+        return error.strerror or str(error)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return f"damaged ({' '.join(str(error).split())})"
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+#: What one way may take longer than another and still be taken.
+NOISE = 1.03
+
+
+#: In doublings of the width: what is faster in small may be slower in large.
+FARTHEST = 1.0
+
+
+#: Measured beside the others and never taken: torch compiles it when it first sees a shape, and trainings compile
+#: nothing.
+COMPILED = "torch.compile"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The way that is taken, and why where that is for its time; beside: a faster one that cannot be."""
+
+    way: str
+    why: str | None = None
+    beside: str | None = None
+
+
+def times_for(
+    measured: Iterable[FamilyTimes], family: str, kind: str, precision: str, columns: int
+) -> FamilyTimes | None:
+    """Of the size that comes nearest; None where none near it was measured of the family in that precision."""
+
+    def apart(one: FamilyTimes) -> float:
+        return abs(math.log2(one.columns / columns))
+
+    alike = [one for one in measured if (one.family, one.kind, one.precision) == (family, kind, precision)]
+    return min((one for one in alike if apart(one) <= FARTHEST), key=apart, default=None)
+
+
+def decided(ways: Sequence[str], times: FamilyTimes | None, device: str) -> Decision:
+    """Among `ways`, the preferred one first. A way without a time is neither better nor worse than others."""
+    first = ways[0]
+    if times is None or first not in times.seconds:
+        return Decision(first)
+    seconds = {way: times.seconds[way] for way in ways if way in times.seconds}
+    best = min(seconds, key=lambda way: seconds[way])
+    taken = best if seconds[first] > NOISE * seconds[best] else first
+    where = f"on {device}, measured {times.measured_at[:10]}"
+    why = None if taken == first else f"{seconds[first] / seconds[best]:.2f}x as fast as {first} {where}"
+    compiled = times.seconds.get(COMPILED, math.inf)
+    beside = None
+    if seconds[taken] > NOISE * compiled:
+        ratio = seconds[taken] / compiled
+        beside = f"{COMPILED}: {ratio:.2f}x as fast {where}, but it compiles in the training"
+    return Decision(taken, why, beside)
+
+
+#: What lies in the cache is not read from memory: buffers in turn have so many times its size.
+_TIMES_THE_CACHE = 4
+
+
+_WARM_UP, _TIMES, _ROUNDS = 10, 50, 3
+
+
+_COPIED_BYTES = 1 << 30
+
+
+#: Of the GPU's clock: some hundred microseconds, in which the slowest way has started all its kernels.
+_CYCLES_TO_START_ONE = 500_000
+
+
+Buffers = Sequence[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often something is done, before it is timed and while it is."""
+
+    warm_up: int = _WARM_UP
+    times: int = _TIMES
+    copied_bytes: int = _COPIED_BYTES
+
+
+def median_s(work: Callable[..., Any], sets: Sequence[Buffers], turns: Turns, device: torch.device) -> float:
+    """Seconds of one `work(*buffers)` on `device`, each time on the next of `sets`."""
+    for turn in range(turns.warm_up):
+        work(*sets[turn % len(sets)])
+    timed = _timed_on_gpu if device.type == "cuda" else _timed_on_cpu
+    return statistics.median(timed(work, sets, turns.times))
+
+
+def in_turns(
+    ways: Mapping[str, Callable[..., Any]], sets: Sequence[Buffers], device: torch.device, budget_s: float
+) -> dict[str, float]:
+    """Seconds of each way's `work(*buffers)`: the least of its medians, as ways take turns and other work may come by.
+
+    budget_s: what one way's turn may take, or nearly; its first calls, which may compile, are not counted.
+    """
+    turns = {name: _fitting(work, sets, device, budget_s) for name, work in ways.items()}
+    found: dict[str, float] = dict.fromkeys(ways, math.inf)
+    for _ in range(_ROUNDS):
+        for name, work in ways.items():
+            found[name] = min(found[name], median_s(work, sets, turns[name], device))
+    return found
+
+
+def _fitting(work: Callable[..., Any], sets: Sequence[Buffers], device: torch.device, budget_s: float) -> Turns:
+    """As many turns as fit into the budget, three at least."""
+    once_s = median_s(work, sets, Turns(2, 3), device)
+    times = min(_TIMES, max(3, int(budget_s / max(once_s, 1e-7))))
+    return Turns(min(_WARM_UP, times), times)
+
+
+def buffer_sets(make: Callable[[], Buffers], cache_bytes: int) -> list[Buffers]:
+    """As many sets as are needed for none to be in the cache when its turn comes; two at least."""
+    first = make()
+    size = sum(one.numel() * one.element_size() for one in first if one is not None)
+    return [first, *(make() for _ in range(max(1, math.ceil(_TIMES_THE_CACHE * cache_bytes / size))))]
+
+
+def copy_rate(device: torch.device, cache_bytes: int, turns: Turns) -> float:
+    """Bytes a second that a copy from memory to memory reads and writes, both counted."""
+    count = turns.copied_bytes // 4
+
+    def make() -> Buffers:
+        return torch.rand(count, device=device), torch.empty(count, device=device)
+
+    sets = buffer_sets(make, cache_bytes)
+    return 2 * 4 * count / median_s(lambda source, target: target.copy_(source), sets, turns, device)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """The GPU's second-level cache; a megabyte where there is none to ask."""
+    if device.type != "cuda":
+        return 1 << 20
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def _timed_on_gpu(work: Callable[..., Any], sets: Sequence[Buffers], times: int) -> list[float]:
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(times)]
+    # All is handed over while the GPU waits: what is timed is how fast it computes, not how fast Python starts it.
+    torch.cuda._sleep(times * _CYCLES_TO_START_ONE)
+    for turn, (begin, end) in enumerate(events):
+        begin.record()
+        work(*sets[turn % len(sets)])
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1000 for begin, end in events]
+
+
+def _timed_on_cpu(work: Callable[..., Any], sets: Sequence[Buffers], times: int) -> list[float]:
+    seconds = []
+    for turn in range(times):
+        begin = time.perf_counter()
+        work(*sets[turn % len(sets)])
+        seconds.append(time.perf_counter() - begin)
+    return seconds
