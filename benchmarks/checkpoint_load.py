@@ -112,7 +112,7 @@ def saved(folder: str, precision: str) -> None:
     from tests.distributed.tiny_training import step_items, tiny_engine
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.save import save_checkpoint
-    from trainer.core.held_folder import HeldFolder
+    from trainer.core.files import HeldFolder
     from trainer.engine.build import Vocabulary, train_step
     from trainer.formats.checkpoint.changes import Identity
     from trainer.formats.checkpoint.manifest import Manifest

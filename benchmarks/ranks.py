@@ -160,7 +160,7 @@ def _rank(candidate: Candidate, rank: int, port: int, orders: Connection) -> Non
 
 
 def _items(micro_batch: int) -> Iterator[Any]:
-    from trainer.model.batch import engine_item
+    from trainer.model.pipeline import engine_item
 
     for samples in bench_shape.batches(micro_batch):
         yield engine_item(samples)

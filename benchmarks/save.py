@@ -39,7 +39,7 @@ def _turns(folder: Path) -> tuple[list[float], list[float], list[float], list[fl
     """Milliseconds of saves at once, of stalls and writes of those beside, ratios of speed, bytes of a save."""
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.save import HostCopies, begin_save, save_checkpoint
-    from trainer.core.held_folder import HeldFolder
+    from trainer.core.files import HeldFolder
 
     engine, step = _training()
     destination, copies = Destination(HeldFolder(folder)), HostCopies()
@@ -110,7 +110,7 @@ def _training() -> tuple[Any, Callable[[], None]]:
     import torch
 
     from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
-    from trainer.model.batch import engine_item
+    from trainer.model.pipeline import engine_item
     from trainer.recipe.options import parse, to_arguments
 
     shape = {"num_layers": LAYERS, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "seq_length": SEQUENCE}

@@ -186,7 +186,7 @@ def _engine_step(model: dict[str, Any]) -> Step:
     import torch
 
     from trainer.engine.build import Vocabulary, build_engine, initialize, train_step
-    from trainer.model.batch import engine_item
+    from trainer.model.pipeline import engine_item
 
     own = options(1, **model)
     parallel = initialize(own)

@@ -96,7 +96,7 @@ def _options(model: dict[str, Any], rehearsed: bool) -> Any:
 
 def _ours(options: Any, parallel: Any, rehearsed: bool) -> tuple[float, int]:
     from trainer.engine.build import build_engine, train_step
-    from trainer.model.batch import engine_item
+    from trainer.model.pipeline import engine_item
 
     engine = build_engine(options, parallel, Vocabulary.unpadded(options.vocab_size))
     drawn = (

@@ -64,7 +64,7 @@ def save(root: Path, store: Path, iteration: int, content: int, scenario: Scenar
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.publish import make_room, publish, write
     from trainer.checkpoint.save import BackgroundWrite, SaveUnderWay
-    from trainer.core.held_folder import HeldFolder
+    from trainer.core.files import HeldFolder
     from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 
     dist.init_process_group(

@@ -448,7 +448,7 @@ def test_options_of_the_model_change_its_loss(pool: Pool) -> None:
 def groups_by_name() -> dict[str, tuple[float, list[str]]]:
     from tests.distributed.tiny_training import tiny_options
     from trainer.engine.build import Vocabulary, build_model, initialize
-    from trainer.optim.parameters import parameter_groups
+    from trainer.optim.fused_adam import parameter_groups
 
     model = build_model(
         options := tiny_options(1, embed_layernorm=True, num_layers=1), initialize(options), Vocabulary.unpadded(64)

@@ -134,7 +134,7 @@ def compare(folder: Path, options: dict[str, Any], corpus: str) -> dict[str, Any
     import torch
 
     from trainer.formats.checkpoint.manifest import Found
-    from trainer.generation.loaded import LoadedModel
+    from trainer.generation.texts import LoadedModel
 
     exported = folder / "exported"
     said = program("export_program", str(folder / "saved"), "--step", str(SAVED_AT), "--output", str(exported))

@@ -44,7 +44,7 @@ def order_of_a_backward_pass(changes: dict[str, Any]) -> list[str]:
     """What the last block's MLP does backward, in order."""
     import torch
 
-    from trainer.parallel import overlapped
+    from trainer.parallel import products as module
 
     dist: Any = torch.distributed
 
@@ -71,7 +71,7 @@ def order_of_a_backward_pass(changes: dict[str, Any]) -> list[str]:
 
     x = torch.ones(2, options.seq_length, options.hidden_size, requires_grad=True)
     y = mlp(x).sum()
-    products: Any = overlapped
+    products: Any = module
     real_all_reduce, real_matmul = dist.all_reduce, products.matmul
     dist.all_reduce, products.matmul = all_reduce, matmul
     y.backward()

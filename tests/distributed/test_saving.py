@@ -12,7 +12,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 from trainer.formats.checkpoint.manifest import Manifest
 
 pytestmark = pytest.mark.distributed

@@ -48,8 +48,8 @@ def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int, 
     """This replica's micro-batches of the next `batch` samples. Token ids follow from the sample's index alone."""
     import torch
 
-    from trainer.model.batch import engine_item
     from trainer.model.dropout import has_dropout
+    from trainer.model.pipeline import engine_item
 
     size = options.micro_batch_size
     items = []

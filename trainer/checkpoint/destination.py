@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.core.console import complain
-from trainer.core.files import be_as_open_as_its_folder, make_folder
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, be_as_open_as_its_folder, make_folder
 from trainer.formats.attempt.lease import Holder, locked_lease, why_lost
 from trainer.formats.checkpoint.starting import refuse_later
 from trainer.formats.errors import CheckpointError

@@ -13,7 +13,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.checkpoint.into_engine import fill_loss_scaler, fill_optimizer, fill_weights
 from trainer.checkpoint.saved_state import SavedState
 from trainer.core.console import say
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     WAY_OUT,

@@ -20,8 +20,7 @@ import xxhash
 
 from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error, refuse_if_overtaken
 from trainer.core.console import complain
-from trainer.core.files import create_file, fsync, make_folder, write_atomically
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, create_file, fsync, make_folder, write_atomically
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,

@@ -4,7 +4,7 @@
     engine = build_engine(options, parallel, Vocabulary.of(tokens, options))
     result = train_step(engine, items, learning_rate=3e-4)
 
-`items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages
+`items` is an iterator of `trainer.model.pipeline.engine_item` micro-batches of this rank's data-parallel replica; stages
 in the middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data
 rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
 """
@@ -22,30 +22,74 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.schedule import ReduceTiedGrads, SendActivation, SendGrad
+from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+from torch import Tensor
 
+from trainer.engine.folded_step import Decides, EngineAccumulation, fold_step, held_update
 from trainer.model.attention import masks_notices
-from trainer.model.batch import EngineItem
+from trainer.model.pipeline import EngineItem, GPTPipeline
+from trainer.optim.fused_adam import build_optimizer
+from trainer.optim.step_numbers import StepNumbers, Votes, measure_once
 from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.model_options import ATTENTION, BLOCK, Vocabulary, recomputed
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError
 
-import deepspeed  # isort: skip  # process_groups has imported it the quick way
-from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
-from deepspeed.runtime.pipe.schedule import ReduceTiedGrads  # isort: skip
-from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS  # isort: skip
 
-from trainer.model.pipeline import GPTPipeline  # isort: skip
-from trainer.engine.accumulation import EngineAccumulation  # isort: skip
-from trainer.engine.folded_step import fold_step  # isort: skip
-from trainer.engine.held_update import Decides, held_update  # isort: skip
-from trainer.optim.parameters import build_optimizer  # isort: skip
-from trainer.engine.one_replica import leave_gradients  # isort: skip
-from trainer.optim.step_numbers import StepNumbers, Votes, measure_once  # isort: skip
-from trainer.engine.sends import send_meanwhile  # isort: skip
+def leave_gradients(engine: PipelineEngine) -> None:
+    """Have the engine's optimizer, where it is ZeRO's, exchange nothing. Only for a replica that is the only one."""
+    optimizer: Any = engine.optimizer
+    if not hasattr(optimizer, "buffered_reduce_fallback"):
+        return
+    optimizer.contiguous_gradients = False  # the buffers; the other way is the one below
+    optimizer.buffered_reduce_fallback = _exchange_nothing
+
+
+def _exchange_nothing(*_: Any, **__: Any) -> None:
+    """Stands for the average over replicas."""
+
+
+def send_meanwhile(engine: PipelineEngine) -> None:
+    """Have the engine's stage go on while what it sends is on its way."""
+    forth, back = _Sends(), _Sends()
+
+    def send_activations(stage: PipelineEngine, buffer_id: int) -> None:
+        outputs = stage.pipe_buffers["outputs"][buffer_id]
+        if stage.first_output_send:
+            stage.first_output_send = False
+            stage._send_tensor_meta(outputs, stage.next_stage)
+        forth.start(list(_tensors(outputs)), stage.grid.stage_to_global(stage.next_stage))
+
+    def send_gradients(stage: PipelineEngine, buffer_id: int) -> None:
+        inputs = stage.pipe_buffers["inputs"][buffer_id]
+        gradients = [one.grad for one in _tensors(inputs) if one.grad is not None]
+        back.start(gradients, stage.grid.stage_to_global(stage.prev_stage))
+        stage.pipe_buffers["inputs"][buffer_id] = None
+
+    engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, SendActivation: send_activations, SendGrad: send_gradients}
+
+
+def _tensors(passed_on: Any) -> Iterator[Tensor]:
+    yield from passed_on if isinstance(passed_on, tuple) else (passed_on,)
+
+
+class _Sends:
+    """One micro-batch on its way in one direction: it is held here until it has arrived, when the next one starts."""
+
+    def __init__(self) -> None:
+        self._under_way: list[tuple[Any, Tensor]] = []
+
+    def start(self, tensors: list[Tensor], rank: int) -> None:
+        for work, _ in self._under_way:
+            work.wait()
+        self._under_way = [(dist.isend(one, rank), one) for one in tensors]
+
 
 __all__ = [
     "Decides",

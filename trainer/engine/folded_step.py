@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import deepspeed.comm as deepspeed_comm
 import torch
 from deepspeed.runtime import bf16_optimizer
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.schedule import OptimizerStep
 from deepspeed.runtime.utils import all_gather_dp_groups, is_invalid_grad_norm
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.optim.fused_adam import FusedAdam
+from trainer.optim.step_numbers import StepNumbers
+from trainer.recipe.spike_guard import Verdict
 
 
 def fold_step(engine: PipelineEngine) -> None:
@@ -113,3 +119,112 @@ def _gather(optimizer: Any, whole: list[Tensor], parts: list[list[Tensor]]) -> N
         start_alignment_factor=optimizer.nccl_start_alignment_factor,
         allgather_bucket_size=optimizer.allgather_bucket_size,
     )
+
+
+class EngineAccumulation:
+    """The `trainer.parallel.cross_entropy.Accumulation` of an engine's last stage and its output layer's weight.
+
+    On that stage a micro-batch's backward pass follows its forward pass at once. All other gradients of the weight, and
+    a step's end or its being dropped, find in these sums what autograd would have left there.
+    """
+
+    def __init__(self, engine: PipelineEngine, weight: nn.Parameter) -> None:
+        self._engine, self._weight = engine, weight
+        self._optimizer: Any = engine.optimizer
+        self._of_bf16 = self._place_in_groups() if isinstance(engine.optimizer, BF16_Optimizer) else None
+
+    def multiplier(self) -> float:
+        """Loss scale, where there is one, over the micro-batches of a step; rounded as autograd has it, in fp32."""
+        scale = float(self._optimizer.loss_scaler.loss_scale) if self._engine.fp16_enabled() else 1.0
+        return float(torch.tensor(scale) / self._engine.gradient_accumulation_steps())
+
+    def weight_sum(self) -> tuple[Tensor, bool] | None:
+        """As `Accumulation` has it; None where fp16 gradients are added up in fp16."""
+        if self._of_bf16 is not None:
+            return self._in_bf16_optimizer(*self._of_bf16)
+        if self._optimizer.use_grad_accum_attribute:
+            name = "grad_accum"
+        elif self._weight.dtype == torch.float32:
+            name = "grad"
+        else:
+            return None
+        found = getattr(self._weight, name)
+        if found is None:
+            found = torch.empty_like(self._weight, dtype=torch.float32, memory_format=torch.contiguous_format)
+            setattr(self._weight, name, found)
+            return found.detach(), True
+        return found.detach(), False
+
+    def _in_bf16_optimizer(self, group: int, index: int) -> tuple[Tensor, bool]:
+        """It clears its sums after each step, and looks for one where it has been told that there is one."""
+        found = self._optimizer.fp32_groups_gradients[group][index]
+        self._optimizer.fp32_groups_has_gradients[group][index] = True
+        self._weight._hp_grad = found  # type: ignore[attr-defined]
+        return found.view(self._weight.shape), False
+
+    def _place_in_groups(self) -> tuple[int, int]:
+        for group, weights in enumerate(self._optimizer.bf16_groups):
+            for index, weight in enumerate(weights):
+                if weight is self._weight:
+                    return group, index
+        raise ValueError("the optimizer does not train the output layer's weight")
+
+
+#: (loss, gradient norm) -> what to do with the update; both are the same on every rank, and so must be the answer.
+Decides = Callable[[float, float], Verdict]
+
+
+@contextmanager
+def held_update(engine: PipelineEngine, numbers: StepNumbers, decides: Decides | None) -> Iterator[None]:
+    """While it lasts, each step asks before its update. With None none does.
+
+    A skipped step counts as one; one that is to be run again does not. A norm that is no finite number beside a loss
+    that is one, as where fp16 overflows, is left to DeepSpeed, which makes no update of it and lowers the loss scale.
+    """
+    if decides is None:
+        yield
+        return
+    before = engine._INSTRUCTION_MAP
+
+    def step(own: PipelineEngine, lr_kwargs: Any = None) -> None:
+        norm = _norm_after_an_update(own, numbers)
+        is_left_alone = math.isfinite(numbers.loss) and not math.isfinite(norm)
+        verdict = Verdict.UPDATE if is_left_alone else decides(numbers.loss, norm)
+        if verdict == Verdict.UPDATE:
+            own._exec_optimizer_step(lr_kwargs)
+            return
+        counted = own.global_steps, own.global_samples, own.skipped_steps
+        with _as_if_overflown(own):
+            own._exec_optimizer_step(lr_kwargs)
+        own._global_grad_norm = norm
+        if verdict == Verdict.RERUN:
+            own.global_steps, own.global_samples, own.skipped_steps = counted
+
+    engine._INSTRUCTION_MAP = {**before, OptimizerStep: step}
+    try:
+        yield
+    finally:
+        engine._INSTRUCTION_MAP = before
+
+
+def _norm_after_an_update(engine: PipelineEngine, numbers: StepNumbers) -> float:
+    """As DeepSpeed has it then, in fp32, so that what was decided by and what two runs gave are the same number."""
+    norm = torch.tensor(numbers.norm, dtype=torch.float32)
+    return float(norm if engine.bfloat16_enabled() else norm / float(engine.optimizer.loss_scale))
+
+
+@contextmanager
+def _as_if_overflown(engine: PipelineEngine) -> Iterator[None]:
+    optimizer: Any = engine.optimizer
+    infinite = torch.full((), math.inf, device=engine.device)
+    answers: dict[str, Callable[..., Any]] = (
+        {"get_grads_for_norm": lambda: ([infinite], {})}
+        if engine.bfloat16_enabled()
+        else {"scaled_global_norm": lambda: infinite, "_update_scale": lambda _overflow: None}
+    )
+    usual = {name: getattr(optimizer, name) for name in answers}
+    vars(optimizer).update(answers)
+    try:
+        yield
+    finally:
+        vars(optimizer).update(usual)

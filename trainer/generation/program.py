@@ -86,8 +86,7 @@ def _generate(arguments: argparse.Namespace, wanted: Wanted) -> None:
 
 
 def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[GeneratedText]:
-    from trainer.generation.loaded import LoadedModel
-    from trainer.generation.texts import Speaker
+    from trainer.generation.texts import LoadedModel, Speaker
 
     speaker = Speaker(LoadedModel(found, arguments.dtype), found.manifest, arguments.tokenizer)
     prompts = [speaker.tokens_of(prompt) for prompt in arguments.prompt]  # refused before the first is gone on with

@@ -22,8 +22,7 @@ from typing import Any
 import msgspec
 
 import trainer
-from trainer.core.files import create_file, write_atomically
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, create_file, write_atomically
 from trainer.formats.attempt.node_samples import (
     LARGEST_BYTES,
     GpuSample,

@@ -12,8 +12,8 @@ from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
 from trainer.formats.data.data_sources import groups
 from trainer.formats.data.vocabulary_files import read_notes
 from trainer.formats.logs.training_line import tokens_line
-from trainer.model.batch import EngineItem, engine_item
 from trainer.model.dropout import has_dropout
+from trainer.model.pipeline import EngineItem, engine_item
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.options import Options
 

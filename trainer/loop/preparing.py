@@ -21,8 +21,7 @@ import torch.distributed as dist
 from trainer.checkpoint.destination import Destination, OwnLease, only_writer, open_destination
 from trainer.checkpoint.into_engine import step_back
 from trainer.core.console import complain
-from trainer.core.files import be_as_open_as_its_folder
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, be_as_open_as_its_folder
 from trainer.data.build import Datasets, build_datasets, vocab_size
 from trainer.formats.attempt.error_file import write_error_file
 from trainer.formats.checkpoint.changes import Identity

@@ -14,8 +14,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.into_engine import random_states, restore_random_states
 from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one, find_latest, load_checkpoint
-from trainer.core.files import read_plain, write_atomically
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, read_plain, write_atomically
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.micro_batches import sample_order

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.core.console import complain
-from trainer.core.files import be_as_open_as_its_folder, make_folder
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, be_as_open_as_its_folder, make_folder
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.distribution import install_command
 from trainer.formats.logs.log_lines import perplexity

@@ -10,23 +10,74 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as causal_attention
+from torch.utils.checkpoint import checkpoint
 
 from trainer.kernels.attention import AttentionKernels, attention, attention_of_product
 from trainer.kernels.residual import drop, keeping_masks
-from trainer.model.alibi import alibi_slopes, key_features, query_features
 from trainer.model.dropout import DropoutClock, seed_device
-from trainer.model.recomputing import again
-from trainer.model.rotary import rotated
 from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import is_slow_half
 from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, copy_to_tensor_ranks
 from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.model_shape import ModelShape
+
+# Positions are split into multiples of this and a rest, both exact in bfloat16's 8 bits up to 32,768.
+_COARSE = 128
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Slopes of all heads of the model: a geometric series for powers of two, filled up from the next one otherwise."""
+    closest = 2 ** math.floor(math.log2(heads))
+    base = 2.0 ** (-(2.0 ** -(math.log2(closest) - 3)))
+    slopes = [base**power for power in range(1, closest + 1)]
+    if closest < heads:
+        slopes += alibi_slopes(2 * closest)[0::2][: heads - closest]
+    return slopes
+
+
+def query_features(slopes_h: Tensor, head_size: int, dtype: torch.dtype) -> Tensor:
+    """[heads, features]: slope x sqrt(head size), the root against attention's scale, as a sum of two numbers."""
+    wanted_h = slopes_h.double() * math.sqrt(head_size)
+    high_h = wanted_h.to(dtype)
+    low_h = (wanted_h - high_h.double()).to(dtype)
+    features = torch.zeros(len(slopes_h), alibi_feature_count(head_size), dtype=dtype)
+    features[:, 0] = features[:, 1] = high_h
+    features[:, 2] = features[:, 3] = low_h
+    return features
+
+
+def key_features(length: int, head_size: int, dtype: torch.dtype) -> Tensor:
+    """[length, features]: the key's position as a sum of two numbers, once for each part of the slope."""
+    position_s = torch.arange(length)
+    fine_s = position_s % _COARSE
+    features = torch.zeros(length, alibi_feature_count(head_size), dtype=dtype)
+    features[:, 0] = features[:, 2] = (position_s - fine_s).to(dtype)
+    features[:, 1] = features[:, 3] = fine_s.to(dtype)
+    return features
+
+
+def rotated(x_bnsd: Tensor, base: float, turned: int) -> Tensor:
+    """x with the first `turned` (even) numbers of each head turned by their positions, 0 to s - 1; in x's dtype."""
+    cos_sr, sin_sr = _turns(x_bnsd.shape[-2], base, turned, x_bnsd.dtype, x_bnsd.device)
+    first_bnsr, second_bnsr, rest = x_bnsd.split((turned // 2, turned // 2, x_bnsd.shape[-1] - turned), dim=-1)
+    return torch.cat(
+        (first_bnsr * cos_sr - second_bnsr * sin_sr, second_bnsr * cos_sr + first_bnsr * sin_sr, rest), dim=-1
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _turns(length: int, base: float, turned: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position's angles, on the device; all layers of a model share them."""
+    frequency_r = 1.0 / base ** (torch.arange(0, turned, 2, dtype=torch.float32) / turned)
+    angle_sr = torch.arange(length, dtype=torch.float32)[:, None] * frequency_r
+    return angle_sr.cos().to(device, dtype), angle_sr.sin().to(device, dtype)
 
 
 class SelfAttention(nn.Module):
@@ -215,3 +266,14 @@ def _alibi_features(
     """Query and key features on the device; all layers of a model share them."""
     query_nf = query_features(torch.tensor(slopes, dtype=torch.float64), head_size, dtype)
     return query_nf.to(device), key_features(length, head_size, dtype).to(device)
+
+
+def again(function: Callable[..., Any], clock: DropoutClock, *inputs: Any) -> Any:
+    """function(*inputs), of which autograd keeps `inputs` alone. The second time draws the same dropout masks."""
+    sample = clock.sample
+
+    def at_that_time(*same_inputs: Any) -> Any:
+        with clock.at(sample):
+            return function(*same_inputs)
+
+    return checkpoint(at_that_time, *inputs, use_reentrant=False, preserve_rng_state=False)

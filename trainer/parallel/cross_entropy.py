@@ -19,9 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.kernels.cross_entropy import Statistics, statistics, to_gradient
-from trainer.parallel.output_products import add_gradient_of_weight, gradient_of_x, logits_into
 from trainer.parallel.process_groups import Parallel
-from trainer.parallel.products import is_slow_half
+from trainer.parallel.products import add_gradient_of_weight, gradient_of_x, is_slow_half, logits_into
 from trainer.parallel.sequence import gathered
 from trainer.recipe.activations import chunk_tokens, chunks_of
 

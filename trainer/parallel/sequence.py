@@ -9,11 +9,13 @@ Shapes: b batch, s sequence, h any size. Slices have s / tensor_size positions; 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import linear, matmul
@@ -161,3 +163,32 @@ class _GradientOfAllSlices(torch.autograd.Function):
         gradient = gradients[0].to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         dist.all_reduce(gradient, group=ctx.parallel.tensor_group)
         return gradient.to(gradients[0].dtype), None
+
+
+_Kept = tuple[Tensor, torch.Size | None]  # this rank's part with the whole's shape, or all of it
+
+
+def split_over_tensor_ranks(parallel: Parallel) -> contextlib.AbstractContextManager[object]:
+    """While inside, what autograd saves is kept as this rank's part, where it can be split alike.
+
+    Meant around `torch.utils.checkpoint` alone, which saves its inputs under these hooks and what is computed in it
+    under its own. Unpacking is collective: all ranks go through the same graph.
+    """
+    if parallel.tensor_size == 1:
+        return contextlib.nullcontext()
+
+    def keep(whole: Tensor) -> _Kept:
+        if not whole.is_floating_point() or whole.numel() % parallel.tensor_size:
+            return whole, None
+        parts = whole.detach().reshape(parallel.tensor_size, -1)
+        return parts[parallel.tensor_rank].clone(), whole.shape
+
+    def gather(kept: _Kept) -> Tensor:
+        own, shape = kept
+        if shape is None:
+            return own
+        whole = own.new_empty(parallel.tensor_size * own.numel())
+        dist.all_gather_into_tensor(whole, own, group=parallel.tensor_group)
+        return whole.view(shape)
+
+    return saved_tensors_hooks(keep, gather)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from trainer.loop.batches import EngineItems
-from trainer.model.batch import EngineItem
+from trainer.model.pipeline import EngineItem
 
 AT = 45
 LANGUAGES = {0: "en", 1: "fr"}

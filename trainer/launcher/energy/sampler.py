@@ -27,8 +27,7 @@ from typing import Any
 import msgspec
 
 import trainer
-from trainer.core.files import write_atomically
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder, write_atomically
 from trainer.formats.attempt.carbon import Beside, file_name, file_text
 from trainer.formats.distribution import install_command
 from trainer.formats.json_text import json_line

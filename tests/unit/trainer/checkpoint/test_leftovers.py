@@ -10,7 +10,7 @@ import pytest
 from tests.unit.trainer.checkpoint.test_publish import names, save
 from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.publish import clear_leftovers
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 from trainer.formats.checkpoint.manifest import fault_of, set_aside
 
 pytestmark = pytest.mark.usefixtures("alone")

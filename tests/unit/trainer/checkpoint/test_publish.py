@@ -15,7 +15,7 @@ from tests.facts import missing
 from tests.unit.trainer.formats.attempt.test_lease import held_by_a_stopped_process
 from trainer.checkpoint.destination import Destination, Overtaken, OwnLease
 from trainer.checkpoint.publish import make_room, publish, write
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 from trainer.formats.attempt.lease import LEASE_FILE, End, Holder, ended_line, taken_line
 from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 from trainer.formats.errors import CheckpointError

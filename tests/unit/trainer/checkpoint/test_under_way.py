@@ -13,7 +13,7 @@ from tests.unit.trainer.checkpoint.test_publish import manifest_of, names
 from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.publish import make_room, write
 from trainer.checkpoint.save import BackgroundWrite, SaveUnderWay
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 from trainer.formats.checkpoint.manifest import SavedFile, latest_checkpoint
 from trainer.formats.errors import CheckpointError
 from trainer.parallel.agreement import Refusal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 
 
 def test_what_is_written_goes_to_where_the_folder_is(tmp_path: Path) -> None:

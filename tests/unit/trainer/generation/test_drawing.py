@@ -1,10 +1,12 @@
+"""Tests of drawing, which `trainer.generation.texts` contains."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 
 from trainer.formats.errors import CheckpointError
-from trainer.generation.drawing import next_token
+from trainer.generation.texts import next_token
 
 LOGITS = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
 

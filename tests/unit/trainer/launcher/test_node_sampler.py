@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trainer.core.held_folder import HeldFolder
+from trainer.core.files import HeldFolder
 from trainer.formats.attempt.node_samples import NodeSample, RankTiming
 from trainer.formats.json_text import json_line
 from trainer.launcher.node_sampler import BoundedLines, start_sampler

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from trainer.kernels.residual import added
-from trainer.model.alibi import alibi_slopes, key_features, query_features
-from trainer.model.attention import attention_with_dropout, masks_notices
-from trainer.model.batch import engine_item
+from trainer.model.attention import alibi_slopes, attention_with_dropout, key_features, masks_notices, query_features
 from trainer.model.dropout import DropoutClock, dropped_at
 from trainer.model.embedding import OutputLayer
+from trainer.model.pipeline import engine_item
 from trainer.parallel import products
-from trainer.parallel.initialization import initial_weight
-from trainer.parallel.process_groups import Parallel
+from trainer.parallel.process_groups import Parallel, initial_weight
 from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_options import Vocabulary

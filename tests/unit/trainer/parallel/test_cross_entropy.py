@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.unit.trainer.model.test_model_parts import alone
-from trainer.parallel import cross_entropy, output_products, products
+from trainer.parallel import cross_entropy, products
 from trainer.parallel.cross_entropy import lift_of, masked_mean_cross_entropy
 from trainer.recipe import activations
 
@@ -36,7 +36,7 @@ class Sums:
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setitem(activations.LEAST_TOKENS, "cpu", request.param)
     monkeypatch.setitem(activations.LEAST_LOGITS, "cpu", 1)
-    monkeypatch.setattr(output_products, "_BLOCK_NUMBERS", 8 * request.param)
+    monkeypatch.setattr(products, "_BLOCK_NUMBERS", 8 * request.param)
     return int(request.param)
 
 
@@ -148,7 +148,7 @@ def test_gradients_of_micro_batches_are_in_the_engines_sum_as_they_would_be_in_a
 def test_fp16_gradients_lose_nothing_of_32768_small_probabilities(
     scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (cross_entropy, output_products):  # products in fp16, as a GPU has them
+    for module in (cross_entropy, products):  # products in fp16, as a GPU has them
         monkeypatch.setattr(module, "is_slow_half", lambda _: False)
     x, weight, labels = drawn(512, 32_768, 16, torch.float16, spread=0.2)
     probabilities_tv = (x[0].detach().float() @ weight.detach().float().T).softmax(dim=-1)
@@ -234,7 +234,7 @@ def test_with_an_engines_sum_no_tensor_is_as_large_as_the_weight(
 ) -> None:
     monkeypatch.setitem(activations.LEAST_TOKENS, "cpu", 8)
     monkeypatch.setitem(activations.LEAST_LOGITS, "cpu", 1)
-    monkeypatch.setattr(output_products, "_BLOCK_NUMBERS", 1 << 12)
+    monkeypatch.setattr(products, "_BLOCK_NUMBERS", 1 << 12)
     x, weight, labels = drawn(128, 512, 64, dtype)
     total = torch.zeros(512, 64)
     with Largest(x, weight, total) as largest:
