@@ -38,8 +38,9 @@ def main() -> dict[str, Any]:
 def _turns(folder: Path) -> tuple[list[float], list[float], list[float], list[float], int]:
     """Milliseconds of saves at once, of stalls and writes of those beside, ratios of speed, bytes of a save."""
     from trainer.checkpoint.destination import Destination
-    from trainer.checkpoint.save import HostCopies, begin_save, save_checkpoint
+    from trainer.checkpoint.save import begin_save, save_checkpoint
     from trainer.core.files import HeldFolder
+    from trainer.engine.snapshot import HostCopies
 
     engine, step = _training()
     destination, copies = Destination(HeldFolder(folder)), HostCopies()

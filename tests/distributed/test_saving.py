@@ -45,7 +45,7 @@ def save_after_one_step(root: str, changes: dict[str, Any], copied: bool) -> lis
     """Save the state after the first step, written by a thread after two more; the losses of these."""
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.publish import make_room, publish, write
-    from trainer.checkpoint.save import HostCopies, snapshot
+    from trainer.engine.snapshot import HostCopies, snapshot
 
     options, parallel, engine = tiny_engine(**changes)
     step(options, parallel, engine, 0)
@@ -81,7 +81,7 @@ def test_a_plain_snapshot_has_to_be_written_before_the_next_step(pool: Pool, tmp
 
 def bytes_that_a_snapshot_copies(changes: dict[str, Any]) -> tuple[int, int]:
     """(bytes of all weights, bytes of the tensors that a plain snapshot adds to those in memory)."""
-    from trainer.checkpoint.save import snapshot
+    from trainer.engine.snapshot import snapshot
 
     options, parallel, engine = tiny_engine(**changes)
     step(options, parallel, engine, 0)
@@ -112,7 +112,7 @@ def write_one_after_the_other(root: str) -> list[str]:
     """Rank 1 waits with its write until rank 0 has ended its own; the names that both have written."""
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.publish import make_room, publish, write
-    from trainer.checkpoint.save import snapshot
+    from trainer.engine.snapshot import snapshot
 
     _, _, engine = tiny_engine(bf16=True)
     destination, turn = Destination(HeldFolder(Path(root))), Path(root) / "rank 0 has written"

@@ -4,8 +4,8 @@
     engine = build_engine(options, parallel, Vocabulary.of(tokens, options))
     result = train_step(engine, items, learning_rate=3e-4)
 
-`items` is an iterator of `trainer.model.pipeline.engine_item` micro-batches of this rank's data-parallel replica; stages
-in the middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data
+`items` is an iterator of `trainer.model.pipeline.engine_item` micro-batches of this rank's data-parallel replica; a
+stage in the middle of a pipeline needs none. Per step it must give global batch / (micro-batch x DP) of them, those of data
 rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
 """
 
@@ -31,10 +31,10 @@ from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
 from torch import Tensor
 
 from trainer.engine.folded_step import Decides, EngineAccumulation, fold_step, held_update
+from trainer.engine.step_numbers import StepNumbers, Votes, measure_once
 from trainer.model.attention import masks_notices
 from trainer.model.pipeline import EngineItem, GPTPipeline
 from trainer.optim.fused_adam import build_optimizer
-from trainer.optim.step_numbers import StepNumbers, Votes, measure_once
 from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.model_options import ATTENTION, BLOCK, Vocabulary, recomputed

@@ -22,8 +22,8 @@ from deepspeed.runtime.pipe.schedule import OptimizerStep
 from deepspeed.runtime.utils import all_gather_dp_groups, is_invalid_grad_norm
 from torch import Tensor, nn
 
+from trainer.engine.step_numbers import StepNumbers
 from trainer.optim.fused_adam import FusedAdam
-from trainer.optim.step_numbers import StepNumbers
 from trainer.recipe.spike_guard import Verdict
 
 

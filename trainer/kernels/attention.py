@@ -1,7 +1,7 @@
 """Who computes causal attention on this device, and those of them that are ours to call with queries, keys and values.
 
-scaled_dot_product_attention knows no ALiBi, so the model gives it extra features (`trainer.model.attention`), which cost up
-to a fifth of it and can push a head over its next size. What has slopes of its own comes before that.
+scaled_dot_product_attention knows no ALiBi, so the model gives it extra features (`trainer.model.attention`), which
+cost up to a fifth of it and can push a head over its next size. What has slopes of its own comes before that.
 
 Shapes: b batch, n heads of this rank, s sequence, d head size. Slopes are those of this rank's heads, cut out of those
 of all heads of the model. Source of ALiBi: Press et al., arXiv 2108.12409.

@@ -11,7 +11,13 @@ from datetime import datetime
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination, Overtaken
-from trainer.checkpoint.save import HostCopies, SaveTimes, SaveUnderWay, begin_save, save_checkpoint
+from trainer.checkpoint.save import (
+    SaveTimes,
+    SaveUnderWay,
+    begin_save,
+    save_checkpoint,
+)
+from trainer.engine.snapshot import HostCopies
 from trainer.formats.attempt.attempt_records import SAVED_NOTE, SavedNote, SaveRequest
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_file_text

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trainer.kernels.residual import Dropped
-from trainer.parallel.process_groups import seed_of
+from trainer.parallel.initialization import seed_of
 
 
 class DropoutRates(Protocol):

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.parallel.process_groups import Parallel, initial_weight
+from trainer.parallel.initialization import initial_weight
+from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import linear, products_of_copy
 from trainer.parallel.sequence import gradient_of_all_slices, products_of_gathered, sum_to_slices
 from trainer.recipe.parameters import Parameter

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.save import HostCopies
+from trainer.engine.snapshot import HostCopies
 
 
 class Scaler:

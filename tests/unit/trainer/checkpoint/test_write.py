@@ -17,7 +17,7 @@ import torch.distributed as dist
 import xxhash
 
 from trainer.checkpoint.publish import write
-from trainer.checkpoint.save import Snapshot
+from trainer.engine.snapshot import Snapshot
 from trainer.formats.checkpoint.manifest import SavedFile
 from trainer.formats.errors import CheckpointError
 

@@ -15,7 +15,8 @@ from trainer.model.dropout import DropoutClock, dropped_at
 from trainer.model.embedding import OutputLayer
 from trainer.model.pipeline import engine_item
 from trainer.parallel import products
-from trainer.parallel.process_groups import Parallel, initial_weight
+from trainer.parallel.initialization import initial_weight
+from trainer.parallel.process_groups import Parallel
 from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_options import Vocabulary
