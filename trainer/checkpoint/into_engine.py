@@ -23,6 +23,7 @@ from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint
 from trainer.checkpoint.saved_state import MASTER, SavedState
 from trainer.checkpoint.stored_tensors import boxes_of_run
 from trainer.core.files import be_as_open_as_its_folder, write_atomically
+from trainer.engine.members import forget_linked_states, fragment_of, optimizer_groups
 from trainer.formats.checkpoint.history import ROLLBACKS, Rollback, saved_now
 from trainer.formats.checkpoint.manifest import LATEST, SavedParameter, iteration_of, tag_of
 from trainer.formats.checkpoint.partitions import engine_name
@@ -135,7 +136,7 @@ def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool
             device = partition.device if on_device else torch.device("cpu")
             kept["step"] = torch.tensor(steps.pop(), dtype=torch.float32, device=device)
         optimizer.state[partition] = kept
-    engine.optimizer._hp_optimizer_states_linked = False  # after its next step parameters hold views of what is new
+    forget_linked_states(engine)
 
 
 def fill_loss_scaler(engine: PipelineEngine, state: SavedState) -> None:
@@ -162,15 +163,13 @@ _Placed = tuple[Own, int, int, int]
 
 def _partitioned(engine: PipelineEngine, owned: list[Own]) -> Iterator[list[_Placed]]:
     """Of each of the optimizer's groups: what this data rank's partition has, in the partition's order."""
-    optimizer: Any = engine.optimizer
     by_parameter = {own.parameter: own for own in owned}
-    for group in optimizer.bf16_groups if engine.bfloat16_enabled() else optimizer.bit16_groups:
-        placed = []
-        for parameter in group:
-            here = parameter._hp_mapping
-            if here is not None:
-                own, stored = here.lp_fragment_address, here.hp_fragment_address
-                placed.append((by_parameter[parameter], stored.start, own.start, stored.numel))
+    for group in optimizer_groups(engine):
+        placed = [
+            (by_parameter[parameter], here.start, here.first, here.elements)
+            for parameter in group
+            if (here := fragment_of(parameter)) is not None
+        ]
         yield sorted(placed, key=lambda one: one[1])
 
 

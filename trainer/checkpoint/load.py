@@ -14,6 +14,7 @@ from trainer.checkpoint.into_engine import fill_loss_scaler, fill_optimizer, fil
 from trainer.checkpoint.saved_state import SavedState
 from trainer.core.console import say
 from trainer.core.files import HeldFolder
+from trainer.engine.members import COUNTERS, masters_from_weights
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     WAY_OUT,
@@ -30,9 +31,6 @@ from trainer.formats.checkpoint.starting import FellBack, fall_back, found_at_st
 from trainer.formats.errors import CheckpointError
 from trainer.formats.logs.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
-
-#: What the engine counts, by DeepSpeed's names, in the engine and in the checkpoint.
-_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
 def find_latest(root: Path, with_checksums: bool = True) -> Found | None:
@@ -128,7 +126,7 @@ def load_checkpoint(
         precision = "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
         fill_weights(engine, state, precision_changes=not weights_only and found.manifest.precision != precision)
         if weights_only or not state.has_optimizer:
-            engine.optimizer._restore_from_bit16_weights()
+            masters_from_weights(engine)
         else:
             fill_optimizer(engine, state, with_moments=with_optimizer)
         if with_optimizer and not weights_only and engine.fp16_enabled():
@@ -137,7 +135,7 @@ def load_checkpoint(
 
     client_state = on_every_rank(fill, (CheckpointError,))
     if not weights_only:
-        for counter in _COUNTERS:
+        for counter in COUNTERS:
             setattr(engine, counter, int(client_state.get(counter, 0)))
     if dist.get_rank() == 0:
         say(write_checkpoint_line(CheckpointLoaded(found.manifest.iteration, str(said_as or found.folder.parent))))

@@ -4,9 +4,9 @@
     engine = build_engine(options, parallel, Vocabulary.of(tokens, options))
     result = train_step(engine, items, learning_rate=3e-4)
 
-`items` is an iterator of `trainer.model.pipeline.engine_item` micro-batches of this rank's data-parallel replica; a
-stage in the middle of a pipeline needs none. Per step it must give global batch / (micro-batch x DP) of them, those of data
-rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
+`items` is an iterator of `trainer.model.pipeline.engine_item` micro-batches of this rank's data-parallel replica. A
+stage in the middle of a pipeline needs none. Per step it must give global batch / (micro-batch x DP) of them, those of
+data rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
 from torch import Tensor
 
 from trainer.engine.folded_step import Decides, EngineAccumulation, fold_step, held_update
+from trainer.engine.members import replace_instructions
+from trainer.engine.ranks import initialize
 from trainer.engine.step_numbers import StepNumbers, Votes, measure_once
 from trainer.model.attention import masks_notices
 from trainer.model.pipeline import EngineItem, GPTPipeline
 from trainer.optim.fused_adam import build_optimizer
-from trainer.parallel.process_groups import Parallel, initialize
+from trainer.parallel.process_groups import Parallel
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.model_options import ATTENTION, BLOCK, Vocabulary, recomputed
 from trainer.recipe.model_shape import ModelShape
@@ -72,7 +74,7 @@ def send_meanwhile(engine: PipelineEngine) -> None:
         back.start(gradients, stage.grid.stage_to_global(stage.prev_stage))
         stage.pipe_buffers["inputs"][buffer_id] = None
 
-    engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, SendActivation: send_activations, SendGrad: send_gradients}
+    replace_instructions(engine, {SendActivation: send_activations, SendGrad: send_gradients})
 
 
 def _tensors(passed_on: Any) -> Iterator[Tensor]:
@@ -165,7 +167,7 @@ def build_engine(
         model.loss_fn.accumulation = EngineAccumulation(engine, model.output_weight)
     fold_step(engine)
     if options.fp16 and options.accumulate_allreduce_grads_in_fp32:
-        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, ReduceTiedGrads: _add_up_tied_gradients}
+        replace_instructions(engine, {ReduceTiedGrads: _add_up_tied_gradients})
     return engine
 
 

@@ -22,6 +22,7 @@ from deepspeed.runtime.pipe.schedule import OptimizerStep
 from deepspeed.runtime.utils import all_gather_dp_groups, is_invalid_grad_norm
 from torch import Tensor, nn
 
+from trainer.engine.members import replace_instructions
 from trainer.engine.step_numbers import StepNumbers
 from trainer.optim.fused_adam import FusedAdam
 from trainer.recipe.spike_guard import Verdict
@@ -184,7 +185,6 @@ def held_update(engine: PipelineEngine, numbers: StepNumbers, decides: Decides |
     if decides is None:
         yield
         return
-    before = engine._INSTRUCTION_MAP
 
     def step(own: PipelineEngine, lr_kwargs: Any = None) -> None:
         norm = _norm_after_an_update(own, numbers)
@@ -200,11 +200,11 @@ def held_update(engine: PipelineEngine, numbers: StepNumbers, decides: Decides |
         if verdict == Verdict.RERUN:
             own.global_steps, own.global_samples, own.skipped_steps = counted
 
-    engine._INSTRUCTION_MAP = {**before, OptimizerStep: step}
+    before = replace_instructions(engine, {OptimizerStep: step})
     try:
         yield
     finally:
-        engine._INSTRUCTION_MAP = before
+        replace_instructions(engine, before)
 
 
 def _norm_after_an_update(engine: PipelineEngine, numbers: StepNumbers) -> float:

@@ -6,20 +6,19 @@ import functools
 import logging
 import os
 import platform
-import warnings
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from trainer.core.preload import import_engine, set_process_defaults
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+from trainer.kernels.choice import Operations, by_torch_alone, choose
+from trainer.kernels.times import kept_times
+from trainer.parallel.determinism import be_deterministic
+from trainer.parallel.process_groups import Parallel
 from trainer.recipe.layout import Layout, splits_sequence
 from trainer.recipe.options import Options, OptionsError
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
-from trainer.kernels.choice import BY_TORCH, Operations, by_torch_alone, choose  # noqa: E402
-from trainer.kernels.times import kept_times  # noqa: E402
-from trainer.parallel.determinism import be_deterministic  # noqa: E402
-
 
 # What the launcher says to each rank, as it is for one that has no launcher.
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}

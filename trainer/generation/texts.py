@@ -14,10 +14,10 @@ from trainer.checkpoint.saved_state import SavedState
 from trainer.convert.hf.documents import TOKENIZER, tokenizer_files
 from trainer.convert.hf.saved_model import PRECISIONS, saved_options, saved_shape
 from trainer.data.encoder import Encoder
+from trainer.engine.ranks import initialize
 from trainer.formats.checkpoint.manifest import Found, Manifest
 from trainer.formats.errors import CheckpointError
 from trainer.model.pipeline import GPTPipeline
-from trainer.parallel.process_groups import initialize
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 

@@ -18,6 +18,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass
 
 from trainer.engine.build import StepResult
+from trainer.engine.members import instruction, replace_instructions
 from trainer.formats.attempt.node_samples import PIPE_VARIABLE, TIMED_ITERATIONS, RankTiming
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_line
@@ -190,8 +191,9 @@ class OwnTime(Observer):
         self._engine, self._rank, self._stage, self._pipe = engine, parallel.rank, parallel.pipeline_rank, pipe
         self._clock = _StreamClock() if parallel.device.type == "cuda" else _WallClock()
         self._iterations, self._step_s = 0, 0.0
-        timed = {one: self._timed(engine._INSTRUCTION_MAP[one]) for one in (ForwardPass, BackwardPass)}
-        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, **timed}
+        replace_instructions(
+            engine, {one: self._timed(instruction(engine, one)) for one in (ForwardPass, BackwardPass)}
+        )
 
     def _timed(self, run: Callable[..., None]) -> Callable[..., None]:
         def timed(engine: PipelineEngine, *arguments: Any, **named: Any) -> None:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
+from trainer.engine.members import fragment_of
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.checkpoint.partitions import engine_name, is_tied, saved_parameters
 from trainer.loop.observer import Answer, Observer, Step
@@ -211,18 +212,17 @@ class Replicas:
 
     def _states(self, parameter: Any) -> Iterator[tuple[str, Tensor]]:
         """Sums of this rank's share of the parameter's master weights and moments; 0 where it has none of it."""
-        base, mapping = self._engine.optimizer.optimizer, parameter._hp_mapping
-        group = base.param_groups[mapping.param_group_index if mapping else 0]
+        base, fragment = self._engine.optimizer.optimizer, fragment_of(parameter)
+        group = base.param_groups[fragment.group if fragment else 0]
         flat = group["params"][0]
         states = {_MASTER: flat, **base.state[flat]}
         for what, state in states.items():
             if not torch.is_tensor(state) or state.shape != flat.shape:
                 continue
-            if mapping is None:
+            if fragment is None:
                 yield what, torch.zeros((), dtype=torch.int64, device=flat.device)
             else:
-                here, there = mapping.hp_fragment_address, mapping.lp_fragment_address
-                yield what, bits_of_part(state.narrow(0, here.start, here.numel), there.start)
+                yield what, bits_of_part(state.narrow(0, fragment.start, fragment.elements), fragment.first)
 
     def _scalars(self) -> Iterator[tuple[Item, Tensor]]:
         """The optimizer's step counts, and with fp16 the loss scale."""

@@ -5,18 +5,13 @@ Ranks and groups are those of `trainer.recipe.layout`; DeepSpeed's topology, whi
 
 from __future__ import annotations
 
-import functools
-import logging
 import os
-import platform
 import warnings
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from trainer.core.preload import import_engine, set_process_defaults
-from trainer.recipe.layout import Layout, splits_sequence
-from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.layout import Layout
 
 set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 import_engine()
@@ -25,13 +20,8 @@ import_engine()
 warnings.filterwarnings("ignore", message=".*(all_gather_into|reduce_scatter)_tensor.*", category=FutureWarning)
 
 import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 
-from trainer.kernels.choice import BY_TORCH, Operations, by_torch_alone, choose  # noqa: E402
-from trainer.kernels.times import kept_times  # noqa: E402
-from trainer.parallel.determinism import be_deterministic  # noqa: E402
-
+from trainer.kernels.choice import BY_TORCH, Operations  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -103,11 +93,3 @@ class Parallel:
     def needs_data(self) -> bool:
         """Whether this rank's stage reads batches: the first its tokens, the last its labels."""
         return self.is_first_stage or self.is_last_stage
-
-
-
-
-
-
-
-
