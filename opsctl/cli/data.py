@@ -44,7 +44,7 @@ def command() -> None:
     "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that encode [default: one per core]."
 )
 @click.option("--overwrite", is_flag=True, help="Replace files that are there.")
-@json_option(data="trainer.formats.data.data_notes.PreparedData")
+@json_option(data="trainer.formats.data.vocabulary_files.PreparedData")
 def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
@@ -68,7 +68,7 @@ def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
 @command.command("index", cls=LongCommand)
 @run_argument
 @click.option("--dry-run", is_flag=True, help="Say what is there and what would be built; build nothing.")
-@json_option(indexed="trainer.formats.data.data_indices.IndexedData")
+@json_option(indexed="trainer.formats.data.data_inspected.IndexedData")
 def index(run: str | None, **options: Any) -> int:
     """Build the orders of samples that the training would build at its first start, while its nodes wait.
 
@@ -100,7 +100,7 @@ def index(run: str | None, **options: Any) -> int:
 @click.option("--overwrite", is_flag=True, help="Replace files that say something else.")
 @click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
 @run_option
-@json_option(mixed="trainer.formats.data.data_mix.MixedData")
+@json_option(mixed="trainer.formats.data.data_inspected.MixedData")
 def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
     """Write the weighted split files that have a training mix the data sets PREFIX, each a .bin/.idx pair.
 

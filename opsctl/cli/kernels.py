@@ -60,7 +60,7 @@ def check(**options: Any) -> int:
 @command.command("measure")
 @run_option
 @click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: the GPU where there is one]")
-@json_option(times="trainer.formats.attempt.kernel_times.KernelTimes")
+@json_option(times="trainer.formats.attempt.kernels.KernelTimes")
 def measure(run: str | None, device: str | None, as_json: bool) -> int:
     """Time each way that there is to compute each family of operations, here, and have trainings choose by it.
 
