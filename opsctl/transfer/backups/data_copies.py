@@ -28,7 +28,7 @@ from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.sources import Source, digest_of
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected, StoreError
-from trainer.formats.checkpoint import verification
+from trainer.formats.checkpoint import exchanged
 from trainer.formats.json_text import Moment, json_line
 from trainer.recipe.data_options import SPLITS, weighted_file_key
 
@@ -316,4 +316,4 @@ def _note_of_run(run: str, run_id: str) -> str:
 
 
 def _digest(value: object) -> str:
-    return verification.digest_of(json_line(value).encode())
+    return exchanged.digest_of(json_line(value).encode())
