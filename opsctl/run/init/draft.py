@@ -1,4 +1,4 @@
-"""A run file in the making: each value with where it comes from, and what could not be taken over. Pure."""
+"""The draft of a run file: each value with its origin, and notes of what was not taken. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opsctl.run.config.toml_file import toml_value
 
 @dataclass(frozen=True)
 class Given:
-    """A value of a run file, and why it is that: a remark behind it."""
+    """A value of a run file, with a remark on its origin."""
 
     value: Any
     remark: str = ""
@@ -20,7 +20,7 @@ class Given:
 
 @dataclass(frozen=True, order=True)
 class Note:
-    """Something of a script that a run file does not have; `line` 0: of no line in particular."""
+    """A part of a script that is not taken; `line` 0: of no line in particular."""
 
     line: int
     text: str
@@ -31,23 +31,23 @@ class Note:
 
 @dataclass
 class Draft:
-    """What a run file is made of. `tables`: table -> key -> value, in the order in which they are written."""
+    """The contents of a run file. `tables`: table -> key -> value, in the order in which they are written."""
 
     tables: dict[str, dict[str, Given]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     environment_script: list[str] = field(default_factory=list)  # lines of a script beside it; none: it needs none
 
     def set(self, table: str, key: str, value: Any, remark: str = "") -> None:
-        """Write `value` down, in place of an earlier one."""
+        """Set a value, in place of an earlier one."""
         self.tables.setdefault(table, {})[key] = Given(value, remark)
 
     def value(self, table: str, key: str) -> Any:
-        """What `key` has so far; None without it."""
+        """Return the value of a key; None if it is not set."""
         given = self.tables.get(table, {}).get(key)
         return None if given is None else given.value
 
     def note(self, line: int, text: str) -> None:
-        """Put down what was not taken, and why."""
+        """Record what is not taken, and why."""
         self.notes.append(Note(line, text))
 
 
@@ -55,7 +55,7 @@ _ORDER = ("run", "slurm", "array", "trainer", "data", "checkpoints", "retention"
 
 
 def run_text(draft: Draft, head: Iterable[str]) -> str:
-    """The run file's text. head: comment lines at its top. What was not taken stands at its end, as comments too."""
+    """Return the run file's text. head: comment lines at its top. The notes are comments at its end."""
     lines = [f"# {printable(line)}".rstrip() for line in head]
     for table in _ORDER:
         values = draft.tables.get(table)

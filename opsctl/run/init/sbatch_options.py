@@ -1,4 +1,4 @@
-"""What a script asks Slurm for, as `[slurm]` and `[array]` of a run file. Pure."""
+"""Read the `#SBATCH` options of a script as `[slurm]` and `[array]` of a run file. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.slurm.sbatch_lines import Directive
 
 _SAME = ("partition", "account", "qos", "constraint", "reservation", "exclude")
 _WHOLE = {"cpus-per-task": "cpus_per_task", "nice": "nice"}
-#: Those that opsctl gives every job itself, so that nothing of them is missed.
+#: opsctl gives every job these itself.
 _OWN = frozenset(
     ("job-name", "output", "error", "open-mode", "ntasks", "ntasks-per-node", "parsable", "wait", "export")
 )
@@ -22,19 +22,27 @@ _NUMBERED = re.compile(r"(?:(?P<type>[^:,()]+):)?(?P<number>\d+)")
 
 
 def take_slurm(draft: Draft, lines: Sequence[Directive]) -> None:
-    """Fill `[slurm]` and `[array]`. What they lack of what every run needs is left to others to find."""
+    """Set `[slurm]` and `[array]`; note what a run cannot have. The caller checks what every run needs."""
     asked = {one.name: one for one in lines}
     for name, one in asked.items():
-        value = (one.value or "").strip()
-        remark = f"line {one.line}"
+        value, remark = (one.value or "").strip(), f"line {one.line}"
         if name in _SAME and value:
             draft.set("slurm", name, value, remark)
         elif name in _WHOLE and value.lstrip("-").isdigit():
             draft.set("slurm", _WHOLE[name], int(value), remark)
         elif name == "time":
-            _time(draft, one)
+            try:
+                parse_duration_s(value)
+                draft.set("slurm", "time", value, remark)
+            except ValueError:
+                draft.note(one.line, f"--time={value}: a run needs a limit, as a Slurm duration")
         elif name == "nodes":
-            _nodes(draft, one)
+            least, _, most = value.partition("-")
+            if least.isdigit():
+                draft.set("slurm", "nodes", int(least), remark)
+            if not least.isdigit() or (most and most != least):
+                taken = f"; taken is {least}" if least.isdigit() else ""
+                draft.note(one.line, f"--nodes={value}: a run has one number of nodes{taken}")
         elif name == "array":
             problem = array_problem(value)
             if problem:
@@ -44,25 +52,6 @@ def take_slurm(draft: Draft, lines: Sequence[Directive]) -> None:
         elif name not in _FOR_GPUS and name not in _OWN:
             _extra(draft, one)
     _gpus(draft, asked)
-
-
-def _time(draft: Draft, one: Directive) -> None:
-    try:
-        parse_duration_s(one.value or "")
-    except ValueError:
-        draft.note(one.line, f"--time={one.value}: a run needs a limit, as a Slurm duration")
-    else:
-        draft.set("slurm", "time", (one.value or "").strip(), f"line {one.line}")
-
-
-def _nodes(draft: Draft, one: Directive) -> None:
-    least, _, most = (one.value or "").partition("-")
-    if not least.isdigit():
-        draft.note(one.line, f"--nodes={one.value}: a run has one number of nodes")
-        return
-    draft.set("slurm", "nodes", int(least), f"line {one.line}")
-    if most and most != least:
-        draft.note(one.line, f"--nodes={one.value}: a run has one number of nodes; taken is {least}")
 
 
 def _extra(draft: Draft, one: Directive) -> None:
@@ -80,7 +69,7 @@ def _of_gres(value: str) -> re.Match[str] | None:
     return next((found for one in value.split(",") if (found := _GPUS.fullmatch(one.strip()))), None)
 
 
-#: sbatch's ways to ask for GPUs, those of a node first, and how each is read.
+#: sbatch's options for GPUs, those of a node first, and how each is parsed.
 _FOR_GPUS: dict[str, Callable[[str], re.Match[str] | None]] = {
     "gpus-per-node": _NUMBERED.fullmatch,
     "gres": _of_gres,
@@ -96,13 +85,13 @@ def _gpus(draft: Draft, asked: dict[str, Directive]) -> None:
     one = asked[name]
     match = _FOR_GPUS[name](one.value or "")
     if match is None:
-        draft.note(one.line, f"#SBATCH --{name}={one.value}: no number of GPUs that could be read")
+        draft.note(one.line, f"#SBATCH --{name}={one.value}: no number of GPUs that can be read")
         return
     number = int(match["number"] or 1)
     if name == "gpus-per-task":
         tasks = _tasks_of_a_node(draft, asked)
         if tasks is None:
-            draft.note(one.line, f"#SBATCH --gpus-per-task={one.value}: how many tasks a node has is not said")
+            draft.note(one.line, f"#SBATCH --gpus-per-task={one.value}: the tasks of a node are not given")
             return
         number *= tasks
     nodes = draft.value("slurm", "nodes")
@@ -115,7 +104,7 @@ def _gpus(draft: Draft, asked: dict[str, Directive]) -> None:
 
 
 def _tasks_of_a_node(draft: Draft, asked: dict[str, Directive]) -> int | None:
-    """1 where nothing is said of tasks; None where they are not the same number on each node, or nobody can tell."""
+    """Return 1 if no tasks are given, None if their number differs between nodes or is not known."""
     said = {name: asked[name].value or "" for name in ("ntasks-per-node", "ntasks") if name in asked}
     if not said:
         return 1

@@ -1,4 +1,4 @@
-"""The words of a trainer's command line as options of a run file, by the trainer's own table. Pure."""
+"""Read the words of a trainer's command line as options of a run file, by the trainer's own table. Pure."""
 
 from __future__ import annotations
 
@@ -15,49 +15,48 @@ from trainer.recipe.data_options import is_number
 from trainer.recipe.lengths import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY, OptionsError, given
 
-#: Of what opsctl sets itself, what is worth more than a word.
+#: Options that opsctl sets itself and that get a note of their own.
 NOTED_SEPARATELY = frozenset(("save", "load", "exit_duration_in_mins", "deepspeed_config", *EVALUATE_ONLY))
 
 
-def take_options(draft: Draft, words: Sequence[Traced], values: State, folder: str) -> dict[str, tuple[str, int]]:
-    """Fill `[trainer]`, `[data]` and `[checkpoints]`. Returns what opsctl sets itself: key -> (text, line).
+def take_options(draft: Draft, words: Sequence[Traced], state: State, folder: str) -> dict[str, tuple[str, int]]:
+    """Set `[trainer]`, `[data]` and `[checkpoints]`. Returns what opsctl sets itself: key -> (text, line).
 
-    folder: where the script is when it starts the trainer, for relative paths.
+    folder: where the script starts the trainer, for relative paths.
     """
     own: dict[str, tuple[str, int]] = {}
-    without_effect: list[str] = []
-    for option in _options(words, draft, values):
+    without_effect: dict[str, None] = {}
+    for option in _options(words, draft, state):
         line, shown = option[0].line, " ".join(one.text for one in option)
-        unknown = _unknown(option, values)
-        if unknown:
+        if unknown := _why_unknown(option, state):
             draft.note(line, f"{shown}: {unknown}")
             continue
-        evaluates = _key(option[0]) in EVALUATE_ONLY
         try:
-            found = given([one.text for one in (option[:1] if evaluates else option)])
+            found = given([one.text for one in (option[:1] if _key(option[0]) in EVALUATE_ONLY else option)])
         except OptionsError as error:
             draft.note(line, str(error))
             continue
         for key, value in found.items():
-            problem = option_problem(key, value)
             if BY_KEY[key].table == "opsctl":
                 own[key] = ("" if value is True else str(value), line)
             elif BY_KEY[key].notice:
-                without_effect.append(BY_KEY[key].name)
-            elif problem or (problem := why_refused(key)):
+                without_effect[BY_KEY[key].name] = None
+            elif problem := option_problem(key, value) or why_refused(key):
                 draft.note(line, f"{shown}: {problem}")
             else:
                 placed = _placed(key, value, folder)
                 alone = placed[0] if isinstance(placed, list) and len(placed) == 1 else placed
                 draft.set(BY_KEY[key].table, key, alone, f"line {line}" if line else "as the script is called")
     if without_effect:
-        draft.note(0, f"change nothing here, so they are left out: {', '.join(dict.fromkeys(without_effect))}")
-    _in_the_tables_order(draft)
+        draft.note(0, f"left out, because they change nothing here: {', '.join(without_effect)}")
+    for table in ("trainer", "data", "checkpoints"):  # in the order of the help
+        if values := draft.tables.get(table):
+            draft.tables[table] = {key: values[key] for key in option_names(table) if key in values}
     return own
 
 
-def _options(words: Sequence[Traced], draft: Draft, values: State) -> Iterator[list[Traced]]:
-    """Each option with its values; what stands after as many as it takes is noted."""
+def _options(words: Sequence[Traced], draft: Draft, state: State) -> Iterator[list[Traced]]:
+    """Yield each option with as many values as it takes; note further words."""
     option: list[Traced] = []
     for word in words:
         if word.text.startswith("--") and len(word.text) > 2:
@@ -67,7 +66,7 @@ def _options(words: Sequence[Traced], draft: Draft, values: State) -> Iterator[l
         elif option and len(option) <= _most_values(option[0]) and not _adds_alone(option[0], word):
             option.append(word)
         elif names := names_in(word.text):
-            draft.note(word.line, f"{word.text}: {values.why_unknown(names[0])}, so what it adds is not known")
+            draft.note(word.line, f"{word.text}: {state.why_unknown(names[0])}, so what it adds is not known")
         elif is_open(word.text):
             draft.note(word.line, f"{word.text}: {why_open(word.text)}, so what it adds is not known")
         else:
@@ -77,7 +76,7 @@ def _options(words: Sequence[Traced], draft: Draft, values: State) -> Iterator[l
 
 
 def _adds_alone(name: Traced, word: Traced) -> bool:
-    """Whether `word` is a variable that nobody knows behind an option that nobody knows: then they are two matters."""
+    """Return whether an unknown variable follows an unknown option: it may be more than its value."""
     return _key(name) not in BY_KEY and is_known_but_for_variables(word.text) and word.text.startswith("${")
 
 
@@ -96,23 +95,23 @@ def _key(name: Traced) -> str:
     return name.text.removeprefix("--").partition("=")[0].replace("-", "_")
 
 
-def _unknown(option: list[Traced], values: State) -> str | None:
-    """Why nobody can tell this option's values from the script alone; None where all is told."""
+def _why_unknown(option: list[Traced], state: State) -> str | None:
+    """Explain why the script alone does not decide this option's values; None if it does."""
     known = BY_KEY.get(_key(option[0]))
     for word in option if known else ():
         if not is_known_but_for_variables(word.text):
             return why_open(word.text)
         names = names_in(word.text)
-        not_the_environments = next((name for name in names if is_argument(name) or name in values.variables), None)
+        not_the_environments = next((name for name in names if is_argument(name) or name in state.variables), None)
         if not_the_environments:
-            return values.why_unknown(not_the_environments)
+            return state.why_unknown(not_the_environments)
         if names and known is not None and known.type is not str:
-            return values.why_unknown(names[0])
+            return state.why_unknown(names[0])
     return None
 
 
 def _placed(key: str, value: object, folder: str) -> object:
-    """`value` with its relative paths in `folder`, where the script would have found them."""
+    """Put relative paths into `folder`, where the script would have found them."""
 
     def place(path: str) -> str:
         return path if path.startswith(("/", "~/", "${")) else f"{folder}/{path.removeprefix('./')}"
@@ -126,11 +125,3 @@ def _placed(key: str, value: object, folder: str) -> object:
     if key == "tokenizer_name_or_path" and value.startswith("."):
         return place(value)
     return with_prefixes(value, place) if key in WEIGHTED_OPTIONS else value
-
-
-def _in_the_tables_order(draft: Draft) -> None:
-    """As the help has them, not as the script strews them."""
-    for table in ("trainer", "data", "checkpoints"):
-        found = draft.tables.get(table)
-        if found:
-            draft.tables[table] = {key: found[key] for key in option_names(table) if key in found}
