@@ -209,9 +209,8 @@ class _Reader:
         self.read_repeated(node, node.words[0].plain if node.words and node.kind in ("for", "select") else None)
 
     def read_repeated(self, node: Node, name: str | None = None) -> None:
-        commands, notes, is_repeated = len(self.script.commands), len(self.script.notes), True
-        while is_repeated:
-            before = self.state.copy()
+        commands, notes, before = len(self.script.commands), len(self.script.notes), None
+        while before != (before := self.not_known()):
             del self.script.commands[commands:], self.script.notes[notes:]
             with self.perhaps(node.line):
                 if name:
@@ -221,24 +220,28 @@ class _Reader:
                         self.state.calculate(token.parts[0].traced.text, node.line)
                 for body in node.bodies:
                     self.run(body)
-            is_repeated = bool(_changed(before, self.state))
+
+    def not_known(self) -> tuple[object, ...]:
+        """Return what a body has changed so far, so that the next turn of it begins without."""
+        names = {name for name, variable in self.state.variables.items() if variable.value is None}
+        return names, self.state.arguments, self.state.folder, set(self.script.files.lost)
 
     @contextmanager
     def perhaps(self, line: int) -> Iterator[None]:
         """Read what may be done or not: what it sets is not known afterwards."""
         before, files, was_sure = self.state.copy(), self.script.files.copy(), self.is_sure
         functions = {name: list(bodies) for name, bodies in self.script.functions.items()}
-        self.is_sure = False
+        self.is_sure, self.state.touched = False, {}
         yield
         self.is_sure, self.has_ended = was_sure, False
         after, self.state = self.state, before
-        for name in _changed(before, after):
-            self.state.forget(name, after.variables[name].line if name in after.variables else line)
+        for name, where in after.touched.items():
+            self.state.forget(name, where)
         for name, variable in after.variables.items():
             if variable.is_exported:
                 self.state.export(name)
         self.state.sources += after.sources[len(before.sources) :]
-        if _text(after.folder) != _text(before.folder):
+        if after.folder != before.folder:
             self.state.folder = Traced.on("$(pwd)", line)
         if after.arguments != before.arguments:
             self.state.arguments = None
@@ -299,8 +302,10 @@ class _Reader:
         self.shells += 1
         self.shell = (*shell, self.shells)
         names = [match["name"] for word in prefix if (match := _assigned(word))]
+        touched = dict(self.state.touched)
         for word in prefix:
             self.assign(word, word.line, exports=True)
+        self.state.touched = touched
         inside = dict(self.state.variables)
         yield
         self.shell = shell
@@ -513,18 +518,3 @@ def _gone_to(here: Traced | None, into: Traced) -> Traced:
         return into
     text = f"{here.text}/{into.text}"
     return Traced.on(text if is_open(text) or "~" in text else posixpath.normpath(text), into.line)
-
-
-def _text(value: Traced | tuple[Traced, ...] | None) -> str | list[str] | None:
-    return [one.text for one in value] if isinstance(value, tuple) else value.text if value else None
-
-
-def _changed(before: State, after: State) -> list[str]:
-    """Return the variables whose value was known before, or that were not set, and that have another value after."""
-    found = []
-    for name in before.variables.keys() | after.variables.keys():
-        old, new = before.variables.get(name), after.variables.get(name)
-        is_same = old is not None and new is not None and _text(old.value) == _text(new.value)
-        if not is_same and (old is None or old.value is not None):
-            found.append(name)
-    return found

@@ -79,10 +79,11 @@ class State:
     folder: Traced | None = None  # None: where the script started
     exports_all: bool = False  # since `set -a`
     sources: tuple[tuple[int, str], ...] = ()  # commands that may have set any variable
+    touched: dict[str, int] = field(default_factory=dict)  # variables that were set or forgotten -> line
 
     def copy(self) -> State:
         """Return the same state; what is set in one copy does not change the other."""
-        return replace(self, variables=dict(self.variables))
+        return replace(self, variables=dict(self.variables), touched=dict(self.touched))
 
     # Variables
 
@@ -105,12 +106,14 @@ class State:
         if len(value.text if isinstance(value, Traced) else joined(value).text) > _LONGEST:
             return self.forget(name, line)
         is_exported = self.exports_all or (before is not None and before.is_exported)
+        self.touched[name] = line
         self.variables[name] = Variable(value, line, is_exported, len(self.sources))
         return None
 
     def forget(self, name: str, line: int, why: str = "") -> None:
         """From here on the value of `name` is not known."""
         before = self.variables.get(name)
+        self.touched[name] = line
         why = why or f"{name} is set in line {line}, {_UNDECIDED}"
         self.variables[name] = Variable(None, line, self.exports_all or bool(before and before.is_exported), why=why)
 

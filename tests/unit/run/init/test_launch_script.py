@@ -150,7 +150,7 @@ def test_deepspeeds_file_scales_the_loss_by_itself_where_it_names_no_scale() -> 
     [
         ("rounds.slurm", {}, 64, ["--fp16-lm-cross-entropy", "fp32"]),
         ("rounds.slurm", {}, 65, ["--not-an-option"]),
-        ("rounds.slurm", {}, 66, ["${EXIT}: ", "line 42"]),
+        ("rounds.slurm", {}, 66, ["${EXIT}: ", "line 43"]),
         ("rounds.slurm", {}, 100, ["--load ${LAB_SCRATCH}/other: "]),
         ("arrays.sh", {"time": "2:00:00"}, 32, ["--train-range-to-skip 10 20 ${MORE_SKIPPED}: ", " MORE_SKIPPED"]),
         ("arrays.sh", {"time": "2:00:00"}, 39, ["--save-interval ${SAVE_EVERY}: ", " SAVE_EVERY"]),

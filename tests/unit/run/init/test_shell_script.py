@@ -160,6 +160,9 @@ IN_PART = [
 ]
 #: Behind each, the value of A is not known.
 NOT_KNOWN = [
+    "f() { A=1; return; A=0; }; f",
+    "for I in 1 2; do A=1; break; A=0; done",
+    "set -- 0 1; while read L; do [ $1 = 0 ] || A=1; A=$1; shift; done",
     "if [ $1 = debug ]; then A=1; fi",
     "if test_something; then A=1; else A=2; fi",
     "for A in $LIST; do B=$A; done",
