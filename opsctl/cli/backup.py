@@ -68,9 +68,11 @@ def command(
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: bool) -> list[BackedUpRun]:
+    from msgspec.structs import replace
+
     from opsctl.cli.backup_options import kept_going, opened, raise_first
     from opsctl.core.output import message
-    from opsctl.transfer.backups.json_output import BackedUpRun, PrintedBackup
+    from opsctl.transfer.backups.json_output import BackedUpRun, printed
     from opsctl.transfer.backups.run_files import back_up_rest
     from opsctl.transfer.backups.schedule import policy_of
 
@@ -85,33 +87,11 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: 
             for problem in kept.problems:
                 message(f"{name}: {problem}")
             look = kept.look
-            sent_now = "nothing is new" if look is None else f"{kept.files} files, {bytes_words(kept.bytes)}"
-            said = sent_now if look is None else f"{sent_now}, look {look.number}"
-            message(f"{name}: {url}: {said}")
-            sent = look and PrintedBackup(
-                to=url,
-                what="rest",
-                iteration=None,
-                form="files",
-                files=kept.files,
-                bytes=kept.bytes,
-                sent_at=look.at,
-                by=look.by,
-                verified_at=look.at,
-                lost=None,
-            )
-            done.append(
-                BackedUpRun(
-                    run=name,
-                    to=url,
-                    due=[],
-                    sent=[sent] if sent else [],
-                    there=[],
-                    left={},
-                    problems=kept.problems,
-                    dry_run=False,
-                )
-            )
+            news = f"{kept.files} files, {bytes_words(kept.bytes)}, look {look.number}" if look else "nothing is new"
+            message(f"{name}: {url}: {news}")
+            line = look and replace(look.line(url), files=kept.files, bytes=kept.bytes, verified_at=look.at)
+            sent = [printed(line)] if line else []
+            done.append(BackedUpRun(run=name, to=url, sent=sent, problems=kept.problems))
     if data or policy.table.data:
         with kept_going(failed):
             done += _back_up_data(run, policy, anew, failed)
@@ -138,10 +118,7 @@ def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlE
             words = f"{sent.files} files, {bytes_words(sent.bytes)}" if sent.is_new or sent.files else "nothing is new"
             message(f"{name}: {url}: {len(sets)} data sets{'' if sent.line else ', NOT ALL WHOLE there'}: {words}")
             lines = [printed(sent.line)] if sent.line and sent.is_new else []
-            one = BackedUpRun(
-                run=name, to=url, due=[], sent=lines, there=[], left={}, problems=sent.problems, dry_run=False
-            )
-            done.append(one)
+            done.append(BackedUpRun(run=name, to=url, sent=lines, problems=sent.problems))
     return done
 
 
@@ -174,8 +151,7 @@ def list_(run: str | None, as_json: bool) -> None:
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.run.checkpoints.backups import read_backups
     from opsctl.run.state.run_view import glance
-    from opsctl.transfer.backups.json_output import printed
-    from opsctl.transfer.backups.listing import backup_table
+    from opsctl.transfer.backups.json_output import backup_table, printed
 
     seen = glance(run)
     lines = read_backups(seen.paths)

@@ -171,12 +171,13 @@ def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
     from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
+    from opsctl.transfer.hub.json_output import SyncedRun
     from opsctl.transfer.hub.settings import hub_settings
 
     done: list[SyncedRun] = []
 
     def left(name: str, error: Exception) -> None:
-        done.append(_printed(name, "left", left=[str(error)]))
+        done.append(SyncedRun(run=name, state="left", left=[str(error)]))
 
     for name, seen in each_run(lambda run: hub_settings(run) is not None, left):
         try:
@@ -192,7 +193,7 @@ def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
 def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
     """Send what is new of `kinds` and say what came of it."""
     from opsctl.core.errors import file_problem
-    from opsctl.transfer.hub.json_output import PrintedHubCommit
+    from opsctl.transfer.hub.json_output import PrintedHubCommit, SyncedRun
     from opsctl.transfer.hub.plan import plan_sync
     from opsctl.transfer.hub.sync import Busy
 
@@ -201,40 +202,32 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
         if dry_run:
             plan = plan_sync(seen.paths, settings, kinds)
             state = "nothing new" if plan.is_empty else "would send"
-            return _printed(name, state, plan.files, plan.bytes, plan.deletions, (), plan.unseen, plan.notes)
+            unseen, notes = list(plan.unseen), list(plan.notes)
+            return SyncedRun(
+                run=name,
+                state=state,
+                files=plan.files,
+                bytes=plan.bytes,
+                deleted=plan.deletions,
+                left=unseen,
+                notes=notes,
+            )
         outcome = _outcome(seen, settings, kinds)
     except Busy as busy:
-        return _printed(name, "left", left=[str(busy)])
+        return SyncedRun(run=name, state="left", left=[str(busy)])
     except OSError as error:
-        return _printed(name, "left", left=[file_problem(error, seen.paths.output)])
+        return SyncedRun(run=name, state="left", left=[file_problem(error, seen.paths.output)])
     state = "left" if outcome.left else "sent" if outcome.commits else "nothing new"
     commits = [PrintedHubCommit(repo=repo, branch=branch, commit=commit) for repo, branch, commit in outcome.commits]
-    return _printed(
-        name, state, outcome.files, outcome.bytes, outcome.deleted, commits, outcome.left, list(outcome.notes)
-    )
-
-
-def _printed(
-    name: str,
-    state: str,
-    files: int = 0,
-    size: int = 0,
-    deleted: int = 0,
-    commits: Sequence[object] = (),
-    left: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> SyncedRun:
-    from opsctl.transfer.hub.json_output import SyncedRun
-
     return SyncedRun(
         run=name,
         state=state,
-        files=files,
-        bytes=size,
-        deleted=deleted,
-        commits=list(commits),  # type: ignore[arg-type]
-        left=list(left),
-        notes=list(notes),
+        files=outcome.files,
+        bytes=outcome.bytes,
+        deleted=outcome.deleted,
+        commits=commits,
+        left=outcome.left,
+        notes=outcome.notes,
     )
 
 

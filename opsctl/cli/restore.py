@@ -110,7 +110,7 @@ def _bring_data(
     from opsctl.cli.backup_options import far_store, flow_of
     from opsctl.core.output import message, print_json
     from opsctl.transfer.backups.data_copies import changes_to_make, choose, restore_data
-    from opsctl.transfer.backups.json_output import RestoredData, RestoredDataSet
+    from opsctl.transfer.backups.json_output import RestoredData
 
     with far_store(from_, endpoint) as store:
         chosen = choose(store, of_run)
@@ -119,10 +119,4 @@ def _bring_data(
     for line in changes:
         message(f"change: {line}")
     if as_json:
-        sets = [
-            RestoredDataSet(
-                options=list(one.options), was=one.was, path=one.path, files=one.files, bytes=one.bytes, there=one.there
-            )
-            for one in done
-        ]
-        print_json("restored_data", RestoredData(run=chosen.run, run_id=chosen.run_id, sets=sets, changes=changes))
+        print_json("restored_data", RestoredData(run=chosen.run, run_id=chosen.run_id, sets=done, changes=changes))

@@ -24,6 +24,7 @@ from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.backups.data_sets import FOLDER as WHOLE_FOLDER
 from opsctl.transfer.backups.data_sets import PAIR, NamedSet, Reader, opened, part_of
 from opsctl.transfer.backups.destination import Destination, read_note
+from opsctl.transfer.backups.json_output import RestoredDataSet
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.sources import Source, digest_of
 from opsctl.transfer.object_store.store import Store
@@ -109,18 +110,6 @@ class SentData:
     files: int = 0  # sent
     bytes: int = 0
     problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RestoredSet:
-    """A set that is here again."""
-
-    options: tuple[str, ...]
-    was: str
-    path: str  # now
-    files: int  # fetched
-    bytes: int
-    there: int  # files that were here already, the same
 
 
 def read_data_of(store: Store, run: str, run_id: str) -> FarRunData | None:
@@ -233,7 +222,7 @@ def _finish(
 
 def restore_data(
     store: Store, data: FarRunData, into: Path | None, flow: Flow, report: Callable[[str], None]
-) -> list[RestoredSet]:
+) -> list[RestoredDataSet]:
     """Fetch all sets of a run; into: below this folder, each in a folder of its own. report: gets a line for each.
 
     A pair's `.idx` comes last: where it is, the pair is whole. Raises OpsctlError where something else is in a place,
@@ -247,12 +236,15 @@ def restore_data(
         size = sum(part.bytes for part in parts.values())
         _fetch(store, one, path, parts, flow)
         there = len(one.parts) - len(parts)
-        done.append(RestoredSet(one.options, one.path, path, len(parts), size, there))
+        options = list(one.options)
+        done.append(
+            RestoredDataSet(options=options, was=one.path, path=path, files=len(parts), bytes=size, there=there)
+        )
         report(f"{path}: {len(parts)} files, {bytes_words(size)}, each as it was sent; {there} were there")
     return done
 
 
-def changes_to_make(done: list[RestoredSet]) -> list[str]:
+def changes_to_make(done: list[RestoredDataSet]) -> list[str]:
     """Return what has to be changed where sets are not where they were, a line each."""
     files = {option: one.path for one in done for option in one.options if option in map(weighted_file_key, SPLITS)}
     lines = []

@@ -1,13 +1,19 @@
-"""What the commands about backups print with `--json`."""
+"""The output of the commands about backups: `--json`, and the ledger as a table."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.run.checkpoints.backups import BackedUp
+from opsctl.core.output import printable, table_lines
+from opsctl.core.timestamps import iso
+from opsctl.run.checkpoints.backups import BackedUp, What, shown_place
+from opsctl.transfer.backups.remote_layout import Form
 from trainer.formats.json_text import Moment
+
+_HEAD = ("WHAT", "GB", "SENT", "PROVEN", "STATE", "TO")
 
 
 class PrintedBackup(Struct, frozen=True, kw_only=True):
@@ -42,12 +48,12 @@ class BackedUpRun(Struct, frozen=True, kw_only=True):
 
     run: Annotated[str, Meta(description="The run's name.")]
     to: Annotated[str, Meta(description="The destination.")]
-    due: Annotated[list[DueBackup], Meta(description="Checkpoints that were to be sent, oldest first.")]
+    due: Annotated[list[DueBackup], Meta(description="Checkpoints that were to be sent, oldest first.")] = []
     sent: Annotated[list[PrintedBackup], Meta(description="What is there now and was not before.")]
-    there: Annotated[list[int], Meta(description="Iterations that it wants and had already.")]
-    left: Annotated[dict[str, str], Meta(description="Why a checkpoint that it wants was not sent, by iteration.")]
+    there: Annotated[list[int], Meta(description="Iterations that it wants and had already.")] = []
+    left: Annotated[dict[str, str], Meta(description="Why a checkpoint that it wants was not sent, by iteration.")] = {}
     problems: Annotated[list[str], Meta(description="What went wrong, a sentence each.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was sent.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was sent.")] = False
 
 
 class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
@@ -120,4 +126,25 @@ def printed(line: BackedUp) -> PrintedBackup:
         by=line.by,
         verified_at=line.verified_at,
         lost=line.lost or None,
+    )
+
+
+def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None) -> list[str]:
+    """Lines of a table, by destination and iteration. named: what [backup] to names; None where nobody can tell."""
+    in_order = sorted(lines, key=lambda line: (line.to, line.iteration, line.what))
+    # data sets may have places of their own
+    rows = [_HEAD, *(_row(line, named is None or line.to in named or line.what is What.DATA) for line in in_order)]
+    return table_lines(rows)
+
+
+def _row(line: BackedUp, is_named: bool) -> tuple[str, ...]:
+    what = f"{line.iteration} {line.what.words}" if line.what.is_checkpoint else line.what.words
+    what += ", in one tar" * (line.form == Form.TAR)
+    return (
+        what,
+        f"{line.bytes / 1e9:.3g}",
+        iso(line.sent_at, "minutes") or "?",
+        iso(line.verified_at, "minutes") or "never",
+        printable(f"LOST: {line.lost}" if line.lost else "there"),
+        printable(shown_place(line.to)) + ("" if is_named else ", not in [backup] to"),
     )

@@ -27,12 +27,12 @@ class SyncedRun(msgspec.Struct, frozen=True, kw_only=True):
             "runs without a `[hub]`, and those of others, are not in the list."
         ),
     ]
-    files: Annotated[int, Meta(description="Files that were sent, or would be.")]
-    bytes: Annotated[int, Meta(description="Of these files.")]
-    deleted: Annotated[int, Meta(description="Names that went there because they went here, or would.")]
-    commits: Annotated[list[PrintedHubCommit], Meta(description="Those that were made, in order.")]
-    left: Annotated[list[str], Meta(description="What was to be sent and was not, with why.")]
-    notes: Annotated[list[str], Meta(description="What will not be sent, with why, and other news.")]
+    files: Annotated[int, Meta(description="Files that were sent, or would be.")] = 0
+    bytes: Annotated[int, Meta(description="Of these files.")] = 0
+    deleted: Annotated[int, Meta(description="Names that went there because they went here, or would.")] = 0
+    commits: Annotated[list[PrintedHubCommit], Meta(description="Those that were made, in order.")] = []
+    left: Annotated[list[str], Meta(description="What was to be sent and was not, with why.")] = []
+    notes: Annotated[list[str], Meta(description="What will not be sent, with why, and other news.")] = []
 
 
 class CheckedRepo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from opsctl.transfer.object_store.flow import Flow, Stopped
@@ -29,52 +28,10 @@ from opsctl.transfer.object_store.types import (
 _FORMS = "a destination is /FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or another fsspec URL"
 
 
-class Backend(Protocol):
-    """One kind of store. Every method raises StoreError, or FileFault where only one name is wrong."""
-
-    @property
-    def where(self) -> str:
-        """The destination, without any secret."""
-
-    @property
-    def workers(self) -> int:
-        """The number of files to move at once."""
-
-    def stat(self, name: str) -> FarFile | None:
-        """Return the file; None where there is none."""
-
-    def list(self, prefix: str) -> dict[str, FarFile]:
-        """Return every whole file below the folder `prefix`, by its name there."""
-
-    def holds(self, name: str, source: Source) -> str | None:
-        """Return the checksum where the file there, which has the source's size, has its contents."""
-
-    def proves(self, name: str, source: Source) -> str | None:
-        """Return the source's xxh64 where a checksum that the store computed proves the file there."""
-
-    def send(self, source: Source, name: str, flow: Flow) -> str:
-        """Put the file there whole, replacing what is there; prove it and return its xxh64."""
-
-    def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
-        """Yield the bytes from `begin` to before `end`; each piece is valid until the next one."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file; nothing happens where there is none."""
-
-    def settle(self, names: Collection[str]) -> None:
-        """Make the names of files durable."""
-
-    def tidy(self, names: Collection[str]) -> None:
-        """Remove what killed transfers left in the folders of `names`."""
-
-    def close(self) -> None:
-        """Release what is held."""
-
-
 class Store:
     """A place for copies of files; `open_store` makes one. Used in a `with`."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: FolderStore | FsspecStore) -> None:
         self.backend = backend
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.transfer.backups.checkpoints import Sent
-from opsctl.transfer.backups.listing import backup_table
+from opsctl.transfer.backups.json_output import backup_table
 from opsctl.transfer.backups.remote_layout import TAR, TAR_INDEX
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder
 from opsctl.transfer.backups.verify import Verified, verify

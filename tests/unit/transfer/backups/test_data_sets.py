@@ -19,7 +19,6 @@ from opsctl.transfer.backups import data_sets
 from opsctl.transfer.backups.data_copies import (
     FOLDER,
     NOTE,
-    RestoredSet,
     SentData,
     back_up_data,
     changes_to_make,
@@ -27,6 +26,7 @@ from opsctl.transfer.backups.data_copies import (
     restore_data,
 )
 from opsctl.transfer.backups.data_sets import named_sets
+from opsctl.transfer.backups.json_output import RestoredDataSet
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
@@ -69,7 +69,7 @@ def whole_there(to: Path) -> set[str]:
     return found
 
 
-def back(to: Path, into: Path | None = None) -> list[RestoredSet]:
+def back(to: Path, into: Path | None = None) -> list[RestoredDataSet]:
     with open_store(str(to)) as store:
         return restore_data(store, choose(store, None), into, Flow(), lambda _line: None)
 

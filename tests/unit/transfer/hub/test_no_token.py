@@ -68,7 +68,7 @@ def test_a_token_in_the_run_file_itself_is_refused_and_not_repeated(desk: Desk) 
     with (desk.folder / "run" / "run.toml").open("a") as file:
         file.write(f'token = "{TOKEN}"\n')
     done = desk.opsctl("sync")
-    assert done.returncode == 2 and "[hub] token " in done.stderr and TOKEN not in done.stderr
+    assert done.returncode == 2 and "[hub] token" in done.stderr and TOKEN not in done.stderr
 
 
 def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(desk: Desk) -> None:
