@@ -2,7 +2,7 @@
 
 One truth for everybody who watches a run: whoever finds something makes the message, under one lock, and whoever has
 channels sends it. What is remembered and the messages that follow from it are written at once; the log gets them right
-after, or from whoever comes next. A damaged memory is made anew from the log.
+after, or from whoever comes next. A damaged memory is made again from the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alert_log
 from opsctl.run.state.alert_log import RESERVE_BYTES, Event, Message, Stored
 from trainer.formats.json_text import json_line, plain
-from trainer.formats.tolerant import convert, decode
+from trainer.formats.tolerant import decode
 
 SCHEMA_VERSION = 1
 #: How long others' short changes are waited for.
@@ -93,14 +93,12 @@ class Opened:
     paths: RunPaths
     memory: Memory
     problem: str = ""  # what was wrong with the file
-    _raw: dict[str, Any] = field(default_factory=dict)  # as it was, with what a newer release has added
 
     def write(self, memory: Memory, new: Sequence[Message] = (), said: Sequence[Event] = ()) -> None:
         """Keep `memory`; record new messages and what people said. Raises OSError if nothing was kept."""
         kept = msgspec.structs.replace(memory, made=(*self.memory.made, *new))
-        value = _with_unknown(plain(kept), self._raw)
-        alert_log.write_memory(self.paths, value)
-        self.memory, self._raw = kept, value
+        alert_log.write_memory(self.paths, plain(kept))
+        self.memory = kept
         try:
             for event in said:
                 alert_log.append_event(self.paths, event)
@@ -131,8 +129,8 @@ def opened(paths: RunPaths, what: str) -> Iterator[Opened]:
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.alerts_lock, LOCK_WAIT_S, what):
         stored = alert_log.settle_reserve(paths)
-        memory, raw, problem = _read(paths)
-        found = Opened(paths, memory, problem or stored.describe(paths), raw)
+        memory, problem = _read(paths)
+        found = Opened(paths, memory, problem or stored.describe(paths))
         found.settle()
         yield found
 
@@ -296,33 +294,15 @@ def _take_message(findings: dict[str, Remembered], one: Message) -> None:
             findings[key] = msgspec.structs.replace(known, escalated_at=one.at)
 
 
-def _read(paths: RunPaths) -> tuple[Memory, dict[str, Any], str]:
-    """The memory, the file as it is, and what is wrong with it. Raises OSError."""
+def _read(paths: RunPaths) -> tuple[Memory, str]:
+    """The memory, and what is wrong with its file. Raises OSError."""
     stored, text = alert_log.read_reserve(paths), read_text(paths.output, paths.alerts)
     newest = stored.newest_memory(text)
-    if newest is not None:
-        text = json_line(newest)
-    if text is None:
-        lines = alert_log.events(paths)
-        return from_log(lines), {}, f"{paths.alerts} is gone: made anew from {paths.alert_log.name}" if lines else ""
-    raw = decode(text, dict[str, Any])
-    memory = None if raw is None else convert(raw, Memory)
-    if raw is None or memory is None:
-        memory = from_log(alert_log.events(paths))
-        return memory, {}, f"{paths.alerts} is damaged: made anew from {paths.alert_log.name}"
-    newer = memory.schema_version > SCHEMA_VERSION
-    problem = f"{paths.alerts} is a newer release's: what that has added is kept as it is" if newer else ""
-    return memory, raw, problem
-
-
-def _with_unknown(value: Any, before: Any) -> Any:
-    """`value` with the keys of `before`, and of what is in it under the same names, that this release does not know."""
-    unknown = {key: one for key, one in before.items() if key not in msgspec.structs.asdict(Memory())}
-    merged = {**unknown, **value, "schema_version": max(SCHEMA_VERSION, value["schema_version"])}
-    fields = {one.encode_name for one in msgspec.structs.fields(Remembered)}
-    old = before.get("findings")
-    for key, one in merged["findings"].items():
-        was = old.get(key) if isinstance(old, dict) else None
-        if isinstance(was, dict):
-            merged["findings"][key] = {**{name: said for name, said in was.items() if name not in fields}, **one}
-    return merged
+    memory = decode(json_line(newest) if newest is not None else text or "", Memory)
+    if memory is not None:
+        return memory, ""
+    lines = alert_log.events(paths)
+    if text is None and not lines:
+        return Memory(), ""
+    state = "gone" if text is None else "damaged"
+    return from_log(lines), f"{paths.alerts} is {state}: made again from {paths.alert_log.name}"

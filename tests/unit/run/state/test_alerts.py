@@ -106,20 +106,6 @@ def test_a_damaged_memory_is_read_again_from_the_log_and_reported(paths: RunPath
     assert alerts.note(paths, [Noted("disk", "warning", "full")], minutes(3)) == 0
 
 
-def test_fields_of_a_newer_release_are_kept_and_reported(paths: RunPaths) -> None:
-    alerts.note(paths, [CRON], NOW)
-    found = json.loads(paths.alerts.read_text())
-    found |= {"schema_version": 7, "routes": {"a": 1}}
-    found["findings"]["cron"]["weight"] = 3
-    paths.alerts.write_text(json.dumps(found))
-    with alerts.opened(paths, "look") as memory:
-        assert memory.problem
-    alerts.acknowledge(paths, ["cron"], "", minutes(1))
-    after = json.loads(paths.alerts.read_text())
-    assert (after["schema_version"], after["routes"], after["findings"]["cron"]["weight"]) == (7, {"a": 1}, 3)
-    assert after["findings"]["cron"]["acknowledged_by"]
-
-
 def test_a_disk_that_is_full_with_its_reserve_changes_nothing_and_the_next_look_makes_the_message_once(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
