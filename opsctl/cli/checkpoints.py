@@ -66,7 +66,7 @@ def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json
     """
     from opsctl.core.output import message, print_json, printable, show_lines
     from opsctl.jobs.control.json_output import RepointedCheckpoints
-    from opsctl.run.checkpoints.set_latest import repoint
+    from opsctl.run.checkpoints.rollbacks import repoint
     from opsctl.run.state.run_view import glance
 
     chosen = glance(run)

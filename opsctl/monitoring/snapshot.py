@@ -14,7 +14,7 @@ from opsctl.core.timestamps import iso
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.checkpoints.inventory import Checkpoint
-from opsctl.run.logs.curve import Point
+from opsctl.run.logs.index import Point
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.chains import Cancel, Chain
 from opsctl.run.state.identity import Place

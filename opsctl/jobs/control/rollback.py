@@ -23,8 +23,16 @@ from opsctl.core.files.trusted import Untrusted, opened_folder
 from opsctl.core.timestamps import now
 from opsctl.run.checkpoints import rollbacks
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration, mark_of
-from opsctl.run.checkpoints.rollbacks import MovedCheckpoint, MovedEvents, SetAside, append_rollback, read_rollbacks
-from opsctl.run.checkpoints.set_latest import complete_checkpoint, refuse_beside_a_training, sole_writer
+from opsctl.run.checkpoints.rollbacks import (
+    MovedCheckpoint,
+    MovedEvents,
+    SetAside,
+    append_rollback,
+    complete_checkpoint,
+    read_rollbacks,
+    refuse_beside_a_training,
+    sole_writer,
+)
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
 from opsctl.run.state.identity import settle_identity

@@ -19,7 +19,7 @@ from opsctl.core.files.state_files import fsync_folder, locked, make_folder, rem
 from opsctl.core.files.trusted import opened_folder
 from opsctl.run.checkpoints.backups import What, digest_here
 from opsctl.run.checkpoints.inventory import latest_iteration
-from opsctl.run.checkpoints.set_latest import refuse_beside_a_training, sole_writer
+from opsctl.run.checkpoints.rollbacks import refuse_beside_a_training, sole_writer
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import LOCK_WAIT_S
 from opsctl.run.state.identity import read_run_id

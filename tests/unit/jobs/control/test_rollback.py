@@ -18,8 +18,7 @@ from opsctl.jobs.control import rollback as control_rollback
 from opsctl.jobs.control.prune import prune
 from opsctl.jobs.control.rollback import EventFile, Point, RolledBack, rollback, undo
 from opsctl.run.checkpoints import rollbacks
-from opsctl.run.checkpoints.rollbacks import read_rollbacks
-from opsctl.run.checkpoints.set_latest import repoint
+from opsctl.run.checkpoints.rollbacks import read_rollbacks, repoint
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import lease
 from tests.killed_in_python import killed_at_every_step

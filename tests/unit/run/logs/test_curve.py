@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.run.logs.curve import MOST, Curve, curve_of
+from opsctl.run.logs.index import MOST, Curve, curve_of
 from trainer.formats.logs.training_line import TrainingLine
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.overview import Extras, OpenFinding, Overview, RunStatus
-from opsctl.run.logs.curve import Point
+from opsctl.run.logs.index import Point
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.slurm.nodes import Node

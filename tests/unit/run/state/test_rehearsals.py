@@ -1,3 +1,5 @@
+"""The small twin of a run, on two nodes, for trying a change before the run itself gets it. Pure."""
+
 from __future__ import annotations
 
 import re
@@ -9,8 +11,8 @@ import pytest
 from opsctl.core.shipped import templates_folder
 from opsctl.run.config.checks import find_problems
 from opsctl.run.config.load import LoadedRun, expanded_file, load_run_file
-from opsctl.run.config.rehearsal import SCALED, digest_of_unscaled, twin_of
 from opsctl.run.config.schema import ExpectTable
+from opsctl.run.state.rehearsals import SCALED, digest_of_unscaled, twin_of
 from trainer.recipe.options import BY_KEY
 
 EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
