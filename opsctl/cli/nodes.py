@@ -115,7 +115,7 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
 def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple[RunView, list[SeenNode]]:
     from opsctl.core.timestamps import now
     from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
-    from opsctl.diagnosis.nodes.listing import look
+    from opsctl.diagnosis.nodes.listing import list_nodes
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.backends import client_for
@@ -125,7 +125,7 @@ def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple
     client = client_for(choose_cluster(cluster, seen.paths))
     names = [one for folded in nodes for one in expand_nodes(folded)]
     wanted = wanted_by(seen.paths, seen.file.slurm) if seen.file is not None else Wanted(None, 1)
-    return seen, look(seen.paths, client, wanted, names, now())
+    return seen, list_nodes(seen.paths, client, wanted, names, now())
 
 
 def _mail(view: RunView, address: str, title: str, body: str) -> None:

@@ -77,26 +77,26 @@ def report_of(found: Found, asked: Asked) -> CarbonReport:
     parts = counted_once(span for one in trackers for span in one.spans)
     measured_s = _node_s(trackers)
     grams, grams_from = _grams(trackers, asked)
-    told = _Told(asked.pue, grams)
-    lines = [told.line(_PARTS[part], parts[part], *_how(trackers, part)) for part in _PARTS if parts.get(part)]
+    maker = _LineMaker(asked.pue, grams)
+    lines = [maker.line(_PARTS[part], parts[part], *_how(trackers, part)) for part in _PARTS if parts.get(part)]
     assumptions = list(_assumptions(trackers, asked))
     known_s = asked.known_node_s
     if not trackers and known_s and asked.gpu_power_w and asked.gpus_per_node:
         hours = known_s / HOUR_S * asked.gpus_per_node
         why = f"{hours:,.1f} GPU hours of {asked.known_from} at {asked.gpu_power_w:g} W each: nothing was measured"
-        lines.append(told.line("GPUs with their nodes", hours * asked.gpu_power_w / 1000, "assumed", why))
+        lines.append(maker.line("GPUs with their nodes", hours * asked.gpu_power_w / 1000, "assumed", why))
     elif asked.extrapolate and known_s is not None and trackers:
-        lines += _rest(told, trackers, known_s - measured_s, asked.known_from)
+        lines += _rest(maker, trackers, known_s - measured_s, asked.known_from)
     hours = (known_s if known_s is not None and (asked.extrapolate or not trackers) else measured_s) / HOUR_S
     if asked.idle_node_w is not None:
         why = f"{asked.idle_node_w:g} W for each of {hours:,.1f} node hours, beside what trackers see"
-        lines.append(told.line("idle and shared machines", hours * asked.idle_node_w / 1000, "assumed", why))
+        lines.append(maker.line("idle and shared machines", hours * asked.idle_node_w / 1000, "assumed", why))
     if asked.building is not None:
         lines.append(_built(asked.building, hours, asked.gpus_per_node or 0))
     beside = []
     if asked.slurm_kwh is not None:
         why = "ConsumedEnergy of sacct, whole nodes: the same once more, not added"
-        beside.append(told.line("Slurm's own count", asked.slurm_kwh, "measured", why))
+        beside.append(maker.line("Slurm's own count", asked.slurm_kwh, "measured", why))
     kgs = [line.kg for line in lines]
     return CarbonReport(
         files=found.files,
@@ -118,7 +118,7 @@ def report_of(found: Found, asked: Asked) -> CarbonReport:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _LineMaker:
     """How machines' kWh become a line's."""
 
     pue: float
@@ -174,7 +174,7 @@ def _how(trackers: Sequence[Placed], part: str) -> tuple[How, str]:
     return ("measured" if methods <= _READ_FROM_HARDWARE else "estimated"), why
 
 
-def _rest(told: _Told, trackers: Sequence[Placed], rest_s: float, known_from: str) -> list[ReportLine]:
+def _rest(maker: _LineMaker, trackers: Sequence[Placed], rest_s: float, known_from: str) -> list[ReportLine]:
     if rest_s <= 0:
         return []
     attempts = _units(trackers, "attempt")
@@ -188,7 +188,7 @@ def _rest(told: _Told, trackers: Sequence[Placed], rest_s: float, known_from: st
         why += "; one unit was measured, so there is no interval"
     else:
         why += f"; 95 % prediction interval from the scatter of {len(units)} {of}"
-    return [told.line("what no tracker saw", rest.kwh, "estimated", why, rest.low_kwh, rest.high_kwh)]
+    return [maker.line("what no tracker saw", rest.kwh, "estimated", why, rest.low_kwh, rest.high_kwh)]
 
 
 def _units(trackers: Sequence[Placed], by: str) -> list[Unit]:
@@ -214,9 +214,9 @@ def _assumptions(trackers: Sequence[Placed], asked: Asked) -> Iterable[str]:
     theirs = [one for one in trackers if one.reading.beside is None]
     if theirs and not any(one.reading.is_process for one in theirs):
         ranks = asked.placing.ranks_per_node
-        said = f"{ranks} ranks share a node" if ranks else "a node has as many ranks as GPUs"
+        text = f"{ranks} ranks share a node" if ranks else "a node has as many ranks as GPUs"
         gpus = "of the GPUs its own" if asked.placing.has_own_gpu else "all its GPUs (else: --rank-gpus own)"
-        yield f"{len(theirs)} trackers of codecarbon's own say no host: {said}, and each saw the whole node, {gpus}"
+        yield f"{len(theirs)} trackers of codecarbon's own say no host: {text}, and each saw the whole node, {gpus}"
         yield "their times name no zone and are taken as UTC, which matters only between nodes' clocks"
     if any(one.reading.beside and one.reading.beside.host_share < 1 for one in trackers):
         yield "of a node that several jobs share, CPU and memory count by each one's CPUs"

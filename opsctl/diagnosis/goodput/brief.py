@@ -14,7 +14,7 @@ from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 
 #: What is told beside what was trained; the rest only the log tells.
-_TOLD = (Part.LOST, Part.WAITED, Part.IDLE)
+_REPORTED = (Part.LOST, Part.WAITED, Part.IDLE)
 
 
 class GoodputSeen(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ def goodput_seen(
     whole = amounts.whole_ms
     if not whole or not amounts.of(Part.TRAINED):
         return None
-    most, key = max(((ms, key) for key, ms in amounts.wall_ms.items() if key[0] in _TOLD), default=(0, None))
+    most, key = max(((ms, key) for key, ms in amounts.wall_ms.items() if key[0] in _REPORTED), default=(0, None))
     return GoodputSeen(
         trained_percent=100 * amounts.of(Part.TRAINED) / whole,
         most=words(key) if key and most else "",

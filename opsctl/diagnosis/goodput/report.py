@@ -210,20 +210,20 @@ def words(key: Key) -> str:
     return f"{part} to {cause or 'an unknown end'}" if part is Part.LOST else str(part)
 
 
-def lines(told: GoodputReport) -> list[str]:
+def lines(found: GoodputReport) -> list[str]:
     """The screen."""
     rows = [("", "WALL TIME", "SHARE", "GPU HOURS")]
-    for one in told.parts:
+    for one in found.parts:
         name = words((Part(one.part), one.cause))
         rows.append((name, format_duration(one.wall_s), f"{one.wall_percent:.1f} %", f"{one.gpu_hours:.1f}"))
-    rows.append(("in all", format_duration(told.wall_s), "100.0 %", f"{told.gpu_hours:.1f}"))
+    rows.append(("in all", format_duration(found.wall_s), "100.0 %", f"{found.gpu_hours:.1f}"))
     table = table_lines(rows, "<>")
-    of_gpus = "" if told.trained_gpu_percent is None else f", {told.trained_gpu_percent:.1f} % of the GPU hours"
-    head = f"since {iso(told.since, 'minutes')}: {told.trained_percent:.1f} % of the time trained{of_gpus}"
-    in_vain = (
-        f"{told.iterations_lost} iterations of {told.attempts} attempts were in vain" if told.iterations_lost else ""
+    of_gpus = "" if found.trained_gpu_percent is None else f", {found.trained_gpu_percent:.1f} % of the GPU hours"
+    head = f"since {iso(found.since, 'minutes')}: {found.trained_percent:.1f} % of the time trained{of_gpus}"
+    lost = (
+        f"{found.iterations_lost} iterations of {found.attempts} attempts were in vain" if found.iterations_lost else ""
     )
-    return [*filter(None, [head, in_vain]), *table, interval_line(told.save_interval), *filter(None, [told.next])]
+    return [*filter(None, [head, lost]), *table, interval_line(found.save_interval), *filter(None, [found.next])]
 
 
 def interval_line(found: PrintedSaveInterval) -> str:

@@ -43,7 +43,7 @@ _STATES = {"T": "stopped", "t": "stopped in a debugger", "D": "waits for the dis
 #: Frames that are kept of a stack: what is further out is the way from the program's start.
 _MOST_FRAMES = 12
 #: Of them in a sentence.
-_TOLD = 3
+_REPORTED = 3
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ class Place:
         """`waits in all_reduce < reason < _steps`, `is stopped in read < __next__`, `is in data loading: ...`."""
         if not self.frames:
             return f"did not answer ({self.trouble or 'no reason is known'})"
-        calls = " < ".join(one.function for one in self._told())
+        calls = " < ".join(one.function for one in self._reported_frames())
         if self.trouble:
             verb = self.trouble if self.trouble.startswith("waits") else f"is {self.trouble}"
             return f"{verb} in {calls}"
         return f"waits in {calls}" if self.collective else f"is {self._doing()}{calls}"
 
-    def _told(self) -> Sequence[Frame]:
+    def _reported_frames(self) -> Sequence[Frame]:
         """The frames that are told: from the collective's own outwards, else the innermost ones."""
         names = [one.function for one in self.frames]
         start = names.index(self.collective) if self.collective in names else 0
         outwards = [one for one in self.frames[start + 1 :] if not _OF_TORCH.search(one.file)]
-        return [*self.frames[start : start + 1], *outwards][:_TOLD]
+        return [*self.frames[start : start + 1], *outwards][:_REPORTED]
 
     @property
     def caller(self) -> Frame | None:

@@ -28,16 +28,16 @@ _STUCK, _ELSEWHERE, _OTHER_COLLECTIVE = 0.9, 0.8, 0.6
 
 def described(groups: Sequence[Group], ranks: int) -> str:
     """Describe the groups in one line, those that the others wait for first. ranks: the number of all ranks."""
-    said = [f"{who(group, ranks)} {_verb(group)}" for group in groups[:_GROUPS]]
+    parts = [f"{ranks_text(group, ranks)} {_verb(group)}" for group in groups[:_GROUPS]]
     if groups[_GROUPS:]:
-        said.append(f"{sum(len(group.stacks) for group in groups[_GROUPS:])} elsewhere")
+        parts.append(f"{sum(len(group.stacks) for group in groups[_GROUPS:])} elsewhere")
     silent = ranks - sum(len(group.stacks) for group in groups)
     if silent > 0:
-        said.append(f"{silent} of {ranks} ranks not found")
-    return "; ".join(said)
+        parts.append(f"{silent} of {ranks} ranks not found")
+    return "; ".join(parts)
 
 
-def who(group: Group, ranks: int) -> str:
+def ranks_text(group: Group, ranks: int) -> str:
     """`rank 3 on node2`, `ranks 3 and 5 on node2 and node4`, `380 of 384 ranks`."""
     names = group.ranks
     where = _and(group.nodes, _NODES)
@@ -62,12 +62,12 @@ def verdict_of(groups: Sequence[Group], ranks: int, at: datetime | None = None, 
     odd = [group for group in groups if group.is_odd]
     first = odd[0].stacks[0] if odd else None
     evidence = tuple(
-        Quote(source="stacks", text=f"{who(group, ranks)} {_verb(group)}", at=at) for group in groups[:_GROUPS]
+        Quote(source="stacks", text=f"{ranks_text(group, ranks)} {_verb(group)}", at=at) for group in groups[:_GROUPS]
     )
     if found:
         evidence = (Quote(source="flight recorder", text=found, at=at), *evidence)
     misses = missed(groups)
-    summary = f"{who(odd[0], ranks)} {_verb(odd[0])}" if odd else "every rank waits, and nothing says for which"
+    summary = f"{ranks_text(odd[0], ranks)} {_verb(odd[0])}" if odd else "every rank waits, and nothing says for which"
     return Verdict(
         cause=Cause.HANG,
         summary=f"{summary}, and the others wait for it in {misses}" if misses else summary,
@@ -114,8 +114,8 @@ def read_written(text: str) -> list[RankStack]:
     for head, body in zip(*[iter(_HEAD.split(text)[1:])] * 2, strict=False):
         if match := _HEAD_PARTS.fullmatch(head):
             pid = int(match["pid"]) if match["pid"].isdecimal() else None
-            told = "" if body.strip() == "no answer" else body.strip("\n") + "\n"
-            found.append(RankStack(int(match["rank"]), match["node"], pid, match["state"], told))
+            text = "" if body.strip() == "no answer" else body.strip("\n") + "\n"
+            found.append(RankStack(int(match["rank"]), match["node"], pid, match["state"], text))
     return sorted(found, key=lambda one: one.rank)
 
 

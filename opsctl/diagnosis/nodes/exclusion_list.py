@@ -187,8 +187,8 @@ def read_evidence_of(place: Place) -> list[NodeEvidence]:
 def evidence_line(one: NodeEvidence) -> str:
     """It in a line for people."""
     by = f", by {one.by}" if one.by else ""
-    said = printable(" ".join(one.words.split()))[:300]
-    return f"{to_the_second(one.at):%Y-%m-%d %H:%M} {one.kind} ({one.confidence:.2f}{by}): {said}"
+    words = printable(" ".join(one.words.split()))[:300]
+    return f"{to_the_second(one.at):%Y-%m-%d %H:%M} {one.kind} ({one.confidence:.2f}{by}): {words}"
 
 
 def _text(place: Place) -> str | None:

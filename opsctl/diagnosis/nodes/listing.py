@@ -51,7 +51,9 @@ class SeenNode(Struct, frozen=True, kw_only=True):
     kept_in: Annotated[str, Meta(description="Why the run uses it all the same; empty where it does not.")] = ""
 
 
-def look(paths: RunPaths, slurm: SlurmReader, wanted: Wanted, names: Sequence[str], now: datetime) -> list[SeenNode]:
+def list_nodes(
+    paths: RunPaths, slurm: SlurmReader, wanted: Wanted, names: Sequence[str], now: datetime
+) -> list[SeenNode]:
     """List these nodes, or the partition's and all with evidence. Raises OpsctlError, SlurmError, OSError."""
     everywhere = slurm.nodes()
     by_name = {node.name: node for node in everywhere}

@@ -120,10 +120,10 @@ def refuse_healthy(seen: Sequence[SeenNode], evidence: dict[str, list[NodeEviden
 def refuse_reported(nodes: Sequence[str], evidence: dict[str, list[NodeEvidence]], sent: Sequence[SentReport]) -> None:
     """Raise OpsctlError for the first node that was reported since anything was seen of it."""
     for node in nodes:
-        told = already_reported(node, evidence.get(node, []), sent)
-        if told is not None:
+        last = already_reported(node, evidence.get(node, []), sent)
+        if last is not None:
             raise OpsctlError(
-                f"{node} was reported at {iso(told.at, 'minutes')} by {told.by} to {told.to}, and nothing was seen of "
+                f"{node} was reported at {iso(last.at, 'minutes')} by {last.by} to {last.to}, and nothing was seen of "
                 "it since: nothing was sent"
             )
 

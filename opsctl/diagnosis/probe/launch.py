@@ -85,7 +85,7 @@ def sorted_answers(
     return list(found.values())
 
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _CHUNK_BYTES = 64 * 1024
 _NODE_FAILED = re.compile(r"^srun: error: Node failure on (?P<node>\S+)")
 _TASK_ENDED = re.compile(r"^srun: error: (?P<node>\S+): tasks? \S+: (?P<how>.+)$")
@@ -167,7 +167,7 @@ class _Listener:
         began = time.monotonic()
         deadline, half_at = began + limit_s, 0.0
         while self.missing and time.monotonic() < deadline:
-            ready, _, _ = select.select([srun.stdout], [], [], _LOOK_S)
+            ready, _, _ = select.select([srun.stdout], [], [], _POLL_S)
             if ready:
                 data = os.read(srun.stdout.fileno(), _CHUNK_BYTES)
                 if not data:

@@ -105,13 +105,13 @@ _WORST_FIRST = (Standing.BAD, Standing.SLOW, Standing.SUSPICIOUS)
 def summary(report: ProbeReport) -> str:
     """`probe (quick, 12 s): 51 of 52 nodes are fine; bad: x07 (matrix products: ...)`."""
     fine = len(report.of(Standing.FINE))
-    said = [f"probe ({report.effort}, {report.took_s:.0f} s): {fine} of {len(report.nodes)} nodes are fine"]
+    parts = [f"probe ({report.effort}, {report.took_s:.0f} s): {fine} of {len(report.nodes)} nodes are fine"]
     for standing in _WORST_FIRST:
         found = report.of(standing)
         if found:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-            said.append(f"{standing}: {', '.join(map(_named, found[:_NAMED]))}{more}")
-    return "; ".join([*said, *report.links[:_NAMED], *report.general])
+            parts.append(f"{standing}: {', '.join(map(_named, found[:_NAMED]))}{more}")
+    return "; ".join([*parts, *report.links[:_NAMED], *report.general])
 
 
 def _named(one: NodeReport) -> str:

@@ -335,8 +335,8 @@ def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:
     if len(answers) >= FEWEST and few:
         yield f"too few of their kind to be compared: {', '.join(few)}"
     if len(answers) > 1 and not any(NETWORK in answer.ended for answer in answers):
-        said = (answer.failed.get(NETWORK) or answer.late.get(NETWORK) for answer in answers)
-        why = next(filter(None, said), "no two nodes answered")
+        whys = (answer.failed.get(NETWORK) or answer.late.get(NETWORK) for answer in answers)
+        why = next(filter(None, whys), "no two nodes answered")
         yield f"the network was not tested: {why}"
 
 

@@ -185,8 +185,8 @@ def of_stacks(facts: Facts) -> list[Candidate]:
         quote = Quote(source="stacks", text=text)
         return [Candidate(Cause.HANG, Fault.NOBODY, _WAITED_ALIKE, _WAITED_ALIKE, text, quote)]
     where = group.frames[0] if group.frames else "did not answer"
-    is_told = not where.startswith("did not answer")
-    text = f"rank {group.ranks} {'was in ' if is_told else ''}{where} while the others waited for it"
+    is_known = not where.startswith("did not answer")
+    text = f"rank {group.ranks} {'was in ' if is_known else ''}{where} while the others waited for it"
     rank = int(group.ranks) if group.ranks.isdecimal() else None
     node = group.nodes[0] if len(group.nodes) == 1 else ""
     quote = Quote(source="stacks", text=text)
@@ -221,13 +221,13 @@ def of_waiting(facts: Facts) -> list[Candidate]:
     """The rank that did not come to a collective in which the others waited until its time was over."""
     late = [one for one in facts.findings if not one.is_before_progress]
     found = waited(late, len(facts.ranks))
-    said = next((one for one in late if one.rank in found.ranks), None)
-    if said is None:
+    first_line = next((one for one in late if one.rank in found.ranks), None)
+    if first_line is None:
         return []
     if found.odd:
         text = f"ranks {', '.join(map(str, found.odd))} called another collective than the others' {found.collective}"
         rank = found.odd[0] if len(found.odd) == 1 else None
-        return [Candidate(Cause.USER_CODE, Fault.USER, 0.7, 0.7, text, said.quote, rank=rank, at=said.at)]
+        return [Candidate(Cause.USER_CODE, Fault.USER, 0.7, 0.7, text, first_line.quote, rank=rank, at=first_line.at)]
     if found.missing:
         text = f"{len(found.ranks)} ranks waited in {found.collective} for rank {', '.join(map(str, found.missing))}"
         rank = found.missing[0] if len(found.missing) == 1 else None
@@ -236,7 +236,7 @@ def of_waiting(facts: Facts) -> list[Candidate]:
         if work is not None:
             text = f"{text}, which did other work: {work}"
         what = (Cause.HANG, Fault.NOBODY, 0.55, 0.55) if work is None else (Cause.USER_CODE, Fault.USER, 0.7, 0.7)
-        return [Candidate(*what, text, said.quote, node=node, rank=rank, at=said.at)]
+        return [Candidate(*what, text, first_line.quote, node=node, rank=rank, at=first_line.at)]
     return []
 
 
@@ -254,13 +254,13 @@ def of_peers(facts: Facts) -> list[Candidate]:
     )
     if len(peers) != 1 or len(tellers - {None}) < 2 or (has_words and not is_within):
         return []
-    said, node = late[0], late[0].peer
-    text = f"{len(tellers)} nodes or ranks lost their connections to {node}: {said.text}"
-    lost = Candidate(Cause.NETWORK, Fault.NOBODY, _LOST, _LOST, text, said.quote, node=node, at=said.at)
+    first_line, node = late[0], late[0].peer
+    text = f"{len(tellers)} nodes or ranks lost their connections to {node}: {first_line.text}"
+    lost = Candidate(Cause.NETWORK, Fault.NOBODY, _LOST, _LOST, text, first_line.quote, node=node, at=first_line.at)
     return [replace(lost, is_pointed_at=True)]
 
 
-def _said_something(first: Failure, facts: Facts) -> bool:
+def _has_reported(first: Failure, facts: Facts) -> bool:
     """Whether the rank told why it ends: NCCL's watchdog does, for what others did not do."""
     late = (one for one in facts.findings if not one.is_before_progress)
     return any(one.rank == first.rank and one.rule.role is Role.CASCADE for one in late)
@@ -301,7 +301,7 @@ def of_signal(facts: Facts, first: Failure | None) -> list[Candidate]:
     if number is None or (first is not None and not says_nothing(first.message)):
         return []
     known = _SIGNALS.get(signal_name(number))
-    if known is None or (number == signal.SIGABRT and (first is None or _said_something(first, facts))):
+    if known is None or (number == signal.SIGABRT and (first is None or _has_reported(first, facts))):
         return []
     cause, fault, weight = known
     text = describe(first) if first is not None else f"ended by {signal_name(number)}"
@@ -312,7 +312,7 @@ def of_signal(facts: Facts, first: Failure | None) -> list[Candidate]:
 
 def of_exit(facts: Facts, first: Failure | None) -> list[Candidate]:
     """A rank that left by itself without a word: by an exit code of its own choice, or where an error leaves words."""
-    if first is None or first.exit_code is None or not says_nothing(first.message) or _said_something(first, facts):
+    if first is None or first.exit_code is None or not says_nothing(first.message) or _has_reported(first, facts):
         return []
     is_left_by_our_own = first.exit_code == 1 and bool(first.message)
     if first.exit_code not in _OWN_EXIT_CODES and not is_left_by_our_own:
@@ -325,7 +325,7 @@ def of_exit(facts: Facts, first: Failure | None) -> list[Candidate]:
 
 def of_cancelled_step(facts: Facts, first: Failure | None) -> list[Candidate]:
     """A step that somebody cancelled, where Slurm itself says nothing of it: SIGTERM ended its ranks."""
-    said = facts.cancelled
-    if said is None or first is None or signal_of(first) not in (signal.SIGTERM, signal.SIGINT):
+    first_line = facts.cancelled
+    if first_line is None or first is None or signal_of(first) not in (signal.SIGTERM, signal.SIGINT):
         return []
-    return [Candidate(Cause.CANCELLED, Fault.NOBODY, ENOUGH, ENOUGH, said.text, said, at=said.at)]
+    return [Candidate(Cause.CANCELLED, Fault.NOBODY, ENOUGH, ENOUGH, first_line.text, first_line, at=first_line.at)]

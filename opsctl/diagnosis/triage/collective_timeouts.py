@@ -65,15 +65,15 @@ def other_work(before: Sequence[str], after: Sequence[str], reference: datetime)
     done: dict[str, float] = {}
     for is_after, lines in ((False, before), (True, after)):
         for line in lines:
-            said = read_line(line, reference)
-            rank = 0 if said.rank is None and said.local_rank in (None, 0) else said.rank
-            bar = _BAR.match(said.text)
+            parsed = read_line(line, reference)
+            rank = 0 if parsed.rank is None and parsed.local_rank in (None, 0) else parsed.rank
+            bar = _BAR.match(parsed.text)
             if bar:
                 what, count = bar["what"], float(bar["done"].strip(".") or 0)
                 goes_on = is_after and (count > done[what] if what in done else bool(what))
                 done[what] = max(count, done.get(what, 0.0))
                 if goes_on and rank is not None and not _TRAINS.search(what):
-                    found.append((rank, said.text.strip()[:80]))
-            elif not is_after and said.rank is not None and _WORK_WORDS.search(said.text):
-                found.append((said.rank, said.text.strip()[:80]))
+                    found.append((rank, parsed.text.strip()[:80]))
+            elif not is_after and parsed.rank is not None and _WORK_WORDS.search(parsed.text):
+                found.append((parsed.rank, parsed.text.strip()[:80]))
     return found

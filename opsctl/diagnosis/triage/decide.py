@@ -43,8 +43,8 @@ _MOST_QUOTES = 5
 def decide(facts: Facts, rules: Rules) -> Verdict:
     """The verdict; `Cause.UNKNOWN` with the last lines where nothing says why."""
     first = _first(facts)
-    said = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts)]
-    candidates = [*after_a_crash(after_a_hang(said, facts), facts, first), *of_stacks(facts), *of_waiting(facts)]
+    known = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts)]
+    candidates = [*after_a_crash(after_a_hang(known, facts), facts, first), *of_stacks(facts), *of_waiting(facts)]
     if not any(one.score >= ENOUGH for one in candidates):
         candidates += [*of_samples(facts, first), *of_signal(facts, first), *of_exit(facts, first)]
         candidates += of_cancelled_step(facts, first)

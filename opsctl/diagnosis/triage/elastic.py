@@ -64,14 +64,14 @@ def failure_of_block(lines: Sequence[str], reference: datetime) -> Failure | Non
     code = _CODE.match(rows["exitcode"])
     number = int(code[1]) if code else None
     host = rows.get("host", "")
-    said = read_line(rows.get("time", ""), reference).at
+    failed_at = read_line(rows.get("time", ""), reference).at
     return Failure(
         rank=int(rank[1]),
         node=host if host not in ("localhost", "localhost.localdomain") else "",
         local_rank=int(rank[2]) if rank[2] else None,
         exit_code=number if number is not None and number >= 0 else None,
         signal=-number if number is not None and number < 0 else None,
-        failed_at=said,
+        failed_at=failed_at,
         message=message,
     )
 

@@ -113,8 +113,8 @@ def findings_of_line(
     """Return what the surest matching rule says of the line. frames: its traceback, outermost first."""
     if len(line) > MATCHED_CHARACTERS:
         line = f"{line[: MATCHED_CHARACTERS // 2 - 5]} ... {line[-MATCHED_CHARACTERS // 2 :]}"
-    said = read_line(line, reference)
-    if _OUR_OWN.match(said.text) or _SOURCE_LINE.match(said.text):
+    parsed = read_line(line, reference)
+    if _OUR_OWN.match(parsed.text) or _SOURCE_LINE.match(parsed.text):
         return None
     best: tuple[float, Rule, re.Match[str]] | None = None
     for rule in rules.rows:
@@ -122,34 +122,34 @@ def findings_of_line(
             continue
         if not any(word in line for word in rule.texts):
             continue
-        match = rule.matches(said.text)
-        if match is None or (rule.weight >= SURE and _is_quoted(rule, match, said.text)):
+        match = rule.matches(parsed.text)
+        if match is None or (rule.weight >= SURE and _is_quoted(rule, match, parsed.text)):
             continue
-        if rule.file is not None and not _was_doing(rule.file, said.text, frames):
+        if rule.file is not None and not _was_doing(rule.file, parsed.text, frames):
             continue
         best = rule.weight, rule, match
     if best is None:
         return None
     _, rule, match = best
     named = {re.sub(r"_\d$", "", key): value for key, value in match.groupdict().items() if value}
-    told = number(named.get("rank"))
-    peer = _PEER.search(said.text)
-    own_rank = said.rank
-    if "rank" in named and told != said.rank:
-        said = ParsedLine(said.text, at=said.at)  # it tells of another than who says it
+    mentioned = number(named.get("rank"))
+    peer = _PEER.search(parsed.text)
+    own_rank = parsed.rank
+    if "rank" in named and mentioned != parsed.rank:
+        parsed = ParsedLine(parsed.text, at=parsed.at)  # it tells of another than who says it
     found = Finding(
         rule=rule,
         source=source,
         text=printable(line.strip()),
         order=order,
-        node=named.get("node") or (said.node if rule.placed else ""),
-        rank=said.rank if told is None else told,
-        local_rank=said.local_rank,
-        task=number(named.get("task", "")) if "task" in named else said.task,
-        at=said.at,
+        node=named.get("node") or (parsed.node if rule.placed else ""),
+        rank=parsed.rank if mentioned is None else mentioned,
+        local_rank=parsed.local_rank,
+        task=number(named.get("task", "")) if "task" in named else parsed.task,
+        at=parsed.at,
         peer=peer["peer"] if peer and rule.role is not Role.TEARDOWN else "",
-        is_pointed_at=told is not None and told != own_rank,
-        is_warning=bool(_WARNING.search(said.text[:_LONGEST_LEVEL]) or _GOES_ON.search(said.text)),
+        is_pointed_at=mentioned is not None and mentioned != own_rank,
+        is_warning=bool(_WARNING.search(parsed.text[:_LONGEST_LEVEL]) or _GOES_ON.search(parsed.text)),
     )
     return found if rule.placed else replace(found, rank=None, local_rank=None, task=None)
 
@@ -198,8 +198,8 @@ def frames_above(before: Sequence[str], line: str, reference: datetime) -> list[
 @lru_cache(maxsize=_LINES_REMEMBERED)
 def _prefix(line: str, reference: datetime) -> tuple[tuple[str, int | None, int | None, int | None], str]:
     """(who said it, the rest of the line): errors that stand near each other are looked at above by the same lines."""
-    said = read_line(line, reference)
-    return (said.node, said.rank, said.local_rank, said.task), said.text
+    parsed = read_line(line, reference)
+    return (parsed.node, parsed.rank, parsed.local_rank, parsed.task), parsed.text
 
 
 def words_of_failures(rules: Rules, failures: Iterable[tuple[Failure, str]], reference: datetime) -> list[Finding]:

@@ -179,8 +179,8 @@ def usual_line(hosts: frozenset[str], places: Collection[Place] = ()) -> Callabl
 
     @lru_cache(maxsize=_LINES_REMEMBERED)
     def usual(line: str) -> str:
-        if line.startswith("{") and (said := _of_json(line)):
-            return said
+        if line.startswith("{") and (text := _of_json(line)):
+            return text
         if not hosts or hosts.isdisjoint(_WORD.findall(line[:_LONGEST_FRONT])):
             return line
         front = _FIELDS.match(line[:_LONGEST_FRONT])
@@ -204,18 +204,18 @@ def _of_json(line: str) -> str:
     if not isinstance(found, dict):
         return ""
     inner = [found[name] for name in _INNER if isinstance(found.get(name), dict)]
-    said = {key.lower(): value for one in (*reversed(inner), found) for key, value in one.items()}
-    text, error = _first(said, _TEXTS), _first(said, _ERRORS)
+    fields = {key.lower(): value for one in (*reversed(inner), found) for key, value in one.items()}
+    text, error = _first(fields, _TEXTS), _first(fields, _ERRORS)
     text = next((part for part in (error, text) if part), "")
     if not text:
         return ""
-    host, rank, at = _first(said, _HOSTS), _first(said, _RANKS), _first(said, _TIMES)
+    host, rank, at = _first(fields, _HOSTS), _first(fields, _RANKS), _first(fields, _TIMES)
     words = [f"{host}:" if host else "", f"[rank{rank}]:" if rank.isdecimal() else "", f"[{at}]" if "-" in at else ""]
-    level = _first(said, ("level", "levelname", "severity")).upper()
+    level = _first(fields, ("level", "levelname", "severity")).upper()
     words += [f"{level}:" if level in _LEVELS else ""]
     return " ".join([*filter(None, words), text.strip().splitlines()[-1].strip()])
 
 
-def _first(said: dict[str, Any], names: Sequence[str]) -> str:
-    values = (said.get(name) for name in names)
+def _first(fields: dict[str, Any], names: Sequence[str]) -> str:
+    values = (fields.get(name) for name in names)
     return next((str(one) for one in values if isinstance(one, (str, int)) and str(one).strip()), "")

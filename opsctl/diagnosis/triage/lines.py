@@ -191,8 +191,8 @@ def _zone(text: str | None) -> timezone | None:
 def _at(year: int, month: int, day: int, clock: str, part: str | None, zone: timezone | None) -> datetime:
     hour, minute, second = map(int, clock.split(":"))
     microsecond = int((part[1:] + "000000")[:6]) if part else 0
-    said = datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
-    return said if zone else said.astimezone()  # a stamp without a zone is the site's local time
+    parsed = datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
+    return parsed if zone else parsed.astimezone()  # a stamp without a zone is the site's local time
 
 
 def _nearest(month: int, day: int, clock: str, part: str | None, reference: datetime) -> datetime:

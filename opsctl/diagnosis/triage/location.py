@@ -50,7 +50,7 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
         return replace(winner, node=place.node, rank=place.rank)
     if len({one.rank for one in pointed}) == 1:
         return replace(winner, node=_node_of_one(pointed[0], facts), rank=pointed[0].rank)
-    if _all_say_it(same, facts):
+    if _all_report_it(same, facts):
         nodes = {one.node for one in same}
         shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE or _others_are_well(nodes, facts)
         return replace(winner, node=nodes.pop() if len(nodes) == 1 and shared else "", rank=None)
@@ -106,14 +106,14 @@ def _only_node(facts: Facts) -> str:
     return facts.nodes[0] if len(facts.nodes) == 1 else failed.pop() if len(failed) == 1 else ""
 
 
-def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
+def _all_report_it(same: Sequence[Candidate], facts: Facts) -> bool:
     """Whether so many ranks say the same that it is none of a single one's."""
-    said = {(_shape(one), one.rank) for one in same if one.rank is not None}
-    ranks = Counter(shape for shape, _ in said)
+    reported = {(_shape(one), one.rank) for one in same if one.rank is not None}
+    ranks = Counter(shape for shape, _ in reported)
     heard = {one.rank for one in facts.findings if one.rank is not None}
     most = max(ranks.values(), default=0)
     if most < 2:
-        return _all_nodes_say_it(same, facts)
+        return _all_nodes_report_it(same, facts)
     if most * 2 <= len(heard):
         return False
     size = max(len(facts.ranks), max(heard) + 1)
@@ -127,10 +127,10 @@ def _shape(one: Candidate) -> str:
     return _SHAPE.sub("", one.quote.text.replace(one.node, "") if one.node else one.quote.text)
 
 
-def _all_nodes_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
+def _all_nodes_report_it(same: Sequence[Candidate], facts: Facts) -> bool:
     """Return True where lines that name no rank say the same on each of several nodes."""
-    said = {(_shape(one), one.node) for one in same if one.node}
-    nodes = Counter(shape for shape, _ in said)
+    reported = {(_shape(one), one.node) for one in same if one.node}
+    nodes = Counter(shape for shape, _ in reported)
     heard = {one.node for one in facts.findings if one.node} | {*facts.nodes}
     return max(nodes.values(), default=0) >= max(2, len(heard))
 

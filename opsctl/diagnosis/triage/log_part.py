@@ -98,7 +98,7 @@ class Read:
     last: tuple[Quote, ...] = ()
     tasks: list[FailedTask] = field(default_factory=list)  # as srun said, in its order
     unread: list[str] = field(default_factory=list)
-    told: list[Placement] = field(default_factory=list)  # of places
+    placements: list[Placement] = field(default_factory=list)  # of places
     opening: Opening = field(default_factory=Opening)
     other_work: tuple[tuple[int, str], ...] = ()
     is_silent: bool = False  # the job said that nothing was logged any more, and not that it went on
@@ -128,9 +128,11 @@ class Read:
     def cancelled(self) -> Quote | None:
         """The line by which a step was cancelled before any of it failed: srun also cancels what a failure leaves."""
         late = [one for one in self.findings if not one.is_before_progress]
-        said = min((one for one in late if one.rule.name == STEP_CANCELLED), key=lambda one: one.order, default=None)
+        line_found = min(
+            (one for one in late if one.rule.name == STEP_CANCELLED), key=lambda one: one.order, default=None
+        )
         failed = [one.order for one in late if one.rule.role is Role.CASCADE] + [one.order for one in self.tasks]
-        return None if said is None or any(order < said.order for order in failed) else said.quote
+        return None if line_found is None or any(order < line_found.order for order in failed) else line_found.quote
 
     def failed_by_themselves(self, findings: Sequence[Finding]) -> tuple[str, ...]:
         """Return nodes with failed tasks, before anything ended the others; none if other tasks say why."""
@@ -174,9 +176,9 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
         read = Read(iteration=iteration, opening=read_opening(opening))
         usual = usual_line(read.opening.hosts, read.opening.fronts.places)
         labelled = (line for line in map(usual, opening) if _HOST_LABEL.search(line))
-        read.told += [one for line in labelled for one in placements_in(line, reference)]
-        said = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
-        read.is_silent = bool(said) and said[-1].startswith(SILENT.encode())
+        read.placements += [one for line in labelled for one in placements_in(line, reference)]
+        line_found = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
+        read.is_silent = bool(line_found) and line_found[-1].startswith(SILENT.encode())
         if not found.is_whole:
             read.unread.append(
                 f"{part.path}: of {end - part.begin} bytes only the newest {end - found.begin} were read"
@@ -208,8 +210,8 @@ def take(
         if _is_over(ends_at):
             read.unread.append(f"{source}: {len(hits) - number} older lines that may say why were not judged")
             break
-        printed = hit.line.replace(b"\0", b"").decode(errors="replace")
-        line = usual(printed)
+        raw = hit.line.replace(b"\0", b"").decode(errors="replace")
+        line = usual(raw)
         if any(mark in hit.line for mark in MARKS):
             if (task := task_of_srun(line)) is not None:
                 read.tasks.append(FailedTask(task[0], tasks_of_srun(line)[1], task[1], task[2], hit.begin))
@@ -219,21 +221,21 @@ def take(
                 _, lines = text_around(fd, hit.begin, 0, 4096)
                 if (failure := failure_of_block([*map(usual, lines)], reference)) is not None:
                     read.ends.append(PrintedEnd(failure, hit.begin, read_line(line, reference).task))
-        read.told += placements_in(line, reference)
+        read.placements += placements_in(line, reference)
         if line.rstrip().endswith(_GOES_ON_BELOW):
             _, lines = text_around(fd, hit.begin, 0, 4096)
             line = " ".join([line.rstrip(), *(_BEFORE_RANKS.sub("", below) for below in lines[1:2])])
         if _OF_SYSLOGD.match(line):
             before, _ = text_around(fd, hit.begin, 4096, 0)
-            told = _SYSLOGD.search(before[-1]) if before else None
-            line = f"{told['node']} {line.lstrip()}" if told else line
+            sender = _SYSLOGD.search(before[-1]) if before else None
+            line = f"{sender['node']} {line.lstrip()}" if sender else line
         frames: list[str] = []
         if hit.begin in with_frames:
             before, _ = text_around(fd, hit.begin, _AROUND_BYTES, 0)
             frames = frames_above([usual(above) for above in before], line, reference)
         one = findings_of_line(rules, line, source, hit.begin, reference, frames)
         if one is not None:
-            text = one.text if line is printed else printable(printed.strip())
+            text = one.text if line is raw else printable(raw.strip())
             read.findings.append(replace(one, text=text, is_before_progress=hit.begin < progress))
     for found in (read.findings, read.ends, read.tasks):
         found.reverse()

@@ -53,17 +53,17 @@ def placements_in(line: str, reference: datetime) -> list[Placement]:
             for local_rank, rank in enumerate(match["ranks"].split(","))
             if rank.strip() and match["node"] != "localhost"
         ]
-    said = read_line(line, reference)
+    parsed = read_line(line, reference)
     if mpi := _MPI_RANK.search(line):
         return [Placement(mpi["node"] or mpi["node_2"], rank=int(mpi["rank"] or mpi["rank_2"]))]
-    if said.is_kernels:
+    if parsed.is_kernels:
         return []
-    if (own := _NCCL_ADDRESS.search(said.text)) and said.node:
-        return [Placement(said.node, said.rank, said.local_rank, said.task, address=own["address"])]
-    if nccl := _NCCL_RANK.search(said.text):
-        return [Placement(said.node, int(nccl["rank"]), said.local_rank, said.task, int(nccl["of"]))]
-    if said.rank is not None or said.task is not None:
-        return [Placement(said.node, said.rank, said.local_rank, said.task)]
+    if (own := _NCCL_ADDRESS.search(parsed.text)) and parsed.node:
+        return [Placement(parsed.node, parsed.rank, parsed.local_rank, parsed.task, address=own["address"])]
+    if nccl := _NCCL_RANK.search(parsed.text):
+        return [Placement(parsed.node, int(nccl["rank"]), parsed.local_rank, parsed.task, int(nccl["of"]))]
+    if parsed.rank is not None or parsed.task is not None:
+        return [Placement(parsed.node, parsed.rank, parsed.local_rank, parsed.task)]
     return []
 
 
@@ -125,7 +125,7 @@ class Places:
 
 
 def learn(
-    told: Iterable[Placement],
+    placements: Iterable[Placement],
     failures: Iterable[Failure],
     ranks: Sequence[RankPlace],
     nodes: Sequence[str],
@@ -135,25 +135,25 @@ def learn(
 
     nodes: all of the job in Slurm's order, empty where not known; then those of the opening are taken.
     """
-    told = [*told, *opening.told]
-    hosts = opening.hosts | {one.node for one in told if one.node}
+    placements = [*placements, *opening.told]
+    hosts = opening.hosts | {one.node for one in placements if one.node}
     nodes = tuple(nodes) or (opening.nodes if len(opening.nodes) > 1 or hosts == set(opening.nodes) else ())
-    addresses = {**opening.addresses, **{one.address: one.node for one in told if one.address}}
-    addresses.update(_addresses_of_ranks(told))
+    addresses = {**opening.addresses, **{one.address: one.node for one in placements if one.address}}
+    addresses.update(_addresses_of_ranks(placements))
 
     def named(one: Placement) -> Placement:
         return replace(one, node=usual_name(addresses.get(one.node, one.node), nodes, hosts))
 
-    told = [named(one) for one in told]
-    largest = max((one.of for one in told), default=0)
-    told = [one if not one.of or one.of == largest else replace(one, rank=None) for one in told]
+    placements = [named(one) for one in placements]
+    largest = max((one.of for one in placements), default=0)
+    placements = [one if not one.of or one.of == largest else replace(one, rank=None) for one in placements]
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     task_votes: dict[int, Counter[str]] = defaultdict(Counter)
     rank_of: dict[tuple[str, int], int] = {}
     for failure in failures:
         if failure.node and failure.rank >= 0:
-            told.append(named(Placement(failure.node, failure.rank, failure.local_rank)))
-    for one in told:
+            placements.append(named(Placement(failure.node, failure.rank, failure.local_rank)))
+    for one in placements:
         if one.node and one.rank is not None:
             votes[one.rank][one.node] += 1
             if one.local_rank is not None:
@@ -166,18 +166,18 @@ def learn(
         node_of_rank = {**dict.fromkeys(range(first, beyond), node), **node_of_rank}
     node_of_rank.update({place.rank: place.node for place in ranks if place.node})
     rank_of.update({(one.node, one.local_rank): one.rank for one in ranks if one.node and one.local_rank is not None})
-    tasks = {one.task for one in told if one.task is not None}
+    tasks = {one.task for one in placements if one.task is not None}
     if (
         nodes == opening.nodes
         and len(nodes) == 1
-        and max((one.rank or 0 for one in told), default=0) >= MOST_ON_ONE_NODE
+        and max((one.rank or 0 for one in placements), default=0) >= MOST_ON_ONE_NODE
     ):
         nodes = ()
     node_of_task = {task: of.most_common(1)[0][0] for task, of in task_votes.items()}
     if max(tasks, default=-1) < len(nodes):
         node_of_task = {**dict(enumerate(nodes)), **node_of_task}
-    same = _tasks_are_ranks(told, node_of_task, tasks, nodes or sorted({one.node for one in opening.told}))
-    heard = {one.rank for one in told if one.rank is not None} | (tasks if same else set())
+    same = _tasks_are_ranks(placements, node_of_task, tasks, nodes or sorted({one.node for one in opening.told}))
+    heard = {one.rank for one in placements if one.rank is not None} | (tasks if same else set())
     known = {**node_of_task, **node_of_rank} if same else node_of_rank
     return Places(
         nodes=tuple(nodes),
@@ -187,16 +187,16 @@ def learn(
         first_rank=_first_ranks(rank_of),
         tasks_are_ranks=same,
         launchers=len(tasks),
-        ranks_per_node=_stated(opening, heard, known, nodes) or _ranks_per_node(told, heard, known, nodes, same),
+        ranks_per_node=_stated(opening, heard, known, nodes) or _ranks_per_node(placements, heard, known, nodes, same),
         hosts=hosts | {*nodes},
         addresses=addresses,
     )
 
 
-def _addresses_of_ranks(told: Iterable[Placement]) -> dict[str, str]:
+def _addresses_of_ranks(placements: Iterable[Placement]) -> dict[str, str]:
     """Return address -> name where some lines give a rank's node by its address, and others by the one name."""
     found: dict[int, set[str]] = defaultdict(set)
-    for one in told:
+    for one in placements:
         if one.rank is not None and one.node and not one.of:
             found[one.rank].add(one.node)
     pairs: dict[str, set[str]] = defaultdict(set)
@@ -227,10 +227,10 @@ def _is_like(short: str, other: str) -> bool:
 
 
 def _tasks_are_ranks(
-    told: Sequence[Placement], node_of_task: Mapping[int, str], tasks: set[int], nodes: Sequence[str]
+    placements: Sequence[Placement], node_of_task: Mapping[int, str], tasks: set[int], nodes: Sequence[str]
 ) -> bool:
     """Whether srun started a task for each rank, and not one that starts all of a node's."""
-    pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
+    pairs = {(one.task, one.rank) for one in placements if one.task is not None and one.rank is not None}
     if pairs:
         return all(task == rank for task, rank in pairs) and max(task or 0 for task, _ in pairs) > 0
     several = max(Counter(node_of_task.values()).values(), default=0) > 1
@@ -256,12 +256,16 @@ def _stated(opening: Opening, heard: set[int], known: Mapping[int, str], nodes: 
 
 
 def _ranks_per_node(
-    told: Sequence[Placement], heard: set[int], known: Mapping[int, str], nodes: Sequence[str], tasks_are_ranks: bool
+    placements: Sequence[Placement],
+    heard: set[int],
+    known: Mapping[int, str],
+    nodes: Sequence[str],
+    tasks_are_ranks: bool,
 ) -> int:
     """Return the only number that fits all that is known, else a power of two that fills the nodes; else 0."""
     highest = max(heard | set(known), default=0)
-    pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
-    local = {(one.rank, one.local_rank) for one in told if one.rank is not None and one.local_rank is not None}
+    pairs = {(one.task, one.rank) for one in placements if one.task is not None and one.rank is not None}
+    local = {(one.rank, one.local_rank) for one in placements if one.rank is not None and one.local_rank is not None}
     fitting = [
         number
         for number in _RANKS_PER_NODE

@@ -128,7 +128,7 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
         read = read_part(part, rules, ends_at)
     except OSError as error:
         raise OpsctlError(f"cannot read {part.path}: {error.strerror or error}") from None
-    places = learn(read.told, read.failures, (), (), read.opening)
+    places = learn(read.placements, read.failures, (), (), read.opening)
     nodes = _nodes_named(read, [*places.nodes, *(one.node for one in read.findings)], places)
     findings = with_places(read.findings, places, {})
     if len(nodes) == 1 and places.launchers > 1 and not places.tasks_are_ranks:
@@ -174,7 +174,7 @@ def read_attempt(
     noted = noted_failures(root, folder)
     own, known = rank_outputs(root, folder, rules, ends_at, read.unread)
     nodes = tuple(nodes) or tuple(dict.fromkeys(place.node for place in ranks))
-    places = learn(read.told, read.failures, ranks, nodes, read.opening)
+    places = learn(read.placements, read.failures, ranks, nodes, read.opening)
     if not nodes:
         nodes = _nodes_named(read, [], places)
         places = replace(places, nodes=nodes) if len(nodes) == 1 else places
@@ -220,5 +220,5 @@ def _one_each(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def _nodes_named(read: Read, more: Sequence[str], places: Places) -> tuple[str, ...]:
-    names = [*(one.node for one in read.told), *more, *(one.node for one in read.failures)]
+    names = [*(one.node for one in read.placements), *more, *(one.node for one in read.failures)]
     return tuple(dict.fromkeys(places.name(name) for name in names if name))

@@ -50,7 +50,7 @@ class Triage(Verdict, frozen=True, kw_only=True):
 
 def triage_of_log(log: str, facts: Facts, verdict: Verdict) -> Triage:
     """A log alone: nothing is known of checkpoints or time."""
-    return msgspec.structs.replace(_told(facts, verdict), log=log, iteration=facts.iteration)
+    return msgspec.structs.replace(_triage(facts, verdict), log=log, iteration=facts.iteration)
 
 
 def triage_of_attempt(
@@ -60,12 +60,12 @@ def triage_of_attempt(
     lost_s = _lost_s(attempt, saved_at)
     cancelled = cancel if verdict.cause == Cause.CANCELLED else None
     if cancelled is not None:
-        said = f"cancelled by {_who(cancelled)}"
-        todo = (f"It was {said}: opsctl submit goes on.", *verdict.todo[1:])
-        verdict = msgspec.structs.replace(verdict, summary=said, todo=todo)
+        text = f"cancelled by {_canceller(cancelled)}"
+        todo = (f"It was {text}: opsctl submit goes on.", *verdict.todo[1:])
+        verdict = msgspec.structs.replace(verdict, summary=text, todo=todo)
     ranks = len(facts.ranks)
     return msgspec.structs.replace(
-        _told(facts, verdict),
+        _triage(facts, verdict),
         log=log,
         cancelled=cancelled,
         attempt=attempt.number,
@@ -80,7 +80,7 @@ def triage_of_attempt(
     )
 
 
-def _told(facts: Facts, verdict: Verdict) -> Triage:
+def _triage(facts: Facts, verdict: Verdict) -> Triage:
     return Triage(
         **msgspec.structs.asdict(verdict),
         teardown=teardown(facts),
@@ -110,81 +110,81 @@ def verdict_line(verdict: Verdict) -> str:
     if not verdict.is_known:
         return "opsctl: triage: cause not found; opsctl triage shows the last lines"
     how_sure = f"confidence {verdict.confidence:.2f}"
-    quote = f"; {_shown(verdict.evidence[0])}" if verdict.evidence else ""
+    quote = f"; {_quoted(verdict.evidence[0])}" if verdict.evidence else ""
     return f"opsctl: triage: {verdict.words}, {how_sure}{quote}"
 
 
-def lines_of(told: Triage) -> list[str]:
+def lines_of(triage: Triage) -> list[str]:
     """The screen."""
-    lines = [_heading(told), ""]
-    if told.is_known:
-        fault = "the user's own" if told.user_fault else "not the user's"
-        fault = "it is not known by whom" if told.cause == Cause.CANCELLED else fault
-        fault = f"by {_who(told.cancelled)}" if told.cancelled is not None else fault
-        lines.append(f"cause       {told.cause} ({fault}), confidence {told.confidence:.2f}")
+    lines = [_heading(triage), ""]
+    if triage.is_known:
+        fault = "the user's own" if triage.user_fault else "not the user's"
+        fault = "it is not known by whom" if triage.cause == Cause.CANCELLED else fault
+        fault = f"by {_canceller(triage.cancelled)}" if triage.cancelled is not None else fault
+        lines.append(f"cause       {triage.cause} ({fault}), confidence {triage.confidence:.2f}")
     else:
-        lines.append(f"cause       {told.summary}")
-    lines += [f"first       {_place(told)}"] if _place(told) else []
-    if told.is_known:
-        lines += _quotes("rests on", told.evidence)
-    lines += _quotes("cascade", told.cascade)
-    lines += _quotes("teardown", told.teardown)
-    if not told.is_known:
-        lines += _quotes("last lines", told.last_lines[-_LAST_LINES:], _LAST_LINES)
+        lines.append(f"cause       {triage.summary}")
+    lines += [f"first       {_place(triage)}"] if _place(triage) else []
+    if triage.is_known:
+        lines += _quotes("rests on", triage.evidence)
+    lines += _quotes("cascade", triage.cascade)
+    lines += _quotes("teardown", triage.teardown)
+    if not triage.is_known:
+        lines += _quotes("last lines", triage.last_lines[-_LAST_LINES:], _LAST_LINES)
     lines += [
         f"stacks      {'the others wait for ' if group.is_odd else ''}{group.count} ranks ({group.ranks}): "
         f"{group.frames[0] if group.frames else '?'}"
-        for group in told.stacks
+        for group in triage.stacks
     ]
-    lines += _loss(told)
-    lines += [f"not read    {one}" for one in told.unread]
-    if told.todo:
-        lines += ["", told.todo[0], *(f"  {command}" for command in told.todo[1:])]
+    lines += _loss(triage)
+    lines += [f"not read    {one}" for one in triage.unread]
+    if triage.todo:
+        lines += ["", triage.todo[0], *(f"  {command}" for command in triage.todo[1:])]
     return lines
 
 
-def _heading(told: Triage) -> str:
-    if told.attempt is None:
-        return told.log
-    when = f" at {iso(told.ended_at)}" if told.ended_at else ""
-    return f"attempt {told.attempt}, job {told.job}: ended{when}: {told.reason}"
+def _heading(triage: Triage) -> str:
+    if triage.attempt is None:
+        return triage.log
+    when = f" at {iso(triage.ended_at)}" if triage.ended_at else ""
+    return f"attempt {triage.attempt}, job {triage.job}: ended{when}: {triage.reason}"
 
 
-def _who(cancel: Cancel) -> str:
+def _canceller(cancel: Cancel) -> str:
     host = f" on {cancel.host}" if cancel.host else ""
     return f"{cancel.by}{host} at {iso(cancel.at)}"
 
 
-def _place(told: Verdict) -> str:
+def _place(triage: Verdict) -> str:
     """Rank, node and time of what failed first, as far as known."""
     parts = (
-        f"rank {told.rank}" if told.rank is not None else "",
-        f"on {told.node}" if told.node else "",
-        f"at {iso(told.at)}" if told.at else "",
+        f"rank {triage.rank}" if triage.rank is not None else "",
+        f"on {triage.node}" if triage.node else "",
+        f"at {iso(triage.at)}" if triage.at else "",
     )
     return " ".join(filter(None, parts))
 
 
 def _quotes(title: str, quotes: Sequence[Quote], most: int = _SHOWN_QUOTES) -> list[str]:
-    shown = [_shown(one) for one in quotes[:most]]
+    shown = [_quoted(one) for one in quotes[:most]]
     return [f"{title if number == 0 else '':<11} {text}" for number, text in enumerate(shown)]
 
 
-def _shown(quote: Quote) -> str:
+def _quoted(quote: Quote) -> str:
     where = quote.source + (f":{quote.line}" if quote.line is not None else "")
     text = quote.text if len(quote.text) <= _QUOTE_WIDTH else quote.text[: _QUOTE_WIDTH - 1] + "…"
     return f"{where}: {text}"
 
 
-def _loss(told: Triage) -> list[str]:
-    if told.attempt is None:
-        return [f"iteration   {told.iteration} was the last one logged"] if told.iteration is not None else []
-    saved = "none" if told.checkpoint is None else f"iteration {told.checkpoint}"
+def _loss(triage: Triage) -> list[str]:
+    if triage.attempt is None:
+        return [f"iteration   {triage.iteration} was the last one logged"] if triage.iteration is not None else []
+    saved = "none" if triage.checkpoint is None else f"iteration {triage.checkpoint}"
     lost = []
-    if told.lost_iterations is not None:
-        lost.append(f"{told.lost_iterations} iterations")
-    if told.lost_s is not None:
-        lost.append(format_duration(told.lost_s))
-    if told.lost_gpu_hours is not None:
-        lost.append(f"{told.lost_gpu_hours} GPU hours")
+    if triage.lost_iterations is not None:
+        lost.append(f"{triage.lost_iterations} iterations")
+    if triage.lost_s is not None:
+        lost.append(format_duration(triage.lost_s))
+    if triage.lost_gpu_hours is not None:
+        lost.append(f"{triage.lost_gpu_hours} GPU hours")
     return [f"checkpoint  {saved}", f"lost        {', '.join(lost) or 'not known'}"]

@@ -20,7 +20,7 @@ from opsctl.diagnosis.nodes import exclusion
 from opsctl.diagnosis.nodes.exclusion import Kept, Wanted, apply_to_queue, excluded_now, keep, keep_and_apply, wanted_by
 from opsctl.diagnosis.nodes.exclusion_list import Decision, Place, own_place, read_excluded
 from opsctl.diagnosis.nodes.judging import ends_of
-from opsctl.diagnosis.nodes.listing import look, node_lines
+from opsctl.diagnosis.nodes.listing import list_nodes, node_lines
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
@@ -297,7 +297,7 @@ def test_what_is_dated_at_an_impossible_time_is_passed_over(
         lines = keep_and_apply(paths, in_memory(), WANTED)
         assert not any("n3" in line for line in lines)
         assert read_excluded(own_place(paths)).in_force(now())[0].node == "n2"
-        shown = look(paths, in_memory(), WANTED, ["n2", "n3"], now())
+        shown = list_nodes(paths, in_memory(), WANTED, ["n2", "n3"], now())
         assert len(node_lines(shown)) > 2
         crash(paths, 1, "n4", datetime.fromisoformat(at))
         crash(paths, 2, "n4", datetime.fromisoformat(at))
@@ -325,7 +325,7 @@ def test_a_run_that_uses_an_excluded_node_for_lack_of_others_shows_why(paths: Ru
     see(paths, "n2")
     (line,) = keep_and_apply(paths, in_memory(), Wanted(None, 4))
     assert missing(line, "n2", "needs 4") == [] and excluded_now(paths, in_memory(), Wanted(None, 4)) == ()
-    (shown,) = look(paths, in_memory(), Wanted(None, 4), ["n2"], now())
+    (shown,) = list_nodes(paths, in_memory(), Wanted(None, 4), ["n2"], now())
     assert "needs 4" in node_lines([shown])[1]
     assert excluded_now(paths, in_memory(), WANTED) == ("n2",)
 
