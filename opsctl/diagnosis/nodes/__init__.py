@@ -1,1 +1,1 @@
-"""Nodes that something speaks against: judging it, a list of those to stay off, telling who mends them."""
+"""Bad nodes: evidence (`node_evidence`), verdicts (`judging`), the exclusion list, reports to the site's support."""

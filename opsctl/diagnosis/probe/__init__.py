@@ -1,1 +1,1 @@
-"""Testing the nodes of an allocation before a training is trusted to them: asking them, judging, choosing."""
+"""Test the nodes of an allocation: ask them (`launch`), judge the answers (`verdict`), choose nodes (`report`)."""
