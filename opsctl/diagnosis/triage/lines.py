@@ -61,10 +61,8 @@ _PREFIXES = tuple(
     )
 )
 _WITHIN = (
-    re.compile(r"\[(?:PG (?:ID )?[^\]]*)?[Rr]ank (?P<rank>\d+)\]"),
     re.compile(r"\b[Rr]ank[ :=]+\[?(?P<rank>\d+)\b(?! and)"),
     re.compile(r"\(global: (?P<rank>\d+), local:? (?P<local_rank>\d+)\)"),
-    re.compile(r"\bON (?P<node>[A-Za-z0-9.-]+) CANCELLED"),
     re.compile(rf"\b(?:host(?:name)?|node)[=: ]+(?P<node>{_NODE})\b"),
     re.compile(rf"\b(?:ip|IP)(?:=|: ?)(?P<node>{_ADDRESS})\b"),
 )
