@@ -22,7 +22,7 @@ from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler.context import Cron, interpreter_of
 from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, digest_of
 from opsctl.jobs.signals import Signals, exit_words, noted_signals, signal_session
-from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
+from opsctl.run.config.locate import CRON_FOLDER_VARIABLE
 from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, read_runs
 
 #: Given to a program to go after SIGTERM, seconds.

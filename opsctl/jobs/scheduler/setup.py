@@ -16,7 +16,7 @@ from opsctl.core.files.trusted import names_of
 from opsctl.core.shipped import cron_folder as shipped_jobs
 from opsctl.jobs.scheduler.chain import Begun, start
 from opsctl.jobs.scheduler.context import SUFFIX, Cron, JobFile, own_directives
-from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
+from opsctl.run.config.locate import CRON_FOLDER_VARIABLE
 from opsctl.run.state.group_folder import CRON, open_to
 from opsctl.run.state.register import cron_folder
 from opsctl.run.state.scheduler import Via

@@ -13,7 +13,6 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
-from opsctl.diagnosis.nodes.node_evidence import rank_timings
 from opsctl.monitoring.gather import Asked, changed_at
 from opsctl.monitoring.snapshot import FaultyCheckpoint, Part, Published, Snapshot
 from opsctl.run.attempts import events as attempts_file
@@ -201,6 +200,8 @@ def _leftovers(root: Path) -> list[FaultyCheckpoint]:
 
 def timings(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.TIMINGS."""
+    from opsctl.diagnosis.nodes.node_evidence import rank_timings  # no screen asks for it
+
     attempts = seen.attempts or tuple(attempts_file.read(asked.paths))
     if not attempts or not attempts[-1].is_open:
         return seen

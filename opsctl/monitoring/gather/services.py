@@ -13,13 +13,14 @@ from opsctl.monitoring.gather import Asked
 from opsctl.monitoring.snapshot import Channel, Clock, CronJob, CronSeen, Snapshot
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.state.alert_log import channels_seen, events
-from opsctl.run.state.attempt_folder import node_clocks
 from opsctl.run.state.register import cron_folder, cron_folder_option
 from opsctl.run.state.scheduler import CronPaths, JobHistory, heartbeat, histories, read_chain, read_runs
 
 
 def clocks(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.CLOCKS: of the newest attempt's nodes, as its launchers began."""
+    from opsctl.run.state.attempt_folder import node_clocks  # no screen asks for it
+
     attempts = attempts_file.read(asked.paths)
     if not attempts:
         return seen

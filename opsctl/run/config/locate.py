@@ -9,6 +9,8 @@ from pathlib import Path
 from opsctl.core.errors import UsageError
 from opsctl.core.files.state_files import read_state, write_state
 
+#: Names the cron folder before the profile does. Each job of a scheduler has it.
+CRON_FOLDER_VARIABLE = "OPSCTL_CRON_FOLDER"
 RUN_FILE_NAME = "run.toml"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from opsctl.core.errors import RunFileError
 from opsctl.core.shipped import templates_folder
+from opsctl.run.config.locate import CRON_FOLDER_VARIABLE
 from opsctl.slurm.cluster import Cluster
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:,=%@[]|&*()!~^{}")
@@ -76,8 +77,6 @@ def render_template(name: str, **values: Any) -> str:
     return environment.get_template(name).render(**values)
 
 
-#: Names the cron folder before the profile does. Each job of a scheduler has it.
-CRON_FOLDER_VARIABLE = "OPSCTL_CRON_FOLDER"
 #: Variables of the folders with an account's own profile and state, and these folders in a home.
 _OWN_FOLDERS = {"XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state"}
 

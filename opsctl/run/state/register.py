@@ -19,10 +19,9 @@ from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import append_state, make_folder, read_lines
 from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
-from opsctl.run.config.locate import account_state_folder, known_runs
+from opsctl.run.config.locate import CRON_FOLDER_VARIABLE, account_state_folder, known_runs
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import cron_table
-from opsctl.run.render.templates import CRON_FOLDER_VARIABLE
 from opsctl.run.state.group_folder import is_open_to_group, refuse_who_cannot_enter
 from opsctl.run.state.run_view import glance
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trainer.core.files import read_plain
-from trainer.formats.checkpoint.changes import Identity, refuse_other_training
 from trainer.formats.checkpoint.history import Change
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,
@@ -36,6 +35,9 @@ from trainer.formats.tolerant import decode
 from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError, parse
+
+if TYPE_CHECKING:
+    from trainer.formats.checkpoint.changes import Identity
 
 OPTION = "--load-fallback"
 
@@ -143,6 +145,9 @@ def schedule_to_resume_with(
     refuse_other_model(folder, manifest, identity.model)
     refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
     if not options["finetune"]:
+        # `opsctl status` reads a start too, and does not need what this imports.
+        from trainer.formats.checkpoint.changes import refuse_other_training
+
         refuse_other_training(folder, manifest, identity.training, options["allow_changed"] or ())
     if weights_only:
         return given
