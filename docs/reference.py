@@ -24,7 +24,7 @@ from opsctl.cli.man import commands_below, context_of, help_paragraphs, options_
 from opsctl.monitoring.check import Detector
 from opsctl.monitoring.registry import DETECTORS, FAMILIES, command_name
 from opsctl.run.config.schema import WatchTable
-from opsctl.ui.doctor.registry import CHECKS
+from opsctl.ui.doctor.gather import CHECKS
 from trainer.recipe.option_help import described, options_by_group, values_of
 from trainer.recipe.option_table import REFUSED
 

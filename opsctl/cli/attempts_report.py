@@ -37,7 +37,7 @@ def _report(
     from opsctl.run.logs.measurements import measured
     from opsctl.run.logs.spans import read_spans
     from opsctl.run.state.chains import read_chains
-    from opsctl.ui.report.time_spent import spent
+    from opsctl.ui.report.run_tables import spent
 
     from_when = _since(since, at)
     submitted = [chain.submitted_at for chain in read_chains(run.paths)]

@@ -105,8 +105,7 @@ def purge(
     from opsctl.core.output import print_json, show_lines
     from opsctl.core.timestamps import now
     from opsctl.monitoring.disk.json_output import printed_purge, purge_lines
-    from opsctl.monitoring.disk.listing import list_into
-    from opsctl.monitoring.disk.purging import find_purged
+    from opsctl.monitoring.disk.purging import find_purged, list_into
 
     watch = _watch(folders, run)
     after, soon, told = _purge_after(watch, days), _duration(within), []
@@ -158,8 +157,7 @@ def touch(
     from opsctl.core.output import message, print_json
     from opsctl.core.timestamps import now
     from opsctl.monitoring.disk.json_output import PrintedTouch, unseen_lines
-    from opsctl.monitoring.disk.listing import remember_touch
-    from opsctl.monitoring.disk.touching import Touching, touch_all
+    from opsctl.monitoring.disk.purging import Touching, remember_touch, touch_all
     from opsctl.run.config.profile import site_watch_table
 
     if not site_watch_table().touch:

@@ -31,8 +31,7 @@ def command(ctx: click.Context, run: str | None, cluster: str | None, as_json: b
     from opsctl.core.output import print_json, show_lines
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.ui.doctor.check import examined, is_well
-    from opsctl.ui.doctor.gather import Asked, gather, run_at_hand
-    from opsctl.ui.doctor.registry import CHECKS
+    from opsctl.ui.doctor.gather import CHECKS, Asked, gather, run_at_hand
 
     loaded, known = run_at_hand(run)
     # Where the run was submitted to stands in its folder; a source of its own says where that does not answer.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -15,6 +16,7 @@ from opsctl.core.timestamps import to_the_second
 from trainer.formats.json_text import Moment
 
 SeverityWord = Literal["ok", "warning", "critical", "unknown"]
+Shape = TypeVar("Shape", bound=Struct)
 
 
 class Severity(IntEnum):
@@ -97,18 +99,30 @@ def severity_word(severity: Severity) -> SeverityWord:
     return _WORDS[severity]
 
 
+def printed(shape: type[Shape], of: object, **more: Any) -> Shape:
+    """Return `of` in a shape for programs, by the attributes of the same names; `more` gives the other fields.
+
+    Times are to the second, and a text that is empty is null where the shape allows that.
+    """
+    values = {name: getattr(of, name) for name in shape.__struct_fields__ if name not in more}
+    for name, value in values.items():
+        if isinstance(value, datetime):
+            values[name] = to_the_second(value)
+        elif value == "" and name in _nullable(shape):
+            values[name] = None
+    return shape(**values, **more)
+
+
+@functools.cache
+def _nullable(shape: type[Struct]) -> frozenset[str]:
+    """Return the names of the fields that may be null."""
+    fields = (item for one in shape.__mro__ for item in getattr(one, "__annotations__", {}).items())
+    return frozenset(name for name, kind in fields if "None" in str(kind))
+
+
 def printed_finding(finding: Finding) -> PrintedFinding:
-    """`finding` for programs."""
-    return PrintedFinding(
-        check=finding.check,
-        severity=severity_word(finding.severity),
-        text=finding.text,
-        alert=finding.alert,
-        key=finding.key,
-        since=to_the_second(finding.since),
-        evidence=finding.evidence,
-        todo=finding.todo or None,
-    )
+    """Return `finding` for programs."""
+    return printed(PrintedFinding, finding, severity=severity_word(finding.severity))
 
 
 def worst_of(findings: Iterable[Finding]) -> Severity:

@@ -20,7 +20,7 @@ from opsctl.monitoring import registry
 from opsctl.monitoring.check import Detector, Settings, run_detectors
 from opsctl.monitoring.checks.speed import Standstill, standstill
 from opsctl.monitoring.checks.training import training
-from opsctl.monitoring.finding import Finding, PrintedFinding, Severity, printed_finding, since
+from opsctl.monitoring.finding import Finding, PrintedFinding, Severity, printed, printed_finding, since
 from opsctl.monitoring.runner import gather, in_words, settings_of
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.paths import RunPaths
@@ -189,27 +189,16 @@ class PrintedJob(Struct, frozen=True, kw_only=True):
 
 def printed_job(job: Job, own: bool) -> PrintedJob:
     """`job` for programs. `own`: whether it is the run's."""
-    return PrintedJob(
+    return printed(
+        PrintedJob,
+        job,
         id=job.display_id,
-        job_id=job.job_id,
-        array_job_id=job.array_job_id,
-        array_task=job.array_task or None,
         own=own,
-        name=job.name,
-        user=job.user,
-        partition=job.partition,
-        state=job.state,
-        reason=None if job.reason in ("", Reason.NONE) else job.reason,
+        reason=None if job.reason == Reason.NONE else job.reason or None,
         held=job.is_held,
-        nodes=job.nodes or None,
-        node_count=job.node_count,
-        elapsed_s=job.elapsed_s,
-        time_limit_s=job.time_limit_s,
-        submitted_at=to_the_second(job.submitted_at),
         started_at=None if job.is_pending else to_the_second(job.started_at),
         expected_start_at=to_the_second(job.started_at) if job.is_pending else None,
         ends_at=None if job.is_pending else to_the_second(job.ends_at),
-        dependency=job.dependency or None,
     )
 
 
@@ -259,13 +248,7 @@ class PrintedOpenFinding(PrintedFinding, frozen=True, kw_only=True):
 def printed_open(one: OpenFinding) -> PrintedOpenFinding:
     """`one` for programs; `since` as it is remembered where the check itself does not know."""
     found = {**msgspec.structs.asdict(printed_finding(one.finding)), "since": to_the_second(one.since)}
-    return PrintedOpenFinding(
-        **found,
-        seen_at=to_the_second(one.seen_at),
-        acknowledged_by=one.acknowledged_by or None,
-        acknowledged_at=to_the_second(one.acknowledged_at),
-        acknowledged_why=one.acknowledged_why or None,
-    )
+    return printed(PrintedOpenFinding, one, **found)
 
 
 def with_memory(

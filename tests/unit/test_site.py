@@ -15,7 +15,7 @@ from docs.reference import on_page_markdown
 from opsctl.cli import COMMANDS
 from opsctl.cli.json_schema import all_printed
 from opsctl.monitoring.registry import DETECTORS, command_name
-from opsctl.ui.doctor.registry import CHECKS
+from opsctl.ui.doctor.gather import CHECKS
 from trainer.recipe.option_table import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]

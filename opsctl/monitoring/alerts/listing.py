@@ -8,11 +8,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.core.timestamps import iso, to_the_second
+from opsctl.core.timestamps import iso
 from opsctl.monitoring.alerts.delivery import Drained
+from opsctl.monitoring.finding import printed
 from opsctl.run.state import alert_log
-from opsctl.run.state.alert_log import ChannelSeen, Event, Message
-from opsctl.run.state.alerts import Memory, Remembered
+from opsctl.run.state.alert_log import Event, Message
+from opsctl.run.state.alerts import Memory
 from opsctl.slurm.durations import format_duration
 from trainer.formats.json_text import Moment
 
@@ -97,11 +98,9 @@ def printed_alerts(memory: Memory, lines: Sequence[Event], now: datetime, with_m
     found = [(key, one) for key, one in memory.findings.items() if one.recovered_at is None]
     found.sort(key=lambda item: (item[1].severity != "critical", item[1].since))
     return PrintedAlerts(
-        open=tuple(_alert(key, one) for key, one in found),
-        channels=tuple(_channel(one) for one in alert_log.channels_seen(lines, now)),
-        silence=PrintedSilence(until=to_the_second(silence.until), by=silence.by or None, why=silence.why or None)
-        if silence
-        else None,
+        open=tuple(printed(PrintedAlert, one, key=key) for key, one in found),
+        channels=tuple(printed(PrintedChannel, one) for one in alert_log.channels_seen(lines, now)),
+        silence=printed(PrintedSilence, silence) if silence else None,
         messages=tuple(_message(one, lines) for one in alert_log.messages(lines)) if with_messages else None,
     )
 
@@ -165,41 +164,11 @@ def trial_message(by: str, now: datetime) -> Message:
     return made("test", now, f"test by {by}", body, "ok", ())
 
 
-def _alert(key: str, one: Remembered) -> PrintedAlert:
-    return PrintedAlert(
-        key=key,
-        severity=one.severity,
-        since=to_the_second(one.since),
-        last_seen=to_the_second(one.last_seen),
-        text=one.text,
-        todo=one.todo or None,
-        told_at=to_the_second(one.told_at),
-        reminders=one.reminders,
-        escalated_at=to_the_second(one.escalated_at),
-        acknowledged_by=one.acknowledged_by or None,
-        acknowledged_at=to_the_second(one.acknowledged_at),
-        acknowledged_why=one.acknowledged_why or None,
-    )
-
-
-def _channel(one: ChannelSeen) -> PrintedChannel:
-    return PrintedChannel(
-        name=one.name,
-        failing_since=to_the_second(one.failing_since),
-        detail=one.detail or None,
-        waiting=one.waiting,
-        waiting_since=to_the_second(one.waiting_since),
-    )
-
-
 def _message(one: Message, lines: Sequence[Event]) -> PrintedMessage:
     own = [line for line in lines if line.id == one.id]
-    return PrintedMessage(
-        id=one.id,
-        kind=one.kind,
-        at=to_the_second(one.at),
-        title=one.title,
-        keys=one.keys,
+    return printed(
+        PrintedMessage,
+        one,
         sent_to=tuple(line.channel for line in own if line.event == "sent"),
         dropped_by=tuple(line.channel for line in own if line.event == "dropped"),
     )

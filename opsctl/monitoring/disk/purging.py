@@ -1,21 +1,32 @@
-"""What a file system will remove because nobody has read or written it for long: what goes when.
+"""Files that a file system will remove because they were not read or written for long: list them, or touch them.
 
 The list may be long, so it is written as it is found; what is held is a number for each day and for each checkpoint.
+Touching sets the time of the last reading, as a reading would; what was written last stays. No link is followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
+
+from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Folder, Visitor, Walked, touched_at_s, under
 from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.files.state_files import append_state, make_folder
+from opsctl.core.output import printable
+from opsctl.core.timestamps import iso, now
+from opsctl.run.config.locate import account_state_folder
 from trainer.formats.checkpoint.manifest import iteration_of
+from trainer.formats.json_text import Moment
 
 
 @dataclass(frozen=True)
@@ -102,3 +113,124 @@ def checkpoint_of(place: str) -> str | None:
     parts = place.split("/")[:-1]
     depth = next((number for number, name in enumerate(parts, start=1) if iteration_of(name) is not None), 0)
     return "/".join(parts[:depth]) or None
+
+
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass
+class Touched:
+    """What was touched, or would be."""
+
+    files: int = 0
+    size_bytes: int = 0
+    others: int = 0  # files of others, who have to do so themselves
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Touching(Visitor[Touched]):
+    """A visitor that touches the caller's own files which nobody has touched since `before_s`."""
+
+    before_s: float
+    reads: bool = False  # by reading a byte, where a file system believes only that
+    dry_run: bool = False
+    done: Touched = field(default_factory=Touched)
+
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        """One entry."""
+        if not stat.S_ISREG(seen.st_mode) or touched_at_s(seen) >= self.before_s:
+            return
+        if seen.st_uid != os.geteuid():
+            self.done.others += 1
+            return
+        try:
+            if not self.dry_run:
+                _touch(folder.fd, name, seen, self.reads)
+        except OSError as error:
+            self.done.problems.append(f"{folder.place}/{name}: {error.strerror}".lstrip("/"))
+            return
+        self.done.files, self.done.size_bytes = self.done.files + 1, self.done.size_bytes + seen.st_size
+
+    def take(self) -> Touched:
+        """What was done since this was asked last."""
+        done, self.done = self.done, Touched()
+        return done
+
+
+def touch_all(folder: Path, touching: Touching, say: Callable[[int], None]) -> tuple[Touched, Walked]:
+    """Walk through `folder` and touch what `touching` says. Raises OpsctlError where it cannot be opened."""
+    done = Touched()
+
+    def take_in(part: Touched) -> None:
+        done.files, done.size_bytes = done.files + part.files, done.size_bytes + part.size_bytes
+        done.others += part.others
+        done.problems += part.problems[: 20 - len(done.problems)]
+        say(done.files)
+
+    try:
+        return done, walk(folder, touching, take_in)
+    except OSError as error:
+        raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
+
+
+def _touch(within: int, name: str, seen: os.stat_result, reads: bool) -> None:
+    fd = os.open(name, _FILE, dir_fd=within)
+    try:
+        now = os.fstat(fd)
+        if not os.path.samestat(now, seen) or now.st_uid != os.geteuid():
+            raise OSError(0, "something else took its place meanwhile")
+        if reads:
+            os.pread(fd, 1, 0)
+        else:
+            os.utime(fd, ns=(time.time_ns(), now.st_mtime_ns))
+    finally:
+        os.close(fd)
+
+
+class TouchLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One time that files of a folder were touched."""
+
+    at: Moment
+    by: str
+    folder: str
+    files: int
+    size_bytes: int
+    by_reading: bool
+
+
+@contextlib.contextmanager
+def list_into(path: Path) -> Iterator[Callable[[Going, Path], None]]:
+    """What writes a line into `path`: when a file goes, its size, its path. Raises OpsctlError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("x", encoding="utf-8", errors="surrogateescape") as file:
+
+            def write(one: Going, folder: Path) -> None:
+                goes_at = iso(datetime.fromtimestamp(one.goes_at_s, UTC))
+                file.write(f"{goes_at} {one.size_bytes:15} {printable(str(folder / one.place))}\n")
+
+            yield write
+        beside.replace(path)
+    except OSError as error:
+        raise OpsctlError(f"cannot write the list: {file_problem(error, path)}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def remember_touch(folder: Path, done: Touched, by_reading: bool, environment: Mapping[str, str] = os.environ) -> None:
+    """Put it on record for this account. Raises OSError where that cannot be."""
+    root = account_state_folder(environment)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    record = root / "disk" / "touched.jsonl"
+    make_folder(root, record.parent)
+    line = TouchLine(
+        at=now(),
+        by=account_name(),
+        folder=str(folder),
+        files=done.files,
+        size_bytes=done.size_bytes,
+        by_reading=by_reading,
+    )
+    append_state(root, record, line)

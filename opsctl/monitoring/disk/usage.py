@@ -1,7 +1,7 @@
-"""Who uses how much of a folder, by a walk that goes on from call to call, and how fast that grows.
+"""Usage of a folder, by a walk that continues from call to call, and its growth.
 
-What is known of a folder lies with the account that asks, whoever the folder belongs to: how far its walk has come,
-what the last whole one found, and one line for each user and folder of earlier ones, thinned as they age.
+What is known of a folder is stored for the account that asks: how far its walk has come, the last whole one, and one
+line for each user and folder of earlier ones, thinned as they age.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,13 +17,64 @@ import msgspec
 
 from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import Budget, walk
-from opsctl.core.dirwalk.sequential import BEGINNING, Pending
+from opsctl.core.dirwalk.sequential import BEGINNING, ITSELF, Folder, Pending, Visitor, share_of_bytes
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import make_folder, read_state, write_state
-from opsctl.monitoring.disk.totals import Amounts, Counting
 from opsctl.run.config.locate import account_state_folder
 from opsctl.run.state.space import SpaceLine, append_looks, read_looks
 from trainer.formats.json_text import Moment
+
+#: What lies in the folder itself and not in one of its folders.
+HERE = "."
+
+
+@dataclass
+class Amounts:
+    """Bytes on the disk and entries: by uid, and by the first folder of the place."""
+
+    users: dict[int, list[int]] = field(default_factory=dict)
+    folders: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, other: Amounts) -> None:
+        """Add what another part of the walk has found."""
+        for uid, amount in other.users.items():
+            _add(self.users.setdefault(uid, [0, 0]), *amount)
+        for name, amount in other.folders.items():
+            _add(self.folders.setdefault(name, [0, 0]), *amount)
+
+
+@dataclass
+class Counting(Visitor[Amounts]):
+    """A visitor that adds up."""
+
+    found: Amounts = field(default_factory=Amounts)
+    _folder: Folder | None = None
+    _of_folder: list[int] = field(default_factory=list)
+
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        """Count this one; a folder of the root counts for itself."""
+        size = share_of_bytes(seen)
+        if not folder.place:
+            is_folder = name != ITSELF and seen.st_mode & 0o170000 == 0o040000
+            amount = self.found.folders.setdefault(name if is_folder else HERE, [0, 0])
+        elif folder is self._folder:
+            amount = self._of_folder
+        else:
+            amount = self.found.folders.setdefault(folder.place.partition("/")[0], [0, 0])
+            self._folder, self._of_folder = folder, amount
+        _add(amount, size, 1)
+        _add(self.found.users.setdefault(seen.st_uid, [0, 0]), size, 1)
+
+    def take(self) -> Amounts:
+        """What has been counted since this was asked last."""
+        found, self.found, self._folder = self.found, Amounts(), None
+        return found
+
+
+def _add(amount: list[int], size_bytes: int, entries: int) -> None:
+    amount[0] += size_bytes
+    amount[1] += entries
+
 
 USERS, FOLDERS = "user", "folder"
 #: A walk that has gone on for longer than this begins anew: what it saw first is long past.

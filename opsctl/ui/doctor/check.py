@@ -1,15 +1,155 @@
-"""What a check of the doctor's is: a question, a pure function of what was seen, and what of that it needs."""
+"""A check of the doctor: a question, a pure function of what was seen, and the source that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from opsctl.ui.doctor.observed import Seen
+from opsctl.core.dirwalk.file_system import Filled
+from opsctl.monitoring.snapshot import CronSeen
+from opsctl.run.config.schema import RunFile
+from opsctl.run.environments.inspection import Discrepancy
+
+
+@dataclass(frozen=True)
+class AccountSeen:
+    """Who asks."""
+
+    name: str
+    default_group: str
+    umask: int
+    group_problem: str = ""  # why the run's group cannot be shared with
+    profiles: Mapping[Path, str] = field(default_factory=dict)  # -> why others can change it; empty where they cannot
+    profile_problem: str = ""  # why what they say cannot be used
+
+
+@dataclass(frozen=True)
+class SoftwareSeen:
+    """Programs and packages that this shell and this Python find."""
+
+    python: tuple[int, int, int]
+    executable: str
+    programs: Mapping[str, str]  # name -> path, of those that are there
+    packages: Mapping[str, bool]  # module -> whether it is there
+    former_version: str | None = None  # of a distribution with the former name, which is also another project's
+
+
+@dataclass(frozen=True)
+class SlurmSeen:
+    """What the cluster's controller said."""
+
+    name: str
+    version: str
+    accounting_type: str
+    accounting_problem: str  # why the accounting database does not answer; empty where it does or there is none
+    partitions: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FolderSeen:
+    """A folder, and what its file system can do. None: that could not be tried there."""
+
+    path: Path
+    is_there: bool
+    is_writable: bool = True  # it, or where it would be made
+    mode: int = 0
+    group: str = ""
+    owner: str = ""
+    file_system: str = ""  # its type: ext4, nfs4, lustre
+    filled: Filled | None = None
+    has_locks: bool | None = None
+    skew_s: float | None = None  # the file server's clock less this host's
+
+
+@dataclass(frozen=True)
+class HostSeen:
+    """What this host gives to processes."""
+
+    name: str
+    shm_bytes: int | None
+    limits: Mapping[str, int]  # soft limits; -1: none
+    driver: str  # of NVIDIA's GPUs; empty without one
+    gpus: int
+
+
+@dataclass(frozen=True)
+class EnvironmentSeen:
+    """The run's environment script, and what is behind it."""
+
+    script: Path | None
+    is_there: bool = True
+    others_can_change: str = ""  # why it was not sourced
+    problem: str = ""  # why it does not start
+    held_against: Path | None = None
+    discrepancies: tuple[Discrepancy, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelsSeen:
+    """Compiled operations for the GPUs that the run asks for."""
+
+    name: str
+    state: str  # as `opsctl kernels list` has it
+    folders: tuple[str, ...]
+    build: str  # what to type
+
+
+@dataclass(frozen=True)
+class LmEvalSeen:
+    """The Python that the run's checkpoints are evaluated in."""
+
+    python: str
+    version: str = ""  # of its lm-eval; empty where there is none
+    others_can_change: str = ""  # why it was not started
+    problem: str = ""  # why it does not start, or has no lm-eval
+    no_folders: tuple[str, ...] = ()  # of [evaluation] include
+
+
+@dataclass(frozen=True)
+class DeskSeen:
+    """Who looks after runs here."""
+
+    cron: CronSeen | None
+    channels: int
+
+
+@dataclass(frozen=True)
+class KeysSeen:
+    """Keys by where they are, never the keys."""
+
+    only_here: frozenset[str] = frozenset()  # variables that this environment has and a login shell has not
+    files: frozenset[str] = frozenset()  # whose files are there, of `keys.FILES`
+    token: str = ""  # the reference that [hub] names
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look. A part is None where it was not looked at, or could not be: then its problem is in `problems`."""
+
+    now: datetime
+    run: RunFile | None = None  # None: no run is at hand
+    run_problem: str = ""  # why the run file cannot be used
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the run file as written
+    jobs: Mapping[str, Any] = field(default_factory=dict)  # [jobs] of the profiles
+    account: AccountSeen | None = None
+    software: SoftwareSeen | None = None
+    slurm: SlurmSeen | None = None
+    output: FolderSeen | None = None
+    home: FolderSeen | None = None
+    host: HostSeen | None = None
+    environment: EnvironmentSeen | None = None
+    kernels: KernelsSeen | None = None  # None too where only a node can tell which GPUs there are
+    lm_eval: LmEvalSeen | None = None  # None too where nothing is to be evaluated
+    desk: DeskSeen | None = None
+    keys: KeysSeen | None = None
+    has_hub_token: bool = False
+    problems: Mapping[str, str] = field(default_factory=dict)  # part -> why it could not be looked at
 
 
 class State(StrEnum):

@@ -25,8 +25,10 @@ from opsctl.run.config.profile import jobs_table
 from opsctl.run.config.toml_file import read_toml
 from opsctl.slurm.cluster import Cluster
 from opsctl.ui.doctor import sources
-from opsctl.ui.doctor.keys import keys
-from opsctl.ui.doctor.observed import Seen
+from opsctl.ui.doctor.check import Check, Seen
+from opsctl.ui.doctor.checks import cluster, environment, people, places, software
+from opsctl.ui.doctor.checks import keys as keys_checks
+from opsctl.ui.doctor.sources import keys
 
 #: All sources together may take so long.
 DEADLINE_S = 40.0
@@ -102,3 +104,14 @@ def run_at_hand(chosen: str | None, environment: Mapping[str, str] = os.environ)
         return None, replace(seen, run_problem=str(error))
     except OSError as error:
         return None, replace(seen, run_problem=file_problem(error))
+
+
+#: All checks, in the order in which equally good ones are shown.
+CHECKS: tuple[Check, ...] = (
+    *people.CHECKS,
+    *keys_checks.CHECKS,
+    *software.CHECKS,
+    *cluster.CHECKS,
+    *places.CHECKS,
+    *environment.CHECKS,
+)

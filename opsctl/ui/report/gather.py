@@ -30,10 +30,10 @@ from opsctl.slurm.client import SlurmReader
 from opsctl.ui.report import run_tables
 from opsctl.ui.report.curves import ALERT, Mark
 from opsctl.ui.report.log_source import LogSource
-from opsctl.ui.report.log_tables import headline, progress, starts
-from opsctl.ui.report.page_data import Known, Table
-from opsctl.ui.report.time_spent import spent
-from opsctl.ui.report.utilisation import Utilisation, utilisation
+from opsctl.ui.report.log_tables import headline, progress, starts, utilisation
+from opsctl.ui.report.page import Known, Table
+from opsctl.ui.report.rows import Utilisation
+from opsctl.ui.report.run_tables import spent
 
 #: What is looked at of the run; the log is read whole anyway.
 LOOKED_AT = Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.LEASE

@@ -1,21 +1,30 @@
-"""What a log alone tells in words: how far, how fast, until when, and its starts. Pure."""
+"""What a log alone shows in words: how far, how fast, its MFU, when it will be done, and its starts. Pure."""
 
 from __future__ import annotations
 
 import math
+import random
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 
 from opsctl.core.units import count_words
 from opsctl.monitoring.series import middle, quantile
+from opsctl.run.config.schema import GpuTable, SlurmTable
+from opsctl.run.planning.gpus import planned_peak
+from opsctl.run.planning.sizes import model_shape
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.report.curves import LATEST_S, Course
-from opsctl.ui.report.eta import Arrival, arrival
-from opsctl.ui.report.page_data import Table
-from opsctl.ui.report.utilisation import Utilisation
+from opsctl.ui.report.page import Table
+from opsctl.ui.report.rows import Utilisation
 from trainer.formats.logs.log_lines import write_zone
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import Options
+from trainer.recipe.sizes import MODEL_PASSES, tflops_per_gpu
 
 #: Iterations that say what is typical now.
 _NEWEST = 200
@@ -202,3 +211,114 @@ def _moment(at_s: float | None, course: Course) -> str:
 
 def _day(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
+
+
+DAY_S = 86_400.0
+#: Draws; stretches of a short training; at most so many stretches back are looked at; and ahead.
+_DRAWS, _STRETCHES, _NEWEST_STRETCHES, _MOST_STRETCHES = 400, 24, 28, 3_000
+#: Of a stretch fewer than this tell nothing.
+_LEAST = 4
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Seconds from now: the middle, and between what nine draws of ten are."""
+
+    likely_s: float
+    early_s: float
+    late_s: float
+
+
+def arrival(times_s: Sequence[float], done: Sequence[float], left: float, now_s: float) -> Arrival | None:
+    """When `left` more will be done; None where the past is too short to tell.
+
+    times_s: ascending; done: how much was done by then, also ascending; both from the same lines. now_s: until when
+    the past goes, at least the last of `times_s`.
+    """
+    if left <= 0:
+        return Arrival(0.0, 0.0, 0.0)
+    if len(times_s) < 2 * _LEAST or times_s[-1] <= times_s[0]:
+        return None
+    length_s = min(DAY_S, (now_s - times_s[0]) / _STRETCHES)
+    rates = _per_stretch(times_s, done, max(now_s, times_s[-1]), length_s)
+    if len(rates) < _LEAST or sum(rates) <= 0:
+        return None
+    if left / (sum(rates) / len(rates)) > _MOST_STRETCHES:
+        return None
+    chance = random.Random(1)
+    draws = sorted(_one_draw(rates, left, chance) for _ in range(_DRAWS))
+    return Arrival(*(draws[int(share * (_DRAWS - 1))] * length_s for share in (0.5, 0.05, 0.95)))
+
+
+def _per_stretch(times_s: Sequence[float], done: Sequence[float], end_s: float, length_s: float) -> list[float]:
+    """How much was done in each of the newest stretches, oldest first."""
+    count = min(_NEWEST_STRETCHES if length_s == DAY_S else _STRETCHES, int((end_s - times_s[0]) / length_s + 1e-9))
+    amounts = [_done_by(times_s, done, end_s - number * length_s) for number in range(count, -1, -1)]
+    return [later - earlier for earlier, later in pairwise(amounts)]
+
+
+def _done_by(times_s: Sequence[float], done: Sequence[float], at_s: float) -> float:
+    place = bisect_right(times_s, at_s)
+    return done[place - 1] if place else done[0]
+
+
+def _one_draw(rates: Sequence[float], left: float, chance: random.Random) -> float:
+    """Stretches, the last one by its share."""
+    stretches = 0.0
+    while stretches < _MOST_STRETCHES:
+        rate = chance.choice(rates)
+        if rate >= left:
+            return stretches + left / rate
+        left -= rate
+        stretches += 1
+    return stretches
+
+
+def utilisation(course: Course, options: Options, gpu: GpuTable, slurm: SlurmTable) -> Utilisation | None:
+    """MFU by the peak of the GPU that the run file names; None where the log says it, or that peak is not known.
+
+    What the network asks for is the log's model TFLOP/s, or where its two decimals say nothing of a small model, the
+    model's FLOPs in the time that an iteration took (`trainer.recipe.sizes`).
+    """
+    shape = model_shape(options)
+    if shape is None or not len(course) or not all(map(math.isnan, course.column("mfu"))):
+        return None
+    peak = planned_peak(gpu, slurm, shape.precision)
+    if peak is None:
+        return None
+    against = f"of the {peak.tflops:g} TFLOP/s that {peak.source} in {shape.precision}"
+    told = course.column("model_tflops")
+    if any(one >= 1 for one in told):
+        return Utilisation(_percent(iter(told), peak.tflops), f"the log's model TFLOP/s {against}")
+    ranks = _ranks(course, slurm)
+    reckoned = _percent(_model_tflops(course, shape, options["seq_length"], ranks), peak.tflops)
+    if all(map(math.isnan, reckoned)):
+        return None
+    least, most = min(ranks), max(ranks)
+    gpus = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    return Utilisation(reckoned, f"batch, seconds and the run file's model on {gpus} GPUs, {against}")
+
+
+def _ranks(course: Course, slurm: SlurmTable) -> list[int]:
+    """Of each line, as its start has them; the run file's where the log does not say.
+
+    A start names the nodes that it was given, spare ones among them.
+    """
+    found = []
+    for ranks, nodes in zip(course.column("ranks"), course.column("nodes"), strict=True):
+        trained_on = max(1, int(nodes) - slurm.spare) if math.isfinite(nodes) else slurm.nodes
+        counted = slurm.gpus_per_node * trained_on
+        found.append(int(ranks) if math.isfinite(ranks) else counted)
+    return found
+
+
+def _model_tflops(course: Course, shape: ModelShape, sequence_length: int, ranks: Sequence[int]) -> Iterator[float]:
+    for batch, seconds, on in zip(course.column("batch"), course.column("seconds"), ranks, strict=True):
+        is_told = math.isfinite(batch) and math.isfinite(seconds) and seconds > 0
+        # Curves' numbers are floats; a batch is a whole one.
+        step = (int(batch), sequence_length, seconds, on, MODEL_PASSES) if is_told else None
+        yield tflops_per_gpu(shape, *step) if step is not None else math.nan
+
+
+def _percent(model_tflops: Iterator[float], peak_tflops: float) -> array[float]:
+    return array("d", (100 * one / peak_tflops for one in model_tflops))

@@ -1,4 +1,4 @@
-"""What a run's records tell in words: attempts, nodes, where the time went, the plan beside what came. Pure."""
+"""What a run's records show in words: attempts, nodes, where the time went, the plan next to the result."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.carbon.brief import EnergySeen
-from opsctl.diagnosis.goodput.account import Part, Stay, Stretch
-from opsctl.diagnosis.goodput.report import GoodputReport, interval_line, words
+from opsctl.diagnosis.goodput.account import Part, Stay, Stretch, account, first_of, stays
+from opsctl.diagnosis.goodput.report import GoodputReport, interval_line, report, words
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
 from opsctl.run.attempts.events import Attempt
+from opsctl.run.logs.spans import Span
 from opsctl.run.planning.plan import PlannedCarbon, PlannedSchedule, PlannedThroughput, PlannedTime
 from opsctl.run.planning.section import Section, amount
 from opsctl.run.state.revisions import Revision
+from opsctl.run.state.run_view import RunView
 from opsctl.slurm.durations import format_duration
-from opsctl.ui.report import page_data
+from opsctl.ui.report import page
 from opsctl.ui.report.log_tables import when
-from opsctl.ui.report.page_data import Share, Table
+from opsctl.ui.report.page import Share, Table
 
 _KINDS = {Part.WAITED: "waited", Part.IDLE: "idle"}
 
 
-def timeline(found: Sequence[Stretch]) -> list[page_data.Stretch]:
+def timeline(found: Sequence[Stretch]) -> list[page.Stretch]:
     """Attempts and what lay between them; a gap that was partly waited for is two."""
-    told: list[page_data.Stretch] = []
+    told: list[page.Stretch] = []
     for one in found:
         if one.stay is not None:
             told.append(_bar("attempt", one.begins_ms, one.ends_ms, _attempt_words(one.stay), one.stay.ended_badly))
@@ -159,8 +162,8 @@ def carbon_table(energy: EnergySeen) -> Table:
     return Table(title="Carbon", headings=["What", "So far"], rows=rows, note=energy.told)
 
 
-def _bar(kind: str, begins_ms: int, ends_ms: int, text: str, is_bad: bool = False) -> page_data.Stretch:
-    return page_data.Stretch(kind=kind, begins_s=begins_ms / 1000, ends_s=ends_ms / 1000, text=text, is_bad=is_bad)
+def _bar(kind: str, begins_ms: int, ends_ms: int, text: str, is_bad: bool = False) -> page.Stretch:
+    return page.Stretch(kind=kind, begins_s=begins_ms / 1000, ends_s=ends_ms / 1000, text=text, is_bad=is_bad)
 
 
 def _attempt_words(stay: Stay) -> str:
@@ -191,3 +194,47 @@ def _waited(found: Sequence[Stretch]) -> dict[str, int]:
 
 def _numbers(values: Mapping[str, int | None]) -> list[tuple[str, str]]:
     return [(name, f"{value:,}") for name, value in values.items() if value]
+
+
+def spent(
+    run: RunView,
+    attempts: Sequence[Attempt],
+    spans: Sequence[Span],
+    submitted: Sequence[datetime],
+    until: datetime,
+    is_queued: bool | None,
+    seconds_per_iteration: float | None,
+    since: datetime | None = None,
+) -> GoodputReport | None:
+    """All of it from the first submission, or `since`; None before anything was submitted.
+
+    is_queued: whether anything of the run waits in the queue now; None where nobody knows.
+    """
+    first = first_of(attempts, submitted)
+    if first is None:
+        return None
+    amounts = account(attempts, spans, submitted, _gpus(run, attempts), until, is_queued, since)
+    placed = [
+        stay for stay in stays(attempts, spans, until) if since is None or stay.ends_ms >= 1000 * since.timestamp()
+    ]
+    began = max(first, since) if since is not None else first
+    return report(amounts, placed, began, until, seconds_per_iteration, _interval(run))
+
+
+def _gpus(run: RunView, attempts: Sequence[Attempt]) -> dict[str, int]:
+    """How many GPUs each attempt held: as many as ranks, else as the run has on each node."""
+    try:
+        published = run.revision.file.slurm.gpus_per_node if run.revision is not None else 0
+    except OpsctlError:
+        published = 0
+    per_node = published or (run.loaded.file.slurm.gpus_per_node if run.loaded is not None else 0)
+    return {one.id: len(one.ranks) or len(one.nodes) * per_node for one in attempts}
+
+
+def _interval(run: RunView) -> int | None:
+    """Iterations between saves; None where that is not one number."""
+    try:
+        options = run.options
+    except OpsctlError:
+        return None
+    return options.save_interval if options is not None and not options.save_schedule else None

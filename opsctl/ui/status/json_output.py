@@ -13,6 +13,7 @@ from opsctl.core.timestamps import to_the_second
 from opsctl.diagnosis.carbon.brief import EnergySeen
 from opsctl.diagnosis.goodput.brief import GoodputSeen
 from opsctl.jobs.evaluation.brief import EvaluationSeen
+from opsctl.monitoring.finding import printed
 from opsctl.monitoring.overview import (
     Extras,
     OpenFinding,
@@ -80,25 +81,12 @@ def printed_cron(cron: CronSeen | None, now: datetime) -> CronHealth | None:
     if cron is None:
         return None
     beat = cron.heartbeat_at
-    return CronHealth(
-        folder=cron.folder,
+    return printed(
+        CronHealth,
+        cron,
         started=cron.is_started,
-        carried_by=cron.carried_by,
-        period_s=cron.period_s,
-        heartbeat_at=to_the_second(beat),
         heartbeat_age_s=None if beat is None else (now - beat).total_seconds(),
-        next_due_at=to_the_second(cron.next_due_at),
-        jobs=[
-            CronJobHealth(
-                name=job.name,
-                state=job.state,
-                failures=job.failures,
-                since=to_the_second(job.since),
-                detail=job.detail,
-            )
-            for job in cron.jobs
-        ],
-        problem=cron.problem or None,
+        jobs=[printed(CronJobHealth, job) for job in cron.jobs],
     )
 
 
@@ -106,15 +94,7 @@ def printed_alerts(channels: Sequence[Channel], extras: Extras) -> AlertsHealth:
     """The alerts for programs."""
     silence = extras.silence
     return AlertsHealth(
-        channels=[
-            ChannelHealth(
-                name=one.name,
-                failing_since=to_the_second(one.failing_since),
-                detail=one.detail,
-                waiting=one.waiting,
-            )
-            for one in channels
-        ],
+        channels=[printed(ChannelHealth, one) for one in channels],
         silenced_until=to_the_second(silence.until) if silence is not None else None,
         silenced_by=silence.by if silence is not None else None,
         problem=extras.problem or None,
@@ -291,15 +271,7 @@ def _lease(seen: Snapshot) -> PrintedLease | None:
     if holder is None:
         return None
     is_in_queue = None if seen.blind is not None else any(job.job_id == holder.job_id for job in seen.jobs)
-    return PrintedLease(
-        number=holder.number,
-        attempt=holder.attempt,
-        job_id=holder.job_id,
-        user=holder.user,
-        host=holder.host,
-        heartbeat_age_s=seen.lease.age_s,
-        is_in_queue=is_in_queue,
-    )
+    return printed(PrintedLease, holder, heartbeat_age_s=seen.lease.age_s, is_in_queue=is_in_queue)
 
 
 def _is_seen(seen: Snapshot, attempt: Attempt) -> bool:
@@ -364,10 +336,6 @@ def _revision(seen: Snapshot) -> PrintedRevision | None:
     published = seen.published
     if published is None:
         return None
-    return PrintedRevision(
-        name=published.name,
-        published_at=to_the_second(published.at),
-        published_by=published.by,
-        differs=list(published.differs),
-        problem=published.problem or None,
-    )
+    at = to_the_second(published.at)
+    differs = list(published.differs)
+    return printed(PrintedRevision, published, published_at=at, published_by=published.by, differs=differs)

@@ -27,8 +27,7 @@ from textual.widgets import Input, Static
 
 from opsctl.core.output import printable
 from opsctl.core.process import Overdue, run_program
-from opsctl.ui.tui.actions import Act
-from opsctl.ui.tui.refresh import LOOK_EVERY_S, Looker, Watched
+from opsctl.ui.tui.refresh import LOOK_EVERY_S, Act, Looker, Watched
 
 #: Seconds for which a command may take: it waits for the job's word for 15.
 _ACT_MOST_S = 90.0

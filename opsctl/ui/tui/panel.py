@@ -12,6 +12,7 @@ from opsctl.core.output import printable
 from opsctl.core.timestamps import iso
 from opsctl.monitoring.finding import Severity, rough
 from opsctl.monitoring.overview import Overview, RunStatus
+from opsctl.run.logs.lines import parse_line
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.status.screen import (
     LABEL_WIDTH,
@@ -26,7 +27,7 @@ from opsctl.ui.status.screen import (
     speed_text,
 )
 from opsctl.ui.status.text import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint, progress_bar, sparks
-from opsctl.ui.tui.log_lines import told_line
+from trainer.formats.logs.training_line import TrainingLine
 from trainer.recipe.save_schedule import SaveSchedule
 
 #: A look that takes so much longer than the pause between two is worth a word.
@@ -284,3 +285,24 @@ def _row(label: str, text: str, width: int, colour: bool) -> str:
 
 def _drawn_width(width: int) -> int:
     return max(_DRAWN_LEAST, min(_DRAWN_MOST, (width - LABEL_WIDTH) // 5)) if width >= _NARROW else 0
+
+
+def told_line(line: str, width: int) -> str:
+    """The line as it is where it fits, and a longer one of an iteration in short; others the screen cuts."""
+    plain = printable(line.replace("\t", " "))
+    if len(plain) <= width:
+        return plain
+    record = parse_line(line)
+    return _in_short(record) if isinstance(record, TrainingLine) else plain
+
+
+def _in_short(line: TrainingLine) -> str:
+    """What it says of loss, gradient norm and time, before its name runs out of room."""
+    loss, norm, seconds = line.loss, line.grad_norm, line.seconds_per_iteration
+    parts = [f"iteration {line.iteration}"]
+    parts += [f"loss {loss:.5f}"] if loss is not None else ["no loss"]
+    parts += [f"gradient norm {norm:.3f}"] if norm is not None else []
+    parts += [f"{seconds:.3g} s"] if seconds is not None else []
+    parts += [f"{line.skipped_iterations} skipped"] if line.skipped_iterations else []
+    parts += [f"{line.nan_iterations} NaN"] if line.nan_iterations else []
+    return " | ".join(parts)

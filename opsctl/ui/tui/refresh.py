@@ -1,10 +1,14 @@
-"""Looking at one run, or at all, again and again: what the screen that stays shows, and a thread that looks for it."""
+"""The screen that stays: repeated checks of one run or of all, a thread that makes them, and the actions of its keys.
+
+An action is a command that a user could type, and is asked about first.
+"""
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -23,8 +27,62 @@ from opsctl.run.state.run_view import glance, view
 from opsctl.slurm.cache import LIVE_AGE_S, CachedSlurm, MemoryStore, cached_client
 from opsctl.slurm.cluster import Cluster
 from opsctl.ui.status.all_runs import OF_MANY, Row, all_lines, rows_of
-from opsctl.ui.tui.actions import Act, kill_switch_act, request_acts
 from opsctl.ui.tui.panel import Shown, cut, panel_lines
+
+
+@dataclass(frozen=True)
+class Act:
+    """One of them."""
+
+    key: str
+    title: str
+    meaning: str  # what comes of it
+    words: tuple[str, ...]  # of the command, after `opsctl`
+    why_option: str = ""  # the option that takes a reason; empty: none does
+
+    def command(self, why: str = "") -> tuple[str, ...]:
+        """The words of the command, with the reason that a person gave."""
+        return (*self.words, self.why_option, why) if self.why_option and why else self.words
+
+    def typed(self, why: str = "") -> str:
+        """As a person would type it."""
+        return shlex.join(("opsctl", *self.command(why)))
+
+
+def kill_switch_act(run_file: str, is_triggered: bool) -> Act:
+    """Triggering the kill switch, or taking it back."""
+    if is_triggered:
+        return Act(
+            "k",
+            "deactivate the kill switch",
+            "The next task trains again.",
+            ("kill-switch", "deactivate", "--run", run_file),
+        )
+    return Act(
+        "k",
+        "trigger the kill switch",
+        "The training saves and leaves at its next iteration, and every queued task leaves in seconds, "
+        "until the switch is deactivated.",
+        ("kill-switch", "trigger", "--run", run_file, "--no-wait"),
+        "--reason",
+    )
+
+
+def request_acts(run_file: str, cluster: str | None) -> tuple[Act, ...]:
+    """What the owner's job can be asked for; whether it does it is its own word."""
+    at = ("--run", run_file, *(("--cluster", cluster) if cluster else ()))
+    meant = (
+        ("s", "save", "a checkpoint now, and train on"),
+        ("e", "stop", "this job saves and leaves; what is queued goes on"),
+        ("u", "requeue", "this job saves, leaves, and goes back into the queue"),
+        ("t", "stacks", "where every rank is, also of ranks that hang"),
+        ("h", "hold-queued", "what is queued does not start until it is released"),
+        ("r", "release-queued", "what is queued and held may start again"),
+        ("c", "cancel-queued", "what is queued is cancelled; what runs goes on"),
+        ("x", "extend-chain", "one more array behind the last one"),
+    )
+    return tuple(Act(key, name, meaning, ("request", name, *at), "--why") for key, name, meaning in meant)
+
 
 #: Seconds between two looks at files; Slurm is asked far less often.
 LOOK_EVERY_S = 5.0

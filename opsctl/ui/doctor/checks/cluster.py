@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from opsctl.ui.doctor.check import Check, Result, missing, ok, optional, unknown
-from opsctl.ui.doctor.observed import Seen
+from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional, unknown
 
 _COMMANDS = ("sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel")
 _DAEMONS = ("slurmctld", "slurmd", "munged")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from opsctl.ui.doctor.check import Check, Result, missing, ok, optional, unknown
-from opsctl.ui.doctor.observed import Seen
+from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional, unknown
 
 _MOST = 3
 _MAKE_LM_EVAL = "uv venv DIR && uv pip install --python DIR/bin/python 'lm-eval[hf]'; python under [evaluation]"

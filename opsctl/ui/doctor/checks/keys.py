@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from opsctl.run.config.secret_references import kind_of
-from opsctl.ui.doctor.check import Check, Result, missing, ok
-from opsctl.ui.doctor.keys import FILES, VARIABLES
-from opsctl.ui.doctor.observed import KeysSeen, Seen
+from opsctl.ui.doctor.check import Check, KeysSeen, Result, Seen, missing, ok
+from opsctl.ui.doctor.sources import FILES, VARIABLES
 
 _SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _WHAT = {"hub": "syncs to the hub", "s3": "backups to S3", "gs": "backups to GCS"}

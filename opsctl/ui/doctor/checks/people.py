@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from opsctl.monitoring.checks.services import LATE
 from opsctl.monitoring.finding import length_words
-from opsctl.ui.doctor.check import Check, Result, missing, ok, optional, unknown
-from opsctl.ui.doctor.observed import Seen
+from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional, unknown
 
 
 def _run_file(seen: Seen) -> Result | None:

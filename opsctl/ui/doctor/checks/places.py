@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from opsctl.core.units import bytes_words
-from opsctl.ui.doctor.check import Check, Result, missing, ok, optional, unknown
-from opsctl.ui.doctor.observed import FolderSeen, Seen
+from opsctl.ui.doctor.check import Check, FolderSeen, Result, Seen, missing, ok, optional, unknown
 
 #: How full is too full, and a home folder's least: caches and logins go there.
 _FULL_PERCENT = 95.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opsctl.ui.doctor.check import Check, Result, missing, ok, optional
-from opsctl.ui.doctor.observed import Seen
+from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional
 from trainer.formats.distribution import FORMER_NAME, NAME, install_command, pip_command, version
 
 _OLDEST = (3, 11)

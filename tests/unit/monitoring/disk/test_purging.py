@@ -14,8 +14,7 @@ from opsctl.core.dirwalk.sequential import Folder
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
 from opsctl.monitoring.disk.json_output import printed_purge, purge_lines
-from opsctl.monitoring.disk.listing import list_into
-from opsctl.monitoring.disk.purging import Finding, Going, checkpoint_of, find_purged
+from opsctl.monitoring.disk.purging import Finding, Going, checkpoint_of, find_purged, list_into
 
 DAY_S = 86400.0
 

@@ -35,7 +35,7 @@ OTHERS = {
     "opsctl.run.config.secrets": "the file with a secret that the reader's own settings name",
     "opsctl.run.state.group_folder": "the output folder and what is in it, to open it to the group or close it",
     "opsctl.ui.report.log_source": "a training log that a person names, or a run's, which `trusted` opens",
-    "opsctl.ui.report.write_page": "the page in a file that a person names, with its script and style",
+    "opsctl.ui.report.page": "the page in a file that a person names, with its script and style",
     "opsctl.transfer.object_store.below": "what is copied, below a folder that is held open, through no link",
     "opsctl.transfer.object_store.folder": "the folder that is copied to or from",
     "opsctl.transfer.object_store.fsspec_store": "objects of a store, which are no files",

@@ -13,7 +13,7 @@ from opsctl.cli import root
 from opsctl.run.environments.extension_locks import ExtensionLock
 from opsctl.run.environments.inspection import stale_locks
 from opsctl.ui.doctor.check import examined
-from opsctl.ui.doctor.registry import CHECKS
+from opsctl.ui.doctor.gather import CHECKS
 from tests.unit.ui.doctor.test_checks import BREAKS, HEALTHY
 
 

@@ -14,8 +14,7 @@ from opsctl.core.dirwalk.file_system import Filled
 from opsctl.monitoring.snapshot import CronSeen
 from opsctl.run.config.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
 from opsctl.run.environments.inspection import Discrepancy
-from opsctl.ui.doctor.check import PrintedCheck, State, examined, is_well
-from opsctl.ui.doctor.observed import (
+from opsctl.ui.doctor.check import (
     AccountSeen,
     DeskSeen,
     EnvironmentSeen,
@@ -24,11 +23,15 @@ from opsctl.ui.doctor.observed import (
     KernelsSeen,
     KeysSeen,
     LmEvalSeen,
+    PrintedCheck,
     Seen,
     SlurmSeen,
     SoftwareSeen,
+    State,
+    examined,
+    is_well,
 )
-from opsctl.ui.doctor.registry import CHECKS
+from opsctl.ui.doctor.gather import CHECKS
 from opsctl.ui.doctor.sources import PACKAGES, PROGRAMS
 from trainer.formats.distribution import requirement
 

@@ -16,7 +16,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.ui.doctor import gather as gathering
 from opsctl.ui.doctor import sources
 from opsctl.ui.doctor.gather import Asked, gather, run_at_hand
-from opsctl.ui.doctor.keys import keys
+from opsctl.ui.doctor.sources import keys
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import opsctl

@@ -8,7 +8,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.ui.report.downsample import kept
+from opsctl.ui.report.rows import kept
 
 
 def test_a_short_column_stays_whole() -> None:

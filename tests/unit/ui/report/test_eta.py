@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.ui.report.eta import DAY_S, arrival
+from opsctl.ui.report.log_tables import DAY_S, arrival
 
 
 def test_a_steady_training_arrives_when_its_speed_says() -> None:

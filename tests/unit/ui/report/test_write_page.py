@@ -17,12 +17,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.ui.report import page_data
-from opsctl.ui.report import write_page as writing
+from opsctl.ui.report import page as writing
 from opsctl.ui.report.curves import ALERT, KILL, SAVE, Course, Mark
-from opsctl.ui.report.page_data import Known, PageData, page_run
+from opsctl.ui.report.page import Known, PageData, page_html, page_run, write_page
 from opsctl.ui.report.rows import Rows, Superseded
-from opsctl.ui.report.write_page import page_html, write_page
 from tests.unit.ui.report.test_curves import course_of, line
 
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&amp;\u2028'\""
@@ -151,13 +149,13 @@ def test_an_evaluation_whose_loss_is_no_number_has_none() -> None:
 
 
 def test_saves_take_no_other_marks_place_and_what_is_left_out_is_counted() -> None:
-    count = page_data.MOST_MARKS + 100
+    count = writing.MOST_MARKS + 100
     course = course_of(*(line(i) for i in range(1, count + 1)))
     course.marks = [Mark(kind, i, f"{kind} {i}") for i in range(1, count + 1) for kind in (SAVE, ALERT)]
     course.marks.append(Mark(KILL, count, "left at the kill switch"))
     run = page_run("tr1", "tr1", course, Known())
     told = [mark.iteration for mark in run.marks if mark.kind != SAVE]
-    assert (run.saves, run.marks_left_out) == (count, 101) and len(told) == page_data.MOST_MARKS
+    assert (run.saves, run.marks_left_out) == (count, 101) and len(told) == writing.MOST_MARKS
     assert told[-1] == count and min(told) == 102
 
 

@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from opsctl.ui.tui import app as live_app
-from opsctl.ui.tui.actions import Act, kill_switch_act, request_acts
 from opsctl.ui.tui.app import INTERRUPTED, TOO_SMALL, Asking, LiveApp, Panel
+from opsctl.ui.tui.refresh import Act, kill_switch_act, request_acts
 
 
 class Watched:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from opsctl.ui.tui.log_lines import told_line
+from opsctl.ui.tui.panel import told_line
 from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 LINE = TrainingLine(
