@@ -176,8 +176,8 @@ class Check:
 
     name: str  # what its line begins with: "output folder"
     question: str  # for the page
-    look: Callable[[Seen], Result | None]  # None: it has nothing to do with what is at hand
-    needs: str = ""  # the source without which it is blind
+    find: Callable[[Any, Seen], Result | None]  # of the source and all; None: it has nothing to do with what is at hand
+    needs: str = "tables"  # the part of `Seen` that it is about, without which it is blind
 
 
 class PrintedCheck(Struct, frozen=True, kw_only=True):
@@ -193,15 +193,16 @@ class PrintedCheck(Struct, frozen=True, kw_only=True):
 
 
 def examined(checks: Iterable[Check], seen: Seen) -> list[PrintedCheck]:
-    """The answers, the worst last. Where a source could not be looked at, the first check that needs it says why."""
+    """Return the answers, the worst last. Only the first check of a source that could not be read reports why."""
     found: list[PrintedCheck] = []
-    told: set[str] = set()
+    unread = dict(seen.problems)
     for check in checks:
-        why = seen.problems.get(check.needs, "") if check.needs else ""
-        if why and check.needs in told:
-            continue
-        told.update({check.needs} if why else ())
-        result = Result(State.UNKNOWN, why) if why else check.look(seen)
+        source, result = getattr(seen, check.needs), None
+        if check.needs in seen.problems:
+            why = unread.pop(check.needs, None)
+            result = None if why is None else Result(State.UNKNOWN, why)
+        elif source is not None:
+            result = check.find(source, seen)
         if result is not None:
             found.append(PrintedCheck(name=check.name, state=result.state, text=result.text, todo=result.todo))
     return sorted(found, key=lambda one: list(State).index(one.state))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional, unknown
+from opsctl.ui.doctor.check import Check, Result, Seen, SlurmSeen, SoftwareSeen, missing, ok, optional, unknown
 
 _COMMANDS = ("sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel")
 _DAEMONS = ("slurmctld", "slurmd", "munged")
@@ -14,19 +14,15 @@ _NODES_TO_TEST = 3
 _PROFILE = "~/.config/opsctl/profile.toml"
 
 
-def _commands(seen: Seen) -> Result | None:
-    if seen.software is None:
-        return None
-    lacking = [name for name in _COMMANDS if name not in seen.software.programs]
+def _commands(found: SoftwareSeen, seen: Seen) -> Result | None:
+    lacking = [name for name in _COMMANDS if name not in found.programs]
     if lacking and seen.slurm is None:
         todo = "load Slurm's module, log in to the cluster, or try opsctl local-cluster up"
         return missing(f"{', '.join(lacking)} not in PATH", todo)
     return ok("all are here")
 
 
-def _controller(seen: Seen) -> Result | None:
-    if (found := seen.slurm) is None:
-        return None
+def _controller(found: SlurmSeen, _seen: Seen) -> Result | None:
     numbers = re.match(r"(\d+)\.(\d+)", found.version)
     said = f"cluster {found.name or 'without a name'} answers, Slurm {found.version or 'of an unknown version'}"
     if numbers is None:
@@ -35,9 +31,7 @@ def _controller(seen: Seen) -> Result | None:
     return missing(f"{said}, older than 22.05", "ask the site for a newer one") if is_old else ok(said)
 
 
-def _accounting(seen: Seen) -> Result | None:
-    if (found := seen.slurm) is None:
-        return None
+def _accounting(found: SlurmSeen, _seen: Seen) -> Result | None:
     if "slurmdbd" not in found.accounting_type:
         return optional("there is none: how a job ended is known for some minutes only")
     if found.accounting_problem:
@@ -45,19 +39,19 @@ def _accounting(seen: Seen) -> Result | None:
     return ok("the database answers")
 
 
-def _partition(seen: Seen) -> Result | None:
+def _partition(found: SlurmSeen, seen: Seen) -> Result | None:
     wanted = None if seen.run is None else seen.run.slurm.partition
-    if seen.slurm is None or wanted is None:
+    if wanted is None:
         return None
     names = wanted.split(",")
-    lacking = [name for name in names if name not in seen.slurm.partitions]
+    lacking = [name for name in names if name not in found.partitions]
     if lacking:
-        there = ", ".join(sorted(seen.slurm.partitions)) or "none that you may see"
+        there = ", ".join(sorted(found.partitions)) or "none that you may see"
         return missing(f"{', '.join(lacking)} is not here; there are {there}", "correct partition under [slurm]")
     return ok(wanted)
 
 
-def _probe(seen: Seen) -> Result | None:
+def _probe(_tables: object, seen: Seen) -> Result | None:
     if seen.run is None or seen.run.slurm.nodes + seen.run.slurm.spare < _NODES_TO_TEST:
         return None
     slurm = seen.run.slurm
@@ -71,22 +65,18 @@ def _probe(seen: Seen) -> Result | None:
     )
 
 
-def _internet(seen: Seen) -> Result | None:
-    if seen.slurm is None:
-        return None
+def _internet(found: SlurmSeen, seen: Seen) -> Result | None:
     wanted = seen.jobs.get("internet_partition")
     if wanted is None:
         todo = f'internet_partition = "NAME" under [jobs] in {_PROFILE}'
         return optional("no partition is named for what needs the internet: any node is taken", todo)
-    if wanted not in seen.slurm.partitions:
+    if wanted not in found.partitions:
         return missing(f"the profile's {wanted} is not here", f"correct internet_partition under [jobs] in {_PROFILE}")
     return ok(str(wanted))
 
 
-def _local(seen: Seen) -> Result | None:
-    if seen.software is None:
-        return None
-    lacking = [name for name in _DAEMONS if name not in seen.software.programs]
+def _local(found: SoftwareSeen, _seen: Seen) -> Result | None:
+    lacking = [name for name in _DAEMONS if name not in found.programs]
     if lacking:
         return optional(f"{', '.join(lacking)} not here: no cluster of your own", "apt install slurmctld slurmd munge")
     return ok("slurmctld, slurmd and munged are here: opsctl local-cluster up makes one")

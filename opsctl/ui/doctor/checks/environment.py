@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional, unknown
+from opsctl.ui.doctor.check import (
+    Check,
+    EnvironmentSeen,
+    KernelsSeen,
+    LmEvalSeen,
+    Result,
+    Seen,
+    missing,
+    ok,
+    optional,
+    unknown,
+)
 
 _MOST = 3
 _MAKE_LM_EVAL = "uv venv DIR && uv pip install --python DIR/bin/python 'lm-eval[hf]'; python under [evaluation]"
 
 
-def _script(seen: Seen) -> Result | None:
-    if (found := seen.environment) is None or (found.script is None and not found.others_can_change):
+def _script(found: EnvironmentSeen, seen: Seen) -> Result | None:
+    if found.script is None and not found.others_can_change:
         return None
     if found.others_can_change:
         return unknown(f"it was not started: {found.others_can_change}", "opsctl env check --trust")
@@ -27,9 +38,8 @@ def _script(seen: Seen) -> Result | None:
     return ok(f"{found.script} starts, and has a python")
 
 
-def _lock(seen: Seen) -> Result | None:
-    found = seen.environment
-    if found is None or found.problem or found.others_can_change or not found.is_there:
+def _lock(found: EnvironmentSeen, _seen: Seen) -> Result | None:
+    if found.problem or found.others_can_change or not found.is_there:
         return None
     if found.held_against is None:
         return optional("nothing says what should be in it", "opsctl env freeze > requirements.lock; [environment]")
@@ -45,25 +55,21 @@ def _lock(seen: Seen) -> Result | None:
     return ok(f"it is what {found.held_against} says")
 
 
-def _stale(seen: Seen) -> Result | None:
-    if seen.environment is None or seen.environment.problem or not seen.environment.is_there:
+def _stale(found: EnvironmentSeen, _seen: Seen) -> Result | None:
+    if found.problem or not found.is_there:
         return None
-    stale = [one for one in seen.environment.discrepancies if one.kind == "stale lock"]
+    stale = [one for one in found.discrepancies if one.kind == "stale lock"]
     return missing(stale[0].text, stale[0].todo) if stale else ok("none is left")
 
 
-def _kernels(seen: Seen) -> Result | None:
-    if (found := seen.kernels) is None:
-        return None
+def _kernels(found: KernelsSeen, _seen: Seen) -> Result | None:
     where = ", ".join(found.folders)
     if found.state == "ok":
         return ok(f"{found.name} is built in {where}")
     return missing(f"{found.name} is {found.state} in {where}: torch would compute all of it", found.build)
 
 
-def _lm_eval(seen: Seen) -> Result | None:
-    if (found := seen.lm_eval) is None:
-        return None
+def _lm_eval(found: LmEvalSeen, _seen: Seen) -> Result | None:
     if found.others_can_change:
         return unknown(f"{found.python} was not started: {found.others_can_change}", "have the run file's owner look")
     if found.problem:

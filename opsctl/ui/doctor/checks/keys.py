@@ -15,17 +15,17 @@ _COMMANDS = {
 }
 
 
-def _keys(seen: Seen) -> Result | None:
-    if seen.keys is None or seen.desk is None or seen.desk.cron is None or not seen.desk.cron.is_started:
+def _keys(found: KeysSeen, seen: Seen) -> Result | None:
+    if seen.desk is None or seen.desk.cron is None or not seen.desk.cron.is_started:
         return None
     needed = _needed(seen)
-    found = [(whose, name) for whose in needed if (name := _only_here(seen.keys, whose))]
+    lacking = [(whose, name) for whose in needed if (name := _only_here(found, whose))]
     if not needed:
         return None
-    if not found:
+    if not lacking:
         return ok("what the cron does by itself needs no variable of this shell's")
-    said = "; ".join(f"{_WHAT[whose]} by the cron have no {name}: only this shell has it" for whose, name in found)
-    return missing(said, "; ".join(_todo(seen.keys, whose) for whose, _ in found))
+    said = "; ".join(f"{_WHAT[whose]} by the cron have no {name}: only this shell has it" for whose, name in lacking)
+    return missing(said, "; ".join(_todo(found, whose) for whose, _ in lacking))
 
 
 def _needed(seen: Seen) -> list[str]:

@@ -6,44 +6,42 @@ from datetime import timedelta
 
 from opsctl.monitoring.checks.services import LATE
 from opsctl.monitoring.finding import length_words
-from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional, unknown
+from opsctl.ui.doctor.check import AccountSeen, Check, DeskSeen, Result, Seen, missing, ok, optional, unknown
 
 
-def _run_file(seen: Seen) -> Result | None:
+def _run_file(_tables: object, seen: Seen) -> Result | None:
     if seen.run_problem:
         return missing(seen.run_problem, "correct the run file; opsctl plan says all that is wrong")
     return None if seen.run is None else ok(f"{seen.run.run.name} can be read")
 
 
-def _group(seen: Seen) -> Result | None:
+def _group(found: AccountSeen, seen: Seen) -> Result | None:
     group = None if seen.run is None else seen.run.run.group
-    if seen.account is None or group is None:
+    if group is None:
         return None
-    if seen.account.group_problem:
-        return missing(seen.account.group_problem, f"newgrp {group}, or ask who keeps the group")
-    return ok(f"{seen.account.name} is in {group}")
+    if found.group_problem:
+        return missing(found.group_problem, f"newgrp {group}, or ask who keeps the group")
+    return ok(f"{found.name} is in {group}")
 
 
-def _umask(seen: Seen) -> Result | None:
+def _umask(found: AccountSeen, seen: Seen) -> Result | None:
     """opsctl's own files are as open as their folder; what a person makes beside them is as the umask says."""
     group = None if seen.run is None else seen.run.run.group
-    if seen.account is None or group is None:
+    if group is None:
         return None
-    said = f"umask {seen.account.umask:04o}, default group {seen.account.default_group}"
-    if seen.account.umask & 0o070 or not seen.account.umask & 0o002:
+    said = f"umask {found.umask:04o}, default group {found.default_group}"
+    if found.umask & 0o070 or not found.umask & 0o002:
         return missing(
             f"{said}: what you make, the group {group} cannot change, or everybody can", "umask 0007 in ~/.bashrc"
         )
-    if seen.account.default_group != group:
+    if found.default_group != group:
         return optional(
             f"{said}: outside of the run's folder what you make is not {group}'s", f"newgrp {group} in ~/.bashrc"
         )
     return ok(said)
 
 
-def _profiles(seen: Seen) -> Result | None:
-    if (found := seen.account) is None:
-        return None
+def _profiles(found: AccountSeen, _seen: Seen) -> Result | None:
     if found.profile_problem:
         return missing(found.profile_problem, "correct the profile")
     for path, why in found.profiles.items():
@@ -56,8 +54,8 @@ def _profiles(seen: Seen) -> Result | None:
     )
 
 
-def _cron(seen: Seen) -> Result | None:
-    cron = None if seen.desk is None else seen.desk.cron
+def _cron(found: DeskSeen, seen: Seen) -> Result | None:
+    cron = found.cron
     if cron is None:
         return None
     if cron.problem:
@@ -74,15 +72,13 @@ def _cron(seen: Seen) -> Result | None:
     return ok(f"the one in {cron.folder} ticked {length_words(late)} ago")
 
 
-def _channels(seen: Seen) -> Result | None:
-    if seen.desk is None:
-        return None
-    if not seen.desk.channels:
+def _channels(found: DeskSeen, _seen: Seen) -> Result | None:
+    if not found.channels:
         return optional("no alert channel: nobody is told what is found", 'channels = ["..."] under [alerts]')
-    return ok(f"{seen.desk.channels}; opsctl alerts test tries them")
+    return ok(f"{found.channels}; opsctl alerts test tries them")
 
 
-def _hub(seen: Seen) -> Result | None:
+def _hub(_tables: object, seen: Seen) -> Result | None:
     table = seen.tables.get("hub", {})
     has_reference = bool(table.get("token"))
     wanted = any(key == "repo" or key.endswith("_repo") for key in table)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from opsctl.core.units import bytes_words
-from opsctl.ui.doctor.check import Check, FolderSeen, Result, Seen, missing, ok, optional, unknown
+from opsctl.ui.doctor.check import Check, FolderSeen, HostSeen, Result, Seen, missing, ok, optional, unknown
 
 #: How full is too full, and a home folder's least: caches and logins go there.
 _FULL_PERCENT = 95.0
 _HOME_BYTES = 1 << 30
 _CLOCK_S = 5.0
-#: Where names of two folders can be swapped in one step.
-_SWAP = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs", "overlay"})
-_NO_SWAP = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "fuse", "cifs", "9p"})
 _SHM_BYTES = 1 << 30
 _OPEN_FILES = 4096
 _PROCESSES = 4096
 
 
-def _output(seen: Seen) -> Result | None:
-    if (found := seen.output) is None:
-        return None
+def _output(found: FolderSeen, seen: Seen) -> Result | None:
     if not found.is_there and found.owner:
         return missing(f"{found.path} is no folder", "move it away")
     if not found.is_writable:
@@ -34,12 +29,12 @@ def _output(seen: Seen) -> Result | None:
     return ok(f"{found.path}, mode {found.mode:04o} of {found.owner}, group {found.group}")
 
 
-def _space(seen: Seen) -> Result | None:
-    return _filled(seen.output, "move or prune something: opsctl disk, opsctl checkpoints prune")
+def _space(found: FolderSeen, _seen: Seen) -> Result | None:
+    return _filled(found, "move or prune something: opsctl disk, opsctl checkpoints prune")
 
 
-def _inodes(seen: Seen) -> Result | None:
-    filled = None if seen.output is None else seen.output.filled
+def _inodes(found: FolderSeen, _seen: Seen) -> Result | None:
+    filled = found.filled
     if filled is None or not filled.limit_inodes or filled.used_inodes is None:
         return None
     percent = 100 * filled.used_inodes / filled.limit_inodes
@@ -51,8 +46,8 @@ def _inodes(seen: Seen) -> Result | None:
     return ok(f"{left:,} are left")
 
 
-def _filled(folder: FolderSeen | None, todo: str) -> Result | None:
-    if folder is None or folder.filled is None:
+def _filled(folder: FolderSeen, todo: str) -> Result | None:
+    if folder.filled is None:
         return None
     filled = folder.filled
     if filled.problem or filled.used_bytes is None or not filled.limit_bytes:
@@ -63,18 +58,18 @@ def _filled(folder: FolderSeen | None, todo: str) -> Result | None:
     return ok(f"{bytes_words(left)} are left at {folder.path}")
 
 
-def _home(seen: Seen) -> Result | None:
-    home = seen.home
-    if home is not None and home.filled is not None and home.filled.limit_bytes and home.filled.used_bytes is not None:
-        left = home.filled.limit_bytes - home.filled.used_bytes
+def _home(found: FolderSeen, _seen: Seen) -> Result | None:
+    filled = found.filled
+    if filled is not None and filled.limit_bytes and filled.used_bytes is not None:
+        left = filled.limit_bytes - filled.used_bytes
         if left < _HOME_BYTES:
             todo = "export HF_HOME, PIP_CACHE_DIR and TORCH_EXTENSIONS_DIR elsewhere; du -s ~/.cache"
-            return missing(f"{bytes_words(left)} are left at {home.path}, where caches go", todo)
-    return _filled(home, "du -s ~/.cache")
+            return missing(f"{bytes_words(left)} are left at {found.path}, where caches go", todo)
+    return _filled(found, "du -s ~/.cache")
 
 
-def _locks(seen: Seen) -> Result | None:
-    if (found := seen.output) is None or not found.is_there:
+def _locks(found: FolderSeen, _seen: Seen) -> Result | None:
+    if not found.is_there:
         return None
     if found.has_locks is None:
         return optional(f"{found.file_system or 'that file system'} could not be tried without leaving a file")
@@ -86,18 +81,8 @@ def _locks(seen: Seen) -> Result | None:
     return ok(f"{found.file_system} honours them")
 
 
-def _swap(seen: Seen) -> Result | None:
-    if (found := seen.output) is None or not found.is_there:
-        return None
-    if found.file_system in _SWAP:
-        return ok(f"{found.file_system} can")
-    if found.file_system in _NO_SWAP:
-        return optional(f"{found.file_system} cannot: a checkpoint that is saved again is moved aside for a moment")
-    return optional(f"whether {found.file_system or 'that file system'} can is not known")
-
-
-def _clock(seen: Seen) -> Result | None:
-    if (found := seen.output) is None or not found.is_there:
+def _clock(found: FolderSeen, _seen: Seen) -> Result | None:
+    if not found.is_there:
         return None
     if found.skew_s is None:
         return optional(f"{found.file_system or 'that file system'} could not be tried without leaving a file")
@@ -108,26 +93,22 @@ def _clock(seen: Seen) -> Result | None:
     return ok(f"the file server's and this host's differ by {abs(found.skew_s):.1f} s")
 
 
-def _shm(seen: Seen) -> Result | None:
-    if seen.host is None:
-        return None
-    if seen.host.shm_bytes is None:
+def _shm(found: HostSeen, _seen: Seen) -> Result | None:
+    if found.shm_bytes is None:
         return missing("there is no /dev/shm, which ranks of a node talk through", "ask the site")
-    said = f"{bytes_words(seen.host.shm_bytes)} on {seen.host.name}"
-    if seen.host.shm_bytes < _SHM_BYTES:
+    said = f"{bytes_words(found.shm_bytes)} on {found.name}"
+    if found.shm_bytes < _SHM_BYTES:
         return missing(
             f"{said}: NCCL needs more on nodes", "mount -o remount,size=50% /dev/shm, or --shm-size in a container"
         )
     return ok(said)
 
 
-def _limits(seen: Seen) -> Result | None:
-    if seen.host is None:
-        return None
+def _limits(found: HostSeen, _seen: Seen) -> Result | None:
     low = [
-        f"{name} {seen.host.limits[name]}"
+        f"{name} {found.limits[name]}"
         for name, least in (("open files", _OPEN_FILES), ("processes", _PROCESSES))
-        if 0 <= seen.host.limits.get(name, -1) < least
+        if 0 <= found.limits.get(name, -1) < least
     ]
     if low:
         return optional(
@@ -136,14 +117,12 @@ def _limits(seen: Seen) -> Result | None:
     return ok("open files and processes are enough")
 
 
-def _gpus(seen: Seen) -> Result | None:
-    if seen.host is None:
-        return None
-    if seen.host.driver:
-        return ok(f"{seen.host.gpus} with driver {seen.host.driver} on {seen.host.name}")
-    if seen.host.gpus:
-        return missing(f"{seen.host.gpus} devices and no driver on {seen.host.name}", "ask the site")
-    return optional(f"none on {seen.host.name}: the nodes' were not looked at")
+def _gpus(found: HostSeen, _seen: Seen) -> Result | None:
+    if found.driver:
+        return ok(f"{found.gpus} with driver {found.driver} on {found.name}")
+    if found.gpus:
+        return missing(f"{found.gpus} devices and no driver on {found.name}", "ask the site")
+    return optional(f"none on {found.name}: the nodes' were not looked at")
 
 
 CHECKS = (
@@ -151,7 +130,6 @@ CHECKS = (
     Check("space", "Is there room where the run writes?", _space, "output"),
     Check("inodes", "May more files be made where the run writes?", _inodes, "output"),
     Check("locks", "Does the output's file system honour locks? A file without a name tries it.", _locks, "output"),
-    Check("swapping names", "Can the output's file system swap two names in one step?", _swap, "output"),
     Check("clock", "Do this host's clock and the file server's agree?", _clock, "output"),
     Check("home", "Is there room in the home folder, where caches go?", _home, "home"),
     Check("shared memory", "Is /dev/shm large enough for the ranks of a node?", _shm, "host"),

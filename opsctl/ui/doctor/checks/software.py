@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opsctl.ui.doctor.check import Check, Result, Seen, missing, ok, optional
+from opsctl.ui.doctor.check import Check, Result, Seen, SoftwareSeen, missing, ok, optional
 from trainer.formats.distribution import FORMER_NAME, NAME, install_command, pip_command, version
 
 _OLDEST = (3, 11)
 _OF_TRAINER = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash")
 
 
-def _python(seen: Seen) -> Result | None:
-    if (found := seen.software) is None:
-        return None
+def _python(found: SoftwareSeen, _seen: Seen) -> Result | None:
     said = f"{'.'.join(map(str, found.python))} ({found.executable})"
     return (
         ok(said)
@@ -22,21 +20,17 @@ def _python(seen: Seen) -> Result | None:
     )
 
 
-def _distribution(seen: Seen) -> Result | None:
+def _distribution(found: SoftwareSeen, _seen: Seen) -> Result | None:
     """The packages of both distributions have the same names: one install overwrites the files of the other."""
-    if seen.software is None:
-        return None
-    if (former := seen.software.former_version) is None:
+    if (former := found.former_version) is None:
         return ok(f"{NAME} {version()}")
     todo = f"{pip_command('uninstall')} {NAME} {FORMER_NAME}, then install this project again"
     said = f"a distribution {FORMER_NAME} {former} is installed too: another project, or this one of an early version"
     return missing(f"{said}; both have the package opsctl", todo)
 
 
-def _trainer(seen: Seen) -> Result | None:
+def _trainer(found: SoftwareSeen, seen: Seen) -> Result | None:
     """With an environment script it is that one's Python that trains."""
-    if (found := seen.software) is None:
-        return None
     lacking = [name for name in _OF_TRAINER if not found.packages[name]]
     if not lacking:
         return ok("torch, DeepSpeed and the rest are here")
@@ -46,16 +40,16 @@ def _trainer(seen: Seen) -> Result | None:
     return missing(f"{said}, and the run has no environment script", todo)
 
 
-def _uv(seen: Seen) -> Result | None:
+def _uv(_found: SoftwareSeen, seen: Seen) -> Result | None:
     table = None if seen.run is None else seen.run.environment
     return _program(seen, "uv", wanted=table is not None and table.tool == "uv", todo=f"{pip_command('install')} uv")
 
 
-def _compiler(seen: Seen) -> Result | None:
+def _compiler(_found: SoftwareSeen, seen: Seen) -> Result | None:
     return _program(seen, "g++", wanted=_compiles(seen), todo="load a compiler's module, or install g++")
 
 
-def _nvcc(seen: Seen) -> Result | None:
+def _nvcc(_found: SoftwareSeen, seen: Seen) -> Result | None:
     table = None if seen.run is None else seen.run.environment
     wanted = bool(table and table.architectures and table.extensions and not table.modules)
     return _program(seen, "nvcc", wanted=wanted, todo='load CUDA: modules = ["cuda"] under [environment]')
@@ -75,22 +69,18 @@ def _program(seen: Seen, name: str, wanted: bool, todo: str) -> Result | None:
     return missing(f"{name} is not in PATH", todo) if wanted else optional(f"{name} is not in PATH", todo)
 
 
-def _hub_client(seen: Seen) -> Result | None:
+def _hub_client(found: SoftwareSeen, seen: Seen) -> Result | None:
     """Whatever reaches a repository: the client's own token is asked for where git is used too."""
-    if seen.software is None:
-        return None
-    if seen.software.packages["huggingface_hub"]:
+    if found.packages["huggingface_hub"]:
         return ok("huggingface_hub is here")
     said, todo = "huggingface_hub is not installed", install_command("hub")
     return missing(f"{said}, and [hub] names a repository", todo) if seen.tables.get("hub") else optional(said, todo)
 
 
-def _backup_extras(seen: Seen) -> Result | None:
-    if seen.software is None:
-        return None
+def _backup_extras(found: SoftwareSeen, seen: Seen) -> Result | None:
     wanted = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
     schemes = {str(one).partition("://")[0] for one in _destinations(seen)}
-    lacking = sorted({wanted[one] for one in schemes if one in wanted and not seen.software.packages[wanted[one]]})
+    lacking = sorted({wanted[one] for one in schemes if one in wanted and not found.packages[wanted[one]]})
     if not schemes:
         return optional("nothing is backed up: the only copy is on one disk", 'to = ["..."] under [backup]')
     if lacking:

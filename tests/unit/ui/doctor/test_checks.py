@@ -253,8 +253,6 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
     ("inodes", changed("output", filled=replace(ROOMY, used_inodes=990)), State.MISSING, "99 %", "small files"),
     ("locks", changed("output", has_locks=False), State.MISSING, "honours no locks", "flock"),
     ("locks", changed("output", has_locks=None), State.OPTIONAL, "could not be tried", ""),
-    ("swapping names", changed("output", file_system="nfs4"), State.OPTIONAL, "nfs4 cannot", ""),
-    ("swapping names", changed("output", file_system="newfs"), State.OPTIONAL, "not known", ""),
     ("clock", changed("output", skew_s=-90.0), State.MISSING, "-90 s", "clock"),
     (
         "home",
