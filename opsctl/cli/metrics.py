@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import all_runs_option, always_fresh_option, cluster_option, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.monitoring.all_runs import RunLook
+    from opsctl.monitoring.all_runs import RunSnapshot
     from opsctl.monitoring.metrics import Reading
 
 
@@ -31,7 +31,7 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
 
     from opsctl.core.files.state_files import replace_named_file
     from opsctl.core.output import show_text
-    from opsctl.monitoring.all_runs import RunLook, gather_many, look_at_all
+    from opsctl.monitoring.all_runs import RunSnapshot, gather_many, snapshot_all
     from opsctl.monitoring.check import needs_of
     from opsctl.monitoring.metrics import metrics_text
     from opsctl.monitoring.registry import DETECTORS
@@ -45,11 +45,11 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
     how = (lambda paths: choose_cluster(cluster, paths), partial(cached_client, is_fresh=True))
     parts = needs_of(DETECTORS) | Part.ALL
     if all_runs:
-        looks = look_at_all(register.all_runs(), *how, parts)
+        looks = snapshot_all(register.all_runs(), *how, parts)
     else:
         one = view(run)
         (snapshot,) = gather_many([one], *how, parts)
-        looks = [RunLook(one.table.name, one.paths.output, one, snapshot)]
+        looks = [RunSnapshot(one.table.name, one.paths.output, one, snapshot)]
     text = metrics_text(map(_reading, looks), time.monotonic() - began)
     if output is None:
         show_text(text)
@@ -58,7 +58,7 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
     replace_named_file(target, text, mode=0o644)
 
 
-def _reading(look: RunLook) -> Reading:
+def _reading(look: RunSnapshot) -> Reading:
     from opsctl.monitoring.all_runs import findings_in
     from opsctl.monitoring.metrics import Reading
     from opsctl.monitoring.overview import Overview

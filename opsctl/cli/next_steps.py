@@ -16,7 +16,7 @@ def show_what_is_next() -> int:
     from opsctl.cli.selection import terminal
     from opsctl.core.errors import OpsctlError, UsageError
     from opsctl.core.output import write_screen
-    from opsctl.monitoring.overview import look_at_run
+    from opsctl.monitoring.overview import status_of_run
     from opsctl.run.config.locate import known_runs, locate_run_file
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
@@ -35,7 +35,7 @@ def show_what_is_next() -> int:
         try:
             run = view(None, asks_first=True)
             slurm = cached_client(choose_cluster(None, run.paths))
-            one = look_at_run(run, slurm)
+            one = status_of_run(run, slurm)
             lines = run_here(one.overview, one.found, width, colour, _option_for(one.overview.state, slurm))
         except (OpsctlError, OSError) as error:
             lines = run_that_cannot_be_read(str(error), width, colour)

@@ -62,29 +62,29 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
 
 def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], datetime]) -> Facts:
     from opsctl.monitoring.on_call import read_facts
-    from opsctl.monitoring.overview import LOOKED_AT
+    from opsctl.monitoring.overview import SCREEN_PARTS
     from opsctl.monitoring.runner import gather
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import view
     from opsctl.slurm.cache import cached_client
 
     run = view(chosen)
-    snapshot = gather(run, cached_client(choose_cluster(cluster, run.paths)), LOOKED_AT, is_tolerant=True)
+    snapshot = gather(run, cached_client(choose_cluster(cluster, run.paths)), SCREEN_PARTS, is_tolerant=True)
     return read_facts(run, snapshot, from_when(str(run.paths.output)))
 
 
 def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Facts]:
-    from opsctl.monitoring.all_runs import look_at_all
+    from opsctl.monitoring.all_runs import snapshot_all
     from opsctl.monitoring.on_call import Facts, read_facts
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.register import all_runs
     from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.all_runs import OF_MANY
+    from opsctl.ui.status.all_runs import LIST_PARTS
 
-    looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), cached_client, OF_MANY)
+    looks = snapshot_all(all_runs(), lambda paths: choose_cluster(cluster, paths), cached_client, LIST_PARTS)
     return [
         Facts(look.name, look.output, None, problem=look.problem)
         if look.run is None or look.snapshot is None
-        else read_facts(look.run, look.snapshot, from_when(str(look.run.paths.output)), OF_MANY)
+        else read_facts(look.run, look.snapshot, from_when(str(look.run.paths.output)), LIST_PARTS)
         for look in looks
     ]

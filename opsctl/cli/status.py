@@ -94,14 +94,14 @@ class _Look:
 
     def _one(self, as_json: bool) -> _Screen:
         from opsctl.core.output import json_text
-        from opsctl.monitoring.overview import look_at_run
+        from opsctl.monitoring.overview import status_of_run
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.run.state.run_view import view
         from opsctl.slurm.cache import cached_client
         from opsctl.ui.status.screen import status_lines
 
         run = view(self.chosen)
-        one = look_at_run(
+        one = status_of_run(
             run, cached_client(choose_cluster(self.cluster, run.paths), self.is_fresh, is_live=self.stays)
         )
         seen = one.overview.seen
@@ -117,14 +117,14 @@ class _Look:
 
         from opsctl.core.output import json_text
         from opsctl.core.timestamps import now
-        from opsctl.monitoring.all_runs import look_at_all
+        from opsctl.monitoring.all_runs import snapshot_all
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.run.state.register import all_runs
         from opsctl.slurm.cache import cached_client
-        from opsctl.ui.status.all_runs import OF_MANY, all_lines, printed_row, rows_of
+        from opsctl.ui.status.all_runs import LIST_PARTS, all_lines, printed_row, rows_of
 
         client = partial(cached_client, is_fresh=self.is_fresh, is_live=self.stays)
-        looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, OF_MANY)
+        looks = snapshot_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, LIST_PARTS)
         rows = rows_of(looks)
         blind = next((one.snapshot.blind for one in looks if one.snapshot and one.snapshot.blind is not None), None)
         if as_json:

@@ -123,7 +123,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
 def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     """The same of every run that is known; the worst exit code."""
     from opsctl.core.output import message, print_json, show_lines
-    from opsctl.monitoring.all_runs import findings_in, look_at_all, printed_run, run_lines
+    from opsctl.monitoring.all_runs import findings_in, printed_run, run_lines, snapshot_all
     from opsctl.monitoring.check import needs_of
     from opsctl.monitoring.finding import exit_code
     from opsctl.monitoring.watch import Watched
@@ -131,7 +131,7 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     from opsctl.run.state.register import all_runs
     from opsctl.slurm.cache import cached_client
 
-    looks = look_at_all(
+    looks = snapshot_all(
         all_runs(),
         lambda paths: choose_cluster(how.cluster, paths),
         partial(cached_client, is_fresh=True),

@@ -36,7 +36,7 @@ CHECK = "run"
 
 
 @dataclass(frozen=True)
-class RunLook:
+class RunSnapshot:
     """One run of several, as it was found."""
 
     name: str
@@ -56,12 +56,12 @@ class PrintedRun(Struct, frozen=True, kw_only=True):
     findings: Annotated[list[PrintedFinding], Meta(description="What the checks found.")]
 
 
-def look_at_all(
+def snapshot_all(
     known: Iterable[KnownRun],
     cluster_of: Callable[[RunPaths], Cluster],
     client: Callable[[Cluster], SlurmReader],
     parts: Part = Part.ALL,
-) -> list[RunLook]:
+) -> list[RunSnapshot]:
     """Every run of the list as it is now, in the list's order; a folder that is in it twice is looked at once.
 
     client: makes one of a cluster for each question, of which there is at most one of a kind to each.
@@ -85,7 +85,7 @@ def gather_many(
     client: Callable[[Cluster], SlurmReader],
     parts: Part = Part.ALL,
 ) -> list[Snapshot]:
-    """A snapshot of each run, in order; what cannot be looked at is among its `problems`. See `look_at_all`."""
+    """A snapshot of each run, in order; what cannot be looked at is among its `problems`. See `snapshot_all`."""
     clients: dict[Cluster, CachedSlurm] = {}
     snapshots = []
     for run in runs:
@@ -96,7 +96,7 @@ def gather_many(
     return snapshots
 
 
-def findings_in(look: RunLook, detectors: Iterable[Detector]) -> list[Finding]:
+def findings_in(look: RunSnapshot, detectors: Iterable[Detector]) -> list[Finding]:
     """What the checks find in it, or that it cannot be looked at. Nobody misses a training that was never submitted."""
     if look.run is None or look.snapshot is None:
         if look.is_gone:
@@ -118,7 +118,7 @@ def findings_in(look: RunLook, detectors: Iterable[Detector]) -> list[Finding]:
     return [one for one in found if is_missed or one.check != training.name]
 
 
-def printed_run(look: RunLook, findings: Sequence[Finding]) -> PrintedRun:
+def printed_run(look: RunSnapshot, findings: Sequence[Finding]) -> PrintedRun:
     """It for programs."""
     return PrintedRun(
         name=look.name,
@@ -128,7 +128,7 @@ def printed_run(look: RunLook, findings: Sequence[Finding]) -> PrintedRun:
     )
 
 
-def run_lines(looks: Sequence[tuple[RunLook, Sequence[Finding]]]) -> list[str]:
+def run_lines(looks: Sequence[tuple[RunSnapshot, Sequence[Finding]]]) -> list[str]:
     """Lines for people: the runs that somebody should know of, worst first, then those without findings in one."""
     lines, well = [], []
     worst = sorted(looks, key=lambda one: -worst_of(one[1]).weight)
@@ -148,9 +148,9 @@ def run_lines(looks: Sequence[tuple[RunLook, Sequence[Finding]]]) -> list[str]:
     return [*lines, f"ok: {', '.join(well)}"] if well else lines
 
 
-def _viewed(known: KnownRun, systems: FileSystems) -> RunLook:
+def _viewed(known: KnownRun, systems: FileSystems) -> RunSnapshot:
     run_file, output = Path(known.run_file), Path(known.output) if known.output else None
-    nowhere = RunLook(known.name, output)
+    nowhere = RunSnapshot(known.name, output)
     for place in (run_file.parent, output):
         if place is not None and (why := systems.problem(place)):
             return _without(nowhere, why)
@@ -163,12 +163,12 @@ def _viewed(known: KnownRun, systems: FileSystems) -> RunLook:
         why = systems.problem(run.paths.output)
     except Exception as error:  # as above
         return _without(nowhere, in_words(error))
-    return _without(nowhere, why) if why else RunLook(run.table.name, run.paths.output, run)
+    return _without(nowhere, why) if why else RunSnapshot(run.table.name, run.paths.output, run)
 
 
-def _without(look: RunLook, why: str, is_gone: bool = False) -> RunLook:
-    return RunLook(look.name, look.output, problem=why, is_gone=is_gone)
+def _without(look: RunSnapshot, why: str, is_gone: bool = False) -> RunSnapshot:
+    return RunSnapshot(look.name, look.output, problem=why, is_gone=is_gone)
 
 
-def _with(look: RunLook, snapshot: Snapshot) -> RunLook:
-    return RunLook(look.name, look.output, look.run, snapshot)
+def _with(look: RunSnapshot, snapshot: Snapshot) -> RunSnapshot:
+    return RunSnapshot(look.name, look.output, look.run, snapshot)

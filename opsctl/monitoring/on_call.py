@@ -20,7 +20,7 @@ from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.core.files.state_files import read_state, write_state
 from opsctl.core.timestamps import iso, to_the_second
 from opsctl.monitoring.overview import (
-    LOOKED_AT,
+    SCREEN_PARTS,
     Extras,
     OpenFinding,
     Overview,
@@ -273,7 +273,7 @@ def hand_over(facts: Facts, since: datetime, now: datetime) -> HandOver:
 T = TypeVar("T")
 
 
-def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = LOOKED_AT) -> Facts:
+def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = SCREEN_PARTS) -> Facts:
     """The run as `snapshot`, a look at `parts`, has it, and its records since then."""
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
     extras, paths, unread = read_extras(run.paths, snapshot.now), run.paths, []

@@ -123,10 +123,10 @@ class Overview:
 
 
 #: What a look at one run gathers. The rest costs too much for every look.
-LOOKED_AT = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS | Part.CURVE
+SCREEN_PARTS = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS | Part.CURVE
 
 
-def checks_of(parts: Part = LOOKED_AT) -> list[Detector]:
+def checks_of(parts: Part = SCREEN_PARTS) -> list[Detector]:
     """The checks that need no more than `parts`."""
     return [check for check in registry.DETECTORS if check.needs in parts]
 
@@ -300,7 +300,9 @@ def goodput_of(seen: Snapshot) -> GoodputSeen | None:
     return goodput_seen(seen.attempts, submitted, typical_s, seen.now, is_queued, last.iteration if last else None)
 
 
-def open_findings(run: RunView, overview: Overview, extras: Extras, parts: Part = LOOKED_AT) -> tuple[OpenFinding, ...]:
+def open_findings(
+    run: RunView, overview: Overview, extras: Extras, parts: Part = SCREEN_PARTS
+) -> tuple[OpenFinding, ...]:
     """What is found in a look at `parts` of the run, and what is remembered, worst first."""
     checks = checks_of(parts)
     found = findings(overview, settings_of(run), checks)
@@ -317,9 +319,9 @@ class RunStatus:
     found: tuple[OpenFinding, ...]  # worst first
 
 
-def look_at_run(run: RunView, slurm: SlurmReader) -> RunStatus:
+def status_of_run(run: RunView, slurm: SlurmReader) -> RunStatus:
     """One look at all that `status` shows. Raises OpsctlError or OSError for what one screen cannot do without."""
-    snapshot = gather(run, slurm, LOOKED_AT)
+    snapshot = gather(run, slurm, SCREEN_PARTS)
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
     extras = replace(
         read_extras(run.paths, snapshot.now),

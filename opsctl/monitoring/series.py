@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from trainer.formats.logs.training_line import TrainingLine
 
 #: What came to pass and is over is told for so many seconds of training more, so that whoever looks hourly meets it.
-TOLD_FOR_S = 6 * 3600.0
+REPORTED_FOR_S = 6 * 3600.0
 #: Of the median absolute deviation, to be the standard deviation of what is normally distributed.
 NORMAL = 1.4826
 #: Points that `slope` looks at: all pairs of them.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
 from opsctl.core.output import message
-from opsctl.run.attempts.kill_switch_readers import Looker, lookers, wait_for_words
+from opsctl.run.attempts.kill_switch_readers import Refresher, lookers, wait_for_words
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import kill_switch
 from opsctl.run.state.group_folder import LOCK_WAIT_S
@@ -106,11 +106,11 @@ def _unchanged(paths: RunPaths, line: str) -> PrintedKillSwitch:
     return printed_switch(kill_switch.state(paths), False)
 
 
-def _hear(live: Sequence[Looker], paths: RunPaths, wait_s: float) -> dict[str, str]:
+def _hear(live: Sequence[Refresher], paths: RunPaths, wait_s: float) -> dict[str, str]:
     """Return what each attempt reports within `wait_s` seconds, and print it."""
     heard: dict[str, str] = {}
 
-    def hear(looker: Looker, word: str) -> None:
+    def hear(looker: Refresher, word: str) -> None:
         heard[looker.attempt.id] = word
         message(f"job {looker.job} {word}")
 
@@ -131,5 +131,5 @@ def _warn_of_jobs_that_look_elsewhere(paths: RunPaths) -> None:
         message(f"{_where(elsewhere)}, which is not in {paths.output}: triggering here does not reach it")
 
 
-def _where(live: Sequence[Looker]) -> str:
+def _where(live: Sequence[Refresher]) -> str:
     return "; ".join(f"job {looker.job} looks at {looker.attempt.kill_switch_path}" for looker in live)

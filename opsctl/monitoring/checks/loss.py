@@ -8,7 +8,7 @@ from itertools import pairwise
 from opsctl.monitoring.check import Settings, check
 from opsctl.monitoring.finding import Finding, Severity, critical, finding, warning
 from opsctl.monitoring.series import (
-    TOLD_FOR_S,
+    REPORTED_FOR_S,
     Excursion,
     as_it_stands,
     excursions,
@@ -83,7 +83,9 @@ def loss_spike(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     iterations and is still half as high.
     """
     series = as_it_stands(snapshot.series)
-    recent = [one for one in excursions(series) if not one.is_over or trained_s(series[one.last + 1 :]) <= TOLD_FOR_S]
+    recent = [
+        one for one in excursions(series) if not one.is_over or trained_s(series[one.last + 1 :]) <= REPORTED_FOR_S
+    ]
     # The same again after a restart is the same spike, as it is now.
     return list({found.key: found for found in (_spike(series, one) for one in recent)}.values())
 
@@ -119,7 +121,7 @@ def spike_guard(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     series = as_it_stands(snapshot.series)
 
     def is_new(line: GuardLine) -> bool:
-        return trained_s([one for one in series if one.iteration > line.iteration]) <= TOLD_FOR_S
+        return trained_s([one for one in series if one.iteration > line.iteration]) <= REPORTED_FOR_S
 
     recent = [one for one in snapshot.guarded if is_new(one)]
     suspected = [one for one in recent if isinstance(one, RunAgain) and one.is_hardware]

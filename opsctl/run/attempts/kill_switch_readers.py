@@ -20,7 +20,7 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Looker:
+class Refresher:
     """A live attempt, and whether its trainer sees this run's switch."""
 
     attempt: Attempt
@@ -36,7 +36,7 @@ class Looker:
         return PrintedLooker(self.job, self.attempt.kill_switch_path, self.sees_it, said)
 
 
-def lookers(paths: RunPaths) -> list[Looker]:
+def lookers(paths: RunPaths) -> list[Refresher]:
     """The attempts that are open on record. Raises OpsctlError: not to know them is not the same as none."""
     try:
         attempts = attempts_file.read(paths)
@@ -45,7 +45,7 @@ def lookers(paths: RunPaths) -> list[Looker]:
             f"which jobs look at it is not known: cannot read {error.filename or paths.attempts}: {error.strerror}"
         ) from None
     return [
-        Looker(one, sees(one.kill_switch_path, one.kill_switch_inode, paths.kill_switch, folder_inode))
+        Refresher(one, sees(one.kill_switch_path, one.kill_switch_inode, paths.kill_switch, folder_inode))
         for one in attempts
         if one.is_open
     ]
@@ -86,8 +86,8 @@ def _at(iteration: int | None) -> str:
 
 
 def wait_for_words(
-    paths: RunPaths, live: Sequence[Looker], wait_s: float, tell: Callable[[Looker, str], None]
-) -> list[Looker]:
+    paths: RunPaths, live: Sequence[Refresher], wait_s: float, tell: Callable[[Refresher, str], None]
+) -> list[Refresher]:
     """Wait up to `wait_s` seconds until each has said something or ended, and `tell` it; those that have not."""
     deadline, silent = time.monotonic() + wait_s, list(live)
     while True:

@@ -36,7 +36,7 @@ from opsctl.ui.report.rows import Utilisation
 from opsctl.ui.report.run_tables import spent
 
 #: What is looked at of the run; the log is read whole anyway.
-LOOKED_AT = Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.LEASE
+PAGE_PARTS = Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.LEASE
 T = TypeVar("T")
 
 
@@ -47,7 +47,7 @@ def known_of_log(log: LogSource) -> Known:
 
 def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
     """All that the page tells of a run. Slurm out of reach is part of it, not an error."""
-    seen = gather(run, slurm, LOOKED_AT, is_tolerant=True)
+    seen = gather(run, slurm, PAGE_PARTS, is_tolerant=True)
     overview = Overview(run.table.name, run.table.team, run.paths.output, seen)
     problems = [f"not looked at: {why}" for _, why in seen.problems] + ([seen.blind] if seen.blind is not None else [])
 

@@ -12,10 +12,10 @@ from msgspec import Meta, Struct
 
 from opsctl.core.output import printable, shortened
 from opsctl.core.timestamps import iso, to_the_second
-from opsctl.monitoring.all_runs import RunLook
+from opsctl.monitoring.all_runs import RunSnapshot
 from opsctl.monitoring.finding import Severity, rough, since
 from opsctl.monitoring.overview import (
-    LOOKED_AT,
+    SCREEN_PARTS,
     OpenFinding,
     Overview,
     PrintedOpenFinding,
@@ -237,21 +237,21 @@ def printed_row(row: Row) -> PrintedRow:
 
 
 #: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
-OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON | Part.CURVE)
+LIST_PARTS = SCREEN_PARTS & ~(Part.SERIES | Part.CRON | Part.CURVE)
 
 
-def rows_of(looks: Iterable[RunLook]) -> list[Row]:
-    """Every run that was looked at, with OF_MANY, worst first. One that cannot be is a row that says why."""
+def rows_of(looks: Iterable[RunSnapshot]) -> list[Row]:
+    """Every run that was looked at, with LIST_PARTS, worst first. One that cannot be is a row that says why."""
     return sorted_rows([_row(look) for look in looks])
 
 
-def _row(look: RunLook) -> Row:
+def _row(look: RunSnapshot) -> Row:
     run, snapshot = look.run, look.snapshot
     if run is None or snapshot is None:
         return Row(look.name, look.output, None, (), look.problem)
     try:
         overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
-        found = open_findings(run, overview, read_extras(run.paths, snapshot.now), OF_MANY)
+        found = open_findings(run, overview, read_extras(run.paths, snapshot.now), LIST_PARTS)
     except Exception as error:  # one broken run must not hide the others
         return Row(look.name, look.output, None, (), in_words(error))
     return Row(look.name, look.output, overview, found)

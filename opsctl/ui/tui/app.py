@@ -27,7 +27,7 @@ from textual.widgets import Input, Static
 
 from opsctl.core.output import printable
 from opsctl.core.process import Overdue, run_program
-from opsctl.ui.tui.refresh import LOOK_EVERY_S, Act, Looker, Watched
+from opsctl.ui.tui.refresh import REFRESH_EVERY_S, Act, Refresher, Watched
 
 #: Seconds for which a command may take: it waits for the job's word for 15.
 _ACT_MOST_S = 90.0
@@ -85,10 +85,10 @@ class LiveApp(App[int]):
         Binding("a", "requests"),
     ]
 
-    def __init__(self, watched: Watched, colour: bool, every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(self, watched: Watched, colour: bool, every_s: float = REFRESH_EVERY_S) -> None:
         super().__init__(ansi_color=True)
         self._watched, self._colour, self._every_s = watched, colour, every_s
-        self._looker = Looker(watched.look, self._tell, every_s)
+        self._looker = Refresher(watched.look, self._tell, every_s)
 
     def compose(self) -> ComposeResult:
         """The panel over the line of keys."""

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Protocol
 
 from opsctl.core.timestamps import now
-from opsctl.monitoring.all_runs import look_at_all
-from opsctl.monitoring.overview import look_at_run
+from opsctl.monitoring.all_runs import snapshot_all
+from opsctl.monitoring.overview import status_of_run
 from opsctl.monitoring.runner import in_words, settings_of
 from opsctl.run.config.locate import locate_run_file
 from opsctl.run.config.paths import RunPaths
@@ -26,7 +26,7 @@ from opsctl.run.state.register import all_runs
 from opsctl.run.state.run_view import glance, view
 from opsctl.slurm.cache import LIVE_AGE_S, CachedSlurm, MemoryStore, cached_client
 from opsctl.slurm.cluster import Cluster
-from opsctl.ui.status.all_runs import OF_MANY, Row, all_lines, rows_of
+from opsctl.ui.status.all_runs import LIST_PARTS, Row, all_lines, rows_of
 from opsctl.ui.tui.panel import Shown, cut, panel_lines
 
 
@@ -85,7 +85,7 @@ def request_acts(run_file: str, cluster: str | None) -> tuple[Act, ...]:
 
 
 #: Seconds between two looks at files; Slurm is asked far less often.
-LOOK_EVERY_S = 5.0
+REFRESH_EVERY_S = 5.0
 #: Seconds of a look that catching up with a log may take.
 _READING_S = 2.0
 #: The log's newest lines that are kept for a tall screen.
@@ -169,7 +169,7 @@ class OneRun:
     def _looked(self) -> Shown:
         run = view(self._run_file)
         index.look(run.paths, _READING_S)  # what it has read by then the look itself need not
-        status = look_at_run(run, self._slurms.of(choose_cluster(self._cluster, run.paths)))
+        status = status_of_run(run, self._slurms.of(choose_cluster(self._cluster, run.paths)))
         return Shown(
             run.table.name, status, settings_of(run).saves, _last_lines(run.paths), "", status.overview.seen.now
         )
@@ -187,8 +187,8 @@ class AllRuns:
     def look(self) -> None:
         """See Watched."""
         try:
-            found = look_at_all(
-                all_runs(), lambda paths: choose_cluster(self._cluster, paths), self._slurms.of, OF_MANY
+            found = snapshot_all(
+                all_runs(), lambda paths: choose_cluster(self._cluster, paths), self._slurms.of, LIST_PARTS
             )
             self._rows, self._looked_at, self._problem = rows_of(found), now(), ""
         except Exception as error:  # as of one run
@@ -226,10 +226,10 @@ def _last_lines(paths: RunPaths) -> tuple[str, ...]:
         return (in_words(error),)
 
 
-class Looker:
+class Refresher:
     """Looks every so often in a thread that dies with the process: a file system that hangs holds up nobody's `q`."""
 
-    def __init__(self, look: Callable[[], None], tell: Callable[[], None], every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(self, look: Callable[[], None], tell: Callable[[], None], every_s: float = REFRESH_EVERY_S) -> None:
         self._look, self._tell, self._every_s = look, tell, every_s
         self._wanted, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, daemon=True, name="looker")

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from opsctl.cli.watch import command
 from opsctl.core.process import Said, ask
 from opsctl.monitoring import all_runs as module
-from opsctl.monitoring.all_runs import RunLook, findings_in, look_at_all, printed_run, run_lines
+from opsctl.monitoring.all_runs import RunSnapshot, findings_in, printed_run, run_lines, snapshot_all
 from opsctl.monitoring.check import Detector
 from opsctl.monitoring.finding import Finding, Severity, exit_code
 from opsctl.monitoring.registry import DETECTORS
@@ -43,9 +43,9 @@ def known(folder: Path, with_output: bool = True) -> KnownRun:
     return KnownRun(name=folder.name, run_file=str(folder / "run.toml"), output=output)
 
 
-def looks(runs: list[KnownRun], slurm: StandIn | None = None) -> list[RunLook]:
+def looks(runs: list[KnownRun], slurm: StandIn | None = None) -> list[RunSnapshot]:
     client = slurm or StandIn([])
-    return look_at_all(runs, lambda _: Cluster(), lambda _: client, PARTS)  # type: ignore[arg-type, return-value]
+    return snapshot_all(runs, lambda _: Cluster(), lambda _: client, PARTS)  # type: ignore[arg-type, return-value]
 
 
 def test_all_runs_together_ask_slurm_as_often_as_one(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_findings_are_grouped_by_run_the_worst_first_and_healthy_runs_share_a_li
     critical = Finding("nodes", Severity.CRITICAL, "node1 is down", subject="node1")
     fine = Finding("training", Severity.OK, "runs")
     found = [
-        (RunLook(name, Path("/o") / name), list(findings))
+        (RunSnapshot(name, Path("/o") / name), list(findings))
         for name, findings in (("a", [fine]), ("b", [warning]), ("c", [fine]), ("d", [fine, warning, critical]))
     ]
     blind = [Finding(check, Severity.UNKNOWN, "Slurm does not answer") for check in ("training", "queue")]
-    found.append((RunLook("e", Path("/o/e")), blind))
+    found.append((RunSnapshot("e", Path("/o/e")), blind))
     lines = run_lines(found)
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["d", "e", "b", "ok:"]
     golden("watch/all_runs.txt", "\n".join(lines) + "\n")
@@ -187,7 +187,7 @@ def test_a_check_that_cannot_see_hides_no_alarm_of_another(tmp_path: Path) -> No
     assert exit_code([unknown, critical, warning]) == 2
     assert exit_code([warning, unknown]) == 3
     assert exit_code([warning]) == 1 and exit_code([]) == 0
-    blind, dead = RunLook("blind", tmp_path), RunLook("dead", tmp_path)
+    blind, dead = RunSnapshot("blind", tmp_path), RunSnapshot("dead", tmp_path)
     lines = run_lines([(blind, [unknown]), (dead, [warning, critical])])
     assert lines[0].startswith("dead") and "critical" in lines[1]
     assert printed_run(dead, [unknown, critical]).worst == "critical"
