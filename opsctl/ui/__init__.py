@@ -1,1 +1,1 @@
-"""Screens for people: status, the live screen, the HTML page and the doctor."""
+"""What users look at: status (text and JSON), the screen that stays, the report page, the doctor."""

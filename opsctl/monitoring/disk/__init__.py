@@ -1,5 +1,1 @@
-"""Who uses what of a folder, how fast it grows, what is about to be purged, and keeping that from it.
-
-`counting` adds up while a walk goes on, `using` lets it go on from call to call and tells growth, `purging` lists what
-goes when, `touching` makes files look used.
-"""
+"""Usage of folders and its growth, by walks that continue from call to call, and files that are about to be removed."""
