@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import to_the_second
-from opsctl.diagnosis.carbon.brief import EnergySeen, energy_seen
-from opsctl.diagnosis.goodput.brief import GoodputSeen, goodput_seen
-from opsctl.jobs.evaluation.brief import EvaluationSeen, evaluations_seen
 from opsctl.monitoring import registry
 from opsctl.monitoring.check import Detector, Settings, run_detectors
 from opsctl.monitoring.checks.speed import Standstill, standstill
@@ -33,6 +31,11 @@ from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
 from trainer.formats.json_text import Moment
+
+if TYPE_CHECKING:
+    from opsctl.diagnosis.carbon.brief import EnergySeen
+    from opsctl.diagnosis.goodput.brief import GoodputSeen
+    from opsctl.jobs.evaluation.brief import EvaluationSeen
 
 
 @dataclass(frozen=True)
@@ -294,6 +297,10 @@ def read_extras(paths: RunPaths, now: datetime) -> Extras:
 
 def goodput_of(seen: Snapshot) -> GoodputSeen | None:
     """About where the run's time went, from what a look has seen anyway."""
+    if not seen.attempts:
+        return None
+    from opsctl.diagnosis.goodput.brief import goodput_seen
+
     is_queued = None if seen.blind is not None else any(job.is_pending for job in seen.jobs)
     submitted = [chain.submitted_at for chain in seen.chains]
     last, typical_s = seen.standing.last_iteration, seen.measured.seconds_per_iteration
@@ -323,10 +330,15 @@ def status_of_run(run: RunView, slurm: SlurmReader) -> RunStatus:
     """One look at all that `status` shows. Raises OpsctlError or OSError for what one screen cannot do without."""
     snapshot = gather(run, slurm, SCREEN_PARTS)
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
-    extras = replace(
-        read_extras(run.paths, snapshot.now),
-        energy=energy_seen(run.paths, run.loaded.file.carbon if run.loaded is not None else None),
-        evaluation=evaluations_seen(run.paths),
-        goodput=goodput_of(snapshot),
-    )
+    extras = replace(read_extras(run.paths, snapshot.now), goodput=goodput_of(snapshot))
+    # What only some runs have is imported for those: imports are most of what a screen takes.
+    if os.path.exists(run.paths.codecarbon):  # noqa: PTH110 - one that may not be seen raises nothing
+        from opsctl.diagnosis.carbon.brief import energy_seen
+
+        table = run.loaded.file.carbon if run.loaded is not None else None
+        extras = replace(extras, energy=energy_seen(run.paths, table))
+    if os.path.exists(run.paths.evaluations):  # noqa: PTH110
+        from opsctl.jobs.evaluation.brief import evaluations_seen
+
+        extras = replace(extras, evaluation=evaluations_seen(run.paths))
     return RunStatus(run, overview, extras, open_findings(run, overview, extras))
