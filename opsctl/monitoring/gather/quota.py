@@ -23,8 +23,8 @@ from opsctl.run.config.profile import quota_command, site_watch_table
 
 _KIB = 1024
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "k", "m", "g", "t", "p", "e"))}
-#: A number, with a unit where people are meant to read it; `*`: above its limit; in brackets: not quite exact.
-_AMOUNT = re.compile(r"\[?([0-9]+(?:\.[0-9]+)?)([kKmMgGtTpPeE]?)(?:i?[bB])?\]?(\*?)")
+#: A number, maybe with a unit; `*`: above its limit; in brackets: not quite exact.
+_NUMBER = re.compile(r"\[?([0-9][0-9,]*(?:\.[0-9]+)?)\s*([kKmMgGtTpPeE]?)(?:i?[bB])?\]?\*?%?")
 _NO_AMOUNT = ("-", "none", "unlimited")
 _COLUMNS = 8  # used, soft, hard, grace; of bytes, then of files
 _PERCENT = re.compile(r"\(\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*\)")
@@ -130,8 +130,8 @@ KINDS = {
 
 
 def _space(name: str, now: datetime, blocks: Sequence[str], files: Sequence[str]) -> Space:
-    used, soft, hard = (_amount(word, _KIB) for word in blocks[:3])
-    used_files, soft_files, hard_files = (_amount(word, 1) for word in files[:3])
+    used, soft, hard = (_whole(word, _KIB) for word in blocks[:3])
+    used_files, soft_files, hard_files = (_whole(word) for word in files[:3])
     return Space(
         name=name,
         at=now,
@@ -152,15 +152,7 @@ def _over(kind: str, used: int | None, soft: int | None, grace: str) -> Iterator
 
 
 def _is_amount(word: str) -> bool:
-    return word.lower() in _NO_AMOUNT or _AMOUNT.fullmatch(word) is not None
-
-
-def _amount(word: str, unit: int) -> int | None:
-    """A number without a unit counts `unit`. None where it says that there is none."""
-    match = _AMOUNT.fullmatch(word)
-    if match is None:
-        return None
-    return int(float(match[1]) * (_UNITS[match[2].lower()] if match[2] else unit))
+    return word.lower() in _NO_AMOUNT or _NUMBER.fullmatch(word) is not None
 
 
 TIMEOUT_S = 10.0
@@ -171,7 +163,6 @@ OWN_FORM = (
 )
 #: Where a command names the folder that is meant.
 FOLDER = "{folder}"
-_NUMBER = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([kKmMgGtTpPeE]?)(?:i?[bB])?\*?%?")
 
 
 def quotas(folders: Sequence[Path], now: datetime, environment: Mapping[str, str] = os.environ) -> list[Space] | None:
@@ -258,11 +249,14 @@ def parsed(text: str, pattern: str, name: str, now: datetime) -> list[Space]:
     return found
 
 
-def _number(text: str | None) -> float | None:
+def _number(text: str | None, unit: int = 1) -> float | None:
+    """Return a number; one without a unit of its own counts `unit`. None for a text that is none."""
     match = _NUMBER.fullmatch(text.strip()) if text else None
-    return float(match[1].replace(",", "")) * _UNITS[match[2].lower()] if match else None
+    if match is None:
+        return None
+    return float(match[1].replace(",", "")) * (_UNITS[match[2].lower()] if match[2] else unit)
 
 
-def _whole(text: str | None) -> int | None:
-    number = _number(text)
+def _whole(text: str | None, unit: int = 1) -> int | None:
+    number = _number(text, unit)
     return None if number is None else int(number)
