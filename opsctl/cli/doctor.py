@@ -1,4 +1,4 @@
-"""`opsctl doctor`: what is missing here, and the command that mends it."""
+"""`opsctl doctor`: what is missing here, and the command that fixes it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _add(amount: list[int], size_bytes: int, entries: int) -> None:
 
 
 USERS, FOLDERS = "user", "folder"
-#: A walk that has gone on for longer than this begins anew: what it saw first is long past.
+#: A walk that has gone on for longer than this starts again: what it saw first is long past.
 _STALE_AFTER = timedelta(days=7)
 #: Growth is told over this time, and never over less than the other.
 _GROWTH_OVER, _GROWTH_LEAST = timedelta(days=7), timedelta(minutes=30)
@@ -188,7 +188,7 @@ def read_history(folder: Path, environment: Mapping[str, str] = os.environ) -> l
 
 
 def _remember(root: Path, path: Path, folder: Path, known: Known, now: datetime) -> None:
-    """Keep it for the next call. Raises OpsctlError where that cannot be: it would begin anew each time."""
+    """Keep it for the next call. Raises OpsctlError where that cannot be: it would start again each time."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_folder(root, path.parent)

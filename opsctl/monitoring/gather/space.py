@@ -144,7 +144,7 @@ def _line(space: Space) -> SpaceLine:
 BUDGET_S, BUDGET_ENTRIES, PROCESSES = 1.0, 20_000, 2
 #: A whole walk younger than this is not repeated.
 WHOLE_FOR = timedelta(hours=6)
-#: Until then it is what is told while the next one goes on; and one that took longer than this begins anew.
+#: Until then it is shown while the next one continues; one that took longer than this starts again.
 _STALE_AFTER = timedelta(days=2)
 
 

@@ -1,1 +1,1 @@
-"""What is missing for this user, run and cluster, and the command that mends it."""
+"""What is missing for this user, run and cluster, and the command that fixes it."""

@@ -133,7 +133,7 @@ def _left(course: Course, now_s: float | None) -> list[tuple[str, str]]:
 
 
 def _done_again(course: Course) -> str | None:
-    """What was trained in vain: how much, and what it took."""
+    """Return how much was trained and lost, and the time that took."""
     iterations = sum(one.iterations for one in course.superseded)
     took_s = sum(one.trained_s for one in course.superseded)
     if not iterations:

@@ -55,7 +55,7 @@ def goodput_rows(report: GoodputReport) -> Table:
     rows = [
         ["Trained", f"{report.trained_percent:.1f} % of the wall time"],
         ["GPU hours", amount(report.gpu_hours, 1)],
-        ["Iterations in vain", f"{report.iterations_lost:,} of {report.attempts} attempts"],
+        ["Iterations lost", f"{report.iterations_lost:,} of {report.attempts} attempts"],
         ["Saving", interval_line(report.save_interval)],
     ]
     if report.next:
@@ -87,7 +87,7 @@ def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Tab
                 _end_words(attempt),
             ]
         )
-    headings = ["Attempt", "Began", "Waited", "Ran", "Iterations", "In vain", "Nodes", "Revision", "Ended"]
+    headings = ["Attempt", "Began", "Waited", "Ran", "Iterations", "Lost", "Nodes", "Revision", "Ended"]
     return Table(title="Attempts", headings=headings, rows=rows)
 
 
@@ -169,8 +169,8 @@ def _bar(kind: str, begins_ms: int, ends_ms: int, text: str, is_bad: bool = Fals
 def _attempt_words(stay: Stay) -> str:
     ran = format_duration((stay.ends_ms - stay.begins_ms) / 1000)
     lost = stay.lost_iterations()
-    in_vain = f"; {lost:,} iterations in vain" if lost else ""
-    return f"attempt {stay.attempt.number} ({stay.attempt.display_id}), {ran}: {_end_words(stay.attempt)}{in_vain}"
+    lost_words = f"; {lost:,} iterations lost" if lost else ""
+    return f"attempt {stay.attempt.number} ({stay.attempt.display_id}), {ran}: {_end_words(stay.attempt)}{lost_words}"
 
 
 def _end_words(attempt: Attempt) -> str:

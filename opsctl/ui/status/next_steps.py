@@ -34,7 +34,7 @@ _EVERYTHING = Step("opsctl help", "every command in a line")
 _BY_STATE: dict[str, tuple[Step, ...]] = {
     "unsubmitted": (
         Step("opsctl plan", "sizes, days and layout; says what cannot run"),
-        Step("opsctl doctor", "what is missing here, and the command that mends it"),
+        Step("opsctl doctor", "what is missing here, and the command that fixes it"),
         Step("opsctl submit", "put it into the queue"),
     ),
     "waiting": (
@@ -130,7 +130,7 @@ def run_that_cannot_be_read(problem: str, width: int, colour: bool) -> list[str]
     """A run's folder whose run file, or output folder, cannot be looked at."""
     steps = [
         Step("opsctl plan", "all that is wrong with the run file"),
-        Step("opsctl doctor", "what is missing here, and the command that mends it"),
+        Step("opsctl doctor", "what is missing here, and the command that fixes it"),
         _EVERYTHING,
     ]
     return [*labelled([("cannot look", problem)], width), "", *_steps(steps, width, colour)]

@@ -46,7 +46,7 @@ class Panel(Widget):
         self._lines: list[str] = []
 
     def on_resize(self, _event: Resize) -> None:
-        """Lay it out anew."""
+        """Lay it out again."""
         self._resized()
 
     def show(self, lines: list[str]) -> None:

@@ -39,7 +39,7 @@ class Desk:
         return desk
 
     def settle(self, **alerts_table: object) -> None:
-        """Write the profile anew."""
+        """Write the profile again."""
         profile = self.folder / ".config" / "opsctl" / "profile.toml"
         profile.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{key} = {_toml(value)}" for key, value in alerts_table.items()]
