@@ -13,8 +13,8 @@ from opsctl.core.units import bytes_words
 
 if TYPE_CHECKING:
     from opsctl.run.state.run_view import RunView
+    from opsctl.ui.report.html_page import PageRun
     from opsctl.ui.report.log_source import LogSource
-    from opsctl.ui.report.page import PageRun
 
 #: Seconds between two writings of a page that is followed, unless told otherwise.
 EVERY_S = 60
@@ -130,7 +130,7 @@ class _Writing:
     def put(self) -> tuple[Path, int]:
         """Write the page of what was read, and say where and of what size."""
         from opsctl.core.timestamps import iso, now
-        from opsctl.ui.report.page import PageData, page_html, write_page
+        from opsctl.ui.report.html_page import PageData, page_html, write_page
 
         shown = self._page_runs()
         data = PageData(
@@ -144,7 +144,7 @@ class _Writing:
         from opsctl.run.state.chosen_cluster import choose_cluster
         from opsctl.slurm.cache import cached_client
         from opsctl.ui.report.gather import known_of, known_of_log
-        from opsctl.ui.report.page import MOST_POINTS, page_run
+        from opsctl.ui.report.html_page import MOST_POINTS, page_run
 
         names = _names([log.path if run is None else Path(run.table.name) for run, log in self.sources])
         shown = []

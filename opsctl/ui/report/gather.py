@@ -29,9 +29,9 @@ from opsctl.run.state.run_view import RunView
 from opsctl.slurm.client import SlurmReader
 from opsctl.ui.report import run_tables
 from opsctl.ui.report.curves import ALERT, Mark
+from opsctl.ui.report.html_page import Known, Table
 from opsctl.ui.report.log_source import LogSource
 from opsctl.ui.report.log_tables import headline, progress, starts, utilisation
-from opsctl.ui.report.page import Known, Table
 from opsctl.ui.report.rows import Utilisation
 from opsctl.ui.report.run_tables import spent
 

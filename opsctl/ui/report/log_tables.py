@@ -19,7 +19,7 @@ from opsctl.run.planning.gpus import planned_peak
 from opsctl.run.planning.sizes import model_shape
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.report.curves import LATEST_S, Course
-from opsctl.ui.report.page import Table
+from opsctl.ui.report.html_page import Table
 from opsctl.ui.report.rows import Utilisation
 from trainer.formats.logs.log_lines import write_zone
 from trainer.recipe.model_shape import ModelShape

@@ -19,16 +19,16 @@ from opsctl.run.planning.section import Section, amount
 from opsctl.run.state.revisions import Revision
 from opsctl.run.state.run_view import RunView
 from opsctl.slurm.durations import format_duration
-from opsctl.ui.report import page
+from opsctl.ui.report import html_page
+from opsctl.ui.report.html_page import Share, Table
 from opsctl.ui.report.log_tables import when
-from opsctl.ui.report.page import Share, Table
 
 _KINDS = {Part.WAITED: "waited", Part.IDLE: "idle"}
 
 
-def timeline(found: Sequence[Stretch]) -> list[page.Stretch]:
+def timeline(found: Sequence[Stretch]) -> list[html_page.Stretch]:
     """Attempts and what lay between them; a gap that was partly waited for is two."""
-    told: list[page.Stretch] = []
+    told: list[html_page.Stretch] = []
     for one in found:
         if one.stay is not None:
             told.append(_bar("attempt", one.begins_ms, one.ends_ms, _attempt_words(one.stay), one.stay.ended_badly))
@@ -162,8 +162,8 @@ def carbon_table(energy: EnergySeen) -> Table:
     return Table(title="Carbon", headings=["What", "So far"], rows=rows, note=energy.told)
 
 
-def _bar(kind: str, begins_ms: int, ends_ms: int, text: str, is_bad: bool = False) -> page.Stretch:
-    return page.Stretch(kind=kind, begins_s=begins_ms / 1000, ends_s=ends_ms / 1000, text=text, is_bad=is_bad)
+def _bar(kind: str, begins_ms: int, ends_ms: int, text: str, is_bad: bool = False) -> html_page.Stretch:
+    return html_page.Stretch(kind=kind, begins_s=begins_ms / 1000, ends_s=ends_ms / 1000, text=text, is_bad=is_bad)
 
 
 def _attempt_words(stay: Stay) -> str:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from opsctl.run.config.schema import GpuTable, SlurmTable
 from opsctl.ui.report.curves import Course
+from opsctl.ui.report.html_page import Known, page_run
 from opsctl.ui.report.log_tables import progress, utilisation
-from opsctl.ui.report.page import Known, page_run
 from tests.unit.ui.report.test_curves import NOON, course_of, line, start
 from trainer.recipe.options import Options, from_tables
 

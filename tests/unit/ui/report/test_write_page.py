@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.ui.report import page as writing
+from opsctl.ui.report import html_page as writing
 from opsctl.ui.report.curves import ALERT, KILL, SAVE, Course, Mark
-from opsctl.ui.report.page import Known, PageData, page_html, page_run, write_page
+from opsctl.ui.report.html_page import Known, PageData, page_html, page_run, write_page
 from opsctl.ui.report.rows import Rows, Superseded
 from tests.unit.ui.report.test_curves import course_of, line
 
