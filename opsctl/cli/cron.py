@@ -274,7 +274,6 @@ def execute_now(folder: Path, run_id: str, digest: str) -> int:
 
 
 def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cron:
-    """The pseudo-cron that is meant."""
     import os
 
     from opsctl.jobs.scheduler.context import Cron
@@ -318,7 +317,7 @@ def _file(cron: Cron, name: str) -> JobFile:
 
 
 def _show(cron: Cron, as_json: bool, count: int, quiet: bool = False) -> int:
-    """Print how it stands; 1 where it is dead or cannot be seen. quiet: only for programs."""
+    """Print the state; return 1 where the scheduler is dead or unknown. quiet: print nothing without --json."""
     from opsctl.core.output import print_json, show_lines
     from opsctl.core.timestamps import now
     from opsctl.jobs.scheduler.overview import look, printed_cron, status_lines

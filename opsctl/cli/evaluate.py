@@ -75,7 +75,7 @@ def command(
 
 
 def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> list[tuple[RunView, Settings]]:
-    """The runs that are meant, each with how it is evaluated."""
+    """Return the chosen runs, each with the settings of its evaluation."""
     from opsctl.cli.selection import each_run
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
@@ -103,7 +103,7 @@ def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> 
 
 
 def _chosen(seen: RunView, settings: Settings, step: int | None, again: bool) -> Chosen:
-    """What is to be done of one run; what is not is said."""
+    """Return what is due of one run, and print what is not."""
     from opsctl.core.output import message
     from opsctl.jobs.evaluation.records import choose
     from trainer.formats.checkpoint.manifest import tag_of
@@ -120,7 +120,7 @@ def _chosen(seen: RunView, settings: Settings, step: int | None, again: bool) ->
 def _evaluate_run(
     seen: RunView, settings: Settings, step: int | None, again: bool, dry_run: bool
 ) -> tuple[list[EvaluatedCheckpoint], bool]:
-    """What came of one run's checkpoints, and whether all went well."""
+    """Evaluate the checkpoints of one run; return the results, and whether all succeeded."""
     from functools import partial
 
     from opsctl.cli.trainer_program import run_trainer_program
@@ -182,7 +182,7 @@ def _show(done: Sequence[EvaluatedCheckpoint]) -> None:
 
 
 def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
-    """A job for each checkpoint that is due."""
+    """Submit a job for each checkpoint that is due."""
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, show
     from opsctl.jobs.background.records import errands

@@ -144,7 +144,7 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
 
 
 def _run_of(params: dict[str, Any]) -> Any:
-    """The run that the command is for; None for one that needs none and has none."""
+    """Return the run of the command; None for a command that needs none and has none."""
     from opsctl.core.errors import UsageError
     from opsctl.run.state.run_view import glance
 

@@ -138,7 +138,7 @@ def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | Non
 
 
 def _own_runs() -> list[str]:
-    """The run files of the runs that this account acts for without being told their names."""
+    """Return the run files of all runs that this account acts for."""
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.run.state.register import all_runs, may_act_for, paths_of
@@ -154,7 +154,7 @@ def _own_runs() -> list[str]:
 
 
 def _waiting(run_file: str) -> list[PrintedRequest]:
-    """What is asked of a run and not answered yet."""
+    """Return the requests of a run that have no answer yet."""
     from opsctl.run.state import requests
     from opsctl.run.state.run_view import glance
 
@@ -173,7 +173,7 @@ def _carried_out(run_file: str, cluster: str | None) -> list[Audited]:
 
 
 def _ask(action: str, given: dict[str, Any]) -> int:
-    """Ask, and say what comes of it; the exit code."""
+    """Make a request, wait for its answer and print it; return the exit code."""
     from opsctl.core.output import message
     from opsctl.jobs.control.requests import prepare, send
     from opsctl.run.config.locate import locate_run_file
@@ -215,7 +215,7 @@ def _wish(action: str, given: dict[str, Any]) -> RequestOptions:
 
 
 def _options(run: RunView) -> Any:
-    """The trainer's options as published; None where they cannot be told: then nobody knows whether it is finished."""
+    """Return the published trainer options; None where they are unknown."""
     from opsctl.core.errors import OpsctlError
 
     try:
@@ -225,7 +225,7 @@ def _options(run: RunView) -> Any:
 
 
 def _told(run: RunView, run_file: str, meant: Meant, request_id: str, given: dict[str, Any]) -> int:
-    """Wait for what comes of it and say it; the exit code."""
+    """Wait for the answer and print it; return the exit code."""
     from opsctl.core.account import account_name
     from opsctl.core.output import message, print_json
     from opsctl.jobs.control.requests import wait_for_answer

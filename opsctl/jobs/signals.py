@@ -30,7 +30,7 @@ class Signals:
 
     @property
     def any(self) -> bool:
-        """Whether one of NOTED has come."""
+        """Return whether one of NOTED has come."""
         return bool(self.received)
 
     @property

@@ -1,1 +1,5 @@
-"""Long commands as Slurm jobs of their own: sent, at work, gone on with past their limit, looked at."""
+"""Errands: long commands that Slurm jobs of their own carry out, one after the other past the time limit.
+
+`records` keeps one folder per errand in the account's state folder. `errand_jobs` submits and settles its jobs,
+`execute` runs the command inside a job, `listing` prints.
+"""

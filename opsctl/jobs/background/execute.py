@@ -69,7 +69,7 @@ def execute(
 
 
 def _begun(place: Errands, name: str, number: int, job_id: int, host: str) -> Errand:
-    """The errand, with this start of its job on it. Raises OpsctlError for a job that is not the one that counts."""
+    """Record this start of its job. Raises OpsctlError for a job that is not the last one."""
     errand = place.read(name)
     if errand is None:
         raise OpsctlError(f"{name} is not on record: nothing was started")
@@ -84,7 +84,7 @@ def _begun(place: Errands, name: str, number: int, job_id: int, host: str) -> Er
 
 
 def _counted(place: Errands, errand: Errand) -> Errand:
-    """It, with the start that has come to its end counted."""
+    """Count the start that has just ended."""
     return msgspec.structs.replace(errand, in_vain=0 if place.told(errand.errand) else errand.in_vain + 1)
 
 
@@ -100,7 +100,7 @@ def _started(place: Errands, errand: Errand, environment: Mapping[str, str]) -> 
 
 
 def _waited_for(child: subprocess.Popen[bytes], signals: Signals, warning: float) -> int:
-    """Its exit code, 128 + N where signal N ended it. Once Slurm warns it is interrupted, as by Ctrl-C, then killed."""
+    """Return the exit code, 128 + N after signal N. After a warning from Slurm: interrupt the child, then kill it."""
     sent = 0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -120,7 +120,7 @@ def _waited_for(child: subprocess.Popen[bytes], signals: Signals, warning: float
 
 
 def _ended(place: Errands, client: SlurmClient, errand: Errand, code: int, signals: Signals, at_limit: bool) -> int:
-    """Put its end on record, or go on; the exit code for Slurm. The caller holds the lock."""
+    """Record the end, or submit the next job; return the exit code for Slurm. The caller holds the lock."""
     if code == 0:
         place.write(errand.ended("done", exit_code=0))
         return 0

@@ -111,6 +111,7 @@ def read_output(place: Errands, name: str, begin: int) -> tuple[str, int]:
 
 
 def _row(one: PrintedErrand) -> tuple[str, ...]:
+    command = printable(one.command)
     since = one.ended_at or one.began_at or one.asked_at
     exit_code = "" if one.exit_code is None else str(one.exit_code)
     return (
@@ -120,9 +121,5 @@ def _row(one: PrintedErrand) -> tuple[str, ...]:
         iso(since, "minutes"),
         str(one.jobs) if one.jobs == one.starts or not one.starts else f"{one.jobs}, {one.starts} starts",
         exit_code,
-        _shortened(printable(one.command)),
+        command if len(command) <= _WIDEST else f"{command[:_WIDEST]}... ({len(command):,} characters)",
     )
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}... ({len(text):,} characters)"

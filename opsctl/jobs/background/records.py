@@ -74,12 +74,12 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still do something."""
+        """Return whether it may still do something."""
         return self.state == "open"
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer opsctl wrote it: whoever writes it back would drop what is not known here."""
+        """Return whether a newer opsctl wrote it: whoever writes it back would drop what is not known here."""
         return self.schema_version > SCHEMA_VERSION
 
     @property

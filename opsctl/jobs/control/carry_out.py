@@ -97,7 +97,8 @@ def on_queue(request: Request, asker: str, queue: Queue) -> Result:
             return _extend(request, queue)
         chosen = meant_of(request, queue.jobs)
         if not chosen:
-            return Result(Outcome.TOO_LATE, f"{_nothing(request)} any more")
+            state = "held" if request.action == Action.RELEASE_QUEUED else "queued"
+            return Result(Outcome.TOO_LATE, f"nothing of {request.owner}'s that was meant is {state} any more")
         shown = overlap.describe(chosen)
         if request.action == Action.HOLD_QUEUED:
             queue.client.hold([job.tasks_id for job in chosen])
@@ -152,7 +153,7 @@ def _concerns(asked: Asked, me: str, own_job: str) -> bool:
 
 
 def _answers_itself(request: Request, jobs: Sequence[Job]) -> bool:
-    """Whether the job that is meant runs: it looks at its requests itself."""
+    """Return whether the job that is meant is running: it answers its requests itself."""
     if request.action not in OF_A_JOB:
         return False
     job = find(request.job, jobs)
@@ -176,7 +177,7 @@ def _result(had: Asked, asked: Asked, queue: Queue | None) -> Result:
 
 
 def _on_waiting_job(request: Request, queue: Queue) -> Result:
-    """A request to one job, which does not run."""
+    """Carry out a request to a job that is not running."""
     job = find(request.job, queue.jobs)
     if job is None or request.attempt or not job.is_pending:
         return Result(Outcome.TOO_LATE, f"job {request.job} has ended: its time has passed")
@@ -197,7 +198,7 @@ def _on_waiting_job(request: Request, queue: Queue) -> Result:
 
 
 def _extend(request: Request, queue: Queue) -> Result:
-    """One more array behind the last one, unless somebody has submitted one since it was asked."""
+    """Submit one more array behind the last one, unless one was submitted since the request."""
     paths = queue.paths
     further = further_chain(paths, None if request.tasks is None else one_at_a_time(f"1-{request.tasks}"))
     with live_jobs.run_lock(paths, f"submit {further.name}"):
@@ -212,13 +213,8 @@ def _extend(request: Request, queue: Queue) -> Result:
     return Result(Outcome.DONE, f"submitted chain {submitted}{behind}")
 
 
-def _nothing(request: Request) -> str:
-    what = "held" if request.action == Action.RELEASE_QUEUED else "queued"
-    return f"nothing of {request.owner}'s that was meant is {what}"
-
-
 def _is_of(job: Job, folder: Path) -> bool:
-    """Whether the job was submitted for the run file in `folder`, as Slurm knows it: a run's id anybody can copy."""
+    """Check the folder that Slurm shows: the id of a run is a file that anybody can copy."""
     if job.work_dir == str(folder):
         return True
     try:

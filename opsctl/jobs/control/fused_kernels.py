@@ -1,4 +1,4 @@
-"""Whether kernels are built for a run's GPUs, before a job of it waits for nodes."""
+"""Return whether kernels are built for a run's GPUs, before a job of it waits for nodes."""
 
 from __future__ import annotations
 

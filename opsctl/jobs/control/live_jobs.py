@@ -174,14 +174,14 @@ def _published_values(run: ExpandedRun) -> list[str]:
 
 
 def _other_output(run: ExpandedRun, only: Collection[int] | None = None) -> list[str]:
-    """The output folder, when chains (`only` those) look for the run where it no longer is."""
+    """Return the key of the output folder when chains (`only` those) expect it elsewhere."""
     meant = [chain for chain in recorded(run.paths).chains if only is None or chain.chain in only]
     before = before_the_move(run.paths) if meant else ""
     return [] if all(is_here(chain.output or before, run.paths) for chain in meant) else ["[run] output"]
 
 
 def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmReader) -> ClusterRecord | None:
-    """The cluster the run was submitted to before, when that is another one which still exists."""
+    """Return the cluster of the last submission when it is another one that still exists."""
     remembered = read_record(paths)
     if remembered is None or remembered.slurm_conf == (cluster.slurm_conf or None):
         return None
@@ -196,7 +196,7 @@ def _live(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: Slurm
 
 
 def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmReader) -> list[Unseen]:
-    """Somebody else's submission that was cut off, where nobody here can see whether Slurm has it."""
+    """Return another user's submission that was cut off, where nobody here can see whether Slurm has it."""
     chain = chains.read_submitting(paths)
     if chain is None or chain.user == account_name() or sees_others(queue) or not client.hides_others_jobs():
         return []
@@ -217,7 +217,7 @@ def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmReader, queue: Seque
 
 
 def _found(paths: RunPaths, name: str) -> lease.Seen:
-    """The lease; free where its holder is silent: the task that comes to train settles that."""
+    """Return the lease; free where its holder is silent, which the next task settles."""
     try:
         found = lease.look(paths)
     except OSError as error:
@@ -227,12 +227,12 @@ def _found(paths: RunPaths, name: str) -> lease.Seen:
 
 
 def _is_anothers(holder: Holder, live: LiveJobs) -> bool:
-    """Whether another job has the holder's id by now, as after the controller lost its state."""
+    """Return whether another job has the holder's id now, as after the controller lost its state."""
     return any(holder.job_id in (job.job_id, job.array_job_id) for job in live.queue)
 
 
 def _unmarked(paths: RunPaths, holder: Holder | None, live: LiveJobs) -> tuple[Job, ...]:
-    """The holder's jobs in the queue that nothing else shows to be the run's, as after its id was lost."""
+    """Return the holder's jobs that nothing else shows to be the run's, as after its id was lost."""
     attempt = attempt_of(holder, read_attempts(paths)) if holder is not None else None
     if holder is None or attempt is None:
         return ()

@@ -1,4 +1,4 @@
-"""Whether a new chain would run beside a live one, and what it has to wait for. Pure."""
+"""Return whether a new chain would run beside a live one, and what it has to wait for. Pure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def describe(jobs: Iterable[Job]) -> str:
 
 
 def _before(array: int, live: Iterable[Job], unseen: Iterable[Unseen]) -> set[int]:
-    """`array` and every array it waits for, directly or not."""
+    """Return `array` and every array it waits for, directly or not."""
     waits = {one.array_job_id: {int(number) for number in one.after if number.isdigit()} for one in unseen}
     for job in live:
         found = {int(number) for number in _DEPENDENCY_ID.findall(job.dependency)}

@@ -140,7 +140,7 @@ def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list
 
 
 def _put_on_record(paths: RunPaths, pruned: Pruned) -> bool:
-    """A full disk takes no record, and is what a prune is for: whether it did. Raises OSError for anything else."""
+    """Return whether the record was written; a full disk takes none. Raises any other OSError."""
     try:
         append_prune(paths, pruned)
     except OSError as error:
@@ -151,7 +151,7 @@ def _put_on_record(paths: RunPaths, pruned: Pruned) -> bool:
 
 
 def _take(paths: RunPaths, one: Seen) -> bool:
-    """Rename it, if it is what was judged. Raises OSError."""
+    """Rename the checkpoint if it is still the one that was judged. Raises OSError."""
     if mark_of(paths.output, one.folder) != one.mark:
         return False
     with opened_folder(paths.output, paths.checkpoints) as (root, _):
@@ -161,7 +161,7 @@ def _take(paths: RunPaths, one: Seen) -> bool:
 
 
 def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], list[str]]:
-    """Remove all that is renamed, of this prune and of earlier ones; another prune may be at the same."""
+    """Remove all renamed checkpoints, also of earlier prunes; another prune may do the same now."""
     gone, failed = [], []
     for name in leftovers_in(paths):
         tag = name.removeprefix(GOING).partition(".")[0]
@@ -177,7 +177,7 @@ def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], lis
 
 
 def _remove_folder(root: int, name: str) -> None:
-    """With all in it; no link is followed, and what somebody else has removed meanwhile is as good."""
+    """Remove a folder without following links; what another process removes meanwhile is no error."""
 
     def missing_is_well(_function: object, _path: str, found: tuple[type, BaseException, object]) -> None:
         if not isinstance(found[1], FileNotFoundError):
@@ -276,7 +276,7 @@ def leftovers_in(paths: RunPaths) -> tuple[str, ...]:
 
 
 def _policy(run: RunView) -> tuple[RetentionTable, tuple[str, ...]]:
-    """What is published counts, as for everything that others' tasks and crons do; before that the run file."""
+    """Return the published policy, before the first publishing that of the run file, and warnings."""
     written = run.loaded.file.retention if run.loaded else None
     revision = run.revision
     policy, warnings = written, ()  # type: RetentionTable | None, tuple[str, ...]
@@ -294,7 +294,7 @@ def _policy(run: RunView) -> tuple[RetentionTable, tuple[str, ...]]:
 
 
 def _told(run: RunView) -> tuple[int | None, frozenset[int]]:
-    """How many samples the training has, and which checkpoints its tasks are told to load."""
+    """Return how many samples the training has, and which checkpoints its tasks load."""
     try:
         if run.revision is None:
             return None, frozenset()

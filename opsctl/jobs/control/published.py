@@ -93,7 +93,7 @@ def send_further(
 
 
 def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> ExpandedRun:
-    """The revision as its tasks train it on `nodes` nodes. Raises OpsctlError for what this release cannot parse."""
+    """Expand a revision as its tasks train it on `nodes` nodes. Raises OpsctlError where it cannot be parsed."""
     file = revision.file
     used = file.slurm.nodes if nodes is None else nodes
     world_size = used * file.slurm.gpus_per_node
@@ -109,5 +109,5 @@ def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> Expande
 
 
 def _array_of(chains: list[Chain]) -> str:
-    """The tasks that somebody typed last; what replaced the rest of a chain has only that rest, a piece of one less."""
+    """Return the array that a person typed last. A chain that replaced the rest of another has only that rest."""
     return next((chain.asked or chain.array for chain in reversed(chains) if chain.is_typed), "")

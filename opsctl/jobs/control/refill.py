@@ -93,7 +93,7 @@ class Refilled:
 
     @property
     def needs_somebody(self) -> bool:
-        """Whether a person has to look."""
+        """Return whether a person has to look."""
         return self.decision.word is Word.STUCK
 
 
@@ -115,7 +115,7 @@ def refill(paths: RunPaths, cluster: Cluster, client: SlurmReader, dry_run: bool
 
 
 def _refilled(paths: RunPaths, cluster: Cluster) -> Refilled:
-    """Look again and submit. The caller holds the run's lock."""
+    """Check again and submit. The caller holds the run's lock."""
     from opsctl.slurm.backends import client_for
 
     client = client_for(cluster)

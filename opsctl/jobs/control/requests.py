@@ -151,7 +151,7 @@ def _snapshot(paths: RunPaths, cluster: Cluster) -> Seen:
 
 
 def _by_record(name: str, said: Request, seen: Seen, job: str | None) -> Meant:
-    """Slurm shows nothing: what has the lease and a heartbeat runs, whatever Slurm says."""
+    """Use the lease where Slurm shows nothing: the job with a heartbeat runs, whatever Slurm shows."""
     running = seen.trains
     if running is None or said.action not in OF_A_JOB:
         raise OpsctlError(f"{name}: cannot tell what of it is there to {said.action}: {seen.why_blind}")

@@ -116,7 +116,7 @@ def _compare(run: ExpandedRun) -> tuple[Revision | None, dict[str, tuple[Any, An
 
 
 def _chains_to_replace(run: ExpandedRun, jobs: Sequence[Job], resubmit: bool) -> list[tuple[Chain, Job]]:
-    """(chain, what is pending of it), in the order of submission; empty when publishing is enough."""
+    """Return (chain, its pending row) in the order of submission; empty when publishing is enough."""
     changed = live_jobs.fixed_changes(run, jobs)
     queued = sorted((job for job in jobs if job.is_pending), key=lambda job: job.array_job_id)
     if not changed:

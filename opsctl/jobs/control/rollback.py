@@ -104,7 +104,7 @@ def rollback(
         return _told(planned, None)
     with _explained(paths, f"roll back {name}"), _locked(paths, f"roll back {name}") as warning:
         finished = _finish(paths, name)
-        number = _next_number(paths)
+        number = 1 + max((number for number, _ in rollbacks.numbered_folders(paths)), default=0)
         folder = rollbacks.folder_of(paths, number)
         refuse_beside_a_training(paths, name, is_locked=True)
         planned = _planned(paths, to, why, read_curves, folder, number)
@@ -143,7 +143,7 @@ def undo(paths: RunPaths, name: str, number: int | None, read_curves: ReadCurves
 
 
 def _planned(paths: RunPaths, to: int, why: str, read_curves: ReadCurves, folder: Path | None, number: int) -> SetAside:
-    """The record of a rollback; with a folder the curves up to `to` are there when it is made."""
+    """Return the record of a rollback. With a folder, the curves up to `to` are written there."""
     root = paths.checkpoints
     try:
         manifest = read_manifest(complete_checkpoint(root, to))
@@ -168,10 +168,10 @@ def _planned(paths: RunPaths, to: int, why: str, read_curves: ReadCurves, folder
 
 
 def _forward(paths: RunPaths, name: str, one: SetAside) -> None:
-    """Set aside what the record names and is still in place, then say that it is done."""
+    """Set aside what the record names and is still in place, then record that it is done."""
     folder = rollbacks.folder_of(paths, one.number)
     with sole_writer(paths, name, "rollback"):
-        if not _is_on_record(paths, one):
+        if all(line.set_aside != one.number for line in read_rollbacks(paths)):
             if _has_gone_on(paths, one):
                 rollbacks.write_set_aside(paths, replace(one, state=rollbacks.UNDONE))
                 return
@@ -193,7 +193,7 @@ def _forward(paths: RunPaths, name: str, one: SetAside) -> None:
 
 
 def _backward(paths: RunPaths, name: str, one: SetAside) -> None:
-    """Bring back what the record names and is still aside, then say that it is undone."""
+    """Bring back what the record names and is still set aside, then record that it is undone."""
     folder = rollbacks.folder_of(paths, one.number)
     with sole_writer(paths, name, "rollback"):
         for moved in one.checkpoints:
@@ -209,7 +209,7 @@ def _backward(paths: RunPaths, name: str, one: SetAside) -> None:
 
 
 def _finish(paths: RunPaths, name: str) -> tuple[str, ...]:
-    """Go on where somebody was cut off, in the same direction, and tell of it."""
+    """Complete what another process was cut off in, in the same direction; return what was done."""
     told = []
     known = rollbacks.read_set_aside(paths)
     for one in known:
@@ -264,7 +264,7 @@ def _brought_back(paths: RunPaths, one: SetAside) -> RolledBack:
 
 @contextlib.contextmanager
 def _locked(paths: RunPaths, what: str) -> Iterator[str]:
-    """The run's lock; gives a warning about whose folder this is."""
+    """Hold the run's lock; yield a warning about the folder."""
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.lock, LOCK_WAIT_S, what):
         yield settle_identity(paths)
@@ -272,7 +272,7 @@ def _locked(paths: RunPaths, what: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _explained(paths: RunPaths, what: str) -> Iterator[None]:
-    """What the system refuses as one line that says what to do."""
+    """Turn an OSError into one line that names the remedy."""
     try:
         yield
     except OSError as error:
@@ -282,16 +282,8 @@ def _explained(paths: RunPaths, what: str) -> Iterator[None]:
         raise OpsctlError(f"cannot {what}: {said}; the same command goes on where this ended") from None
 
 
-def _next_number(paths: RunPaths) -> int:
-    return max((number for number, _ in rollbacks.numbered_folders(paths)), default=0) + 1
-
-
-def _is_on_record(paths: RunPaths, one: SetAside) -> bool:
-    return any(line.set_aside == one.number for line in read_rollbacks(paths))
-
-
 def _has_gone_on(paths: RunPaths, one: SetAside) -> bool:
-    """Whether somebody trained on from the latest before this rollback came to change it."""
+    """Return whether the training continued from the old latest before this rollback changed it."""
     found = last_checkpoint(paths.checkpoints)
     return one.before is not None and found is not None and found.iteration not in (one.before, one.to)
 
@@ -311,7 +303,7 @@ def _is_there(paths: RunPaths, path: Path) -> bool:
 
 
 def _move(paths: RunPaths, source: Path, target: Path, mark: str | None = None) -> None:
-    """Rename, if it is still there and, with a mark, still the same. Raises OSError."""
+    """Rename a file that is still there and, with a mark, still the same. Raises OSError."""
     if not _is_there(paths, source) or (mark is not None and mark_of(paths.output, source) != mark):
         return
     with (

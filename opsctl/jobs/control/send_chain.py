@@ -164,7 +164,7 @@ def _send_array(
     published: Revision | None,
     asked: str,
 ) -> Submitted:
-    """One array. asked: what it is a piece of; empty where it is the whole."""
+    """Submit one array. asked: the array that it is a piece of; empty where it is the whole."""
     paths = run.paths
     listed, warnings = _stay_off(run, client, options)
     with ExitStack() as revision_undo, ExitStack() as record_undo:
@@ -209,9 +209,7 @@ def _send_array(
 
 
 def _stay_off(run: ExpandedRun, client: SlurmClient, options: ChainOptions) -> tuple[str, tuple[str, ...]]:
-    """The nodes that the exclusion list keeps the run off, and what is to be said of it. What is wrong with the list
-    is among that, and stops no submission.
-    """
+    """Return the nodes that the exclusion list keeps out, and warnings. A damaged list stops no submission."""
     try:
         kept = keep(run.paths, client, what_it_wants(run, options))
     except SlurmError:

@@ -41,7 +41,7 @@ def evaluations_seen(paths: RunPaths) -> EvaluationSeen | None:
 
 
 def _over(paths: RunPaths, lines: list[Evaluated]) -> set[int]:
-    """Iterations of which nothing is open whatever was told: the checkpoint is gone, or the caller's errand ended."""
+    """Return iterations with nothing open: the checkpoint is gone, or the caller's errand has ended."""
     last = {line.iteration: line.errand for line in lines if line.what in ("asked", "begun")}
     ended = {errand for errand in last.values() if errand and _has_ended(errand)}
     return {
@@ -52,7 +52,7 @@ def _over(paths: RunPaths, lines: list[Evaluated]) -> set[int]:
 
 
 def _has_ended(name: str) -> bool:
-    """False too of another's errand, which only they know."""
+    """Return False too for another account's errand, which cannot be read."""
     # Few runs are evaluated by errands, and every status asks.
     from opsctl.jobs.background.records import errands
 

@@ -102,7 +102,7 @@ class Evaluation:
         return found
 
     def _has_begun(self, due: Due) -> bool:
-        """Whether an earlier start of this errand did: what is done anew is begun once, and then gone on with."""
+        """Return whether an earlier start of this errand began: with --again only the first start deletes answers."""
         own = errand_at_work()
         lines = lines_of(self.paths) if own else []
         return any(
@@ -110,7 +110,7 @@ class Evaluation:
         )
 
     def _forget_answers(self, due: Due) -> None:
-        """Whoever goes on after a kill must not take the old answers for new ones. Raises OpsctlError."""
+        """Delete old answers, so that a later start does not take them for new ones. Raises OpsctlError."""
         folder = self.paths.evaluation(due.iteration)
         try:
             for task in self.settings.tasks:
@@ -119,7 +119,7 @@ class Evaluation:
             raise OpsctlError(f"nothing is evaluated anew: {file_problem(error, folder)}") from None
 
     def _evaluated(self, due: Due, tasks: Sequence[Task], mark: Mark) -> tuple[Manifest | None, str]:
-        """Have each of `tasks` answered; the checkpoint's manifest and why they are not all. Raises OSError."""
+        """Run the missing tasks; return the checkpoint's manifest, and why not all are answered. Raises OSError."""
         folder, root = self.paths.evaluation(due.iteration), self.paths.output
         make_folder(root, folder)
         done = answered(root, folder, tasks, mark)
@@ -144,7 +144,7 @@ class Evaluation:
 
     @contextlib.contextmanager
     def _exported(self, due: Due) -> Iterator[tuple[Path, Manifest | None, str]]:
-        """The weights as transformers has them, for the time of the block; or why there are none."""
+        """Yield the weights in the format of transformers, or why there are none."""
         scratch = self.settings.table.scratch
         parent = Path(scratch) if scratch else self.paths.exported
         make_folder(self.paths.output, self.paths.exported)
@@ -169,7 +169,7 @@ class Evaluation:
             shutil.rmtree(model, ignore_errors=True)
 
     def _keep(self, found: EvaluatedCheckpoint) -> None:
-        """Results and curves; that they could not be written is said, and makes no evaluation a failed one."""
+        """Write results and curves. A failure is reported, and does not fail the evaluation."""
         results = self.paths.evaluation(found.iteration) / RESULTS
         try:
             write_state(self.paths.output, results, found)
@@ -216,7 +216,7 @@ class Evaluation:
 
 @contextlib.contextmanager
 def _turn(paths: RunPaths, iteration: int) -> Iterator[None]:
-    """One evaluation of a checkpoint at a time, over hosts and people. Raises Busy."""
+    """Hold the lock of one checkpoint, across hosts and users. Raises Busy."""
     make_folder(paths.output, paths.evaluating)
     with contextlib.ExitStack() as stack:
         try:
@@ -228,7 +228,7 @@ def _turn(paths: RunPaths, iteration: int) -> Iterator[None]:
 
 
 def is_at_work(paths: RunPaths, iteration: int) -> bool:
-    """Whether another process evaluates that checkpoint now."""
+    """Return whether another process evaluates that checkpoint now."""
     try:
         fd = open_file(paths.output, lock_of(paths, iteration))
     except OSError:

@@ -94,5 +94,5 @@ class Harness:
 
 
 def _program() -> str:
-    """The program's file: that Python need not have our packages."""
+    """Return the file of the program: that Python need not have our packages."""
     return str(Path(json_text.__file__).parents[1] / _PROGRAM)

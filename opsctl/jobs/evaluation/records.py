@@ -51,7 +51,7 @@ class Standing:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Return whether there is nothing left to do."""
         return self.last is not None and self.last.what == "done"
 
     @property
@@ -68,7 +68,7 @@ class Standing:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the schedule leaves it alone: it was tried often enough."""
+        """Return whether the schedule leaves it alone: it was tried often enough."""
         return not self.is_done and self.tries >= MOST_TRIES
 
 

@@ -59,7 +59,7 @@ class Mark(Struct, frozen=True):
 
 
 class _Said(Struct, frozen=True, kw_only=True):
-    """What a task's own file says."""
+    """The content of one task's file."""
 
     of: str
     under: str = ""

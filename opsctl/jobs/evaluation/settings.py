@@ -150,7 +150,7 @@ def _who_else(settings: Settings, group: int | None) -> str:
 
 
 def _what_decides(settings: Settings) -> Iterator[Path]:
-    """Every file and folder that says what is run."""
+    """Yield every file and folder that decides what is run."""
     program = Path(find_program(settings.python, os.environ) or settings.python)
     if program.exists():  # one that is not there starts nothing
         yield program
@@ -172,5 +172,5 @@ def _what_decides(settings: Settings) -> Iterator[Path]:
 
 
 def _what_is_there(path: Path) -> Path:
-    """It, or the folder in which whoever can write there could make it."""
+    """Return the path, or the existing folder in which it could be made."""
     return next(one for one in (path, *path.parents) if one.exists())

@@ -80,7 +80,7 @@ def run_job(
 
 
 def _train_on(task: Task, signals: Signals, patience: WaitPolicy) -> int:
-    """Train, and do meanwhile what the run's group asks for. A requeue comes after the lease was given up."""
+    """Train, and meanwhile carry out requests. A requeue comes after the lease was released."""
     handler = RequestHandler(task)
     handler.start()
     try:
@@ -99,7 +99,7 @@ def _train_on(task: Task, signals: Signals, patience: WaitPolicy) -> int:
 
 
 def _leave_at_once(task: Task) -> int | None:
-    """The exit code of a task that has nothing to do, None for one that has."""
+    """Return the exit code of a task that has nothing to do; None for one that has."""
     switch = task.kill_switch
     if kill_switch.is_triggered(switch):
         return _leave(task, Reason.KILL_SWITCH, leave_line(Reason.KILL_SWITCH, switch))
@@ -117,7 +117,7 @@ def _leave(task: Task, reason: Reason, line: str) -> int:
 
 
 def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
-    """Attempts so far, those left open closed; as the file has them when Slurm does not say."""
+    """Return the attempts, after closing those left open; as recorded where Slurm does not answer."""
     try:
         return close_lost_attempts(task.paths, client, own_job_id, task.allocation.cluster, judge_lost(task.paths))
     except SlurmError as error:
@@ -126,7 +126,7 @@ def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) 
 
 
 def _train(task: Task, signals: Signals, patience: WaitPolicy, handler: RequestHandler) -> int:
-    """Wait for the turn to train, and train."""
+    """Wait for the lease, then train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client, task.allocation.requeued_id)
     deadline = time.monotonic() + _COMPLETING_S
@@ -166,7 +166,7 @@ def _train(task: Task, signals: Signals, patience: WaitPolicy, handler: RequestH
 def _turn(
     task: Task, attempt_id: str, signals: Signals, patience: WaitPolicy, handler: RequestHandler
 ) -> OwnLease | Held | None:
-    """The lease, or who goes on with it; None where there is no more reason to wait for it."""
+    """Return the lease, or the holder that keeps it; None where there is no reason left to wait."""
     job = task.allocation
 
     def take(why_over: Callable[[Held], str | None]) -> OwnLease | Held:
@@ -190,7 +190,6 @@ def _why_held(turn: Held | None, signals: Signals) -> str:
 
 
 def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
-    """Somebody asked this job to end while it waited for its turn."""
     task.log.add_line(f"opsctl: {to_end.words()}: this job leaves")
     ending = Ending.REQUEUED if to_end.ending == Ending.REQUEUED else Ending.CANCELLED
     record_short(task, ending, 0, to_end.words())
@@ -198,7 +197,7 @@ def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
 
 
 def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
-    """Nothing was started: say why, put it on record, fail."""
+    """Report and record why nothing was started, and fail."""
     task.log.add_line(f"opsctl: {why}: this job leaves")
     record_short(task, ending, 1, why)
     chain = task.allocation.array_job_id
@@ -211,7 +210,6 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
 
 
 def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, heartbeat: LeaseHeartbeat) -> int:
-    """Open the attempt, run the step, close the attempt."""
     code = _leave_at_once(task)  # while this one waited, another may have come to the end
     if code is not None:
         return code
@@ -250,7 +248,7 @@ def _is_to_leave(task: Task, signals: Signals, handler: RequestHandler) -> bool:
 
 
 def _tell_rehearsed(task: Task, ended: Attempt) -> None:
-    """Put it on the record of the run that this one rehearses; where that cannot be, the log says so."""
+    """Record the rehearsal with the run that this one rehearses."""
     try:
         record_rehearsal(task.revision.file, task.paths.output, task.revision.name, ended.environment)
     except (OpsctlError, OSError) as error:
@@ -268,7 +266,7 @@ def _rollbacks(task: Task) -> list[Rollback]:
 
 
 def _ended(task: Task, paths: RunPaths, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
-    """The attempt as it is now closed. Checkpoints of one that has overtaken it are not its own."""
+    """Close the attempt. Checkpoints of a job that has overtaken it are not its own."""
     evidence = read_evidence(paths.output, paths.attempt_folder(task.allocation.job_id))
     reached = last_checkpoint(paths.checkpoints)
     if step_end.overtaken or evidence.exit_reason == Ending.OVERTAKEN:
@@ -278,7 +276,7 @@ def _ended(task: Task, paths: RunPaths, attempt: Attempt, step_end: StepEnd, not
 
 
 def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
-    """A node that Slurm has lost may train on, into the folder that this task is about to train into."""
+    """Ask old steps to stop: a lost node may still train into the folder."""
     for attempt in attempts:
         folder = task.paths.attempt_folder(attempt.job_id)
         if not attempt.is_open and attempt.job_id != task.allocation.job_id and folder.is_dir():

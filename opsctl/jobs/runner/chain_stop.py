@@ -18,12 +18,12 @@ from opsctl.run.state.chains import counted_since, read_chains, recorded
 
 
 def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:
-    """Whether what has been tried since people last did something says that this would only fail again."""
+    """Return whether what has been tried since people last did something says that this would only fail again."""
     return failed_too_often(attempts, _counted_since(task))
 
 
 def _counted_since(task: Task) -> datetime:
-    """Since when attempts count against this task's brake; its own submission where the records cannot be read."""
+    """Return since when attempts count; the chain's own submission where the records cannot be read."""
     try:
         return counted_since(read_chains(task.paths), task.submitted_at)
     except OSError:

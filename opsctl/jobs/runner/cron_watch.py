@@ -51,7 +51,7 @@ class Death:
         return is_dead
 
     def may_restart(self, chain: CronChain, account: str, at: float) -> bool:
-        """Whether to start it again now: once in two periods, and only who carries it."""
+        """Return whether to start it again now: once in two periods, and only who carries it."""
         if chain.carried_by != account or (self.tried_at is not None and at - self.tried_at < 2 * chain.period_s):
             return False
         self.tried_at = at
@@ -97,7 +97,7 @@ class CronWatch(WatchThread):
         return float(chain.period_s) if chain is not None else MOST_S * 10
 
     def _alert(self, is_dead: bool, chain: CronChain | None) -> None:
-        """To whoever can send it: nodes often have no way out."""
+        """Leave an alert for a host that can send it: nodes often have no internet."""
         if is_dead == self._noted:
             return
         if is_dead and chain is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -93,7 +93,7 @@ def on_good_nodes(
 
 
 def is_to_be_tested(tested_at: datetime | None, before: Attempt | None, at: datetime) -> bool:
-    """Whether a job's nodes are tested at `at`. Pure.
+    """Return whether a job's nodes are tested at `at`. Pure.
 
     tested_at: when its nodes were last. before: the attempt that it made before. Not again where hardware is known to
     have ended that one, which is gone, and the others were found fit less than TESTED_FOR ago: every restart would cost
@@ -105,7 +105,7 @@ def is_to_be_tested(tested_at: datetime | None, before: Attempt | None, at: date
 
 
 def _write(task: Task, found: ProbeReport, used: Sequence[str], folder: Path) -> list[str]:
-    """Put the report into the attempt's folder, with who is trained on. Returns who is not."""
+    """Write the report into the attempt's folder; return the spare nodes."""
     spare = [node for node in task.allocation.nodes if node not in used]
     try:
         report = msgspec.structs.replace(found, trained_on=tuple(used), spare=tuple(spare))
@@ -150,12 +150,8 @@ def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended:
 
 def replacement_line(before: Task, after: Task) -> str:
     """What the training log says of the change."""
-    gone = _names(set(before.allocation.nodes) - set(after.allocation.nodes))
+    gone = ", ".join(sorted({*before.allocation.nodes} - {*after.allocation.nodes}))
     return alert_line(f"{before.name}: {gone} failed; this job goes on without, spare nodes left: {after.spare}")
-
-
-def _names(nodes: Iterable[str]) -> str:
-    return ", ".join(sorted(nodes))
 
 
 def keep_off_bad_nodes(task: Task) -> None:

@@ -46,7 +46,7 @@ class Silence:
 
 
 def is_hung(silent_s: float, limit: Silence, before: Taken | None, newest: Taken | None) -> bool:
-    """Whether a step that was silent for so long is to be ended, by the last two looks at its ranks. Pure."""
+    """Return whether a step that was silent for so long is to be ended, by the last two looks at its ranks. Pure."""
     if not limit.may_end or silent_s < 2 * limit.limit_s or before is None or newest is None:
         return False
     if not (before.shows_all and newest.shows_all):
@@ -200,7 +200,7 @@ def patience_s(task: Task) -> float:
 
 
 def _told_s(task: Task) -> float | None:
-    """The longest silence that the run file allows, seconds."""
+    """Return the longest silence that the run file allows, seconds."""
     most = _said(task, "silent_most")
     with contextlib.suppress(ValueError):
         return float(parse_duration_s(most)) if isinstance(most, str) else None
@@ -208,7 +208,7 @@ def _told_s(task: Task) -> float | None:
 
 
 def _said(task: Task, key: str) -> object:
-    """What the run file says in `[watch]`, as it was published."""
+    """Return a key of the published `[watch]`."""
     try:
         return task.revision.file.watch.get(key)
     except OpsctlError:

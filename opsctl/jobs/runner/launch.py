@@ -97,7 +97,7 @@ def launchers_python(environment: str | None) -> tuple[str, ...]:
 
 
 def resolves(name: str) -> bool:
-    """Whether `name` has an address here."""
+    """Return whether `name` has an address here."""
     try:
         socket.getaddrinfo(name, None)
     except OSError:

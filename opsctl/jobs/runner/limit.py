@@ -80,7 +80,7 @@ def limit_words(limit: Limit) -> str:
 
 
 def is_limits_warning(received: list[int], limit: Limit, now: datetime, margin_s: float) -> bool:
-    """Whether the first of the signals is the warning that Slurm sends `margin_s` before the limit."""
+    """Return whether the first of the signals is the warning that Slurm sends `margin_s` before the limit."""
     if limit.ends_at is None or received[:1] != [signal.SIGUSR1]:
         return False
     return (limit.ends_at - now).total_seconds() <= margin_s + WARNING_EARLY_S
@@ -160,14 +160,14 @@ class LimitWatch(WatchThread):
 
     @property
     def has_warned(self) -> bool:
-        """Whether the first signal was the limit's warning."""
+        """Return whether the first signal was the limit's warning."""
         return bool(self._warned)
 
     def _exit_of(self, limit: Limit, now: datetime) -> datetime:
         return now + _WITHOUT_LIMIT if limit.ends_at is None else limit.ends_at - timedelta(seconds=self.margin_s)
 
     def _taken(self, limit: Limit | None, leaves_at: datetime, now: datetime) -> datetime:
-        """Go by `limit` from now on, and have the trainer do so; when that leaves, which is so far at `leaves_at`."""
+        """Use `limit` from now on, and let the trainer use it; return when it leaves."""
         if limit is None or (limit == self.limit and limit.ends_at is not None):
             return leaves_at
         leaves_at, self.limit = self._exit_of(limit, now), limit

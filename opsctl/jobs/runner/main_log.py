@@ -105,7 +105,7 @@ class MainLog:
             self._write_kept()
 
     def _write_kept(self) -> None:
-        """Append what is kept; what the file does not take stays, whole lines of it."""
+        """Append what is kept; whole lines that the file does not take stay."""
         self._tried_at = time.monotonic()
         data = self._note_of_dropped() + self._kept
         try:
@@ -161,5 +161,5 @@ def _lines_are(count: int) -> str:
 
 
 def _encoded(line: str) -> bytes:
-    """A line of our own; it may name a path that is no text."""
+    """Encode a line of ours; it may name a path that is no text."""
     return f"{line}\n".encode(errors="backslashreplace")

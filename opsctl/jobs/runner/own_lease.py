@@ -46,7 +46,7 @@ class Watched:
 
 
 def goes_on(waited_s: float, still_s: float, patience: WaitPolicy) -> bool:
-    """Whether the holder is at work and waiting for it is in vain. Pure.
+    """Return whether the holder is at work and waiting for it is in vain. Pure.
 
     A heartbeat that has begun to stand still is watched to its end, however late that comes.
     """

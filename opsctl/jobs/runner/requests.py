@@ -70,7 +70,7 @@ class RequestHandler(WatchThread):
             self._ask_trainer_to_end()
 
     def is_overdue(self) -> bool:
-        """Whether the trainer was asked to leave and has not said in time that it does."""
+        """Return whether the trainer was asked to leave and has not said in time that it does."""
         at = self._ends_hard_at
         return at is not None and not self._has_word and time.monotonic() >= at
 
@@ -96,7 +96,7 @@ class RequestHandler(WatchThread):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone with what the thread uses; without that where it hangs, for the job must go on."""
+        """Hold the lock of the thread, or continue without it where the thread hangs."""
         had = self._lock.acquire(timeout=self.end_wait_s)
         try:
             yield
@@ -107,7 +107,7 @@ class RequestHandler(WatchThread):
                 self._lock.release()
 
     def _folder(self) -> Path:
-        """The attempt's, where the output folder is now."""
+        """Return the attempt's folder, where the output folder is now."""
         return self.task.paths.attempt_folder(self.task.allocation.job_id)
 
     def check(self) -> float:
@@ -188,7 +188,7 @@ class RequestHandler(WatchThread):
             self.report(f"opsctl: what {asked.asker} asks for is {outcome}: {in_a_line(words)}")
 
     def _queue(self) -> Queue:
-        """The owner's jobs of this very run, as Slurm has it: which run it is, files could say that others write."""
+        """Return the owner's jobs of this very run by Slurm's word: other users may write the files."""
         client = client_for(self.task.cluster)
         mine = of_this_run(client.jobs(), self.task.allocation)
         return Queue(self.task.paths, cluster_to_submit_to(None, self.task.paths), client, mine)
@@ -242,7 +242,7 @@ class RequestHandler(WatchThread):
             request_stop(self.task.paths.output, path, self.to_end.words())
 
     def _answer_ends(self) -> None:
-        """Answer who asked for the end as soon as the trainer says that it leaves; a requeue has yet to come."""
+        """Answer requests to stop as soon as the trainer reports that it leaves; a requeue comes later."""
         if not self._ends or not self._is_in_step or self._has_word:
             return
         root = self.task.paths.output

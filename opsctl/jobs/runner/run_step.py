@@ -49,7 +49,8 @@ def run_step(
 
     def has_left() -> bool:
         _follow(task, step)
-        return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
+        folder = task.paths.attempt_folder(task.allocation.job_id)
+        return exit_report(task.paths.output, folder).reason in LEAVES_EARLY
 
     cron, hangs = CronWatch(task.paths, task.cluster), watch_over(task)
     step = Step(
@@ -101,7 +102,7 @@ def run_step(
 
 
 def _follow(task: Task, step: Step) -> None:
-    """Write on where the output folder is now."""
+    """Use the current path of the output folder."""
     if isinstance(task.paths, FollowedPaths):
         task.paths.look()
         step.root, step.stop_request = task.paths.output, task.paths.stop_request(task.allocation.job_id)
@@ -141,7 +142,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
 
 
 def _limit_watch(task: Task, options: Options, folder: Path) -> LimitWatch:
-    """The watch over this job's limit. One that ends the training sooner than the limit does is not put off."""
+    """Return the watch over this job's limit. An exit duration that ends sooner than the limit stays."""
     limit, margin_s = _limit(task), parse_duration_s(task.revision.file.slurm.exit_margin)
     minutes, asked = exit_minutes(limit.ends_at, now(), margin_s), options.exit_duration_in_mins
     sooner = minutes is not None and bool(asked) and asked < minutes
@@ -154,7 +155,7 @@ def _limit_watch(task: Task, options: Options, folder: Path) -> LimitWatch:
 
 
 def _limit(task: Task) -> Limit:
-    """When Slurm will end this job, as Slurm says now; by the revision's limit from now on when it does not say."""
+    """Return the limit that Slurm reports; the revision's, counted from now, where it does not answer."""
     try:
         known = ask_limit(task.client, task.allocation.job_id)
     except SlurmError as error:
@@ -177,7 +178,3 @@ def _slurm_state(task: Task) -> tuple[str, datetime | None]:
     if preempted_at is not None and (end is None or end_of(end.state) is None):
         return State.PREEMPTED, preempted_at
     return (end.state if end else ""), preempted_at
-
-
-def _leaves_early(root: Path, folder: Path) -> bool:
-    return exit_report(root, folder).reason in LEAVES_EARLY

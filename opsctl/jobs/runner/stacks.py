@@ -38,7 +38,7 @@ class Taken:
 
     @property
     def shows_all(self) -> bool:
-        """Whether every rank was found, and is known to be at some place or unable to go on."""
+        """Return whether every rank was found, and is known to be at some place or unable to go on."""
         return len({one.rank for one in self.stacks}) >= self.ranks and all(one.place.is_known for one in self.groups)
 
     @property

@@ -103,7 +103,7 @@ class Step:
         return code if code >= 0 else 128 - code
 
     def _copy_what_comes(self, fd: int) -> bool:
-        """Copy what there is, waiting a moment for it; False at the end of the output."""
+        """Copy the available output, after a short wait; return False at its end."""
         ready, _, _ = select.select([fd], [], [], FLUSH_S)
         if not ready:
             return True
@@ -120,7 +120,7 @@ class Step:
         return True
 
     def _parse(self, data: bytes) -> None:
-        """Note when the trainer says that it leaves, the nodes that are lost, and which launcher failed first."""
+        """Note when the trainer reports that it leaves, lost nodes, and which launcher failed first."""
         seen = self._seen_end + data
         if self._leaving_since is None and any(words in seen for words in EARLY_MARKS):
             self._leaving_since = time.monotonic()
@@ -147,7 +147,7 @@ class Step:
             self.log.add_line(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
 
     def _check_watches(self) -> None:
-        """Report what they found; end the step where they say so, and it does not leave anyway."""
+        """Report what the watches found; end the step where it hangs or ignores a request."""
         if self.hangs is not None and self._leaving_since is None:
             self.hangs.check()
         for watch in self._watches:
@@ -163,7 +163,7 @@ class Step:
                 self._leaving_since = time.monotonic() - self.leave_s
 
     def _leave_overtaken(self, why: str) -> None:
-        """Another job has the lease: the trainer gets as long to leave as at its end."""
+        """Ask the trainer to leave because another job has the lease."""
         self._is_overtaken = True
         self.log.add_line(f"opsctl: the lease is lost: {why}; the trainer is asked to leave")
         try:

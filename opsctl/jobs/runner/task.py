@@ -149,7 +149,7 @@ class Task:
         return self.paths.kill_switch
 
     def is_finished(self) -> bool:
-        """Whether nothing is left to train. Where nobody can tell, there is: see `checkpoint_problem`."""
+        """Return whether nothing is left to train. Where nobody can tell, there is: see `checkpoint_problem`."""
         return isinstance(self.options, Options) and is_finished(self.options, last_checkpoint(self.paths.checkpoints))
 
     def checkpoint_problem(self) -> str | None:

@@ -51,7 +51,7 @@ class QueuedTick:
 
     @property
     def may_start(self) -> bool:
-        """Whether it comes by itself."""
+        """Return whether it comes by itself."""
         return not (self.job.is_held or self.job.cannot_start)
 
 
@@ -156,7 +156,7 @@ def stop(cron: Cron) -> tuple[CronChain | None, tuple[str, ...]]:
 
 
 def is_dead(cron: Cron, chain: CronChain) -> bool:
-    """Whether no tick of a chain that should be alive has shown itself for too long."""
+    """Return whether no tick of a chain that should be alive has shown itself for too long."""
     return not chain.is_stopped and _is_dead(cron, chain)
 
 
@@ -187,7 +187,7 @@ def _kept(cron: Cron, chain: CronChain, via: Via | None, period_s: int | None, c
 
 
 def _new(cron: Cron, old: CronChain | None, via: Via | None, period_s: int | None, clock: Callable[[], float]) -> Begun:
-    """A new chain: its ticks first, then its name on record, then what is left of the old one goes."""
+    """Start a new chain: submit its ticks, record it, then clear away the old one."""
     paths = cron.paths
     notes: tuple[str, ...] = ()
     period_s = period_s or (old.period_s if old else HOUR_S)
@@ -219,7 +219,7 @@ def _new(cron: Cron, old: CronChain | None, via: Via | None, period_s: int | Non
 
 
 def _clear_away(cron: Cron, chain: CronChain, instead: str = "") -> tuple[str, ...]:
-    """Take the ticks of a chain that is over out of where they wait, as far as they are the caller's."""
+    """Cancel the waiting ticks of a chain that is over, as far as they are the caller's."""
     if chain.carried_by != account_name():
         return (f"{chain.carried_by}'s ticks leave by themselves when they find that out",)
     try:

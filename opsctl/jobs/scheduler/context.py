@@ -102,7 +102,7 @@ def text_of(cron: Cron, file: JobFile) -> str:
 
 
 def _text(name: str) -> str:
-    """A file's name as text that a record can hold."""
+    """Return a file's name as text that a record can hold."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
@@ -125,7 +125,7 @@ def own_directives(text: str) -> Directives:
 
 
 def needs_internet(text: str) -> bool:
-    """Whether a line `#OPSCTL internet` stands before the first command. Raises OpsctlError for any other word."""
+    """Return whether `#OPSCTL internet` is before the first command. Raises OpsctlError for any other word."""
     words = [word for _, line in header(text) if line.startswith(_OURS) for word in line.removeprefix(_OURS).split()]
     unknown = next((word for word in words if word != _INTERNET), None)
     if unknown is not None:

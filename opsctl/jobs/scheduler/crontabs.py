@@ -55,7 +55,7 @@ def best_via(cron: Cron, period_s: int) -> Via:
 
 def install(cron: Cron, chain: CronChain) -> None:
     """Put the chain's line into the crontab that it is carried by. Raises OpsctlError where that is not possible."""
-    line = crontab_line(cron.setting(chain.token, chain.period_s), schedule(chain.period_s, _utc_offset_s()))
+    line = crontab_line(cron.setting(chain.token, chain.period_s), schedule(chain.period_s, time.localtime().tm_gmtoff))
     if chain.via == "scrontab":
         problem = _scrontab_problem(cron)
         if problem is not None:
@@ -76,10 +76,6 @@ def mark_of(cron: Cron) -> str:
     return f"opsctl cron {hashlib.sha256(str(cron.paths.folder).encode()).hexdigest()[:12]}"
 
 
-def _utc_offset_s() -> int:
-    return time.localtime().tm_gmtoff
-
-
 def _scron_lines(cron: Cron) -> list[str]:
     table = cron.table
     said = [("job-name", TICK_NAME), ("partition", table.partition), ("account", table.account), ("qos", table.qos)]
@@ -89,7 +85,7 @@ def _scron_lines(cron: Cron) -> list[str]:
 
 
 def _scrontab_problem(cron: Cron) -> str | None:
-    """Why scrontab cannot be used here."""
+    """Return why scrontab cannot be used here."""
     if find_program("scrontab", cron.cluster.environment()) is None:
         return "it is not on PATH"
     try:
@@ -111,7 +107,7 @@ def _edit(cron: Cron, program: str, lines: list[str]) -> None:
 
 
 def _listed(cron: Cron, program: str) -> str:
-    """The whole crontab; empty where there is none. One that cannot be read must not pass for none."""
+    """Return the whole crontab, empty where there is none. Raises OpsctlError for one that cannot be read."""
     answer = _run(cron, program, "-l")
     if answer.code == 0:
         return answer.out.decode(errors="surrogateescape")

@@ -83,7 +83,7 @@ def execute(cron: Cron, run_id: str, digest: str, job_id: int, host: str) -> int
 
 
 def _run(cron: Cron, run: CronRun, text: str, printout: Printout) -> Exit:
-    """Run the text by its first line, from a file that nobody else can touch, for as long as it may."""
+    """Run the text with the program of its first line, from a private file, up to its limit."""
     with noted_signals() as signals, tempfile.TemporaryDirectory(prefix="opsctl-cron-") as folder:
         program = Path(folder) / f"{run.job.rpartition('/')[2]}.slurm"
         write_atomically(Path(folder), program, text, 0o700)
@@ -99,7 +99,7 @@ def _run(cron: Cron, run: CronRun, text: str, printout: Printout) -> Exit:
 
 
 def _watched(child: subprocess.Popen[bytes], most_s: float, printout: Printout, signals: Signals) -> Exit:
-    """Copy what it prints until it ends; end it when its time is over or this job is told to go."""
+    """Copy the output until the program ends; end it at its limit or when the job is asked to end."""
     assert child.stdout is not None
     began, asked_at, why = time.monotonic(), 0.0, Exit("done", 0)
     fd = child.stdout.fileno()
@@ -145,7 +145,7 @@ def _environment(cron: Cron, run: CronRun) -> dict[str, str]:
 
 
 def _clear_away(cron: Cron, run: CronRun) -> None:
-    """The program's text, and the oldest outputs of this job."""
+    """Remove the run's program and the oldest outputs of its job."""
     paths, begins = cron.paths, f"{run.job.replace('/', '-')}."
     with contextlib.suppress(OSError):
         remove(paths.folder, paths.text(run.run))
@@ -199,7 +199,7 @@ class Printout:
         return bool(data)
 
     def _take(self, data: bytes, is_last: bool = False) -> None:
-        """Whole lines, for what is appended begins on a fresh one."""
+        """Write whole lines only, because each append begins on a new line."""
         self._line += data
         whole = len(self._line) if is_last or len(self._line) > _CHUNK_BYTES else self._line.rfind(b"\n") + 1
         taken = bytes(self._line[:whole])

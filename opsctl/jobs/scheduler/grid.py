@@ -38,7 +38,7 @@ def next_dues(now_s: float, period_s: int, count: int) -> list[int]:
 
 
 def begins_day(due: int, period_s: int) -> bool:
-    """Whether a day begins at this due time."""
+    """Return whether a day begins at this due time."""
     return due % (TICKS_A_DAY * period_s) == 0
 
 

@@ -147,7 +147,7 @@ def digest_of(text: str) -> str:
 
 
 def _read(cron: Cron, file: JobFile) -> tuple[str, Directives, int]:
-    """(text, own `#SBATCH` lines, seconds that it may take)."""
+    """Return (text, own `#SBATCH` lines, time limit in seconds)."""
     if file.name_problem:
         raise OpsctlError(file.name_problem)
     text = text_of(cron, file)

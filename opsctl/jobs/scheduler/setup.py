@@ -83,7 +83,7 @@ def add_job(
 
 
 def _shipped(name: str, daily: bool) -> tuple[Path, bool]:
-    """(file, whether it is a daily one)."""
+    """Return (file, whether it is a daily job)."""
     for kind in ("hourly", "daily"):
         source = shipped_jobs() / kind / f"{name}{SUFFIX}"
         if source.is_file():
@@ -105,7 +105,7 @@ def _unseen(cron: Cron) -> list[str]:
 
 
 def _refuse_a_strangers(cron: Cron) -> None:
-    """What lies in a folder is run as the caller: only the own one, or with a group of the profile's, is that safe."""
+    """Refuse a folder whose jobs another account could change: they run as the caller."""
     try:
         found = cron.paths.folder.stat()
     except OSError:

@@ -96,7 +96,7 @@ def tick(cron: Cron, own: Own, clock: Callable[[], float]) -> Ticked:
 
 
 def _retry_on_full_disk(cron: Cron, result: Ticked, do: Callable[[], T]) -> T:
-    """Do it; where the disk is full, give up the reserve and do it again. Raises as `do`."""
+    """Call `do`; where the disk is full, free the reserve and call it again. Raises as `do`."""
     try:
         return do()
     except OSError as error:
@@ -107,7 +107,7 @@ def _retry_on_full_disk(cron: Cron, result: Ticked, do: Callable[[], T]) -> T:
 
 
 def _own_chain(cron: Cron, own: Own, result: Ticked) -> tuple[CronChain | None, str]:
-    """The chain that this tick is of, if that still counts; else why it does not."""
+    """Return the chain of this tick; None, and why, where it is over."""
     paths = cron.paths
     try:
         chain = read_chain(paths)
@@ -166,7 +166,7 @@ def _queue_successors(cron: Cron, own: Own, chain: CronChain, clock: Callable[[]
 
 
 def _claim(cron: Cron, own: Own, chain: CronChain, clock: Callable[[], float]) -> tuple[Claim | None, list[TickEvent]]:
-    """What is due and nobody's yet, now this tick's; with the claims before it whose tick did not come to its end."""
+    """Claim what is due; return the claim, and earlier claims whose tick did not finish."""
     paths = cron.paths
     with locked(paths.folder, paths.lock, LOCK_WAIT_S, "claim what is due"):
         events = read_ticks(paths)
@@ -208,7 +208,7 @@ def _record_done(cron: Cron, own: Own, chain: CronChain, result: Ticked, duratio
 
 @contextlib.contextmanager
 def _noted(result: Ticked, what: str) -> Iterator[None]:
-    """Let nothing that goes wrong here keep the rest from being done."""
+    """Record an error as a problem, so that the other parts of the tick still run."""
     try:
         yield
     except (OpsctlError, SlurmError, OSError) as error:
