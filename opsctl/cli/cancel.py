@@ -9,8 +9,8 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 @click.command()
 @run_argument
-@click.option("--queued", is_flag=True, help="Only what has not started; what runs goes on.")
-@click.option("--dry-run", is_flag=True, help="Say what would be cancelled; change nothing.")
+@click.option("--queued", is_flag=True, help="Only jobs that have not started.")
+@click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
 @cluster_option
 @json_option(cancelled="opsctl.jobs.control.json_output.CancelledJobs")

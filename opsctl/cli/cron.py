@@ -1,4 +1,4 @@
-"""`opsctl cron`: jobs every hour and every day where there is no crond, carried by Slurm's own queue."""
+"""`opsctl cron`: hourly and daily jobs where there is no crond, carried by Slurm's own queue."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ folder_option = click.option(
     type=click.Path(path_type=Path),
     help="The cron folder [default: $OPSCTL_CRON_FOLDER, the profile's [cron] folder, or this account's own].",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 
 
 @click.group()
 def command() -> None:
-    """Jobs every hour and every day, where no crond is to be had.
+    """Run hourly and daily jobs where no crond is available.
 
-    They are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. A tick queues the ticks after it,
-    then submits each of them; all of it runs as who started the chain.
+    The jobs are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. A tick queues the next ticks,
+    then submits each job. All of it runs as the user who started the chain.
     """
 
 
@@ -43,7 +43,7 @@ def command() -> None:
 @click.option(
     "--tick", metavar="TIME", help="How long an hour is, for a trial: 20s, or a Slurm duration up to an hour."
 )
-@click.option("--take-over", is_flag=True, help="Also where it lives and somebody else carries it.")
+@click.option("--take-over", is_flag=True, help="Also take over a scheduler of another user that is alive.")
 @dry_run_option
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def start(
@@ -55,7 +55,7 @@ def start(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Start the chain of ticks, unless it lives; who carries it is said. A dead one moves to you."""
+    """Start the scheduler if it is not running, and print its owner. Takes over a scheduler that has died."""
     import time
 
     from opsctl.core.account import account_name
@@ -87,7 +87,7 @@ def start(
 @dry_run_option
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
-    """Stop the chain, whoever carries it: ticks that are not yours leave in seconds. Jobs at work come to their end."""
+    """Stop the scheduler, whoever its owner is. Running jobs continue."""
     from opsctl.core.output import message
     from opsctl.jobs.scheduler import chain
 
@@ -109,9 +109,9 @@ def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool)
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 @click.pass_context
 def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: int, as_json: bool) -> None:
-    """Who carries it, when it last showed itself, what is queued, how the last ticks and each job went.
+    """Print the owner, the last heartbeat, queued ticks, and the state of the last ticks and of each job.
 
-    Exits 1 when the chain is dead or something cannot be seen.
+    Exits 1 when the scheduler is dead or something cannot be checked.
     """
     ctx.exit(_show(_cron(folder, cluster), as_json, count))
 
@@ -120,7 +120,7 @@ def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: 
 @folder_option
 @json_option(jobs="list[opsctl.jobs.scheduler.overview.PrintedCronJob]")
 def list_jobs(folder: Path | None, as_json: bool) -> None:
-    """The jobs, and how each went last."""
+    """List the jobs with the state of their last runs."""
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.core.timestamps import now
     from opsctl.jobs.scheduler.overview import look, printed_cron
@@ -138,9 +138,9 @@ def list_jobs(folder: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
 @click.option("--daily", is_flag=True, help="Once a day, not at every tick.")
-@click.option("--name", help="What it is called [default: the file's name].")
-@click.option("--shipped", metavar="NAME", help="One that comes with opsctl, instead of a file.")
-@click.option("--replace", is_flag=True, help="Also where there is one of that name.")
+@click.option("--name", help="Its name [default: the file's name].")
+@click.option("--shipped", metavar="NAME", help="A job that is shipped with opsctl, instead of a file.")
+@click.option("--replace", is_flag=True, help="Replace a job of that name.")
 @folder_option
 @dry_run_option
 def add(
@@ -152,7 +152,7 @@ def add(
     folder: Path | None,
     dry_run: bool,
 ) -> None:
-    """Copy a batch script into the cron folder, after a look at it."""
+    """Check a batch script and copy it into the cron folder."""
     from opsctl.core.output import show
     from opsctl.jobs.scheduler.setup import add_job
 
@@ -166,7 +166,7 @@ def add(
 @folder_option
 @dry_run_option
 def remove(name: str, folder: Path | None, dry_run: bool) -> None:
-    """Take a job out of the cron folder; what it did stays on record."""
+    """Remove a job from the cron folder; its records stay."""
     from opsctl.core.files.state_files import remove
     from opsctl.core.output import show
 
@@ -210,7 +210,7 @@ def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) 
 @click.option("-f", "--follow", is_flag=True, help="Until it ends.")
 @folder_option
 def logs(name: str, follow: bool, folder: Path | None) -> None:
-    """What the newest run of a job printed."""
+    """Print the output of the newest run of a job."""
     import time
 
     from opsctl.core.errors import OpsctlError

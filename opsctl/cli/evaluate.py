@@ -1,4 +1,4 @@
-"""`opsctl evaluate`: checkpoints held to lm-eval, one job for each however often it is asked."""
+"""`opsctl evaluate`: run lm-eval on checkpoints, with at most one job for each."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _OneJobForEach(LongCommand):
 @run_argument
 @all_runs_option
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="This checkpoint, whatever the schedule says.")
-@click.option("--again", is_flag=True, help="Also what is done: every task anew.")
-@click.option("--dry-run", is_flag=True, help="Say what would be evaluated; start nothing.")
+@click.option("--again", is_flag=True, help="Re-run completed evaluations.")
+@click.option("--dry-run", is_flag=True, help="Print what would be evaluated; start nothing.")
 @json_option(
     evaluated="list[opsctl.jobs.evaluation.results.EvaluatedCheckpoint]",
     asked=("list[opsctl.jobs.evaluation.jobs.AskedEvaluation]", "with `--job`"),
@@ -49,10 +49,11 @@ def command(
 ) -> None:
     """Run lm-eval on the checkpoints that [evaluation] wants, the oldest first.
 
-    Each is exported, held to the tasks in lm-eval's own Python, and the export removed: results are in
-    logs/evaluation, in TensorBoard and in status. What is done is not done again, tasks that are answered stay so, and
-    a checkpoint that failed three times is left to --step. With --all-runs only runs that are yours and have an
-    [evaluation]. Exits 1 where a task failed or is missing.
+    Exports each checkpoint, runs the tasks in lm-eval's own Python, and removes the export. Results are in
+    logs/evaluation, in TensorBoard and in status. Completed evaluations and tasks are not repeated. A checkpoint that
+    failed three times is left to --step. With --all-runs only your runs with an [evaluation].
+
+    Exits 1 where a task failed or is missing.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json

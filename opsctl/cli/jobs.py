@@ -100,9 +100,9 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 
 @command.command()
 @click.argument("which", metavar="ID")
-@click.option("--dry-run", is_flag=True, help="Say what would be cancelled; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
 def cancel(which: str, dry_run: bool) -> None:
-    """End it, and have no further job go on with it. What it has done so far stays."""
+    """Cancel it, and submit no further job for it. Its results so far stay."""
     from opsctl.core.account import account_and_host
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import show
@@ -127,7 +127,7 @@ def cancel(which: str, dry_run: bool) -> None:
 @click.argument("which", metavar="[ID]...", nargs=-1)
 @click.option("--ended", is_flag=True, help="All that have ended.")
 @click.option("--anyway", is_flag=True, help="Also one that is open, of which Slurm cannot be asked any more.")
-@click.option("--dry-run", is_flag=True, help="Say what would be forgotten; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be forgotten; change nothing.")
 def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> None:
     """Take those that have ended off the list, with what they printed.
 

@@ -1,7 +1,7 @@
 """Commands that may take hours: with `--job` the same command line is carried out by a Slurm job.
 
-A command becomes one by `@click.command(cls=LongCommand)`; `goes_on=False` where another start begins anew instead of
-going on, `internet=True` where it talks to somebody outside the cluster.
+A command becomes one by `@click.command(cls=LongCommand)`; `goes_on=False` where another start begins again instead of
+continuing, `internet=True` where it needs the internet.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @all_runs_option
-@click.option("--dry-run", is_flag=True, help="Say what would be submitted; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted; change nothing.")
 @cluster_option
 @json_option(refilled="list[opsctl.jobs.control.json_output.RefilledRun]")
 @click.pass_context
@@ -33,11 +33,11 @@ def command(
 ) -> None:
     """Keep [array] keep_queued arrays behind the live one, or start one when nothing is queued.
 
-    What it submits is the newest published revision, with the array of the last opsctl submit and the nodes of the last
-    chain, without one-off arguments; the new jobs are yours. It leaves alone what is finished, stopped by the kill
-    switch, cancelled since the last submit, or was never submitted, and queues no more than is left to train.
+    Submits the newest published revision, with the array of the last opsctl submit and the nodes of the last chain,
+    without one-off arguments. The new jobs are yours. Leaves alone a run that is finished, stopped by the kill switch,
+    cancelled since the last submit, or never submitted. Queues no more than is left to train.
 
-    Exits 1 when somebody has to look: something is held, three attempts made no checkpoint, the queue cannot be seen.
+    Exits 1 when a person has to act: a job is held, three attempts made no checkpoint, the queue cannot be read.
     """
     from opsctl.core.output import print_json, show_lines
 

@@ -1,4 +1,4 @@
-"""`opsctl request`: what somebody of the run's group has the owner's job do, which Slurm lets nobody else."""
+"""`opsctl request`: have the owner's job do what Slurm allows only its owner."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WORD_WAIT_S = 15.0
 def command() -> None:
     """Have the owner's job save, stop, requeue or change its chain.
 
-    A request is a file; whose it is says who asks. The running job looks every second, carries out what members of the
-    run's group ask for, and puts on record who asked for what, why, and what came of it. Where nothing of the owner's
-    runs, the owner's cron does it, or opsctl request carry-out.
+    A request is a file, and the owner of the file is the asker. The running job checks every second, carries out the
+    requests of members of the run's group, and records each with its result. Where no job of the owner runs, the
+    owner's cron does it, or opsctl request carry-out.
     """
 
 
 def _request(action: str, help_: str, *own: Callable[[Any], Any], of_a_job: bool = False) -> None:
     """Add the command that asks for `action`. own: its options beside those that every request has."""
     options = [
-        click.option("--why", default="", metavar="TEXT", help="Why, for the record and whoever reads the log."),
-        click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for what comes of it."),
-        click.option("--dry-run", is_flag=True, help="Say what would be asked; change nothing."),
+        click.option("--why", default="", metavar="TEXT", help="The reason, for the record and the log."),
+        click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for the result."),
+        click.option("--dry-run", is_flag=True, help="Print the request; change nothing."),
         cluster_option,
         json_option(request="opsctl.run.state.requests.PrintedRequest"),
         *own,
@@ -58,7 +58,7 @@ _within = click.option(
 )
 _queued_too = click.option("--queued-too", is_flag=True, help="Cancel what the owner has queued as well.")
 _tasks = click.argument("tasks", type=int, required=False, metavar="[N]")
-_STOP = """Have one job save and leave; what is queued goes on, unlike with the kill switch.
+_STOP = """Have one job save and leave; queued jobs stay, unlike with the kill switch.
 
 A job that has not started, named with --job, is cancelled."""
 _EXTEND = """Submit one more array, of N tasks, behind the last one [default: as many as the last one typed].
@@ -68,8 +68,8 @@ _request("save", "Save a checkpoint now, and train on.", of_a_job=True)
 _request("stop", _STOP, _within, _queued_too, of_a_job=True)
 _REQUEUE = "Have one job save, leave, and go back into the queue, as on other nodes."
 _request("requeue", _REQUEUE, _within, of_a_job=True)
-_request("stacks", "Where every rank is: their Python stacks, also of ranks that hang.", of_a_job=True)
-_request("cancel-queued", "Cancel what the owner has queued; what runs goes on.")
+_request("stacks", "Print where every rank is: Python stacks, also of ranks that hang.", of_a_job=True)
+_request("cancel-queued", "Cancel what the owner has queued; running jobs continue.")
 _request("hold-queued", "Keep what the owner has queued from starting, until it is released.")
 _request("release-queued", "Let what the owner has queued and is held start again.")
 _request("extend-chain", _EXTEND, _tasks)
@@ -79,7 +79,7 @@ _request("extend-chain", _EXTEND, _tasks)
 @run_argument
 @json_option(requests="list[opsctl.run.state.requests.PrintedRequest]")
 def list_(run: str | None, as_json: bool) -> None:
-    """What was asked for, by whom, and what came of it."""
+    """List requests, who made them, and their results."""
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.run.state import requests
     from opsctl.run.state.run_view import glance
@@ -104,9 +104,9 @@ def list_(run: str | None, as_json: bool) -> None:
     waiting=("list[opsctl.run.state.requests.PrintedRequest]", "with `--dry-run`"),
 )
 def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool) -> int:
-    """Carry out what is asked of your own jobs and no running job of yours answers. Cron calls it.
+    """Carry out requests to your own jobs that no running job of yours answers. Cron calls it.
 
-    Exits 1 where something could not be carried out or looked at.
+    Exits 1 where something could not be carried out or checked.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, show_lines

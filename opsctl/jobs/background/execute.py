@@ -138,7 +138,7 @@ def _ended(place: Errands, client: SlurmClient, errand: Errand, code: int, signa
 def _gone_on(place: Errands, client: SlurmClient, errand: Errand, code: int) -> int:
     limit = format_duration(errand.limit_s)
     if not errand.goes_on:
-        detail = f"came to its limit of {limit}, and another start would begin anew: give it a longer --time"
+        detail = f"came to its limit of {limit}, and another start would begin again: give it a longer --time"
         place.write(errand.ended("stopped", detail, code))
         message(f"opsctl: {errand.errand} {detail}")
         return code

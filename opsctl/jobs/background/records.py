@@ -61,7 +61,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     cluster: Cluster
     options: tuple[tuple[str, str], ...]  # of sbatch, as it was asked for
     limit_s: int
-    goes_on: bool  # whether another start goes on where this one was; else it begins anew
+    goes_on: bool  # whether another start continues where this one was; else it begins again
     run: str = ""  # the name of the run that it is for, if any
     asked_at: Moment
     jobs: tuple[ErrandJob, ...]  # never empty; the last one counts

@@ -326,7 +326,7 @@ def _seen(paths: RunPaths, folder: Path, copies: Copies) -> Seen:
     assert iteration is not None, "it is called like a checkpoint"
     try:
         mark = mark_of(paths.output, folder)
-    except OSError as error:  # a link, or somebody else's: not ours to judge
+    except OSError as error:  # a link, or another user's
         return Seen(Kept(iteration, 0, problem=str(error.strerror)), folder, "", 0)
     problem, manifest = fault_of(folder), None
     if problem is None:

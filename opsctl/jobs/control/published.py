@@ -1,6 +1,6 @@
 """A further chain of what is published, whatever the run file says by now.
 
-Who asks for it may not have the run file open, nor mean what somebody is writing in it: revision and records say all.
+The caller may not be able to read the run file, and may not mean what is being edited in it.
 """
 
 from __future__ import annotations

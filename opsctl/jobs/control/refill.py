@@ -1,7 +1,7 @@
 """Keeping a run in the queue: as many arrays behind the live one as its run file says, or one where nothing is.
 
-A refill only keeps up what somebody wanted: it starts nothing that nobody ever submitted, and leaves alone what a
-person has stopped. It may be called by several people's pollers at once, as often as they like.
+A refill starts nothing that was never submitted, and leaves alone what a person has stopped. Several users may call it
+at once, as often as they like.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Word(StrEnum):
     """What is to be done about a run's queue."""
 
     ENOUGH = "enough"  # is queued
-    RESTS = "rests"  # somebody stopped it, or it is at its end: that is as it should be
+    RESTS = "rests"  # a person stopped it, or it is finished
     STUCK = "stuck"  # a person has to look before more of it may be queued
     MISSING = "missing"
 
@@ -73,7 +73,7 @@ class Files:
 
     further: Further | None  # None: it can have no further chain, `problem` says why
     problem: str
-    left_to_owner: bool  # and the reader is somebody else
+    left_to_owner: bool  # and the reader is another user
     chains: tuple[Chain, ...]
     cancels: tuple[Cancel, ...]
     attempts: tuple[Attempt, ...]
@@ -187,7 +187,7 @@ def rests(files: Files) -> Decision | None:
 
 
 def stopped_by_failures(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> Decision | None:
-    """Why nothing is to be queued, where the brake holds; else None. Pure."""
+    """Return why nothing is to be queued after too many failures; else None. Pure."""
     wanted = last_word(chains)
     if wanted is None or not failed_too_often(attempts, wanted.submitted_at):
         return None
@@ -236,7 +236,7 @@ def refilled_without_attempt(
 ) -> list[Chain]:
     """The last refilled chains in a row of which nothing is queued any more and nothing was ever put on record. Pure.
 
-    Their tasks ended before they could say a word: no brake counts those, and the next would end so too.
+    Their tasks ended before they could record an attempt: the failure limit does not count those.
     """
     there = {job.array_job_id for job in live_jobs} | {one.array_job_id or one.job_id for one in attempts}
     row: list[Chain] = []

@@ -40,7 +40,7 @@ _POLL_S = 0.3
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """What somebody types."""
+    """The options of a request."""
 
     action: Action
     why: str = ""
@@ -52,7 +52,7 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of the run's jobs when somebody asks."""
+    """A snapshot of the run's jobs when a request is made."""
 
     live: Sequence[Job] | None  # None: Slurm does not answer, or hides others' jobs
     why_blind: str = ""

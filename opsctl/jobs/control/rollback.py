@@ -1,7 +1,7 @@
 """Going back to an earlier checkpoint: what came after it is set aside, nothing is deleted, and it can be undone.
 
 Everything is told first in one record (`checkpoints.set_aside`), then moved by renames that can be done again as often
-as one likes: whoever comes after somebody who was cut off goes on in the same direction.
+as necessary: after a rollback that was cut off, the next one continues in the same direction.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class EventFile:
     beyond: int  # points after it
 
 
-#: Reads the curves up to a point, and with a folder writes there anew what comes before in files that go beyond.
+#: Reads the curves up to a point, and with a folder writes there what comes before in files that go beyond.
 ReadCurves = Callable[[Path, Point, Path | None], Sequence[EventFile]]
 
 
@@ -75,7 +75,7 @@ class RolledBack:
     events: tuple[str, ...]
     number: int | None  # of the rollback; None where there was nothing to do
     folder: Path | None
-    finished: tuple[str, ...] = ()  # what somebody else had left in the middle
+    finished: tuple[str, ...] = ()  # what another process had left in the middle
     warning: str = ""
 
     def summary(self, is_undo: bool, dry_run: bool) -> str:
@@ -96,7 +96,7 @@ def rollback(
 ) -> RolledBack:
     """Let the training of run `name` go on from the checkpoint of iteration `to`, as if it had never gone further.
 
-    Raises OpsctlError while somebody trains, for a checkpoint that is not complete, and where it cannot be done.
+    Raises OpsctlError while a job trains, for a checkpoint that is not complete, and where it cannot be done.
     """
     if dry_run:
         planned = _planned(paths, to, why, read_curves, None, 0)
@@ -114,7 +114,7 @@ def rollback(
         rollbacks.write_set_aside(paths, planned)
         try:
             _forward(paths, name, planned)
-        except OpsctlError:  # somebody trains after all: then nothing has been moved, and nothing is to be finished
+        except OpsctlError:  # a job trains after all: then nothing has been moved, and nothing is to be finished
             rollbacks.write_set_aside(paths, replace(planned, state=rollbacks.UNDONE))
             raise
         return dataclasses.replace(_told(planned, folder), finished=finished, warning=warning)
@@ -123,7 +123,7 @@ def rollback(
 def undo(paths: RunPaths, name: str, number: int | None, read_curves: ReadCurves, dry_run: bool = False) -> RolledBack:
     """Bring back what rollback `number` (None: the newest that is not undone) has set aside.
 
-    Raises OpsctlError while somebody trains, and where the training has gone on since: what is new would be mixed with
+    Raises OpsctlError while a job trains, and where the training has gone on since: what is new would be mixed with
     what comes back.
     """
     if dry_run:
@@ -221,7 +221,7 @@ def _finish(paths: RunPaths, name: str) -> tuple[str, ...]:
             told.append(f"undoing the rollback to iteration {one.to} is finished")
     for number, folder in rollbacks.numbered_folders(paths):
         if number not in {one.number for one in known} and not _is_there(paths, folder / _CHECKPOINTS):
-            with opened_folder(paths.output, folder.parent) as (above, _):  # curves written anew, and no word on them
+            with opened_folder(paths.output, folder.parent) as (above, _):  # curves that no record names
                 shutil.rmtree(folder.name, dir_fd=above)
     return tuple(told)
 

@@ -292,7 +292,7 @@ def _record(paths: RunPaths, chain: Chain) -> None:
     except OSError as error:
         raise OpsctlError(
             f"submitted as {chain.chain}, but {paths.state} cannot be written ({error.strerror}): "
-            "mend that, the next opsctl command that submits, revises or cancels will record it"
+            "fix that, the next opsctl command that submits, revises or cancels will record it"
         ) from None
     chains.clear_submitting(paths)
 

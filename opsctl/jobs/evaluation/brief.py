@@ -80,7 +80,7 @@ def seen_in(lines: list[Evaluated], over: Collection[int] = ()) -> EvaluationSee
     if is_open:
         parts.append(f"begun or asked for: {', '.join(map(str, is_open))}")
     if given_up:
-        parts.append(f"tried {MOST_TRIES} times in vain: {', '.join(map(str, given_up))}")
+        parts.append(f"tried {MOST_TRIES} times without success: {', '.join(map(str, given_up))}")
     return EvaluationSeen(
         iteration=last.iteration if last else None,
         state=last.what if last else None,

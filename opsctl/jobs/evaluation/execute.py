@@ -116,7 +116,7 @@ class Evaluation:
             for task in self.settings.tasks:
                 remove(self.paths.output, task_file(folder, task))
         except OSError as error:
-            raise OpsctlError(f"nothing is evaluated anew: {file_problem(error, folder)}") from None
+            raise OpsctlError(f"nothing is evaluated again: {file_problem(error, folder)}") from None
 
     def _evaluated(self, due: Due, tasks: Sequence[Task], mark: Mark) -> tuple[Manifest | None, str]:
         """Run the missing tasks; return the checkpoint's manifest, and why not all are answered. Raises OSError."""

@@ -17,7 +17,7 @@ from opsctl.run.config.schema import EvaluationTable
 from trainer.formats.checkpoint.manifest import iteration_of, tag_of
 from trainer.formats.json_text import Moment
 
-#: Times that the schedule has one checkpoint tried. By hand it may be tried as often as somebody likes.
+#: How often the schedule tries one checkpoint. --step has no such limit.
 MOST_TRIES = 3
 #: How long a job counts as asked for where Slurm does not show whether it is there: others' jobs may be hidden.
 BELIEVED = timedelta(days=2)
@@ -31,7 +31,7 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
 
     iteration: int
     what: What
-    of: str = ""  # checksum of the checkpoint's manifest: saved anew it is another one
+    of: str = ""  # checksum of the checkpoint's manifest: saved again it is another one
     at: Moment
     by: str = ""  # user@host
     errand: str = ""  # of the job; empty where it was typed

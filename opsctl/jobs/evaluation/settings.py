@@ -77,7 +77,7 @@ class Settings:
     tasks: tuple[Task, ...]
     variables: dict[str, str] = field(default_factory=dict)  # [env]
     warnings: tuple[str, ...] = ()
-    run_file: Path | None = None  # that says so; None: a revision of somebody's who may
+    run_file: Path | None = None  # the run file that says so; None: a revision
 
     @property
     def python(self) -> str:
@@ -85,7 +85,7 @@ class Settings:
         return self.table.python or sys.executable
 
     def digest(self, version: str) -> str:
-        """Of all that shapes an answer, with lm-eval's version: under another one a task is to be run anew."""
+        """Return a digest of all that shapes an answer, with lm-eval's version: an answer counts under it alone."""
         keys = ("few_shot", "limit", "dtype", "model_args", "include", "batch_size")
         shaping = {key: getattr(self.table, key) for key in keys}
         return hashlib.sha256(json_line({**shaping, "lm_eval": version}).encode()).hexdigest()[:16]
@@ -94,7 +94,7 @@ class Settings:
 def settings_of(run: RunView) -> Settings | None:
     """What is published counts, as for everything that a cron does; None where nothing says what to evaluate.
 
-    A revision that somebody published who may not decide what the caller runs is passed over, and where there is no
+    A revision of a user who may not decide what the caller runs is passed over, and where there is no
     other the caller's run file counts. Raises RunFileError for a variable that is not set and for tasks that cannot be
     together, OpsctlError for a damaged revision, and where there is nothing but others' revisions.
     """

@@ -50,7 +50,7 @@ from opsctl.slurm.cluster import Cluster
 from trainer.formats.checkpoint.history import Rollback
 from trainer.formats.logs.guard_lines import Reason, leave_line, nothing_left_line
 
-#: How long a task waits for Slurm to be done with the one before it, which the brake has to count.
+#: How long a task waits for Slurm to be done with the one before it, which the failure limit has to count.
 _COMPLETING_S = 15.0
 
 
@@ -204,7 +204,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     if ending == Ending.HELD and keeps_losing_the_lease(attempts_file.read(task.paths), chain):
         task.log.add_line(f"opsctl: so did the {FAILURE_LIMIT - 1} tasks before it: this chain stops")
         cancel_pending(task, lambda: [chain])
-    what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"
+    what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "fix that"
     message(f"opsctl: {why}; nothing was trained: {what}")
     return 1
 

@@ -1,4 +1,4 @@
-"""The brake: a chain whose attempts fail in a row is not let fail on."""
+"""The failure limit: a chain whose attempts fail in a row stops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
         ),
     )
     record_short(task, Ending.BRAKE, 1)
-    message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")
+    message(f"opsctl: {said}; when it is fixed, opsctl submit starts again")
     return 1
 
 

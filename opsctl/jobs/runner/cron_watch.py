@@ -34,7 +34,7 @@ class Death:
     """What has been said and done about one death of the chain. Decisions only: nothing here touches anything."""
 
     is_told: bool = False
-    tried_at: float | None = None  # monotonic, of the last try to mend it
+    tried_at: float | None = None  # monotonic, of the last restart
     lines: list[str] = field(default_factory=list)
 
     def seen(self, chain: CronChain | None, beat: Heartbeat | None) -> bool:

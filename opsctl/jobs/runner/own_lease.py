@@ -1,6 +1,4 @@
-"""Waiting for one's turn to train: taking the lease, or watching whoever has it until it is over or clear that it is
-not.
-"""
+"""The lease of a task: waited for, taken, and renewed by a heartbeat while the step runs."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ END_WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class WaitPolicy:
-    """How long a task waits for a lease that somebody has, in seconds."""
+    """How long a task waits for a lease that another job has, in seconds."""
 
     silent_s: float = SILENT_S  # a heartbeat that has not moved for so long is nobody's any more
     alive_s: float = 300.0  # one that has moved all the time is a training that goes on
@@ -46,7 +44,7 @@ class Watched:
 
 
 def goes_on(waited_s: float, still_s: float, patience: WaitPolicy) -> bool:
-    """Return whether the holder is at work and waiting for it is in vain. Pure.
+    """Return whether the holder is at work, so that waiting for it is no use. Pure.
 
     A heartbeat that has begun to stand still is watched to its end, however late that comes.
     """

@@ -164,7 +164,7 @@ class RequestHandler(WatchThread):
             self._answer(asked, result.outcome, result.words)
         elif request.attempt not in ("", self.attempt_id):
             job = self.task.allocation.display_id
-            self._answer(asked, Outcome.TOO_LATE, f"job {job} has been started anew since: its time has passed")
+            self._answer(asked, Outcome.TOO_LATE, f"job {job} has been started again since: its time has passed")
         elif request.action in (Action.STOP, Action.REQUEUE):
             self._end(asked, request)
         elif not self._is_in_step:
@@ -275,7 +275,7 @@ class RequestHandler(WatchThread):
 
 @dataclass(frozen=True)
 class ToEnd:
-    """That somebody has asked this job to end."""
+    """A request that this job end."""
 
     asker: str
     why: str

@@ -135,7 +135,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The run's; its output folder while the revision cannot be read, for which the brake must hold too."""
+        """The run's; its output folder while the revision cannot be read."""
         try:
             return self.revision.file.run.name
         except OpsctlError:

@@ -50,7 +50,7 @@ class Exit:
 
 
 def execute(cron: Cron, run_id: str, digest: str, job_id: int, host: str) -> int:
-    """Run it, unless somebody has closed the run; the exit code for Slurm, which is the program's own.
+    """Run the program, unless the run was closed; return its exit code, for Slurm.
 
     Raises OpsctlError where nothing was run, OSError.
     """
@@ -68,7 +68,7 @@ def execute(cron: Cron, run_id: str, digest: str, job_id: int, host: str) -> int
     try:
         text = read_program(paths.folder, paths.text(run_id), cron.table.group)
         if digest_of(text) != digest:
-            raise OpsctlError("its program is not the one that was submitted: somebody has changed it meanwhile")
+            raise OpsctlError("its program is not the one that was submitted: it was changed meanwhile")
         make_folder(paths.folder, output.parent)
         with Printout(paths.folder, output) as printout:
             done = _run(cron, run, text, printout)

@@ -53,7 +53,7 @@ def moment_of(now_s: float, own_due: int | None) -> float:
 
 
 def latest_claim(now_s: float, period_s: int) -> float:
-    """The latest due time that somebody with a right clock can have claimed by `now_s`."""
+    """Return the latest due time that a host with a right clock can have claimed by `now_s`."""
     return now_s + max(MOST_AHEAD_S, 2 * period_s)
 
 

@@ -240,9 +240,9 @@ def status_lines(folder: str, seen: Look, count: int) -> list[str]:
         lines.append(f"chain     stopped by {chain.stopped_by} at {iso(chain.stopped_at)}: opsctl cron start")
     else:
         beat = f"last sign of life {format_duration(seen.beat.age_s)} ago" if seen.beat else "no sign of life"
-        mend = "" if seen.state == "alive" else ": opsctl cron start moves it to you"
+        advice = "" if seen.state == "alive" else ": opsctl cron start moves it to you"
         lines.append(
-            f"chain     {seen.state}, {chain.carrier()}, every {format_duration(chain.period_s)}, {beat}{mend}"
+            f"chain     {seen.state}, {chain.carrier()}, every {format_duration(chain.period_s)}, {beat}{advice}"
         )
         lines.append(f"next      {iso(seen.next_due)}")
     if seen.queued is not None:

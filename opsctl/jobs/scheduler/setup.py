@@ -21,14 +21,14 @@ from opsctl.run.state.group_folder import CRON, open_to
 from opsctl.run.state.register import cron_folder
 from opsctl.run.state.scheduler import Via
 
-#: How often, and with which pause in seconds, a folder that somebody is just making is tried.
+#: How often, and with which pause in seconds, a folder that another process is making is tried.
 _TRIES, _PAUSE_S = 10, 0.2
 
 
 def prepare(cron: Cron) -> list[str]:
     """Make the cron folder, or let an older one be as the profile says; warnings.
 
-    A fresh one gets the jobs that are shipped. Raises RunFileError, OpsctlError for one that is somebody else's.
+    A fresh one gets the jobs that are shipped. Raises RunFileError, OpsctlError for another user's folder.
     """
     paths = cron.paths
     _refuse_a_strangers(cron)
