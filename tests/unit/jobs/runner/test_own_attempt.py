@@ -37,7 +37,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
 
 
 def task_of(paths: RunPaths, said: list[str]) -> Task:
-    return cast(Task, SimpleNamespace(paths=paths, log=SimpleNamespace(say=said.append)))
+    return cast(Task, SimpleNamespace(paths=paths, log=SimpleNamespace(add_line=said.append)))
 
 
 def ended(paths: RunPaths, reason: Ending, verdict: Verdict | None = None) -> Attempt:
