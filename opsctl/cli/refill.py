@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,6 @@ from opsctl.cli.selection import all_runs_option, cluster_option, json_option, r
 if TYPE_CHECKING:
     from opsctl.jobs.control.json_output import RefilledRun
     from opsctl.run.config.paths import RunPaths
-    from opsctl.run.state.register import KnownRun
     from opsctl.slurm.client import SlurmReader
     from opsctl.slurm.cluster import Cluster
 
@@ -41,8 +41,7 @@ def command(
     """
     from opsctl.core.output import print_json, show_lines
 
-    refill = _Refill(cluster, dry_run)
-    done = refill.all() if all_runs else [refill.one(run)]
+    done = list(_all_runs(cluster, dry_run)) if all_runs else [_one_run(run, cluster, dry_run)]
     if as_json:
         print_json("refilled", done)
     else:
@@ -50,82 +49,72 @@ def command(
     ctx.exit(1 if any(one.needs_somebody for one in done) else 0)
 
 
-class _Refill:
-    """Refills, with one look at each cluster's queue for all runs of which nothing is missing."""
+def _one_run(chosen: str | None, cluster: str | None, dry_run: bool) -> RefilledRun:
+    """Refill one run; from now on the account's cron refills it too."""
+    from opsctl.run.config.locate import locate_run_file, remember_run
+    from opsctl.run.state.run_view import glance
 
-    def __init__(self, cluster: str | None, dry_run: bool) -> None:
-        self.cluster = cluster
-        self.dry_run = dry_run
-        self._looks: dict[Cluster, SlurmReader] = {}
+    run_file = locate_run_file(chosen)
+    seen = glance(str(run_file))
+    if not dry_run:
+        remember_run(seen.table.name, run_file.absolute())
+    return _refilled(seen.table.name, seen.paths, cluster, dry_run, {})
 
-    def one(self, chosen: str | None) -> RefilledRun:
-        """The run that `chosen` means, which this account has from now on used: its poller goes on with it."""
-        from opsctl.run.config.locate import locate_run_file, remember_run
-        from opsctl.run.state.run_view import glance
 
-        run_file = locate_run_file(chosen)
-        seen = glance(str(run_file))
-        if not self.dry_run:
-            remember_run(seen.table.name, run_file.absolute())
-        return self._refilled(seen.table.name, seen.paths)
+def _all_runs(cluster: str | None, dry_run: bool) -> Iterator[RefilledRun]:
+    """Refill every known run. One that fails stops no other, and each cluster is asked once for all runs."""
+    from opsctl.core.errors import OpsctlError
+    from opsctl.run.state.register import all_runs, may_act_for, paths_of
 
-    def all(self) -> list[RefilledRun]:
-        """Every run that is known here. One that fails stops no other."""
-        from opsctl.run.state.register import all_runs
-
-        return [self._known(run) for run in all_runs()]
-
-    def _known(self, run: KnownRun) -> RefilledRun:
-        from opsctl.core.errors import OpsctlError
-        from opsctl.jobs.control.json_output import RefilledRun
-        from opsctl.run.state.register import may_act_for, paths_of
-
+    snapshots: dict[Cluster, SlurmReader] = {}
+    for run in all_runs():
         try:
             paths = paths_of(run)
             if may_act_for(run, paths):
-                return self._refilled(run.name, paths)
-            why = f"not refilled: left to those who have submitted it; opsctl refill --run {run.run_file} joins them"
+                yield _refilled(run.name, paths, cluster, dry_run, snapshots)
+                continue
         except OpsctlError as error:
-            return _stuck(run.name, "", str(error))
-        text = f"{run.name}: {why}"
-        return RefilledRun(
-            run=run.name, output="", state="rests", text=text, submitted=[], missing=0, needs_somebody=False
-        )
-
-    def _refilled(self, name: str, paths: RunPaths) -> RefilledRun:
-        from opsctl.core.errors import OpsctlError, file_problem
-        from opsctl.jobs.control.json_output import RefilledRun
-        from opsctl.jobs.control.refill import line_of, refill, state_of
-        from opsctl.run.state.chosen_cluster import choose_cluster
-
-        try:
-            where = choose_cluster(self.cluster, paths)
-            done = refill(paths, where, self._look(where), self.dry_run)
-        except OpsctlError as error:
-            return _stuck(name, str(paths.output), str(error))
-        except OSError as error:
-            return _stuck(name, str(paths.output), file_problem(error, paths.output))
-        return RefilledRun(
-            run=name,
-            output=str(paths.output),
-            state=state_of(done),
-            text=line_of(name, done, self.dry_run),
-            submitted=[one.chain.chain for one in done.submitted],
-            missing=done.decision.arrays,
-            needs_somebody=done.needs_somebody,
-        )
-
-    def _look(self, cluster: Cluster) -> SlurmReader:
-        from functools import partial
-
-        from opsctl.slurm.backends import client_for
-        from opsctl.slurm.cache import CachedSlurm
-
-        return self._looks.setdefault(cluster, CachedSlurm(partial(client_for, cluster)))
+            yield _nothing_done(run.name, "", "stuck", str(error))
+            continue
+        why = f"left to those who have submitted it; opsctl refill --run {run.run_file} joins them"
+        yield _nothing_done(run.name, "", "rests", why)
 
 
-def _stuck(name: str, output: str, why: str) -> RefilledRun:
+def _refilled(
+    name: str, paths: RunPaths, cluster: str | None, dry_run: bool, snapshots: dict[Cluster, SlurmReader]
+) -> RefilledRun:
+    from functools import partial
+
+    from opsctl.core.errors import OpsctlError, file_problem
+    from opsctl.jobs.control.json_output import RefilledRun
+    from opsctl.jobs.control.refill import line_of, refill, state_of
+    from opsctl.run.state.chosen_cluster import choose_cluster
+    from opsctl.slurm.backends import client_for
+    from opsctl.slurm.cache import CachedSlurm
+
+    try:
+        where = choose_cluster(cluster, paths)
+        client = snapshots.setdefault(where, CachedSlurm(partial(client_for, where)))
+        done = refill(paths, where, client, dry_run)
+    except OpsctlError as error:
+        return _nothing_done(name, str(paths.output), "stuck", str(error))
+    except OSError as error:
+        return _nothing_done(name, str(paths.output), "stuck", file_problem(error, paths.output))
+    return RefilledRun(
+        run=name,
+        output=str(paths.output),
+        state=state_of(done),
+        text=line_of(name, done, dry_run),
+        submitted=[one.chain.chain for one in done.submitted],
+        missing=done.decision.arrays,
+        needs_somebody=done.needs_somebody,
+    )
+
+
+def _nothing_done(name: str, output: str, state: str, why: str) -> RefilledRun:
     from opsctl.jobs.control.json_output import RefilledRun
 
-    text = f"{name}: not refilled: {why}"
-    return RefilledRun(run=name, output=output, state="stuck", text=text, submitted=[], missing=0, needs_somebody=True)
+    text, is_stuck = f"{name}: not refilled: {why}", state == "stuck"
+    return RefilledRun(
+        run=name, output=output, state=state, text=text, submitted=[], missing=0, needs_somebody=is_stuck
+    )
