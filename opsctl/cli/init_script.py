@@ -1,4 +1,4 @@
-"""`opsctl init --from-script`: a launch script read into a run file, and what of it could not be taken."""
+"""`opsctl init --from-script`: read a launch script into a run file, and list what of it is not taken."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-#: No launch script is larger; whatever is, is something else.
+#: No launch script is larger.
 _LARGEST = 4 << 20
 
 
 def make_from_script(
     folder: Path, run_name: str, script: Path, said: dict[str, Any], arguments: Sequence[str] = ()
 ) -> None:
-    """Make the run. said: keys of `[slurm]` as the caller has them. Raises UsageError, OpsctlError.
+    """Make the run. Raises UsageError, OpsctlError.
 
-    arguments: what the script is called with; without any, nobody says.
+    said: keys of `[slurm]` from the command line. arguments: those of the script; empty if they are not known.
     """
     from opsctl.cli.new_run import make_run, say_next
     from opsctl.core.errors import UsageError
@@ -29,26 +29,26 @@ def make_from_script(
     text = _text(place)
     if text is None:
         raise UsageError(f"{script} cannot be read, or is no script: a text file of at most {_LARGEST >> 20} MiB")
-    begun = from_script(
+    draft = from_script(
         text, run_name, str(place.parent), said, lambda path: _text_of_file(Path(path)), arguments or None
     )
     called = f", as called with {shlex.join(arguments)}" if arguments else ""
     head = (
         f"{run_name}: read from {place}{called} by opsctl init --from-script, which has run nothing of it.",
-        "Behind each value stands the line that it is from; at the end stands what was not taken.",
+        "Each value has the line that it is from; what is not taken is listed at the end.",
     )
     beside = {}
-    if begun.environment_script:
+    if draft.environment_script:
         first = f"# What {place} does to its shell before it starts the training."
-        beside["environment.sh"] = "\n".join([first, *begun.environment_script]) + "\n"
-    make_run(folder, run_name, run_text(begun, head), beside, check=load_run_file)
-    if begun.notes:
+        beside["environment.sh"] = "\n".join([first, *draft.environment_script]) + "\n"
+    make_run(folder, run_name, run_text(draft, head), beside, check=load_run_file)
+    if draft.notes:
         message(f"{script}: not taken:")
-        for note in sorted(set(begun.notes)):
+        for note in sorted(set(draft.notes)):
             message(f"  {note}")
     steps = [
-        ("what was not taken stands at its end", "${EDITOR:-vi} run.toml"),
-        ("what it comes to, and what is missing", "opsctl plan"),
+        ("what is not taken is listed at its end", "${EDITOR:-vi} run.toml"),
+        ("sizes, memory and days, and what is missing", "opsctl plan"),
         ("what is missing here", "opsctl doctor"),
         ("a chain of ten tasks, one at a time", "opsctl submit"),
     ]
@@ -56,7 +56,7 @@ def make_from_script(
 
 
 def _text(path: Path) -> str | None:
-    """The file's text; None where it is none that can be read."""
+    """Return the file's text; None if it cannot be read or is no text."""
     try:
         with path.open("rb") as file:
             raw = file.read(_LARGEST + 1)
@@ -68,5 +68,5 @@ def _text(path: Path) -> str | None:
 
 
 def _text_of_file(path: Path) -> str | None:
-    """The same of a file that the script names, which may be one that never ends."""
+    """Return the text of a file that the script names, which may be a pipe or a device."""
     return _text(path) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""A run file from a few answers: a model of about the size, the batch and rate that go with it, a layout. Pure."""
+"""Suggest a run file from a few answers: a model of about the size, its batch and rate, a layout that fits. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.model_options import NONE
 from trainer.recipe.options import from_tables
 
-#: Kinds of GPU whose memory and speed are known, as people call them.
+#: Kinds of GPU whose memory and speed are known, by their usual names.
 GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200", "GH200", "B200", "GB200", "MI300X", "L40S")
-#: Tokens for each parameter where nobody says otherwise: Hoffmann et al., arXiv 2203.15556.
+#: Tokens for each parameter by default: Hoffmann et al., arXiv 2203.15556.
 TOKENS_PER_PARAMETER = 20
 #: Share of the stated peak that a training usually reaches, and the days that the first suggestion aims at.
 _USUAL, _DAYS = 0.4, 14.0
@@ -69,7 +69,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person says, or what is taken where he does not."""
+    """The answers of the user, or their defaults."""
 
     parameters: float
     tokens: float
@@ -110,7 +110,7 @@ def _shapes_about(usual: Size) -> Iterator[Size]:
 
 
 def _oddness(one: Size, usual: Size) -> float:
-    """How far a shape is from what is usual: width for its depth, feed-forward size, layers that stages divide."""
+    """Return how unusual a shape is: width for its depth, feed-forward size, layers that stages do not divide."""
     aspect = math.log(one.hidden / one.layers) - math.log(usual.hidden / usual.layers)
     feed_forward = math.log(one.ffn * 3 / 8 / one.hidden)
     undivided = 0.1 * (one.layers % 4 != 0) + 0.1 * (one.layers % 2 != 0)
@@ -118,7 +118,7 @@ def _oddness(one: Size, usual: Size) -> float:
 
 
 def is_known_gpu(name: str | None) -> bool:
-    """Whether memory and speed of a GPU of that name are known."""
+    """Return whether memory and speed of a GPU of that name are known."""
     try:
         return name is not None and bool(_gpu_table(name))
     except UsageError:
@@ -126,7 +126,7 @@ def is_known_gpu(name: str | None) -> bool:
 
 
 def gpus_for(parameters: float, tokens: float, gpu: str, per_node: int, nodes: int | None) -> int:
-    """GPUs of 1, 2, 4, ... whole nodes that train so much in about two weeks; no more than there are."""
+    """Return the GPUs of 1, 2, 4, ... whole nodes that train it in about two weeks, at most those that exist."""
     table = _gpu_table(gpu)
     assert table.peak_tflops is not None
     size = size_near(parameters)
@@ -145,7 +145,7 @@ def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout, float]:
     if wanted.gpus % wanted.gpus_per_node:
         raise UsageError(
             f"{wanted.gpus} GPUs are no whole nodes of {wanted.gpus_per_node}: jobs get whole nodes; "
-            f"say {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
+            f"give {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
         )
     size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu, wanted.gpus_per_node)
     if abs(size.parameters / wanted.parameters - 1) > _FURTHEST:
@@ -179,7 +179,7 @@ def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout, float]:
 
 
 def _gpu_table(gpu: str, per_node: int = 1) -> GpuTable:
-    """What is known of it, written out. Raises UsageError for a GPU that is not known."""
+    """Return the `[gpu]` values of a GPU. Raises UsageError if they are not known."""
     asked = SlurmTable(nodes=1, gpus_per_node=per_node, time="1:00:00", gpu_type=gpu)
     found = gpu_of(GpuTable(), asked, "fp16" if "V100" in gpu.upper() else "bf16")
     return GpuTable(
@@ -207,7 +207,7 @@ def _slurm(draft: Draft, name: str, wanted: Wanted) -> None:
 
 
 def _model(draft: Draft, size: Size) -> None:
-    """Of Llama's kind, so that `opsctl export hf` makes what other programs read."""
+    """Set a model of Llama's kind, which `opsctl export hf` can export."""
     draft.set("trainer", "num_layers", size.layers, f"{size.parameters / 1e9:.3g}B parameters")
     draft.set("trainer", "hidden_size", size.hidden)
     draft.set("trainer", "ffn_hidden_size", size.ffn, "about 8/3 of the hidden size")
@@ -242,7 +242,7 @@ def _training(draft: Draft, size: Size, samples: int, fp16: bool) -> None:
 
 
 def _layout(draft: Draft, name: str, wanted: Wanted, table: GpuTable) -> FittingLayout:
-    """The fastest that fits, set down in front of `[trainer]`."""
+    """Set the fastest layout that fits, in front of the rest of `[trainer]`."""
     chosen = {key: given.value for part in ("trainer", "data") for key, given in draft.tables[part].items()}
     slurm = SlurmTable(nodes=1, gpus_per_node=wanted.gpus_per_node, time=wanted.time, gpu_type=wanted.gpu)
     found = layout_search(name, slurm, table, ExpectTable(), from_tables(chosen), wanted.gpus)

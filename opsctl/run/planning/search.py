@@ -2,7 +2,7 @@
 
 A step of one replica takes (m + p - 1) turns of its slowest stage, m micro-batches through p stages, and then what
 replicas exchange. A turn is arithmetic, the sums that tensor-parallel ranks wait for, and what stages send each other.
-Nothing is taken to run beside anything else. Where the run's own speed is known all seconds are scaled to it.
+Nothing is assumed to overlap. If the run's own speed is known, all seconds are scaled to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import PASSES, parameters_of_ranks, step_flops
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-#: Of a GPU's memory: the rest is for its libraries and for what its allocator leaves in pieces.
+#: Share of a GPU's memory: the rest is for its libraries and for what its allocator leaves in pieces.
 USABLE = 0.9
 #: Of the stated peak that large products reach, and the tokens of a micro-batch at which they reach half of that.
 _KERNELS, _HALF_AT_TOKENS = 0.6, 256
@@ -46,13 +46,13 @@ class Turn:
 
     @property
     def all_s(self) -> float:
-        """Nothing runs beside anything else."""
+        """The sum: nothing overlaps."""
         return self.compute_s + self.tensor_s + self.stages_s
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One layout with its micro-batch, and what is recomputed; what it takes."""
+    """One layout with its micro-batch and recomputation, and what it takes."""
 
     layout: Layout
     micro_batch: int
@@ -85,7 +85,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """What was found: all that fit, the fastest first, and of those that do not the one that needs least."""
+    """The layouts that fit, the fastest first, and the one with the smallest memory."""
 
     fitting: tuple[Candidate, ...]
     smallest: Candidate | None  # None: no layout divides at all
@@ -128,7 +128,7 @@ def _divisions(options: Options, shape: ModelShape, gpus: int, per_node: int) ->
 def candidate(
     options: Options, shape: ModelShape, layout: Layout, micro: int, recompute: str, per_node: int, gpu: Gpu
 ) -> Candidate | None:
-    """What this choice takes; None where blocks or weights do not divide by it."""
+    """Return what this choice takes; None if blocks or weights do not divide by it."""
     chosen = options.replace(
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
@@ -239,7 +239,7 @@ def _nothing_fits(smallest: Candidate | None, gpu: Gpu, gpus: int) -> str:
 
 
 def _own(slurm: SlurmTable, options: Options, shape: ModelShape, gpu: Gpu) -> Candidate | None:
-    """What the run file has itself, on its own nodes."""
+    """Return the run file's own choice, on its own nodes."""
     layout: Layout | None = layout_if_any(options, slurm.nodes * slurm.gpus_per_node)
     micro = options.micro_batch_size
     if layout is None or not micro:
@@ -278,7 +278,7 @@ _HEADING = ("", "TP", "PP", "DP", "micro-batch", "recompute", "s/iteration", "GB
 
 
 def search_lines(found: LayoutSearch) -> Iterator[str]:
-    """The screen: what was reckoned with, and the fastest."""
+    """Yield the lines for the screen: the assumptions, and the fastest layouts."""
     gpu = found.gpu
     yield f"{found.run}: {len(found.layouts)} layouts fit {gpu.gpus} GPUs of {gpu.memory_gb:g} GB, the fastest first"
     rows = [_HEADING, *(_row(_place(place, one), one) for place, one in enumerate(found.layouts[:_SHOWN], 1))]
