@@ -380,7 +380,7 @@ class _Reader:
                     self.state.export(name)
                     self.record_export(name, line)
             if not is_followed and "n" in flags and how == "export":
-                self.state.variables[name] = replace(self.state.variables[name], is_exported=False)
+                self.state.export(name, is_exported=False)
             elif not is_followed:
                 self.state.forget(name, line)
                 if "n" in flags:
@@ -434,7 +434,7 @@ class _Reader:
             if match:
                 self.state.forget(match[1], line)
                 if name == "unset":
-                    self.state.variables[match[1]] = replace(self.state.variables[match[1]], is_exported=False)
+                    self.state.export(match[1], is_exported=False)
 
     def call(self, name: str, line: int) -> None:
         """Read a function's body as what may be done or not, any number of times."""

@@ -123,10 +123,10 @@ class State:
         for one in [*self.variables]:
             self.forget(one, line)
 
-    def export(self, name: str) -> None:
-        """Export a variable if it is set."""
+    def export(self, name: str, is_exported: bool = True) -> None:
+        """Export a variable if it is set, or no longer."""
         if name in self.variables:
-            self.variables[name] = replace(self.variables[name], is_exported=True)
+            self.variables[name] = replace(self.variables[name], is_exported=is_exported)
 
     def used(self, name: str) -> Variable | None:
         """Return a variable; record it as used behind commands that may have set it again."""
@@ -260,7 +260,8 @@ class State:
             elements = self._array(name)
             if elements is None or (index == "*" and "IFS" in self.variables):
                 return written
-            value = joined(elements, " ") if index in "@*" else (*elements, *[Traced()] * 99)[int(index)]
+            chosen = elements if index in "@*" else elements[int(index) : int(index) + 1]
+            value = joined(chosen, " ")
         if match["operator"]:
             return self._with_operator(match, written, value)
         return in_braces(written) if value is None else value

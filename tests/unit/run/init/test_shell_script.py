@@ -36,6 +36,8 @@ def words_by_bash(text: str) -> list[str]:
 
 
 FOLLOWED = [
+    "export -n NOT_SET_HERE; declare -x A=1; export -n A; show $A",
+    'A=(1 2); show "${A[1]}" "x${A[200]}"',
     "show a 'b c' \"d $((1 + 2))\" e\\ f",
     'A=1; B="x$A y${A}z"; show $B "$B"',
     'ARGS=" \\\n  --one 1 \\\n  --two $((3*4)) \\\n "\nshow $ARGS end',
