@@ -303,7 +303,7 @@ def _environment(draft: Draft, script: Script, launch: Launch) -> None:
     setting_up = [(place, one) for place, one in before if _sets_up(one, launch)]
     exports: dict[str, list[tuple[int, Traced]]] = {}
     for place, command in before:
-        if command.name == "export":
+        if command.name == "export" and len(command.words) > 1:
             exports.setdefault(command.words[1].text.partition("=")[0], []).append((place, command.words[1]))
     made = [(place, " ".join(_quoted(word.text) for word in one.words)) for place, one in setting_up]
     last = max((place for place, one in setting_up if one.name in _BRINGING), default=-1)
