@@ -56,7 +56,7 @@ def _update() -> dict[str, float]:
     import torch
 
     from trainer.kernels.adam import AdamBuffers, AdamSettings
-    from trainer.kernels.cpp.adam import CppAdam
+    from trainer.kernels.cpp import CppAdam
     from trainer.kernels.native.libraries import NotBuilt, operations
 
     library = operations()

@@ -72,7 +72,7 @@ def _turns(tokens: int, hidden: int) -> tuple[dict[str, Turn], str]:
     import torch
 
     from trainer.kernels.choice import BY_TORCH, Operations
-    from trainer.kernels.cpp.cross_entropy import CppCrossEntropy
+    from trainer.kernels.cpp import CppCrossEntropy
     from trainer.kernels.native.libraries import NotBuilt, operations
     from trainer.parallel.cross_entropy import masked_mean_cross_entropy
     from trainer.parallel.process_groups import Parallel

@@ -159,7 +159,7 @@ void gated_backward(const Element* gradient, const Element* gate, const Element*
         });
 }
 
-// The activations' numbers, as trainer/kernels/cpp/activation.py has them.
+// The activations' numbers, as trainer/kernels/cpp.py has them.
 enum : int64_t { silu, gelu_tanh, gelu_erf, relu, none };
 
 template <template <typename> class Call, typename... Arguments>

@@ -36,7 +36,7 @@ def library() -> None:
 def with_kernels(function: Callable[..., Any], *args: Any) -> Any:
     """What it returns in a rank that computes Adam by kernels, and all else by torch."""
     from trainer.kernels.choice import Operations
-    from trainer.kernels.cpp.adam import CppAdam
+    from trainer.kernels.cpp import CppAdam
     from trainer.kernels.native.libraries import NotBuilt, operations
     from trainer.parallel import process_groups
 

@@ -43,9 +43,7 @@ def library() -> None:
 def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
     """What it returns in a rank that computes attention, norms and activations in C++, and all else by torch."""
     from trainer.kernels.choice import Operations
-    from trainer.kernels.cpp.activation import CppActivations
-    from trainer.kernels.cpp.attention import CppAttention
-    from trainer.kernels.cpp.normalization import CppNorms
+    from trainer.kernels.cpp import CppActivations, CppAttention, CppNorms
     from trainer.kernels.native.libraries import NotBuilt, operations
     from trainer.parallel import process_groups
 

@@ -28,7 +28,7 @@ from trainer.kernels.attention import (
     attention_facts,
     core_attention,
 )
-from trainer.kernels.cpp.calls import refused
+from trainer.kernels.cpp import refused
 from trainer.kernels.cross_entropy import CrossEntropyKernels
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelError

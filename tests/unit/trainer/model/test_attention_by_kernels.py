@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.kernels.choice import BY_TORCH, Operations
-from trainer.kernels.cpp.attention import CppAttention
+from trainer.kernels.cpp import CppAttention
 from trainer.model.attention import SelfAttention
 from trainer.model.dropout import DropoutClock
 from trainer.model.weights import LayerWeights

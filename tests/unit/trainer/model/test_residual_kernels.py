@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.kernels.choice import Operations
-from trainer.kernels.cpp.residual import CppResiduals
+from trainer.kernels.cpp import CppResiduals
 from trainer.kernels.residual import ResidualKernels
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.kernels.choice import Operations
-from trainer.kernels.cpp.normalization import CppNorms
+from trainer.kernels.cpp import CppNorms
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
 from trainer.recipe.model_options import Vocabulary

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.native_libraries import built_library
-from trainer.kernels.cpp.adam import CppAdam
+from trainer.kernels.cpp import CppAdam
 from trainer.optim.fused_adam import FusedAdam
 
 SETTINGS: dict[str, Any] = {"lr": 3e-2, "betas": (0.9, 0.95), "eps": 1e-8}

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.kernels.cpp.closeness import assert_as_close_as_torch, with_threads
 from trainer.kernels.activation import ActivationKernels, GateActivation, bias_gelu, gated
-from trainer.kernels.cpp.activation import CppActivations
+from trainer.kernels.cpp import CppActivations
 
 SHAPES = [(1, 1), (3, 5), (65, 33), (1000, 20), (2, 20000)]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.native_libraries import built_library
 from trainer.kernels.adam import AdamBuffers, AdamSettings
-from trainer.kernels.cpp.adam import CppAdam
+from trainer.kernels.cpp import CppAdam
 
 LEARNING_RATE, BETAS, EPSILON, DECAY, SCALE = 3e-2, (0.9, 0.95), 1e-2, 0.1, 0.37
 BLOCK = 16384  # of `csrc/cpu/adam.cpp`

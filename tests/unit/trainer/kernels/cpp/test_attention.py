@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.kernels.cpp.closeness import assert_as_close_as_torch, with_threads
 from trainer.kernels.attention import attention, attention_of_product
-from trainer.kernels.cpp.attention import CppAttention
+from trainer.kernels.cpp import CppAttention
 from trainer.model.attention import alibi_slopes
 
 #: samples, length, groups, heads of a group, head size: below, at and beyond every block and vector.

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.model.test_model_parts import alone
 from trainer.kernels.choice import Operations
-from trainer.kernels.cpp.cross_entropy import CppCrossEntropy
+from trainer.kernels.cpp import CppCrossEntropy
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 
 #: Tokens, columns, how many of these count: a vector and its rest, blocks of 2048 and theirs, padding in a vector.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.native_libraries import built_library
 from tests.unit.trainer.kernels.cpp.closeness import assert_as_close_as_torch, with_threads
-from trainer.kernels.cpp.normalization import CppNorms
+from trainer.kernels.cpp import CppNorms
 from trainer.kernels.normalization import NormKernels, added_and_normalized, normalized
 
 #: rows, hidden: parts of vectors, parts of blocks of rows, and a row beyond the first-level cache.

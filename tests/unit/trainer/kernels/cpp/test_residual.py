@@ -7,7 +7,7 @@ import torch
 
 from tests.native_libraries import built_library
 from tests.unit.trainer.kernels.rounding import assert_no_worse, misaligned
-from trainer.kernels.cpp.residual import CppResiduals
+from trainer.kernels.cpp import CppResiduals
 from trainer.kernels.residual import Dropped, added
 
 SEEDS = [5, (1 << 63) - 1]

@@ -1,1 +1,0 @@
-"""Families of operations by `csrc/cpu`, on a CPU; the library is handed in, loaded."""
