@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
 
 import click
 
 from opsctl.cli.selection import json_option, moment_ahead, run_option
-
-if TYPE_CHECKING:
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show, show_lines
+from opsctl.core.timestamps import iso, now
+from opsctl.monitoring.alerts.channels import alert_settings, channels_of
+from opsctl.monitoring.alerts.delivery import send_now
+from opsctl.monitoring.alerts.handle import notify
+from opsctl.monitoring.alerts.listing import printed_alerts, printed_sending, screen, sending_line, trial_message
+from opsctl.run.state import alert_log, alerts
+from opsctl.run.state.group_folder import explained_disk_errors
+from opsctl.run.state.run_view import RunView, glance
 
 why_option = click.option("--why", default="", metavar="TEXT", help="Why, for the others.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
@@ -29,11 +37,6 @@ def command() -> None:
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
     """What is open, and what waits on which channel."""
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.listing import printed_alerts, screen
-    from opsctl.run.state import alert_log, alerts
-
     paths = _run(run).paths
     found = printed_alerts(alerts.remembered(paths), alert_log.events(paths), now(), with_messages)
     if as_json:
@@ -50,16 +53,6 @@ def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
 @click.pass_context
 def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Send a test to every channel now, or to those whose names have CHANNEL in them, and say what happened."""
-    import os
-
-    from opsctl.core.account import account_name
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json, show
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.channels import alert_settings, channels_of
-    from opsctl.monitoring.alerts.delivery import send_now
-    from opsctl.monitoring.alerts.listing import printed_sending, sending_line, trial_message
-
     seen = _run(run)
     known = channels_of(alert_settings(seen))
     wanted = [one for one in known if channel is None or channel in one.name]
@@ -93,12 +86,6 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
 @click.pass_context
 def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Send what waits, reminders that are due too, without looking at the run."""
-    from opsctl.core.output import message, print_json
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.handle import notify
-    from opsctl.monitoring.alerts.listing import printed_alerts
-    from opsctl.run.state import alert_log, alerts
-
     seen = _run(run)
     if dry_run:
         for one in alert_log.channels_seen(alert_log.events(seen.paths), now()):
@@ -126,12 +113,6 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
 
     KEY is as opsctl alerts list shows it, or the name of a check: all that it has found.
     """
-    from opsctl.core.account import account_name
-    from opsctl.core.output import message
-    from opsctl.core.timestamps import now
-    from opsctl.run.state import alerts
-    from opsctl.run.state.group_folder import explained_disk_errors
-
     if bool(keys) == is_all:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
     paths = _run(run).paths
@@ -155,11 +136,6 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 
     What is open when it ends is said then.
     """
-    from opsctl.core.output import message
-    from opsctl.core.timestamps import iso, now
-    from opsctl.run.state import alerts
-    from opsctl.run.state.group_folder import explained_disk_errors
-
     end = moment_ahead(until, now())
     paths = _run(run).paths
     with explained_disk_errors(paths, "nothing was silenced"):
@@ -175,10 +151,6 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 @dry_run_option
 def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
     """End the silence: the next look says what is open."""
-    from opsctl.core.output import message
-    from opsctl.core.timestamps import now
-    from opsctl.run.state import alerts
-
     paths = _run(run).paths
     was = alerts.silence_of(paths, now())
     if was is not None and not dry_run:
@@ -190,9 +162,6 @@ def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
 
 def _run(run: str | None) -> RunView:
     """The run, whose folder is the one that alerts are kept in. Raises OpsctlError before its first submit."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.run_view import glance
-
     seen = glance(run)
     if not seen.paths.output.is_dir():
         raise OpsctlError(f"{seen.table.name} was never submitted: {seen.paths.output} is not there yet")
@@ -201,10 +170,5 @@ def _run(run: str | None) -> RunView:
 
 def _print(as_json: bool, run: str | None) -> None:
     if as_json:
-        from opsctl.core.output import print_json
-        from opsctl.core.timestamps import now
-        from opsctl.monitoring.alerts.listing import printed_alerts
-        from opsctl.run.state import alert_log, alerts
-
         paths = _run(run).paths
         print_json("alerts", printed_alerts(alerts.remembered(paths), alert_log.events(paths), now(), False))

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import click
+from msgspec.structs import replace
 
+from opsctl.cli.backup_options import has_backup, kept_going, named_by, opened, raise_first
 from opsctl.cli.checkpoints_backup import anew_option, limit_option, to_option
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, run_option
+from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_option
+from opsctl.core.errors import OpsctlError, RunFileError
+from opsctl.core.output import message, print_json, show_lines
 from opsctl.core.units import bytes_words
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.run_view import RunView
-    from opsctl.transfer.backups.json_output import BackedUpRun, VerifiedBackups
-    from opsctl.transfer.backups.schedule import Policy
+from opsctl.run.checkpoints.backups import read_backups
+from opsctl.run.config.checks import check_run
+from opsctl.run.state.run_view import RunView, glance
+from opsctl.transfer.backups.data_copies import back_up_data
+from opsctl.transfer.backups.data_sets import named_sets
+from opsctl.transfer.backups.json_output import BackedUpRun, VerifiedBackups, backup_table, printed
+from opsctl.transfer.backups.run_files import back_up_rest
+from opsctl.transfer.backups.schedule import Policy, policy_of
+from opsctl.transfer.backups.verify import share_of
+from opsctl.transfer.backups.verify import verify as read_again
 
 
 class _LongGroup(LongCommand, click.Group):
@@ -49,10 +57,6 @@ def command(
     nothing there is written over: the last looks are kept whole. With --all-runs only runs that are yours and have a
     [backup].
     """
-    from opsctl.cli.backup_options import has_backup
-    from opsctl.cli.selection import for_runs
-    from opsctl.core.output import print_json
-
     if ctx.invoked_subcommand is not None:
         return
     if all_runs and (run or to or anew):
@@ -68,13 +72,6 @@ def command(
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: bool) -> list[BackedUpRun]:
-    from msgspec.structs import replace
-
-    from opsctl.cli.backup_options import kept_going, opened, raise_first
-    from opsctl.core.output import message
-    from opsctl.transfer.backups.json_output import BackedUpRun, printed
-    from opsctl.transfer.backups.run_files import back_up_rest
-    from opsctl.transfer.backups.schedule import policy_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in policy.warnings:
@@ -100,13 +97,6 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: 
 
 
 def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlError]) -> list[BackedUpRun]:
-    from functools import partial
-
-    from opsctl.cli.backup_options import kept_going, opened
-    from opsctl.core.output import message
-    from opsctl.transfer.backups.data_copies import back_up_data
-    from opsctl.transfer.backups.data_sets import named_sets
-    from opsctl.transfer.backups.json_output import BackedUpRun, printed
 
     name, done, sets = run.table.name, [], named_sets(_options(run))
     for url in policy.data_to:
@@ -123,16 +113,12 @@ def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlE
 
 
 def _say(before: str, line: str) -> None:
-    from opsctl.core.output import message
 
     message(before + line)
 
 
 def _options(run: RunView) -> Mapping[str, Any]:
     """The trainer's, as published, before that as in the run file. Raises OpsctlError, RunFileError."""
-    from opsctl.core.errors import OpsctlError, RunFileError
-    from opsctl.run.config.checks import check_run
-
     if run.revision is None:
         if run.loaded is None:
             raise RunFileError(run.problem)
@@ -147,12 +133,6 @@ def _options(run: RunView) -> Mapping[str, Any]:
 @json_option(backups="list[opsctl.transfer.backups.json_output.PrintedBackup]")
 def list_(run: str | None, as_json: bool) -> None:
     """What is backed up where, as the ledger has it."""
-    from opsctl.cli.backup_options import named_by
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.run.checkpoints.backups import read_backups
-    from opsctl.run.state.run_view import glance
-    from opsctl.transfer.backups.json_output import backup_table, printed
-
     seen = glance(run)
     lines = read_backups(seen.paths)
     if as_json:
@@ -185,10 +165,6 @@ def verify(
     What is lost or wrong there is marked, so that prune no longer relies on it and the next backup sends it again. What
     the ledger here does not know is put on record. Exits 1 where anything is lost.
     """
-    from opsctl.cli.backup_options import has_backup
-    from opsctl.cli.selection import for_runs
-    from opsctl.core.output import message, print_json
-
     if all_runs and (run or to):
         raise click.UsageError("--all-runs, or one run with --to: give one of them")
     done, is_well = for_runs(run, all_runs, has_backup, lambda seen: _verify(seen, to, sample, limit))
@@ -208,12 +184,6 @@ def _verdict(one: VerifiedBackups) -> str:
 
 
 def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None) -> list[VerifiedBackups]:
-    from opsctl.cli.backup_options import kept_going, opened, raise_first
-    from opsctl.core.output import message
-    from opsctl.transfer.backups.json_output import VerifiedBackups, printed
-    from opsctl.transfer.backups.schedule import policy_of
-    from opsctl.transfer.backups.verify import share_of
-    from opsctl.transfer.backups.verify import verify as read_again
 
     try:
         share = share_of(sample) if sample else None

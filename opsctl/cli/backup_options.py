@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.run_view import RunView
-    from opsctl.transfer.backups.destination import Destination
-    from opsctl.transfer.backups.schedule import Policy
-    from opsctl.transfer.object_store.flow import Flow
-    from opsctl.transfer.object_store.store import Store
+from opsctl.cli.progress import of_bytes
+from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.output import message
+from opsctl.run.checkpoints.backups import places_named, plain_url
+from opsctl.run.state.run_view import RunView
+from opsctl.transfer.backups.destination import Destination
+from opsctl.transfer.backups.schedule import Policy, policy_of
+from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.store import Store, open_store
+from opsctl.transfer.object_store.types import Access
+from trainer.formats.byte_sizes import size_in_bytes
 
 
 def flow_of(limit: str | None, total: int | None = None) -> Flow:
     """Within the limit, telling how far it is. Raises UsageError for a limit that is none."""
-    from opsctl.cli.progress import of_bytes
-    from opsctl.core.errors import UsageError
-    from opsctl.transfer.object_store.flow import Flow
-    from trainer.formats.byte_sizes import size_in_bytes
-
     try:
         return Flow(size_in_bytes(limit) if limit else None, of_bytes(total))
     except ValueError as error:
@@ -30,19 +28,11 @@ def flow_of(limit: str | None, total: int | None = None) -> Flow:
 
 def far_store(url: str, endpoint: str | None = None) -> Store:
     """The store behind a URL that a command was given. Raises StoreError."""
-    from opsctl.run.checkpoints.backups import plain_url
-    from opsctl.transfer.object_store.store import open_store
-    from opsctl.transfer.object_store.types import Access
-
     return open_store(plain_url(url), Access(endpoint=endpoint))
 
 
 def endpoint_of(run: RunView, url: str) -> str | None:
     """Return the endpoint that the run's [backup] gives for a place that it names; None without."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.checkpoints.backups import plain_url
-    from opsctl.transfer.backups.schedule import policy_of
-
     try:
         table = policy_of(run).table
     except OpsctlError:
@@ -52,9 +42,6 @@ def endpoint_of(run: RunView, url: str) -> str | None:
 
 def named_by(run: RunView) -> frozenset[str] | None:
     """Destinations that [backup] to names; None where what is published cannot be read."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.checkpoints.backups import places_named
-
     try:
         return places_named(run)
     except OpsctlError:
@@ -64,8 +51,6 @@ def named_by(run: RunView) -> frozenset[str] | None:
 @contextlib.contextmanager
 def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
     """One of the run's destinations. Raises StoreError."""
-    from opsctl.transfer.backups.destination import Destination
-
     with far_store(url, policy.table.endpoint) as store:
         yield Destination(run.paths, run.table.name, url, store, flow_of(policy.table.limit))
 
@@ -73,8 +58,6 @@ def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
 @contextlib.contextmanager
 def kept_going(failed: list[OpsctlError]) -> Iterator[None]:
     """Keep what fails at one place from stopping what is to be done at the others."""
-    from opsctl.core.errors import OpsctlError
-
     try:
         yield
     except OpsctlError as error:
@@ -83,8 +66,6 @@ def kept_going(failed: list[OpsctlError]) -> Iterator[None]:
 
 def raise_first(failed: list[OpsctlError]) -> None:
     """Raise the first, and say the others."""
-    from opsctl.core.output import message
-
     for error in failed[1:]:
         message(str(error))
     if failed:

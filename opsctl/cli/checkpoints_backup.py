@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from opsctl.cli.backup_options import endpoint_of, far_store, flow_of, has_backup, kept_going, opened, raise_first
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, run_argument
+from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_argument
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json
 from opsctl.core.units import bytes_words
-
-if TYPE_CHECKING:
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.run_view import RunView
-    from opsctl.transfer.backups.checkpoints import Wish
-    from opsctl.transfer.backups.json_output import BackedUpRun
+from opsctl.run.state.run_view import RunView, glance
+from opsctl.transfer.backups.checkpoints import Wish, back_up, here, plan, warnings_of
+from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, RestoredCheckpoint, printed
+from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
+from opsctl.transfer.backups.schedule import policy_of, why_none
+from opsctl.transfer.object_store.store import refuse_secret
+from opsctl.transfer.object_store.types import StoreError
+from trainer.formats.checkpoint.manifest import tag_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _without_secret(_ctx: click.Context, option: click.Parameter, url: str | None) -> str | None:
     """Before the words are written down for a job."""
-    from opsctl.transfer.object_store.store import refuse_secret
-    from opsctl.transfer.object_store.types import StoreError
-
     try:
         if url is not None:
             refuse_secret(url)
@@ -93,11 +95,6 @@ def backup(
     there by its checksum, and the manifest goes last: what has none is no copy. What is there is not sent again, so an
     interrupted backup is typed again. With --all-runs only runs that are yours and have a [backup].
     """
-    from opsctl.cli.backup_options import has_backup
-    from opsctl.cli.selection import for_runs
-    from opsctl.core.output import print_json
-    from opsctl.transfer.backups.checkpoints import Wish
-
     if all_runs and (run or to or steps or anew):
         raise click.UsageError("--all-runs, or one run with --to, --step and --anew: give one of them")
     wish = Wish(steps or None, weights_only, anew)
@@ -113,12 +110,6 @@ def backup(
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
-    from opsctl.cli.backup_options import kept_going, opened, raise_first
-    from opsctl.core.output import message
-    from opsctl.transfer.backups.checkpoints import back_up, here, plan, warnings_of
-    from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
-    from opsctl.transfer.backups.schedule import policy_of, why_none
-    from trainer.formats.checkpoint.manifest import tag_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in (*policy.warnings, *warnings_of(run, policy.table)):
@@ -194,12 +185,6 @@ def restore(
     without optimizer states with --no-load-optim or --finetune. For a place of the run's [backup] to, the default of
     --endpoint is that table's endpoint.
     """
-    from opsctl.cli.backup_options import endpoint_of, far_store, flow_of
-    from opsctl.core.output import message, print_json
-    from opsctl.run.state.run_view import glance
-    from opsctl.transfer.backups.json_output import RestoredCheckpoint
-    from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
-
     if into is not None and run:
         raise click.UsageError("a run and --into given: give one of them")
     if patterns and into is None:

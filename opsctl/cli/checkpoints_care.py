@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.cli.backup_options import opened
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_argument
+from opsctl.cli.trainer_program import output_of_trainer_program
 from opsctl.core.errors import OpsctlError
-
-if TYPE_CHECKING:
-    from opsctl.jobs.control.json_output import PrunedRun
-    from opsctl.jobs.control.rollback import EventFile, Point
-    from opsctl.run.checkpoints.backups import BackedUp
-    from opsctl.run.checkpoints.retention import Answers
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.files.state_files import parsed
+from opsctl.core.output import message, print_json, printable
+from opsctl.jobs.control.json_output import PrunedRun, RolledBackRun
+from opsctl.jobs.control.prune import prune_run
+from opsctl.jobs.control.rollback import EventFile, Point
+from opsctl.jobs.control.rollback import rollback as roll_back
+from opsctl.jobs.control.rollback import undo as bring_back
+from opsctl.run.checkpoints.backups import BackedUp
+from opsctl.run.checkpoints.retention import Answers
+from opsctl.run.state.run_view import RunView, glance
+from opsctl.transfer.backups.schedule import policy_of
+from opsctl.transfer.backups.verify import prove
 
 #: Characters of a reason for the record, also where another checkpoint is made the latest.
 LONGEST_REASON = 1000
@@ -47,13 +53,6 @@ def prune(
     checkpoints/prunes.jsonl.
     With --all-runs only runs that are yours and have a [retention].
     """
-    from opsctl.cli.backup_options import opened
-    from opsctl.core.output import message, print_json
-    from opsctl.jobs.control.json_output import PrunedRun
-    from opsctl.jobs.control.prune import prune_run
-    from opsctl.transfer.backups.schedule import policy_of
-    from opsctl.transfer.backups.verify import prove
-
     if yes and dry_run:
         raise click.UsageError("--yes, or --dry-run: give one of them")
 
@@ -110,12 +109,6 @@ def rollback(
     nothing is deleted, and --undo brings it back. Nobody may be training. It is on record in
     checkpoints/rollbacks.jsonl. The training log stays as it is.
     """
-    from opsctl.core.output import message, print_json, printable
-    from opsctl.jobs.control.json_output import RolledBackRun
-    from opsctl.jobs.control.rollback import rollback as roll_back
-    from opsctl.jobs.control.rollback import undo as bring_back
-    from opsctl.run.state.run_view import glance
-
     if (to is None) == (undo is None):
         raise click.UsageError("give --to ITERATION, or --undo")
     if undo is not None and undo != "newest" and not undo.isdecimal():
@@ -149,10 +142,6 @@ def _no_curves(_folder: Path, _point: Point, _output: Path | None) -> Sequence[E
 
 def _curves(folder: Path, point: Point, output: Path | None) -> Sequence[EventFile]:
     """The event files in `folder`, read by a program of the trainer's. Raises OpsctlError."""
-    from opsctl.cli.trainer_program import output_of_trainer_program
-    from opsctl.core.files.state_files import parsed
-    from opsctl.jobs.control.rollback import EventFile
-
     if not any(folder.rglob("*tfevents*")):
         return ()
     counted = {"iteration": point.iteration, "samples": point.samples, "tokens": point.tokens}

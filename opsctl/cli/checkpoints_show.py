@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from opsctl.cli.selection import json_option, run_argument
+from opsctl.cli.trainer_program import output_of_trainer_program
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import parsed
+from opsctl.core.output import message, print_json, show_lines
 from opsctl.core.units import bytes_words
+from opsctl.run.checkpoints.contents import VerifiedCheckpoint, lines_of, record_verification, shown
+from opsctl.run.state.run_view import glance
+from trainer.formats.checkpoint.manifest import checkpoint_folders, latest_folder, tag_of
+from trainer.formats.errors import CheckpointError
 
 _step = click.option(
     "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Which checkpoint [default: the latest]."
@@ -24,11 +32,6 @@ def show(run: str | None, step: int | None, as_json: bool) -> None:
     Model, layout, samples, tokens, loss, learning rate, who saved it, every start with what it changed. All of it
     stands in its manifest.json; no weight is read.
     """
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.run.checkpoints.contents import lines_of, shown
-    from trainer.formats.errors import CheckpointError
-
     (folder,) = _folders(run, step, False)
     try:
         found = shown(folder)
@@ -61,13 +64,6 @@ def verify(
     anything is. The result is recorded in the checkpoint's verified.json. A damaged checkpoint counts as incomplete,
     for every command and for the trainer, until it is verified again without a problem or saved again.
     """
-    from opsctl.cli.trainer_program import output_of_trainer_program
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.files.state_files import parsed
-    from opsctl.core.output import message, print_json
-    from opsctl.run.checkpoints.contents import VerifiedCheckpoint, record_verification
-    from opsctl.run.state.run_view import glance
-
     if step is not None and all_of_them:
         raise click.UsageError("--step, or --all: give one of them")
     output = glance(run).paths.output
@@ -91,11 +87,6 @@ def verify(
 
 def _folders(chosen: str | None, step: int | None, all_of_them: bool) -> list[Path]:
     """The folders that are meant, oldest first. Raises OpsctlError where there are none."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.run_view import glance
-    from trainer.formats.checkpoint.manifest import checkpoint_folders, latest_folder, tag_of
-    from trainer.formats.errors import CheckpointError
-
     root = glance(chosen).paths.checkpoints
     try:
         there = checkpoint_folders(root)[::-1]

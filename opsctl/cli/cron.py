@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from opsctl.cli.selection import cluster_option, json_option
-
-if TYPE_CHECKING:
-    from opsctl.jobs.scheduler.context import Cron, JobFile
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show, show_lines, show_text
+from opsctl.core.timestamps import iso, now
+from opsctl.jobs.scheduler import chain
+from opsctl.jobs.scheduler.context import Cron, JobFile, job_files
+from opsctl.jobs.scheduler.executing import execute, output_of
+from opsctl.jobs.scheduler.job_runs import start_job
+from opsctl.jobs.scheduler.overview import look, printed_cron, status_lines
+from opsctl.jobs.scheduler.setup import add_job, begin
+from opsctl.jobs.scheduler.tick import Own, tick
+from opsctl.run.config.profile import cron_table, jobs_table
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.register import cron_folder
+from opsctl.run.state.scheduler import HOUR_S, SHORTEST_S, CronPaths, histories, read_chain, read_runs
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
 #: Due times that `status` shows, unless told otherwise.
 SHOWN = 8
@@ -56,12 +72,6 @@ def start(
     as_json: bool,
 ) -> None:
     """Start the scheduler if it is not running, and print its owner. Takes over a scheduler that has died."""
-    import time
-
-    from opsctl.core.account import account_name
-    from opsctl.core.output import message
-    from opsctl.jobs.scheduler.setup import begin
-
     cron = _cron(folder, cluster)
     period_s = None if tick is None else _period(tick)
     if dry_run:
@@ -88,9 +98,6 @@ def start(
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
     """Stop the scheduler, whoever its owner is. Running jobs continue."""
-    from opsctl.core.output import message
-    from opsctl.jobs.scheduler import chain
-
     cron = _cron(folder, cluster)
     if not dry_run:
         found, notes = chain.stop(cron)
@@ -121,10 +128,6 @@ def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: 
 @json_option(jobs="list[opsctl.jobs.scheduler.overview.PrintedCronJob]")
 def list_jobs(folder: Path | None, as_json: bool) -> None:
     """List the jobs with the state of their last runs."""
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.jobs.scheduler.overview import look, printed_cron
-
     cron = _cron(folder, None)
     jobs = printed_cron(str(cron.paths.folder), look(cron, now(), slurm=False), 0).jobs
     if as_json:
@@ -153,9 +156,6 @@ def add(
     dry_run: bool,
 ) -> None:
     """Check a batch script and copy it into the cron folder."""
-    from opsctl.core.output import show
-    from opsctl.jobs.scheduler.setup import add_job
-
     if (file is None) == (shipped is None):
         raise click.UsageError("give a FILE, or --shipped NAME")
     show(add_job(_cron(folder, None), file, shipped, daily, name, replace, dry_run))
@@ -168,7 +168,6 @@ def add(
 def remove(name: str, folder: Path | None, dry_run: bool) -> None:
     """Remove a job from the cron folder; its records stay."""
     from opsctl.core.files.state_files import remove
-    from opsctl.core.output import show
 
     cron = _cron(folder, None)
     file = _file(cron, name)
@@ -184,12 +183,6 @@ def remove(name: str, folder: Path | None, dry_run: bool) -> None:
 @dry_run_option
 def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) -> None:
     """Submit a job now, as yourself; prints Slurm's id."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, show
-    from opsctl.core.timestamps import iso
-    from opsctl.jobs.scheduler.job_runs import start_job
-    from opsctl.run.state.scheduler import HOUR_S, read_chain
-
     cron = _cron(folder, cluster)
     file = _file(cron, name)
     if dry_run:
@@ -211,13 +204,6 @@ def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) 
 @folder_option
 def logs(name: str, follow: bool, folder: Path | None) -> None:
     """Print the output of the newest run of a job."""
-    import time
-
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, show_text
-    from opsctl.jobs.scheduler.executing import output_of
-    from opsctl.run.state.scheduler import histories, read_runs
-
     cron = _cron(folder, None)
     shown = 0
     while True:
@@ -244,12 +230,6 @@ def logs(name: str, follow: bool, folder: Path | None) -> None:
 @click.option("--due", type=int, help="Seconds since the epoch; none in a crontab.")
 def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
     """One tick; its job calls it."""
-    import os
-    import time
-
-    from opsctl.core.output import message
-    from opsctl.jobs.scheduler.tick import Own, tick
-
     job_id = os.environ.get("SLURM_JOB_ID", "")
     cron = _cron(folder, None, patient=True)
     done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), time.time)
@@ -264,24 +244,11 @@ def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
 @click.option("--digest", required=True, help="Of its program.")
 def execute_now(folder: Path, run_id: str, digest: str) -> int:
     """One run of a job; its job calls it."""
-    import os
-    import socket
-
-    from opsctl.jobs.scheduler.executing import execute
-
     job_id = os.environ.get("SLURM_JOB_ID", "")
     return execute(_cron(folder, None), run_id, digest, int(job_id) if job_id.isdigit() else 0, socket.gethostname())
 
 
 def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cron:
-    import os
-
-    from opsctl.jobs.scheduler.context import Cron
-    from opsctl.run.config.profile import cron_table, jobs_table
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.register import cron_folder
-    from opsctl.run.state.scheduler import CronPaths
-    from opsctl.slurm.backends import client_for
 
     where = choose_cluster(cluster, None)
     paths = CronPaths(folder.absolute() if folder else cron_folder())
@@ -291,9 +258,6 @@ def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cr
 
 def _period(text: str) -> int:
     """Seconds of `20s` or of a Slurm duration. Raises click.UsageError."""
-    from opsctl.run.state.scheduler import HOUR_S, SHORTEST_S
-    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
-
     try:
         seconds = int(text[:-1]) if text.endswith("s") else parse_duration_s(text)
     except ValueError:
@@ -305,9 +269,6 @@ def _period(text: str) -> int:
 
 def _file(cron: Cron, name: str) -> JobFile:
     """The job of that name, `refill` or `hourly/refill`. Raises OpsctlError."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.jobs.scheduler.context import job_files
-
     files = [*job_files(cron.paths, False), *job_files(cron.paths, True)]
     found = [file for file in files if name in (file.name, file.name.partition("/")[2])]
     if len(found) == 1:
@@ -318,10 +279,6 @@ def _file(cron: Cron, name: str) -> JobFile:
 
 def _show(cron: Cron, as_json: bool, count: int, quiet: bool = False) -> int:
     """Print the state; return 1 where the scheduler is dead or unknown. quiet: print nothing without --json."""
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.jobs.scheduler.overview import look, printed_cron, status_lines
-
     seen = look(cron, now(), slurm=not quiet or as_json)
     if as_json:
         print_json("cron", printed_cron(str(cron.paths.folder), seen, count))

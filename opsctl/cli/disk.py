@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from opsctl.cli.long_command import LongCommand
+from opsctl.cli.progress import of_folder
 from opsctl.cli.selection import folders_that_answer, json_option, run_option
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from opsctl.monitoring.disk.purging import Going
-    from opsctl.run.config.schema import WatchTable
+from opsctl.core.dirwalk.file_system import FileSystems
+from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.timestamps import now
+from opsctl.monitoring.disk.json_output import (
+    PrintedTouch,
+    disk_lines,
+    printed_disk,
+    printed_purge,
+    purge_lines,
+    unseen_lines,
+)
+from opsctl.monitoring.disk.purging import Going, Touching, find_purged, list_into, remember_touch, touch_all
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
+from opsctl.run.config.profile import site_watch_table, watch_table
+from opsctl.run.config.schema import WatchTable
+from opsctl.run.state.run_view import glance
+from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
 _USE = "use"
 _LONGEST_DAYS = 36_500  # what is longer is for ever
@@ -64,13 +79,6 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     it is whole the numbers are the last whole one's, with their age. Growth is what came within a week; "full in" is
     how long what is left on the file system lasts for that growth alone.
     """
-    from opsctl.cli.progress import of_folder
-    from opsctl.core.dirwalk.file_system import FileSystems
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.disk.json_output import disk_lines, printed_disk
-    from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
-
     systems, told = FileSystems(), []
     where = _where(folders, run)
     for folder in where:
@@ -100,13 +108,6 @@ def purge(
     By the time of the last reading or writing, whichever is later. Checkpoints that would be damaged are named. FILE
     gets a line for each file, as it is found: when it goes, its size, its path; `sort FILE` puts them in order.
     """
-    import contextlib
-
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.disk.json_output import printed_purge, purge_lines
-    from opsctl.monitoring.disk.purging import find_purged, list_into
-
     watch = _watch(folders, run)
     after, soon, told = _purge_after(watch, days), _duration(within), []
     with contextlib.ExitStack() as stack:
@@ -152,14 +153,6 @@ def touch(
     other. Each time is on record in your account's state folder. Exits 1 when a file could not be touched, or a folder
     not looked into.
     """
-    from opsctl.cli.progress import of_folder
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.disk.json_output import PrintedTouch, unseen_lines
-    from opsctl.monitoring.disk.purging import Touching, remember_touch, touch_all
-    from opsctl.run.config.profile import site_watch_table
-
     if not site_watch_table().touch:
         raise OpsctlError(
             "this site is not known to let people touch files so that they stay: where it does, "
@@ -192,24 +185,17 @@ def touch(
 
 
 def _where(folders: Sequence[Path], run: str | None) -> list[Path]:
-    from opsctl.run.state.run_view import glance
 
     return folders_that_answer(folders) or [glance(run, asks_first=True).paths.output]
 
 
 def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
     """[watch] of the run where one is meant, over the profile's."""
-    from opsctl.run.config.profile import site_watch_table, watch_table
-    from opsctl.run.state.run_view import glance
-
     loaded: Any = None if folders and not run else glance(run, asks_first=True).loaded
     return watch_table(loaded.file) if loaded else site_watch_table()
 
 
 def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
-    from datetime import timedelta
-
-    from opsctl.core.errors import UsageError
 
     found = days or watch.purge_days
     if found is None:
@@ -220,10 +206,6 @@ def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
 
 
 def _duration(text: str) -> timedelta:
-    from datetime import timedelta
-
-    from opsctl.core.errors import UsageError
-    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
     try:
         return timedelta(seconds=min(parse_duration_s(text), _LONGEST_DAYS * 86400))

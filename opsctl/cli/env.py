@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Timer
 
 import click
+from msgspec import structs
 
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.run.config.load import LoadedRun
-    from opsctl.run.environments.inspection import Target
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show, show_lines, show_text
+from opsctl.run.config.load import LoadedRun, expanded_file, load_run_file
+from opsctl.run.config.locate import locate_run_file
+from opsctl.run.environments import inspection
+from opsctl.run.environments.building import BuiltEnvironment, planned
+from opsctl.run.environments.building import build as build_environment
+from opsctl.run.environments.extension_locks import remove_dead
+from opsctl.run.environments.inspection import Target, lock_text
+from opsctl.run.environments.query import why_not_started
+from opsctl.run.environments.recipe import LOCK, recipe_of
 
 
 @click.group()
@@ -35,11 +45,6 @@ def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: b
     jobs keep it. After a build that was killed, the next one starts again and finds what was fetched. [run] environment
     names the script activate.sh in its folder.
     """
-    from opsctl.core.output import message, print_json, show, show_lines
-    from opsctl.run.environments.building import BuiltEnvironment, planned
-    from opsctl.run.environments.building import build as build_environment
-    from opsctl.run.environments.recipe import LOCK, recipe_of
-
     loaded = _needed(run)
     recipe = recipe_of(loaded)
     if dry_run:
@@ -76,14 +81,6 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
 
     Without a run it is the Python that runs opsctl. The same environment gives the same text.
     """
-    from dataclasses import replace
-
-    from msgspec import structs
-
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json, show_text
-    from opsctl.run.environments.inspection import lock_text
-
     target = replace(_target(_at_hand(run), trust), reads_files=True)
     with _reported_if_long():
         asked = target.ask()
@@ -127,13 +124,6 @@ def check(
     built, only that reason is printed. Exits 1 if anything is not as it should be. On a node: opsctl shell, or
     srun --overlap --jobid JOB opsctl env check.
     """
-    from dataclasses import replace
-
-    from opsctl.core.output import message, print_json, show
-    from opsctl.run.environments import inspection
-    from opsctl.run.environments.extension_locks import remove_dead
-    from opsctl.run.environments.recipe import recipe_of
-
     loaded = _at_hand(run)
     target = _target(loaded, trust)
     imports: tuple[str, ...] = ()
@@ -164,10 +154,6 @@ def check(
 @contextlib.contextmanager
 def _reported_if_long() -> Iterator[None]:
     """Print what takes so long inside the block, after two seconds."""
-    from threading import Timer
-
-    from opsctl.core.output import message
-
     timer = Timer(
         2.0, message, ["reading every file of the environment's packages: gigabytes where torch is installed"]
     )
@@ -180,16 +166,12 @@ def _reported_if_long() -> Iterator[None]:
 
 
 def _needed(chosen: str | None) -> LoadedRun:
-    from opsctl.run.config.load import load_run_file
-    from opsctl.run.config.locate import locate_run_file
 
     return load_run_file(locate_run_file(chosen))
 
 
 def _at_hand(chosen: str | None) -> LoadedRun | None:
     """Return the chosen run; None if none is named and none is here."""
-    import os
-
     if chosen is None and not os.environ.get("OPSCTL_RUN") and not Path("run.toml").exists():
         return None
     return _needed(chosen)
@@ -197,10 +179,6 @@ def _at_hand(chosen: str | None) -> LoadedRun | None:
 
 def _target(loaded: LoadedRun | None, trust: bool) -> Target:
     """Return the run's environment; it is not started if others decide what that would run, unless they are trusted."""
-    from opsctl.run.config.load import expanded_file
-    from opsctl.run.environments.inspection import Target
-    from opsctl.run.environments.query import why_not_started
-
     if loaded is None:
         return Target()
     file = expanded_file(loaded)

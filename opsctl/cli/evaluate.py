@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import click
 
 from opsctl.cli.export import NEEDED
 from opsctl.cli.long_command import LongCommand, job_umask, refuse_job_in_a_job
-from opsctl.cli.selection import all_runs_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.jobs.evaluation.jobs import AskedEvaluation
-    from opsctl.jobs.evaluation.records import Chosen
-    from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
-    from opsctl.jobs.evaluation.settings import Settings
-    from opsctl.run.state.run_view import RunView
+from opsctl.cli.selection import all_runs_option, each_run, json_option, run_argument
+from opsctl.cli.trainer_program import run_trainer_program
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show, show_text
+from opsctl.jobs.background.errand_jobs import new_errand, script_of
+from opsctl.jobs.background.records import Errand, errands
+from opsctl.jobs.evaluation.execute import Busy, Evaluation, own_job_id
+from opsctl.jobs.evaluation.harness import Harness
+from opsctl.jobs.evaluation.jobs import AskedEvaluation, ask_for, sbatch_options
+from opsctl.jobs.evaluation.records import Chosen, choose
+from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
+from opsctl.jobs.evaluation.settings import Settings, refuse_strangers_program, settings_of
+from opsctl.run.config.profile import jobs_table
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, view
+from opsctl.slurm.backends import client_for
+from trainer.formats.checkpoint.manifest import tag_of
 
 
 class _OneJobForEach(LongCommand):
@@ -55,9 +65,6 @@ def command(
 
     Exits 1 where a task failed or is missing.
     """
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json
-
     done: list[EvaluatedCheckpoint] = []
     is_well = True
     for seen, settings in _runs(run, all_runs, step, again):
@@ -77,12 +84,6 @@ def command(
 
 def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> list[tuple[RunView, Settings]]:
     """Return the chosen runs, each with the settings of its evaluation."""
-    from opsctl.cli.selection import each_run
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.jobs.evaluation.settings import settings_of
-    from opsctl.run.state.run_view import view
-
     if all_runs and (chosen or step is not None or again):
         raise click.UsageError("--all-runs, or one run with --step and --again: give one of them")
     found = []
@@ -105,10 +106,6 @@ def _runs(chosen: str | None, all_runs: bool, step: int | None, again: bool) -> 
 
 def _chosen(seen: RunView, settings: Settings, step: int | None, again: bool) -> Chosen:
     """Return what is due of one run, and print what is not."""
-    from opsctl.core.output import message
-    from opsctl.jobs.evaluation.records import choose
-    from trainer.formats.checkpoint.manifest import tag_of
-
     chosen = choose(seen.paths, settings.table, step, again)
     for iteration, why in chosen.left:
         message(f"{seen.table.name}: {tag_of(iteration)} is left: {why}")
@@ -122,17 +119,6 @@ def _evaluate_run(
     seen: RunView, settings: Settings, step: int | None, again: bool, dry_run: bool
 ) -> tuple[list[EvaluatedCheckpoint], bool]:
     """Evaluate the checkpoints of one run; return the results, and whether all succeeded."""
-    from functools import partial
-
-    from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.jobs.evaluation.execute import Busy, Evaluation, own_job_id
-    from opsctl.jobs.evaluation.harness import Harness
-    from opsctl.jobs.evaluation.results import EvaluatedCheckpoint
-    from opsctl.jobs.evaluation.settings import refuse_strangers_program
-    from trainer.formats.checkpoint.manifest import tag_of
-
     name = seen.table.name
     evaluation = Evaluation(
         name,
@@ -170,7 +156,6 @@ def _evaluate_run(
 
 
 def _show(done: Sequence[EvaluatedCheckpoint]) -> None:
-    from opsctl.core.output import show
 
     context = click.get_current_context()
     if context.params.get("as_json"):
@@ -184,10 +169,6 @@ def _show(done: Sequence[EvaluatedCheckpoint]) -> None:
 
 def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
     """Submit a job for each checkpoint that is due."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json, show
-    from opsctl.jobs.background.records import errands
-
     refuse_job_in_a_job()
     params = ctx.params
     asked: list[AskedEvaluation] = []
@@ -215,14 +196,6 @@ def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
 def _ask_run(
     seen: RunView, settings: Settings, given: dict[str, Any], params: dict[str, Any], place: Any
 ) -> list[AskedEvaluation]:
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import show_text
-    from opsctl.jobs.background.errand_jobs import new_errand, script_of
-    from opsctl.jobs.background.records import Errand
-    from opsctl.jobs.evaluation.jobs import ask_for, sbatch_options
-    from opsctl.run.config.profile import jobs_table
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.backends import client_for
 
     if seen.loaded is None:
         raise OpsctlError(f"{seen.problem}: a job needs the run file")

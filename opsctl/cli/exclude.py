@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
+import msgspec
 
 from opsctl.cli.selection import cluster_option, json_option, moment_ahead, run_option
-
-if TYPE_CHECKING:
-    from opsctl.diagnosis.nodes.exclusion import Wanted
-    from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
-    from opsctl.run.state.run_view import RunView
-    from opsctl.slurm.client import SlurmClient, SlurmReader
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.timestamps import iso, now
+from opsctl.diagnosis.nodes import exclusion
+from opsctl.diagnosis.nodes.exclusion import Wanted, keep_and_apply, read_listed, used_now, wanted_by
+from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion, place_of, read_excluded
+from opsctl.diagnosis.nodes.judging import ends_of
+from opsctl.diagnosis.nodes.node_evidence import PERSONS
+from opsctl.run.attempts import events as attempts
+from opsctl.run.config.profile import nodes_table
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, glance, view
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cache import CachedSlurm
+from opsctl.slurm.client import SlurmClient, SlurmReader
+from opsctl.slurm.nodes import expand_nodes
 
 
 @click.group()
@@ -31,15 +40,6 @@ def command() -> None:
 @cluster_option
 def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cluster: str | None) -> None:
     """Exclude nodes: names, or x[03-04] as Slurm folds them."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.core.timestamps import iso, now
-    from opsctl.diagnosis.nodes import exclusion
-    from opsctl.diagnosis.nodes.exclusion_list import place_of, read_excluded
-    from opsctl.diagnosis.nodes.node_evidence import PERSONS
-    from opsctl.run.config.profile import nodes_table
-    from opsctl.slurm.nodes import expand_nodes
-
     if not why.strip():
         raise click.UsageError("--why is empty: say what is wrong with them")
     seen, client, looks, wanted = _asked(run, cluster)
@@ -69,14 +69,6 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
 @cluster_option
 def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None:
     """Let nodes be used again: what spoke against them until now no longer counts."""
-    from opsctl.core.output import message
-    from opsctl.diagnosis.nodes import exclusion
-    from opsctl.diagnosis.nodes.exclusion_list import place_of
-    from opsctl.diagnosis.nodes.judging import ends_of
-    from opsctl.run.attempts import events as attempts
-    from opsctl.run.config.profile import nodes_table
-    from opsctl.slurm.nodes import expand_nodes
-
     seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in expand_nodes(folded)))
     exclusion.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
@@ -94,14 +86,6 @@ def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) 
 
     Slurm is asked only if a node is excluded. Without an answer the list is shown as it is.
     """
-    import msgspec
-
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.diagnosis.nodes.exclusion import read_listed
-    from opsctl.diagnosis.nodes.exclusion_list import ListedExclusion
-    from opsctl.run.state.run_view import glance
-
     place, found = read_listed(glance(run).paths)
     used = _used(run, cluster) if found.in_force(now()) else {}
     chosen = [
@@ -119,10 +103,6 @@ def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) 
 
 def _used(run: str | None, cluster: str | None) -> dict[str, str]:
     """Return the listed nodes that the run still uses, and why; print what prevents an answer."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.diagnosis.nodes.exclusion import used_now
-
     try:
         seen, _, looks, wanted = _asked(run, cluster)
         return used_now(seen.paths, looks, wanted)
@@ -132,7 +112,6 @@ def _used(run: str | None, cluster: str | None) -> dict[str, str]:
 
 
 def _lines(one: ListedExclusion) -> list[str]:
-    from opsctl.core.timestamps import iso, now
 
     until = iso(one.until, "minutes")
     if one.removed_at is not None:
@@ -148,12 +127,6 @@ def _lines(one: ListedExclusion) -> list[str]:
 
 def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmClient, SlurmReader, Wanted]:
     """The run, its Slurm, the same asked each question once (a thousand nodes are 50 ms of sinfo), what it wants."""
-    from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.backends import client_for
-    from opsctl.slurm.cache import CachedSlurm
-
     seen = view(run)
     file = seen.file
     wanted = wanted_by(seen.paths, file.slurm) if file is not None else Wanted(None, 1)
@@ -163,8 +136,5 @@ def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmClient, 
 
 def _apply(seen: RunView, client: SlurmClient, looks: SlurmReader, wanted: Wanted) -> None:
     """Say what changes in the queue; that something cannot be changed there is said, and the list stands."""
-    from opsctl.core.output import message
-    from opsctl.diagnosis.nodes.exclusion import keep_and_apply
-
     for line in keep_and_apply(seen.paths, client, wanted, looks):
         message(line)

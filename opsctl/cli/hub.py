@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Sequence
 
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import all_runs_option, json_option, run_argument, run_option
+from opsctl.cli.selection import all_runs_option, each_run, json_option, run_argument, run_option
+from opsctl.core.errors import OpsctlError, RunFileError, file_problem
+from opsctl.core.output import message, print_json, show
 from opsctl.core.units import bytes_words
 from opsctl.run.config.file_kinds import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from opsctl.run.state.run_view import RunView
-    from opsctl.transfer.hub.json_output import SyncedRun
-    from opsctl.transfer.hub.settings import HubSettings
-    from opsctl.transfer.hub.upload import Outcome
+from opsctl.run.config.profile import jobs_table
+from opsctl.run.state.run_view import RunView, view
+from opsctl.transfer.hub import check as look
+from opsctl.transfer.hub.client import log_in
+from opsctl.transfer.hub.hub_errors import RetryPolicy
+from opsctl.transfer.hub.json_output import ComparedHub, PrintedHubCommit, SyncedRun
+from opsctl.transfer.hub.plan import plan_sync
+from opsctl.transfer.hub.settings import HubSettings, hub_settings
+from opsctl.transfer.hub.sync import Busy, Syncing
+from opsctl.transfer.hub.upload import Outcome
 
 
 @click.group("hub")
@@ -34,11 +39,6 @@ def login() -> None:
 
     It is kept where huggingface_hub keeps it, readable by you alone; opsctl stores none of its own.
     """
-    import sys
-
-    from opsctl.core.output import show
-    from opsctl.transfer.hub.client import log_in
-
     token = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     show(log_in(str(token).strip()))
 
@@ -52,11 +52,6 @@ def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
 
     Sends nothing. Exits 1 where something is in the way.
     """
-    from opsctl.core.output import message, print_json, show
-    from opsctl.run.config.profile import jobs_table
-    from opsctl.run.state.run_view import view
-    from opsctl.transfer.hub import check as look
-
     seen = view(run)
     found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition)
     if as_json:
@@ -89,8 +84,6 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 
     Exits 1 where something is left, and says what.
     """
-    from opsctl.core.output import message, print_json
-
     kinds = KINDS if kind == "all" else (kind,)
     done = _sync_all(kinds, dry_run) if all_runs else [_sync_one(run, kinds, dry_run)]
     for one in done:
@@ -115,10 +108,6 @@ def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> 
 
     Exits 1 where they disagree, with --repair where they still do afterwards.
     """
-    from opsctl.core.output import message, print_json
-    from opsctl.run.state.run_view import view
-    from opsctl.transfer.hub import check as look
-
     seen = view(run)
     settings = settings_of(seen)
     found = look.compare(seen.paths, seen.table.name, settings)
@@ -139,9 +128,6 @@ def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> 
 
 def settings_of(seen: RunView) -> HubSettings:
     """The run's [hub]. Raises RunFileError where it has none."""
-    from opsctl.core.errors import RunFileError
-    from opsctl.transfer.hub.settings import hub_settings
-
     settings = hub_settings(seen)
     if settings is None:
         where = seen.loaded.path if seen.loaded else seen.problem
@@ -150,9 +136,6 @@ def settings_of(seen: RunView) -> HubSettings:
 
 
 def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outcome:
-    from opsctl.core.output import message
-    from opsctl.transfer.hub.hub_errors import RetryPolicy
-    from opsctl.transfer.hub.sync import Syncing
 
     name = seen.table.name
     retry = RetryPolicy(settings.give_up_after_s, say=lambda line: message(f"{name}: {line}"))
@@ -160,7 +143,6 @@ def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outc
 
 
 def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
-    from opsctl.run.state.run_view import view
 
     seen = view(chosen)
     return synced(seen, settings_of(seen), kinds, dry_run)
@@ -168,12 +150,6 @@ def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> Synced
 
 def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
     """Every run of this account's with a [hub]. One that fails stops no other."""
-    from opsctl.cli.selection import each_run
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.transfer.hub.json_output import SyncedRun
-    from opsctl.transfer.hub.settings import hub_settings
-
     done: list[SyncedRun] = []
 
     def left(name: str, error: Exception) -> None:
@@ -192,11 +168,6 @@ def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
 
 def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
     """Send what is new of `kinds` and say what came of it."""
-    from opsctl.core.errors import file_problem
-    from opsctl.transfer.hub.json_output import PrintedHubCommit, SyncedRun
-    from opsctl.transfer.hub.plan import plan_sync
-    from opsctl.transfer.hub.sync import Busy
-
     name = seen.table.name
     try:
         if dry_run:
@@ -233,8 +204,6 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
 
 def show_synced(done: Sequence[SyncedRun]) -> None:
     """A line for each."""
-    from opsctl.core.output import show
-
     for one in done:
         gone = f", {one.deleted} deleted" if one.deleted else ""
         what = f": {one.files} files, {bytes_words(one.bytes)}{gone}" if one.files or one.deleted else ""
@@ -243,8 +212,6 @@ def show_synced(done: Sequence[SyncedRun]) -> None:
 
 
 def _show_compared(found: object) -> None:
-    from opsctl.core.output import show
-    from opsctl.transfer.hub.json_output import ComparedHub
 
     assert isinstance(found, ComparedHub)
     for one in found.revisions:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from datetime import timedelta
 
 import click
 
 from opsctl.cli.selection import json_option
+from opsctl.core.account import account_and_host
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show, show_lines
+from opsctl.core.timestamps import now
+from opsctl.jobs.background.errand_jobs import check, settle
+from opsctl.jobs.background.execute import execute
+from opsctl.jobs.background.listing import errand_lines, printed_errand, read_output
+from opsctl.jobs.background.records import errands
+from opsctl.slurm.backends import client_for
 
 #: How long one that has ended is listed without being asked for.
 _SHOWN = timedelta(days=7)
@@ -35,13 +46,6 @@ def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
 
     Exits 1 where Slurm does not answer: then what is open is shown as last known.
     """
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.jobs.background.errand_jobs import check
-    from opsctl.jobs.background.listing import errand_lines, printed_errand
-    from opsctl.jobs.background.records import errands
-    from opsctl.slurm.backends import client_for
-
     place = errands()
     chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
     seen, problem = check(place, chosen, client_for)
@@ -66,14 +70,6 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 
     With -f the exit code is the command's.
     """
-    import time
-
-    from opsctl.core.output import message, show
-    from opsctl.jobs.background.errand_jobs import check
-    from opsctl.jobs.background.listing import read_output
-    from opsctl.jobs.background.records import errands
-    from opsctl.slurm.backends import client_for
-
     place = errands()
     name = place.find(which).errand
     looked_at, rest, end = 0.0, "", 0
@@ -103,13 +99,6 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
 def cancel(which: str, dry_run: bool) -> None:
     """Cancel it, and submit no further job for it. Its results so far stay."""
-    from opsctl.core.account import account_and_host
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import show
-    from opsctl.jobs.background.errand_jobs import settle
-    from opsctl.jobs.background.records import errands
-    from opsctl.slurm.backends import client_for
-
     place = errands()
     name = place.find(which).errand
     with place.locked(f"cancel {name}"):
@@ -134,12 +123,6 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
     One that is open stays, for its job may still do something: cancel it. With --anyway it goes where Slurm does not
     answer, as of a cluster that is gone; should its job start after all, it does nothing.
     """
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import show
-    from opsctl.jobs.background.errand_jobs import check
-    from opsctl.jobs.background.records import errands
-    from opsctl.slurm.backends import client_for
-
     if bool(which) == ended:
         raise click.UsageError("name the ones to forget, or give --ended")
     place = errands()
@@ -167,13 +150,6 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
 @click.option("--number", type=int, required=True, help="Of its jobs, from 1 on.")
 def exec_(errand: str, number: int) -> int:
     """One job of an errand; its batch script calls it."""
-    import socket
-
-    from opsctl.core.errors import OpsctlError
-    from opsctl.jobs.background.execute import execute
-    from opsctl.jobs.background.records import errands
-    from opsctl.slurm.backends import client_for
-
     place, job_id = errands(), os.environ.get("SLURM_JOB_ID", "")
     found = place.read(errand)
     if found is None or not job_id.isdigit():

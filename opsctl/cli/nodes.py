@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
 
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, run_option
-
-if TYPE_CHECKING:
-    from opsctl.diagnosis.nodes.listing import SeenNode
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.account import account_and_host, account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, show_lines, show_text
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.nodes import site_report
+from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
+from opsctl.diagnosis.nodes.exclusion_list import evidence_for, place_of
+from opsctl.diagnosis.nodes.listing import SeenNode, by_node, list_nodes, node_lines
+from opsctl.monitoring.alerts.channels import alert_settings, channels_of
+from opsctl.monitoring.alerts.delivery import mail_to
+from opsctl.run.config.profile import nodes_table
+from opsctl.run.state.alerts import made
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, view
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.nodes import expand_nodes
 
 _COMMANDS = ("show", "report")
 
@@ -35,9 +47,6 @@ def command() -> None:
 @json_option(nodes="list[opsctl.diagnosis.nodes.listing.SeenNode]")
 def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: bool) -> None:
     """Show nodes, by default those of the run's partition: state, reason, jobs, exclusion, evidence."""
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.diagnosis.nodes.listing import node_lines
-
     _, seen = _seen(nodes, run, cluster)
     if as_json:
         print_json("nodes", seen)
@@ -60,15 +69,6 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
     [nodes] support by the first mail channel of [alerts], once: until something new is seen of a node nobody sends
     about it again.
     """
-    from opsctl.core.account import account_and_host, account_name
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json, show_text
-    from opsctl.core.timestamps import now
-    from opsctl.diagnosis.nodes import site_report
-    from opsctl.diagnosis.nodes.exclusion_list import evidence_for, place_of
-    from opsctl.diagnosis.nodes.listing import by_node
-    from opsctl.run.config.profile import nodes_table
-
     view, seen = _seen(nodes, run, cluster)
     table = nodes_table()
     place = place_of(view.paths, table)
@@ -113,13 +113,6 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
 
 
 def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple[RunView, list[SeenNode]]:
-    from opsctl.core.timestamps import now
-    from opsctl.diagnosis.nodes.exclusion import Wanted, wanted_by
-    from opsctl.diagnosis.nodes.listing import list_nodes
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.backends import client_for
-    from opsctl.slurm.nodes import expand_nodes
 
     seen = view(run)
     client = client_for(choose_cluster(cluster, seen.paths))
@@ -130,15 +123,6 @@ def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple
 
 def _mail(view: RunView, address: str, title: str, body: str) -> None:
     """Raises OpsctlError where it was not sent; one that may have been counts as sent."""
-    import os
-
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.alerts.channels import alert_settings, channels_of
-    from opsctl.monitoring.alerts.delivery import mail_to
-    from opsctl.run.state.alerts import made
-
     letter = made("report", now(), title, body, "warning", ())
     done = mail_to(view.paths, view.table.name, channels_of(alert_settings(view)), address, letter, os.environ)
     result = done.reports[-1].result if done.reports else "failed"

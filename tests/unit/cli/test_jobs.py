@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from opsctl.cli import jobs
 from opsctl.core.timestamps import now
 from opsctl.jobs.background.errand_jobs import start
 from opsctl.jobs.background.records import Errands, errands
-from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.jobs.background.sent import an_errand
@@ -98,7 +98,7 @@ def test_one_that_slurm_has_is_not_forgotten(
 ) -> None:
     slurm = SlurmInMemory()
     errand = start(place, slurm, an_errand(tmp_path))
-    monkeypatch.setattr(backends, "client_for", lambda _: slurm)
+    monkeypatch.setattr(jobs, "client_for", lambda _: slurm)
     assert opsctl("jobs", "forget", errand.errand, "--anyway") == 1
     said = capsys.readouterr().err
     assert errand.errand in said and "opsctl jobs cancel" in said

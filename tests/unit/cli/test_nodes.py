@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from opsctl.cli import exclude, nodes
 from opsctl.core.errors import SlurmUnreachable
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.nodes import exclusion
 from opsctl.diagnosis.nodes.exclusion_list import own_place
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, append_node_evidence
 from opsctl.run.config.paths import RunPaths
-from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
@@ -27,7 +27,8 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     """A run that has seen something of n2, in a folder that is the current one."""
     write_run(go_into(tmp_path, monkeypatch))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(backends, "client_for", lambda *_: in_memory())
+    for module in (nodes, exclude):
+        monkeypatch.setattr(module, "client_for", lambda *_: in_memory())
     found = RunPaths(tmp_path / "output")
     found.state.mkdir(parents=True)
     see(found)
@@ -114,10 +115,10 @@ def test_nodes_are_shown_with_what_speaks_against_them_also_such_as_slurm_does_n
 def test_the_list_says_which_node_the_run_uses_all_the_same_and_why(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "client_for", lambda *_: in_memory(names=("n1", "n2")))
+    monkeypatch.setattr(exclude, "client_for", lambda *_: in_memory(names=("n1", "n2")))
     wanted = exclusion.Wanted(None, 2)
     exclusion.keep(paths, in_memory(names=("n1", "n2")), wanted)
-    monkeypatch.setattr(exclusion, "wanted_by", lambda *_: wanted)
+    monkeypatch.setattr(exclude, "wanted_by", lambda *_: wanted)
     assert opsctl("exclude", "list", "--json") == 0
     (listed,) = printed("exclude list", capfd.readouterr().out)
     assert listed["node"] == "n2" and listed["kept_in"].count("2") == 2, "the needed and the present nodes"
@@ -132,7 +133,7 @@ def test_where_slurm_does_not_answer_the_list_is_shown_and_that_is_said(
         raise SlurmUnreachable("sinfo: no answer within 8 s")
 
     exclusion.add(own_place(paths), ["n3"], "runs hot", now().replace(year=now().year + 1))
-    monkeypatch.setattr(backends, "client_for", silent)
+    monkeypatch.setattr(exclude, "client_for", silent)
     assert opsctl("exclude", "list") == 0
     said = capfd.readouterr()
     assert said.out.startswith("n3 ") and "sinfo: no answer within 8 s" in said.err
@@ -141,6 +142,6 @@ def test_where_slurm_does_not_answer_the_list_is_shown_and_that_is_said(
 def test_an_empty_list_needs_no_slurm(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(backends, "client_for")
+    monkeypatch.delattr(exclude, "client_for")
     assert opsctl("exclude", "list") == 0
     assert capfd.readouterr().out == ""
