@@ -22,8 +22,8 @@ from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.index_cache import IndexCache
 from trainer.data.indexed import IndexedTokens
-from trainer.data.micro_batches import sample_order
 from trainer.data.program import aligned, run_program
+from trainer.data.sample_order import sample_order
 from trainer.formats.checkpoint.batch_history import BatchHistory
 from trainer.formats.checkpoint.changes import training_changes
 from trainer.formats.checkpoint.manifest import Manifest

@@ -17,7 +17,7 @@ from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one,
 from trainer.core.files import HeldFolder, read_plain, write_atomically
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
-from trainer.data.micro_batches import sample_order
+from trainer.data.sample_order import sample_order
 from trainer.formats.checkpoint.changes import ALLOW, Identity, changes, refuse_other_training, said, training_changes
 from trainer.formats.checkpoint.history import Progress, Start, saved_now, started_now
 from trainer.formats.checkpoint.manifest import Found, Manifest, latest_folder, read_manifest

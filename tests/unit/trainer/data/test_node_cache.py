@@ -107,18 +107,18 @@ def test_who_is_killed_while_copying_leaves_nothing_that_is_read_and_stops_nobod
     script = f"""
 import os, signal
 from pathlib import Path
-from trainer.data import node_cache
+from trainer.data import index_cache
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 if {moment!r} == "while copying":
-    node_cache._PIECE = 1000
-    write = node_cache._write_all
+    index_cache._PIECE = 1000
+    write = index_cache._write_all
     def half(file, piece):
         write(file, piece)
         die()
-    node_cache._write_all = half
+    index_cache._write_all = half
 else:
-    node_cache.write_atomically = die
-node_cache.NodeCache(Path({str(folder)!r})).local(Path({str(source)!r}))
+    index_cache.write_atomically = die
+index_cache.NodeCache(Path({str(folder)!r})).local(Path({str(source)!r}))
 """
     died = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert died.returncode == -signal.SIGKILL

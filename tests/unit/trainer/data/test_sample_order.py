@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.trainer.data.conftest import MakePair, options_for
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
-from trainer.data.micro_batches import sample_order
+from trainer.data.sample_order import sample_order
 
 # Of a rare source's 19 samples in a pass over it the first thousand of the blend have one or none.
 RARE = 0.0005

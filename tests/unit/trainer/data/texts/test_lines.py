@@ -22,7 +22,7 @@ from trainer.data.texts.piece import Skipped
 from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
-MODULES = ("lines", "compressed", "columns", "documents")
+MODULES = ("lines", "columns", "inputs")
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:

@@ -12,7 +12,7 @@ from tests.tiny_run import MANIFEST
 from tests.unit.trainer.data.conftest import MakePair, make_pair, options_for
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
-from trainer.data.micro_batches import sample_order
+from trainer.data.sample_order import sample_order
 from trainer.formats.checkpoint.changes import shuffled_anew, training_changes
 from trainer.formats.checkpoint.manifest import Manifest
 
