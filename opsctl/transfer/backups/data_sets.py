@@ -45,17 +45,17 @@ class NamedSet:
     name: str  # for people
 
     def here(self, part: str) -> Path:
-        """Where a part of it is, or is to be."""
+        """Return where a part of it is, or is to be."""
         return part_of(self.kind, self.path, part)
 
 
 def part_of(kind: str, path: str, part: str) -> Path:
-    """The file that `part` is, of a set at `path`."""
+    """Return the file that `part` is, of a set at `path`."""
     return Path(path) / part if kind == FOLDER else Path(f"{path}{part}")
 
 
 def named_sets(options: Mapping[str, Any]) -> list[NamedSet]:
-    """Everything that the options name, each once. Raises OpsctlError for what is not there, or is no data."""
+    """Return everything that the options name, each once. Raises OpsctlError for what is not there, or is no data."""
     found: dict[tuple[str, str], NamedSet] = {}
     try:
         for split in SPLITS:
@@ -127,7 +127,7 @@ class Reader:
         self.known = dict(found.files) if found else {}
 
     def sum_of(self, file: Path) -> Sum:
-        """What is in a file. Raises OpsctlError where it changes while it is read, OSError."""
+        """Return what is in a file. Raises OpsctlError where it changes while it is read, OSError."""
         real = file.resolve(strict=True)
         stat = real.stat()
         before = self.known.get(str(real))
@@ -146,7 +146,7 @@ class Reader:
         return found
 
     def has_changed(self, file: Path, since: Sum) -> bool:
-        """Whether a file is no more what it was; also where it is gone."""
+        """Return whether a file is no more what it was; also where it is gone."""
         try:
             return not _is_as(since, file.resolve(strict=True).stat())
         except OSError:
@@ -155,7 +155,7 @@ class Reader:
 
 @contextlib.contextmanager
 def opened(file: Path, expected: Expected) -> Iterator[Source]:
-    """A file that may be a link, as a source of a store. Raises OpsctlError."""
+    """Yield a file that may be a link, as a source of a store. Raises OpsctlError."""
     try:
         real = file.resolve(strict=True)
     except OSError as error:

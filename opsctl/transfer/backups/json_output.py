@@ -114,7 +114,7 @@ class VerifiedBackups(Struct, frozen=True, kw_only=True):
 
 
 def printed(line: BackedUp) -> PrintedBackup:
-    """A line of the ledger for people's programs."""
+    """Return a line of the ledger for people's programs."""
     return PrintedBackup(
         to=line.to,
         what=line.what.value,

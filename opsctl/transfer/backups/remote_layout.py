@@ -88,7 +88,7 @@ class Found:
 
     @property
     def prefix(self) -> str:
-        """Its folder there."""
+        """Return its folder there."""
         return folder_of(self.note.what, self.note.iteration)
 
 

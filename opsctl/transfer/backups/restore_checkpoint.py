@@ -57,7 +57,7 @@ class Chosen:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Return the size of all files."""
         return size_of(self.manifest.files)
 
 
@@ -162,7 +162,7 @@ def _found(store: Store, iteration: int, what: What) -> tuple[Found | None, str]
 
 @contextlib.contextmanager
 def _coming(root: Path, folder: Path, tag: str) -> Iterator[Path]:
-    """The folder beside, for one restore at a time. Raises OpsctlError where something is in the place."""
+    """Yield the folder for what is fetched, for one restore at a time. Raises OpsctlError where something is in the place."""
     _refuse_what_is_there(folder / tag)
     beside = folder / f"{COMING}{tag}"
     make_folder(root, beside)

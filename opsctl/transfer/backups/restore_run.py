@@ -188,7 +188,7 @@ def _checkpoint(store: Store, asked: Asked) -> Chosen | None:
 
 @contextlib.contextmanager
 def _beside(folder: Path, source: str) -> Iterator[Path]:
-    """Where it is put together, one restore of a source at a time; what came from another one is elsewhere.
+    """Yield the folder in which it is put together, for one restore of a source at a time.
 
     Raises OpsctlError where something is in the place.
     """
@@ -222,7 +222,7 @@ def _fetch_rest(store: Store, look: run_files.Look, made: Path, flow: Flow) -> N
 
 
 def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str, bool]:
-    """Whose run this is now, in a clause, and whether it is a copy. Raises OpsctlError where nobody can tell."""
+    """Return whose run this is now, in a clause, and whether it is a copy. Raises OpsctlError where nobody can tell."""
     place = identity.stands_for(paths, output)
     if place.standing is Standing.UNBOUND:
         return "a run that was never submitted", False
@@ -274,7 +274,7 @@ def _fix_run_file(made: Path, folder: Path) -> tuple[str, ...]:
 
 
 def with_output(text: str, output: str) -> str:
-    """The run file's text with another [run] output; everything else, comments too, stays."""
+    """Return the run file's text with another [run] output; everything else, comments too, stays."""
     head, name, rest_of_it = text.partition("[run]")
     table, bracket, more = re.match(r"(.*?)(^\[|\Z)(.*)", rest_of_it, re.DOTALL | re.MULTILINE).groups()  # type: ignore[union-attr]
     line = f'output = "{output}"'

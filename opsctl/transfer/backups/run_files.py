@@ -132,13 +132,13 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
 
 
 def numbers_there(store: Store) -> list[int]:
-    """Numbers of all looks there, the oldest first. Raises StoreError."""
+    """Return numbers of all looks there, the oldest first. Raises StoreError."""
     names = (name.removesuffix(".json") for name in store.list(FOLDER) if name.endswith(".json") and "/" not in name)
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def newest_look(store: Store, numbers: Collection[int]) -> Look | None:
-    """The newest look that can be read; None where there is none. Raises StoreError."""
+    """Return the newest look that can be read; None where there is none. Raises StoreError."""
     for number in sorted(numbers, reverse=True):
         found = decode(store.read(f"{FOLDER}/{number}.json", 0, None), Look)
         if found is not None and found.number == number:
@@ -151,7 +151,7 @@ def _roots(paths: RunPaths, run_file: Path | None) -> list[tuple[Path, str]]:
 
 
 def _sorted_out(found: dict[str, int], known: dict[str, LookedAt]) -> tuple[dict[str, LookedAt], list[str]]:
-    """What stays as the look before has it, and the names of what is to be sent."""
+    """Return what stays as the look before has it, and the names of what is to be sent."""
     files, changed = {}, []
     for name, changed_ns in found.items():
         before = known.get(name)
@@ -169,7 +169,7 @@ def _sorted_out(found: dict[str, int], known: dict[str, LookedAt]) -> tuple[dict
 
 
 def _found(paths: RunPaths, table: BackupTable, run_file: Path | None) -> Iterator[tuple[str, int]]:
-    """(name, mtime) of every plain file that is wanted."""
+    """Yield (name, mtime) of every plain file that is wanted."""
     wanted = [
         *(paths.folder_of(kind) for kind in KINDS_OF_FILES if getattr(table, kind)),
         *([paths.state, paths.set_aside] if table.state else []),
@@ -205,7 +205,7 @@ def _is_state(name: str) -> bool:
 
 
 def _is_lost(place: Destination, number: int) -> bool:
-    """Whether a verification found that look damaged: then nothing of it is believed, and all is sent again."""
+    """Return whether a verification found that look damaged: then nothing of it is believed, and all is sent again."""
     return any(
         line.lost for line in place.ledger() if (line.to, line.what) == (place.to, What.REST) and str(number) == line.of
     )

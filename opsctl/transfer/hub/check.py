@@ -19,7 +19,7 @@ from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
 
 
 def repos_of(settings: HubSettings) -> dict[str, list[str]]:
-    """The repositories, and what goes to each."""
+    """Return the repositories, and what goes to each."""
     found: dict[str, list[str]] = {}
     for kind, repo in settings.repos.items():
         found.setdefault(repo, []).append(kind)
@@ -60,7 +60,7 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
 
 
 def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
-    """The ledger against what is there, every name and every content. Raises OpsctlError, OSError.
+    """Compare the ledger with what is there, every name and every content. Raises OpsctlError, OSError.
 
     Repositories that [hub] does not name (any more) are left alone: a shared folder's ledger says not whom we ask.
     """
@@ -88,7 +88,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
 
 
 def agrees(compared: ComparedHub) -> bool:
-    """Whether everything is there as the ledger says."""
+    """Return whether everything is there as the ledger says."""
     return not any(one.missing or one.differing or one.lost for one in compared.revisions)
 
 
@@ -132,7 +132,7 @@ def _is_as_sent(far: RemoteFile, sent: Sent) -> bool:
 
 
 def _manifest_of(place: tuple[str, str, str]) -> tuple[str, str, str]:
-    """The manifest of the checkpoint that a file over there belongs to; the place itself for what is of none."""
+    """Return the manifest of the checkpoint that a file belongs to; the place itself for what is of none."""
     repo, revision, path = place
     tag = revision.removeprefix("sending-")
     if iteration_of(tag) is not None:

@@ -32,7 +32,7 @@ _CONNECT_S = 15.0
 
 
 def import_client() -> Any:
-    """The module huggingface_hub, as it is wanted here. Raises OpsctlError where it is not."""
+    """Return the module huggingface_hub, as it is wanted here. Raises OpsctlError where it is not."""
     os.environ.update(SWITCHES)
     try:
         import huggingface_hub
@@ -78,7 +78,7 @@ def set_timeouts(hub: Any, retry: RetryPolicy) -> None:
 
 
 def token_of(settings: HubSettings | None) -> str:
-    """The token that the settings refer to, else the account's own. Raises OpsctlError, without it."""
+    """Return the token that the settings refer to, else the account's own. Raises OpsctlError, without it."""
     from opsctl.run.config.secrets import SecretRefused, follow
 
     reference = settings.table.token if settings else None
@@ -94,7 +94,7 @@ def token_of(settings: HubSettings | None) -> str:
 
 
 def where_token_is() -> Path:
-    """The file in which huggingface_hub keeps the account's token."""
+    """Return the file in which huggingface_hub keeps the account's token."""
     from pathlib import Path
 
     return Path(import_client().constants.HF_TOKEN_PATH)

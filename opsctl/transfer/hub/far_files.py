@@ -27,7 +27,7 @@ class FarRepo:
     revision: str = "main"
 
     def __str__(self) -> str:
-        """As a person writes it."""
+        """Return it as a person writes it."""
         return self.name if self.kind == "model" else f"{self.kind}s/{self.name}"
 
 
@@ -61,7 +61,7 @@ class FarFiles:
         self.told_at: datetime | None = None  # what time it was by the clock of who answered last
 
     def look(self, path: str) -> Look | None:
-        """The file as it is now; None where there is none. One request, no content."""
+        """Return the file as it is now; None where there is none. One request, no content."""
         hub = import_client()
         with understood(str(self.repo)):
             try:
@@ -75,7 +75,7 @@ class FarFiles:
         return Look(found.commit_hash or self.repo.revision, found.etag, found.size)
 
     def read(self, path: str, look: Look, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` to `end` of the file as it was looked at, block by block.
+        """Yield the bytes from `start` to `end` of the file as it was looked at, block by block.
 
         Raises `NotNow` also where that state is gone meanwhile: look again.
         """
@@ -101,7 +101,7 @@ class FarFiles:
             start = stop
 
     def read_all(self, path: str, look: Look) -> bytes:
-        """A small file's content."""
+        """Return a small file's content."""
         return b"".join(self.read(path, look, 0, look.size_bytes))
 
     def sizes(self, below: str = "", revision: str | None = None) -> dict[str, int]:
@@ -121,7 +121,7 @@ class FarFiles:
                 return {}
 
     def changed_at(self, paths: Sequence[str], commit: str) -> dict[str, datetime]:
-        """When each file was last changed there, where the hub tells."""
+        """Return when each file was last changed there, where the hub tells."""
         hub = import_client()
         with understood(str(self.repo)):
             try:
@@ -133,7 +133,7 @@ class FarFiles:
         return {one.path: one.last_commit.date for one in found if getattr(one, "last_commit", None) is not None}
 
     def references(self) -> list[str]:
-        """The names of its branches and tags."""
+        """Return the names of its branches and tags."""
         hub = import_client()
         with understood(str(self.repo)):
             refs = hub.HfApi().list_repo_refs(self.repo.name, repo_type=self.repo.kind)

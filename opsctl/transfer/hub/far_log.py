@@ -30,7 +30,7 @@ _NAMED = 8
 
 
 def find_log(files: FarFiles, path: str | None) -> tuple[str, Look | None]:
-    """Which file is the log, and how it is now; None where there is none yet.
+    """Return which file is the log, and how it is now; None where there is none yet.
 
     path: as a person named it. Otherwise a run's own, else the only one that can be meant. Raises UsageError with their
     names where there are several, `NotNow`.
@@ -48,7 +48,7 @@ def find_log(files: FarFiles, path: str | None) -> tuple[str, Look | None]:
 
 @contextlib.contextmanager
 def fetched_end(files: FarFiles, path: str, look: Look, least_bytes: int) -> Iterator[int]:
-    """A descriptor of a file as long as the log, in which its last `least_bytes` bytes stand, or all of it."""
+    """Yield a descriptor of a file as long as the log, in which its last `least_bytes` bytes stand, or all of it."""
     with tempfile.TemporaryFile() as copy:
         os.ftruncate(copy.fileno(), look.size_bytes)
         _fetch(files, path, look, copy.fileno(), max(0, look.size_bytes - least_bytes), look.size_bytes)
@@ -56,7 +56,7 @@ def fetched_end(files: FarFiles, path: str, look: Look, least_bytes: int) -> Ite
 
 
 def last_far_lines(files: FarFiles, path: str, look: Look, count: int) -> list[str]:
-    """The last `count` lines. A line end at the very end begins no further line."""
+    """Return the last `count` lines. A line end at the very end begins no further line."""
     with _end_with(files, path, look, count) as fd:
         return list(last_lines(fd, count))
 
@@ -102,7 +102,7 @@ class FarFollower:
     _trouble: str = ""
 
     def follow(self, count: int) -> Iterator[str]:
-        """The last `count` whole lines, then every further one, for ever; a half-written line is waited for.
+        """Yield the last `count` whole lines, then every further one, for ever; a half-written line is waited for.
 
         Raises OpsctlError where only a person can help, such as after a token was taken back; all else is waited for.
         """

@@ -161,7 +161,7 @@ def _in_references(files: FarFiles) -> list[_Place]:
 
 
 def _complete(place: _Place, sizes: dict[str, int]) -> FarCheckpoint | str:
-    """The checkpoint, or why it is none."""
+    """Return the checkpoint, or why it is none."""
     path = place.folder + MANIFEST
     if sizes.get(path, LARGEST_MANIFEST_BYTES + 1) > LARGEST_MANIFEST_BYTES:
         return f"no {MANIFEST}"

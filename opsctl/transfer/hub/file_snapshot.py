@@ -21,7 +21,7 @@ class Changed(Exception):
 
 
 def open_bytes(data: bytes) -> int:
-    """An open file of these bytes that is in no folder."""
+    """Return an open file of these bytes that is in no folder."""
     fd = os.memfd_create("opsctl-moment")
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
@@ -57,7 +57,7 @@ class Moment(io.BufferedIOBase):
 
     @property
     def sha256(self) -> str:
-        """Of its content, in hexadecimal digits. Raises Changed."""
+        """Return the checksum of its content, in hexadecimal digits. Raises Changed."""
         self._hash_all()
         return self._sha256.hexdigest()
 
@@ -68,11 +68,11 @@ class Moment(io.BufferedIOBase):
         return self._git.hexdigest() if self._git else ""
 
     def changed(self) -> str | None:
-        """Why it cannot be read any more as it was; None where it can."""
+        """Return why it cannot be read any more as it was; None where it can."""
         return self._why_changed
 
     def fileno(self) -> int:
-        """Of the open file, which may have more in it."""
+        """Return the descriptor of the open file, which may have more in it."""
         return self._fd
 
     def readable(self) -> bool:
@@ -84,7 +84,7 @@ class Moment(io.BufferedIOBase):
         return True
 
     def tell(self) -> int:
-        """Where the next reading begins."""
+        """Return where the next reading begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -94,7 +94,7 @@ class Moment(io.BufferedIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next `size` bytes, all that is left without. Raises Changed, and what `still_time` raises."""
+        """Return the next `size` bytes, all that is left without. Raises Changed, and what `still_time` raises."""
         if size is None or size < 0:
             return self._rest()
         if self._still_time is not None:
@@ -138,7 +138,7 @@ class Moment(io.BufferedIOBase):
         return found
 
     def _rest(self) -> bytes:
-        """What is left of it at once, held to what it was: this is what goes where nobody checks a sum."""
+        """Return all that is left, compared with its checksum: it goes where no server checks one."""
         sha256, begin = self.sha256, self._at
         found = b"".join(iter(lambda: self.read(_BLOCK_BYTES), b""))
         if begin == 0 and hashlib.sha256(found).hexdigest() != sha256:
@@ -175,7 +175,7 @@ class Moment(io.BufferedIOBase):
 
 
 def whole_lines_bytes(fd: int, size: int) -> int:
-    """How many of a file's first `size` bytes are whole lines; all of them where no line ends near there."""
+    """Return how many of a file's first `size` bytes are whole lines; all of them where no line ends near there."""
     begin = max(0, size - LONGEST_LINE_BYTES)
     end = os.pread(fd, size - begin, begin).rfind(b"\n")
     return begin + end + 1 if end >= 0 else size

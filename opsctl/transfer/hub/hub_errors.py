@@ -81,7 +81,7 @@ def _of_status(repo: str, status: int, headers: Mapping[str, str]) -> Exception:
 
 
 def asked_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks for: by its rate limit, or `Retry-After` in either form, by its own clock."""
+    """Return the seconds that the server asks for: by its rate limit, or `Retry-After` in either form, by its own clock."""
     limit = _RATE_LIMIT.search(headers.get("ratelimit") or "")
     if limit is not None and int(limit["remaining"]) == 0:
         return min(float(limit["reset_s"]) + 1.0, LONGEST_WAIT_S)
@@ -96,7 +96,7 @@ def asked_wait_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """What the client's HTTP library raises where no answer came: which one it is depends on its version."""
+    """Return what the client's HTTP library raises where no answer came: which one it is depends on its version."""
     return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
 
 

@@ -39,17 +39,17 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether its content is there, as far as is known here."""
+        """Return whether its content is there, as far as is known here."""
         return bool(self.sha256 or self.git_oid)
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """Return where it is."""
         return (self.repo, self.revision, self.path)
 
 
 def sent_files(paths: RunPaths) -> dict[Place, Sent]:
-    """What is in the repositories, as far as is known here. Raises OSError where the ledger cannot be read."""
+    """Return what is in the repositories, as far as is known here. Raises OSError where the ledger cannot be read."""
     found: dict[Place, Sent] = {}
     for line in read_lines(paths.output, paths.hub_ledger, Sent):
         if line.gone:

@@ -38,14 +38,14 @@ class FarNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_of(paths: RunPaths, name: str, settings: HubSettings) -> FarNote:
-    """What the run's repositories say. Raises OpsctlError for a copy that is no run of its own yet."""
+    """Return what the run's repositories say. Raises OpsctlError for a copy that is no run of its own yet."""
     refuse_a_copy(paths, "send to the hub")
     how = settings.table.checkpoints or ""
     return FarNote(run=name, run_id=read_run_id(paths) or "", repos=settings.repos, checkpoints=how)
 
 
 def read_note(data: bytes) -> FarNote | None:
-    """What somebody wrote there; None where nobody can tell."""
+    """Return what somebody wrote there; None where it cannot be read."""
     return decode(data, FarNote) if len(data) <= LARGEST_NOTE_BYTES else None
 
 
@@ -58,7 +58,7 @@ class Claimed:
 
     @contextlib.contextmanager
     def note(self) -> Iterator[dict[str, Moment]]:
-        """What is to go with a commit: the note, or nothing. It is said when the block ends without an error."""
+        """Yield what is to go with a commit: the note, or nothing. It is said when the block ends without an error."""
         if not self.unsaid:
             yield {}
             return

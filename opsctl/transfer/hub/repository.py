@@ -71,7 +71,7 @@ class Repository:
         return str(said.get("name", "")), str(token.get("role", ""))
 
     def may_write(self) -> bool | None:
-        """Whether our token may commit to it; None where there is no repository that we can see."""
+        """Return whether our token may commit to it; None where there is no repository that we can see."""
         if self.head(MAIN) is None:
             return None
         try:
@@ -81,7 +81,7 @@ class Repository:
         return True
 
     def head(self, revision: str) -> str | None:
-        """The commit that a branch or tag is at; None where there is no such revision, or no repository."""
+        """Return the commit that a branch or tag is at; None where there is no such revision, or no repository."""
         try:
             return str(self._asked(lambda: self._api.repo_info(self._repo, revision=revision)).sha)
         except Absent:
@@ -98,7 +98,7 @@ class Repository:
             self._asked(lambda: self._api.create_branch(self._repo, branch=branch, exist_ok=True))
 
     def listed(self, revision: str, paths: Sequence[str] | None = None) -> dict[str, RemoteFile]:
-        """The files of a revision, or those of `paths` that are there; none of what is not there itself."""
+        """Return the files of a revision, or those of `paths` that are there; none of what is not there itself."""
         try:
             return {one.path: _remote_file(one) for one in self._entries(revision, paths) if hasattr(one, "blob_id")}
         except (Absent, _NoRepository):
@@ -113,7 +113,7 @@ class Repository:
         return found
 
     def read(self, path: str) -> bytes | None:
-        """A small file of main; None where there is none."""
+        """Return a small file of main; None where there is none."""
         url = self._hub.hf_hub_url(self._repo, path, revision=MAIN, endpoint=self._api.endpoint)
         headers = self._hub.utils.build_hf_headers(token=self._api.token, library_name="opsctl")
 
@@ -174,7 +174,7 @@ class Repository:
     def _committed(
         self, branch: str, add: Mapping[str, Moment], operations: Mapping[str, Any], delete: Sequence[str], title: str
     ) -> str:
-        """The commit that has it all: the head, if it does, as after a commit whose answer was lost; else a new one.
+        """Return the commit that has it all: the head, as after a commit whose answer was lost, else a new one.
 
         Raises NotNow where nobody knows whether it came through.
         """
@@ -199,7 +199,7 @@ class Repository:
         return str(done.oid)
 
     def missing(self, sent: Mapping[str, tuple[str, int]]) -> list[str]:
-        """Those of which the storage would have to be sent the content again."""
+        """Return those of which the storage would have to be sent the content again."""
         from huggingface_hub.lfs import UploadInfo, post_lfs_batch_info
 
         infos = {sha256: UploadInfo(size, b"", bytes.fromhex(sha256)) for sha256, size in sent.values()}
@@ -228,7 +228,7 @@ class Repository:
         return self._retry.through(lambda: self._once(ask))
 
     def _once(self, ask: Callable[[], Value]) -> Value:
-        """What the client returns. Raises what is one of ours, whatever the client made of it."""
+        """Return what the client returns. Raises what is one of ours, whatever the client made of it."""
         with _understood(self._repo):
             try:
                 return ask()

@@ -25,7 +25,7 @@ class HubSettings:
     token_from: Path | None = None
 
     def repo(self, kind: str) -> str | None:
-        """Where a kind goes; None where nowhere."""
+        """Return where a kind goes; None where nowhere."""
         if kind == CHECKPOINTS and self.table.checkpoints is None:
             return None
         own: str | None = getattr(self.table, f"{kind}_repo")
@@ -38,18 +38,18 @@ class HubSettings:
         return {kind: repo for kind, repo in found.items() if repo is not None}
 
     def patterns(self, kind: str) -> tuple[str, ...]:
-        """Of the names under the kind's folder."""
+        """Return the patterns of the names under the kind's folder."""
         found: tuple[str, ...] = getattr(self.table, kind)
         return found
 
     @property
     def give_up_after_s(self) -> float:
-        """How long one sync may take."""
+        """Return how long one sync may take."""
         return float(parse_duration_s(self.table.give_up_after))
 
 
 def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> HubSettings | None:
-    """The run file's over the profiles'. None for a run that has no `[hub]`, or whose run file cannot be read.
+    """Return the run file's table over the profiles'; None for a run that has no `[hub]`, or whose run file cannot be read.
 
     Raises RunFileError for a wrong profile.
     """

@@ -12,7 +12,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def folder_of(root: int, name: str, make: bool = False) -> Iterator[tuple[int, str]]:
-    """(the folder that the file `name` below `root` is in, the file's own name there). Raises OSError.
+    """Yield (the folder that the file `name` below `root` is in, the file's own name there). Raises OSError.
 
     make: what is missing on the way is made.
     """
@@ -35,7 +35,7 @@ def folder_of(root: int, name: str, make: bool = False) -> Iterator[tuple[int, s
 
 
 def open_below(root: int, name: str) -> int:
-    """A descriptor for reading a plain file. Raises OSError, also where it is a link, a folder or a pipe."""
+    """Return a descriptor for reading a plain file. Raises OSError, also where it is a link, a folder or a pipe."""
     with folder_of(root, name) as (folder, last):
         return open_plain(folder, last)
 
@@ -50,7 +50,7 @@ def open_plain(folder: int, last: str) -> int:
 
 
 def create_below(folder: int, last: str) -> int:
-    """A descriptor for writing and reading a file that was not there, as open as its folder."""
+    """Return a descriptor for writing and reading a file that was not there, as open as its folder."""
     fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     _open_as(folder, fd, 0o664)
     return fd

@@ -37,7 +37,7 @@ class FolderStore:
         os.close(self._root)
 
     def stat(self, name: str) -> FarFile | None:
-        """The file, None where there is none."""
+        """Return the file, None where there is none."""
         with self._saying(name):
             try:
                 with folder_of(self._root, name) as (folder, last):
@@ -51,7 +51,7 @@ class FolderStore:
         return {name: _far(one) for name, one in self._walk(prefix) if not is_part(name)}
 
     def holds(self, name: str, source: Source) -> str | None:
-        """The checksum, where a file of that size is there with the same contents, which are read."""
+        """Return the checksum, where a file of that size is there with the same contents, which are read."""
         expected = source.xxh64 or digest_of(source)
         return expected if self._digest(name) == expected else None
 
@@ -82,7 +82,7 @@ class FolderStore:
         return written
 
     def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
-        """The bytes of a file from `begin` to before `end`, as the disk has them, in pieces that are soon overwritten.
+        """Yield the bytes of a file from `begin` to before `end`, as the disk has them; a piece is valid until the next.
 
         Raises FileFault where there is no such file, or it ends before `end`.
         """
@@ -134,7 +134,7 @@ class FolderStore:
                 os.close(fd)
 
     def _walk(self, prefix: str, deep: bool = True) -> Iterator[tuple[str, os.stat_result]]:
-        """Every plain file below the folder `prefix`, or only in it: its name there, and what it is."""
+        """Yield every plain file below the folder `prefix`, or only in it: its name there, and what it is."""
         with self._saying(prefix):
             try:
                 with folder_of(self._root, f"{prefix}/." if prefix else ".") as (top, _):

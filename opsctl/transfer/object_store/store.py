@@ -36,7 +36,7 @@ class Store:
 
     @property
     def where(self) -> str:
-        """The destination, without any secret."""
+        """Return the destination, without any secret."""
         return self.backend.where
 
     def __enter__(self) -> Store:

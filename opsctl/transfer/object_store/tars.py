@@ -37,7 +37,7 @@ class Index(msgspec.Struct, frozen=True):
     members: dict[str, Member]  # by name, escaped as in `keys`
 
     def expected(self) -> dict[str, Expected]:
-        """Every member's name, with what it has to be."""
+        """Return every member's name, with what it has to be."""
         return {name_of(key): Expected(one.bytes, one.xxh64) for key, one in self.members.items()}
 
 
@@ -94,7 +94,7 @@ def put_tar(
 
 
 def read_index(store: Store, name: str) -> Index:
-    """What is in the tar `name`. Raises FileFault where it has no index, or a damaged one; StoreError."""
+    """Return what is in the tar `name`. Raises FileFault where it has no index, or a damaged one; StoreError."""
     try:
         index = msgspec.json.decode(store.read(name + INDEX), type=Index)
     except (msgspec.DecodeError, UnicodeDecodeError):
