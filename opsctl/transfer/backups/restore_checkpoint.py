@@ -162,7 +162,7 @@ def _found(store: Store, iteration: int, what: What) -> tuple[Found | None, str]
 
 @contextlib.contextmanager
 def _coming(root: Path, folder: Path, tag: str) -> Iterator[Path]:
-    """Yield the folder for what is fetched, for one restore at a time. Raises OpsctlError where something is in the place."""
+    """Yield the folder for what is fetched, to one restore at a time. Raises OpsctlError if the place is taken."""
     _refuse_what_is_there(folder / tag)
     beside = folder / f"{COMING}{tag}"
     make_folder(root, beside)

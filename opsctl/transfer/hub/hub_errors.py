@@ -81,7 +81,7 @@ def _of_status(repo: str, status: int, headers: Mapping[str, str]) -> Exception:
 
 
 def asked_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the server asks for: by its rate limit, or `Retry-After` in either form, by its own clock."""
+    """Return the seconds that the server asks for, by its rate limit or `Retry-After` and by its own clock."""
     limit = _RATE_LIMIT.search(headers.get("ratelimit") or "")
     if limit is not None and int(limit["remaining"]) == 0:
         return min(float(limit["reset_s"]) + 1.0, LONGEST_WAIT_S)

@@ -49,7 +49,7 @@ class HubSettings:
 
 
 def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> HubSettings | None:
-    """Return the run file's table over the profiles'; None for a run that has no `[hub]`, or whose run file cannot be read.
+    """Return the run file's table over the profiles'; None for a run without `[hub]`, or with an unreadable run file.
 
     Raises RunFileError for a wrong profile.
     """

@@ -82,7 +82,7 @@ class FolderStore:
         return written
 
     def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
-        """Yield the bytes of a file from `begin` to before `end`, as the disk has them; a piece is valid until the next.
+        """Yield the bytes of a file from `begin` to before `end`, as the disk has them; each is valid until the next.
 
         Raises FileFault where there is no such file, or it ends before `end`.
         """
