@@ -16,7 +16,7 @@ from opsctl.core.output import message, print_json
 from opsctl.core.units import bytes_words
 from opsctl.run.state.run_view import RunView, glance
 from opsctl.transfer.backups.checkpoints import Wish, back_up, here, plan, warnings_of
-from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, RestoredCheckpoint, printed
+from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
 from opsctl.transfer.backups.schedule import policy_of, why_none
 from opsctl.transfer.object_store.store import refuse_secret
@@ -199,20 +199,10 @@ def restore(
             done = restore_files(store, chosen, patterns, Path(into or "").absolute(), flow)
         else:
             done = restore_to_folder(store, chosen, Path(into or "").absolute(), flow)
-    kind = "" if done.is_whole else ", single files without a manifest"
+    kind = "" if done.whole else ", single files without a manifest"
     kind += ", without optimizer states" if done.without_optimizer else ""
-    latest = ", the latest" if done.is_latest else ""
+    latest = ", the latest" if done.latest else ""
     state = "complete already, nothing was fetched, " if done.was_there else ""
     message(f"{done.folder}: {state}{done.files} files, {bytes_words(done.bytes)}, each as it was sent{kind}{latest}")
     if as_json:
-        answer = RestoredCheckpoint(
-            folder=str(done.folder),
-            iteration=step,
-            files=done.files,
-            bytes=done.bytes,
-            whole=done.is_whole,
-            latest=done.is_latest,
-            without_optimizer=done.without_optimizer,
-            was_there=done.was_there,
-        )
-        print_json("restored", answer)
+        print_json("restored", done)

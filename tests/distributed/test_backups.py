@@ -73,7 +73,7 @@ def test_a_run_restored_on_an_empty_machine_trains_on_bitwise_as_if_nothing_had_
     assert weights_and_states(here.checkpoints / tag_of(8)) == wanted
 
     alone = options(corpus, tmp_path / "weights")
-    (weights.folder.parent / "latest").write_text(weights.folder.name)
+    (Path(weights.folder).parent / "latest").write_text(Path(weights.folder).name)
     refused = pool.run(RANKS, run_training, alone)
     assert refused[0].status == 1 and "without optimizer states" in refused[0].errors
     assert train(pool, {**alone, "no_load_optim": True})[0].losses[0] == reference[0].losses[0]

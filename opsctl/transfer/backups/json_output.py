@@ -64,8 +64,8 @@ class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
     files: Annotated[int, Meta(description="How many files.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     whole: Annotated[bool, Meta(description="Whether it has its manifest: single files have none.")]
-    latest: Annotated[bool, Meta(description="Whether the next task goes on from it.")]
-    without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")]
+    latest: Annotated[bool, Meta(description="Whether the next task goes on from it.")] = False
+    without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")] = False
     was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
 
 

@@ -25,6 +25,7 @@ from opsctl.run.state.group_folder import LOCK_WAIT_S
 from opsctl.run.state.identity import read_run_id
 from opsctl.transfer.backups.data_copies import refuse_without_room
 from opsctl.transfer.backups.destination import read_run, refuse_another_runs
+from opsctl.transfer.backups.json_output import RestoredCheckpoint
 from opsctl.transfer.backups.remote_layout import Found, find, get_files, size_of
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
@@ -61,19 +62,6 @@ class Chosen:
         return size_of(self.manifest.files)
 
 
-@dataclass(frozen=True)
-class Restored:
-    """The result of a restore."""
-
-    folder: Path
-    files: int
-    bytes: int
-    is_whole: bool  # False: single files, without a manifest
-    is_latest: bool = False  # whether the next task goes on from it
-    without_optimizer: bool = False
-    was_there: bool = False  # complete already: nothing was fetched
-
-
 def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
     """Return the backup of that checkpoint. Raises OpsctlError where there is none that fits, StoreError."""
     full, why = _found(store, iteration, What.FULL)
@@ -93,7 +81,7 @@ def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
     raise OpsctlError(f"{store.where} has no {tag_of(iteration)}: {why}; without optimizer states: {why_not}")
 
 
-def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flow: Flow) -> Restored:
+def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flow: Flow) -> RestoredCheckpoint:
     """Bring the checkpoint back into a run's checkpoints; where there are none it is the latest.
 
     Raises OpsctlError where it is another run's, while somebody trains there, where something of that name is there,
@@ -119,7 +107,7 @@ def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flo
     return _restored(chosen, paths.checkpoints / tag, is_first)
 
 
-def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) -> Restored:
+def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) -> RestoredCheckpoint:
     """Bring it to `folder`/global_stepN, whoever's that is. Raises as `restore_to_run`."""
     tag = tag_of(chosen.manifest.iteration)
     if _is_there(chosen, folder / tag):
@@ -131,7 +119,9 @@ def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) ->
     return _restored(chosen, folder / tag, False)
 
 
-def restore_files(store: Store, chosen: Chosen, patterns: Sequence[str], folder: Path, flow: Flow) -> Restored:
+def restore_files(
+    store: Store, chosen: Chosen, patterns: Sequence[str], folder: Path, flow: Flow
+) -> RestoredCheckpoint:
     """Bring single files to `folder`/global_stepN, by patterns of their names; without a manifest, so it is no whole
     checkpoint.
 
@@ -148,7 +138,9 @@ def restore_files(store: Store, chosen: Chosen, patterns: Sequence[str], folder:
     target.mkdir(parents=True, exist_ok=True)
     files = {name: file for name, file in chosen.manifest.files.items() if name in names}
     get_files(store, chosen.found, files, target, flow)
-    return Restored(target, len(files), size_of(files), is_whole=False)
+    return RestoredCheckpoint(
+        folder=str(target), iteration=chosen.manifest.iteration, files=len(files), bytes=size_of(files), whole=False
+    )
 
 
 def _found(store: Store, iteration: int, what: What) -> tuple[Found | None, str]:
@@ -223,13 +215,14 @@ def _put_in_place(root: Path, folder: Path, tag: str) -> None:
     fsync_folder(root, folder)
 
 
-def _restored(chosen: Chosen, folder: Path, is_latest: bool, was_there: bool = False) -> Restored:
-    return Restored(
-        folder,
-        len(chosen.manifest.files),
-        chosen.bytes,
-        is_whole=True,
-        is_latest=is_latest,
+def _restored(chosen: Chosen, folder: Path, is_latest: bool, was_there: bool = False) -> RestoredCheckpoint:
+    return RestoredCheckpoint(
+        folder=str(folder),
+        iteration=chosen.manifest.iteration,
+        files=len(chosen.manifest.files),
+        bytes=chosen.bytes,
+        whole=True,
+        latest=is_latest,
         without_optimizer=chosen.text != chosen.found.manifest_bytes or chosen.found.note.what is What.WEIGHTS,
         was_there=was_there,
     )

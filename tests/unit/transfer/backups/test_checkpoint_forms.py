@@ -92,9 +92,9 @@ def test_each_checkpoint_is_one_tar_that_tar_itself_opens_and_comes_back_whole(
     assert in_tar(folder, disk).lines == []
     with open_store(str(disk)) as store:
         done = restore_to_folder(store, choose(store, 20, False), tmp_path / "back", Flow())
-        assert contents(done.folder) == contents(checkpoint(folder, 20))
+        assert contents(Path(done.folder)) == contents(checkpoint(folder, 20))
         light = restore_to_folder(store, choose(store, 40, weights_only=True), tmp_path / "light", Flow())
-        assert set(contents(light.folder)) == {LAYER, "manifest.json"} and fault_of(light.folder) is None
+        assert set(contents(Path(light.folder))) == {LAYER, "manifest.json"} and fault_of(Path(light.folder)) is None
 
 
 def test_a_single_file_is_fetched_by_its_range_alone(folder: Path, disk: Path, tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_a_single_file_is_fetched_by_its_range_alone(folder: Path, disk: Path, t
 
         store.backend.read = noted  # type: ignore[method-assign]
         done = restore_files(store, chosen, ["layer_*"], tmp_path / "one", Flow())
-    assert (done.files, done.is_whole) == (1, False)
-    assert contents(done.folder) == {LAYER: (checkpoint(folder, 20) / LAYER).read_bytes()}
+    assert (done.files, done.whole) == (1, False)
+    assert contents(Path(done.folder)) == {LAYER: (checkpoint(folder, 20) / LAYER).read_bytes()}
     assert [size for name, size in asked if name == TAR] == [len((checkpoint(folder, 20) / LAYER).read_bytes())]
 
 

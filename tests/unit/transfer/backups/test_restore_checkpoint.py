@@ -9,8 +9,8 @@ import pytest
 
 from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.run.state import lease
+from opsctl.transfer.backups.json_output import RestoredCheckpoint
 from opsctl.transfer.backups.restore_checkpoint import (
-    Restored,
     choose,
     restore_files,
     restore_to_folder,
@@ -38,7 +38,7 @@ def checkpoint(folder: Path, step: int) -> Path:
     return folder / "output" / "checkpoints" / f"global_step{step}"
 
 
-def into_run(folder: Path, disk: Path, step: int, weights_only: bool = False) -> Restored:
+def into_run(folder: Path, disk: Path, step: int, weights_only: bool = False) -> RestoredCheckpoint:
     with open_store(str(disk)) as store:
         chosen = choose(store, step, weights_only)
         return restore_to_run(store, chosen, seen(folder).paths, "tiny", Flow())
@@ -48,16 +48,16 @@ def test_what_was_lost_is_back_byte_for_byte_and_the_latest_stays(folder: Path, 
     before = contents(checkpoint(folder, 20))
     shutil.rmtree(checkpoint(folder, 20))
     done = into_run(folder, disk, 20)
-    assert (done.is_whole, done.is_latest, done.without_optimizer) == (True, False, False)
+    assert (done.whole, done.latest, done.without_optimizer) == (True, False, False)
     assert contents(checkpoint(folder, 20)) == before and latest(folder) == "global_step40"
 
 
 def test_where_there_is_none_it_is_the_latest(folder: Path, disk: Path) -> None:
     shutil.rmtree(folder / "output" / "checkpoints")
-    assert into_run(folder, disk, 20).is_latest
+    assert into_run(folder, disk, 20).latest
     found = latest_checkpoint(folder / "output" / "checkpoints")
     assert found is not None and found.manifest.iteration == 20
-    assert not into_run(folder, disk, 40).is_latest and latest(folder) == "global_step20"
+    assert not into_run(folder, disk, 40).latest and latest(folder) == "global_step20"
 
 
 def test_without_optimizer_states_it_says_so_whichever_way_it_is_there(folder: Path, disk: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, di
     assert not into_run(folder, disk, 20).was_there
     before = contents(checkpoint(folder, 20))
     again = into_run(folder, disk, 20)
-    assert again.was_there and again.is_whole and not again.is_latest and contents(checkpoint(folder, 20)) == before
+    assert again.was_there and again.whole and not again.latest and contents(checkpoint(folder, 20)) == before
     for was_there in (False, True):
         with open_store(str(disk)) as store:
             done = restore_to_folder(store, choose(store, 20, True), tmp_path / "weights", Flow())
@@ -127,7 +127,7 @@ def test_a_file_that_is_not_as_it_was_is_refused_and_nothing_has_its_name(folder
         into_run(folder, disk, 20)
     assert there(folder) == [10, 30, 40]
     spoilt.write_bytes(whole)
-    assert into_run(folder, disk, 20).is_whole
+    assert into_run(folder, disk, 20).whole
 
 
 def test_single_files_come_without_a_manifest(folder: Path, disk: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_single_files_come_without_a_manifest(folder: Path, disk: Path, tmp_path
     with open_store(str(disk)) as store:
         chosen = choose(store, 20, False)
         done = restore_files(store, chosen, ["layer_0[1-3]-*"], target, Flow())
-        assert (done.files, done.is_whole) == (1, False)
+        assert (done.files, done.whole) == (1, False)
         assert list(contents(target)) == ["global_step20/layer_01-model_00-model_states.pt"]
         with pytest.raises(UsageError, match=r"'layer_99-'.*\b2\b"):
             restore_files(store, chosen, ["layer_99-"], target, Flow())
