@@ -88,7 +88,7 @@ _ATTENTION, _CUDA_SOFTMAX = "attention", "softmax:CudaSoftmax"
 
 @dataclass(frozen=True)
 class Family:
-    """One attribute of Operations, and which classes of `trainer.kernels.cpp` and `.cuda` make it, as module:class.
+    """One attribute of Operations, and its classes: of `trainer.kernels.cpp`, and of `.cuda` as module:class.
 
     is_needed: whether a training with these options computes it at all on a device of that type. unfused_by: Megatron's
     switch that leaves it to torch. cuda_refuses: why that class has no kernels for such a training, or None.
@@ -120,21 +120,21 @@ FAMILIES = (
     Family(
         "norms",
         "norms",
-        "normalization:CppNorms",
+        "CppNorms",
         "normalization:CudaNorms",
         cuda_refuses=lambda kernels, options: kernels.refuses(options.hidden_size),
     ),
     Family(
         "activations",
         "activations",
-        "activation:CppActivations",
+        "CppActivations",
         "activation:CudaActivations",
         is_needed=lambda options, _device: not _is_gated(options),
     ),
     Family(
         "activations",
         "gates",
-        "activation:CppActivations",
+        "CppActivations",
         "activation:CudaActivations",
         is_needed=lambda options, _device: _is_gated(options),
         unfused_by="--no-bias-swiglu-fusion",
@@ -142,15 +142,13 @@ FAMILIES = (
     Family(
         "residuals",
         "residuals",
-        "residual:CppResiduals",
+        "CppResiduals",
         "residual:CudaResiduals",
         is_needed=lambda options, _device: options.hidden_dropout > 0 or not options.disable_bias_linear,
         unfused_by="--no-bias-dropout-fusion",
     ),
-    Family("cross_entropy", "cross entropy", "cross_entropy:CppCrossEntropy", "cross_entropy:CudaCrossEntropy"),
-    Family(
-        "adam", "Adam", "adam:CppAdam", "adam:CudaAdam", is_needed=lambda options, _device: options.optimizer == "adam"
-    ),
+    Family("cross_entropy", "cross entropy", "CppCrossEntropy", "cross_entropy:CudaCrossEntropy"),
+    Family("adam", "Adam", "CppAdam", "adam:CudaAdam", is_needed=lambda options, _device: options.optimizer == "adam"),
 )
 
 
@@ -273,7 +271,7 @@ def _attention(options: Options, device: torch.device, source: Source) -> tuple[
     """Attributes of Operations for attention, which hangs on more than what is built, and who computes it."""
     by_cpp = by_softmax = None
     if source.made_from is not None and source.by == CPP:
-        by_cpp = _class_of("attention:CppAttention", CPP)(source.made_from)
+        by_cpp = _class_of("CppAttention", CPP)(source.made_from)
     elif source.made_from is not None and not options.no_masked_softmax_fusion:
         by_softmax = _class_of(_CUDA_SOFTMAX, CUDA)(source.made_from)
     asked = None if options.attention == AUTO else AttentionBy(options.attention)
@@ -314,9 +312,9 @@ def _current_stream(device: int) -> Callable[[], int]:
 
 
 def _class_of(form: str, by: str) -> Any:
-    module, name = form.split(":")
-    folder = "trainer.kernels.cpp" if by == CPP else "trainer.kernels.cuda"
-    return getattr(importlib.import_module(f"{folder}.{module}"), name)
+    module, _, name = form.rpartition(":")
+    place = "trainer.kernels.cpp" if by == CPP else f"trainer.kernels.cuda.{module}"
+    return getattr(importlib.import_module(place), name)
 
 
 def _unfused(family: Family, options: Options) -> str | None:
