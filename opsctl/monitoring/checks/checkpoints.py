@@ -22,10 +22,11 @@ _HUB_LATE_OTHERS = 3 * timedelta(hours=1)
 
 @check(Part.QUEUE | Part.PROGRESS, can_do_without=Part.QUEUE)
 def checkpoints(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Can the next task tell which checkpoint it goes on from?
+    """Can the next task find its checkpoint?
 
-    2: `latest`, or the manifest that it names, is missing or damaged, so tasks refuse to start. 1: so it is, beside a
-    training whose next save makes a new one. The same of a latest checkpoint that is not finite (`--save-non-finite`).
+    2: `latest`, or the manifest that it names, is missing or damaged, so tasks refuse to start. 1: the same while a
+    training runs whose next save makes a new one. A latest checkpoint that is not finite (`--save-non-finite`) counts
+    as damaged.
     """
     problem, latest = snapshot.checkpoint_problem, snapshot.checkpoint
     if problem is None and latest is not None and latest.not_finite:
@@ -37,12 +38,12 @@ def checkpoints(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.PROGRESS | Part.LOG, blind=lambda snapshot: snapshot.checkpoint_problem or "")
 def checkpoint_age(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does a training that runs also save?
+    """Does the running training save checkpoints?
 
-    1: its last checkpoint is older than `[watch] checkpoint_most`; without that, than what the iterations between two
-    of them take here, with an evaluation, two saves and a tenth more; or the newest save beside it failed. 2: twice as
-    old; or the newest save was refused because weights, optimizer states or the loss are not finite. Only the time that
-    it has run counts.
+    1: the last checkpoint is older than `[watch] checkpoint_most`; or the newest save failed. Without the setting the
+    limit is the usual time of the iterations between two checkpoints, with an evaluation, two saves and a tenth more.
+    2: twice as old; or the newest save was refused because weights, optimizer states or the loss are not finite. Only
+    the time in which the training ran counts.
     """
     job, failed = snapshot.running, snapshot.measured.failed_save
     if snapshot.is_finished:
@@ -123,11 +124,11 @@ def _longest_wait(snapshot: Snapshot, settings: Settings) -> timedelta | None:
 
 @check(Part.FILES | Part.QUEUE | Part.LEASE, can_do_without=Part.QUEUE | Part.LEASE)
 def checkpoint_files(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """Are the newest checkpoints whole: is every file there, and as long as the manifest says?
+    """Are the newest checkpoints complete, and is every file as long as the manifest says?
 
     Damage that the last `opsctl checkpoints verify` found counts too.
 
-    2: the one that the next task goes on from is not. 1: another one is not.
+    2: the checkpoint from which the next task resumes is damaged. 1: another one is.
     """
     return [_faulty(one) for one in snapshot.faulty if not (one.is_leftover and _may_be_saving(snapshot, one))]
 
@@ -162,11 +163,11 @@ def _may_be_saving(snapshot: Snapshot, one: FaultyCheckpoint) -> bool:
 
 @check(Part.BACKUPS)
 def backups(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is what `[backup]` wants elsewhere there, and is what was there still whole?
+    """Is everything that `[backup]` selects in the backup, and intact?
 
-    1: a checkpoint that is wanted there was saved more than two days ago and is not proven there; or a copy was found
-    lost or damaged there; or the data sets are wanted there since more than two days and were never proven there, or
-    were found lost. 2: so was what is no longer here, nor whole anywhere else.
+    1: a selected checkpoint was saved more than two days ago and is not verified in the backup; or a copy was found
+    missing or damaged there; or the selected data sets were not verified for two days or were found missing. 2: the
+    missing or damaged copy was the last one.
     """
     for copies in snapshot.copies:
         if copies.lost:  # one stands for all
@@ -212,9 +213,9 @@ def _lost(one: LostCopy, others: str, to: str, subject: str, remedy: str) -> Fin
 
 @check(Part.HUB)
 def hub_sync(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Does what is to go to the hub get there?
+    """Do the selected files reach the hub?
 
-    1: something of a kind that `[hub]` names waits for three of its syncs, which are hourly, of checkpoints daily.
+    1: files of a kind that `[hub]` names wait for three syncs. Syncs are hourly, of checkpoints daily.
     """
     for unsent in snapshot.unsent:
         limit = _HUB_LATE.get(unsent.kind, _HUB_LATE_OTHERS)

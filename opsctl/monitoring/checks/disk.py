@@ -32,10 +32,10 @@ _BACK_S = 4 * _DAY_S
 
 @check(Part.SPACE)
 def filesystem(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """How full are the run's file systems and quotas, in bytes and in inodes?
+    """Are the file systems and quotas of the run full, in bytes or in inodes?
 
-    1: fuller than `[watch] full_percent`. 2: half of what was left then is gone too. 3: one cannot be looked at. What
-    was above the limit stays a finding until it is two per cent below: a rotation of checkpoints is no recovery.
+    1: fuller than `[watch] full_percent`. 2: half of the remaining space is used too. 3: one cannot be read. A finding
+    ends when the use is two per cent below the limit, so a checkpoint rotation does not end it.
     """
     for space in snapshot.spaces:
         if space.problem:
@@ -93,10 +93,10 @@ class _Point:
 
 @check(Part.SPACE)
 def filling(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """When will a file system or quota be full, of bytes or of inodes, at the pace at which it fills?
+    """Is a file system or quota going to be full soon, in bytes or in inodes?
 
-    1: within `[watch] full_within`, by what it has grown since a day ago; or within 12 hours, by the last six.
-    2: within a day. What a rotation of checkpoints removes each day does not count as growth, nor does one jump.
+    1: within `[watch] full_within`, by its growth since a day ago; or within 12 hours, by the last six. 2: within a
+    day. A daily rotation of checkpoints does not count as growth, nor does a single jump.
     """
     within_s = settings.seconds_of("full_within") or 7 * _DAY_S
     for space in snapshot.spaces:
@@ -196,7 +196,7 @@ def _growth_lately(points: Sequence[_Point], limit: float) -> float | None:
 
 @check(Part.PURGE)
 def purge(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Is the file system about to remove files that nobody has read or written for `[watch] purge_days`?
+    """Is the file system about to delete files that were not used for `[watch] purge_days`?
 
     1: it is. 2: within a day, or the latest checkpoint is among them.
     """

@@ -54,7 +54,7 @@ _ITERATIONS, _LEAST, _BEGINNING = 100, 3, 100
 def loss_nan(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Is the loss a number?
 
-    2: the newest two lines of the log, or more, have no finite loss. One alone is counted by `opsctl watch skipped`.
+    2: the newest two lines of the log, or more, have no finite loss. `opsctl watch skipped` counts a single one.
     """
     row: list[TrainingLine] = []
     for line in reversed(snapshot.series):
@@ -76,10 +76,10 @@ def loss_nan(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(Part.SERIES)
 def loss_spike(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """Did the loss jump, and did it come back?
+    """Did the loss jump, and did it return?
 
-    1: it was above what the 100 lines before say, by 8 of their standard deviations and 10 %, twice among some lines,
-    or once by half. One that came back is told for six more hours of training. 2: it has not come back for 100
+    1: the loss exceeded the 100 lines before by 8 of their standard deviations and 10 %, twice within some lines, or
+    once by half. A loss that returned is reported for six more hours of training. 2: it has not returned for 100
     iterations and is still half as high.
     """
     series = as_it_stands(snapshot.series)
@@ -110,11 +110,11 @@ def _spike(series: tuple[TrainingLine, ...], one: Excursion) -> Finding:
 
 @check(Part.SERIES | Part.PROGRESS)
 def spike_guard(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """What has the trainer's spike guard done, and does it suspect hardware?
+    """Did the trainer's spike guard act, and does it suspect hardware?
 
-    1: updates were not made, the training went back to a checkpoint by itself, or had nothing to go back to. 2: a step
-    that was run again on the same data gave another loss or gradient norm; it names host and rank as far as they are
-    known. Each is told for six more hours of training.
+    1: updates were skipped, the training rolled back to a checkpoint, or no checkpoint was left for a rollback. 2: a
+    step that ran again on the same data gave another loss or gradient norm; host and rank are named as far as they are
+    known. Each is reported for six more hours of training.
     """
     if snapshot.is_finished:
         return
@@ -174,11 +174,11 @@ def _named(iterations: list[int]) -> str:
 
 @check(Part.SERIES | Part.PROGRESS)
 def loss_stuck(snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """Does the loss still move as a training's does, and not upward?
+    """Does the loss still change as usual, and not rise?
 
-    2: it is the same number in the newest 12 lines of the log. 1: from line to line it moves by less than a twentieth
-    of what it did; or the newest 60 lines lie 4 % above what it had reached before. That it falls slowly is no finding:
-    late in a training it does.
+    2: it is the same number in the newest 12 lines of the log. 1: it changes from line to line by less than a twentieth
+    of the usual change; or the newest 60 lines are 4 % above the lowest level before. A slow fall late in a training is
+    not a finding.
     """
     if snapshot.is_finished:
         return []
@@ -228,10 +228,10 @@ def _above(lines: Sequence[TrainingLine], values: Sequence[float]) -> list[Findi
 
 @check(Part.SERIES | Part.PROGRESS)
 def gradients(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Does the gradient norm climb?
+    """Does the gradient norm rise?
 
-    1: the median of the newest 30 lines of the log is above 1.6 times what the older half of the log's newest thousand
-    says, and above its own ups and downs.
+    1: the median of the newest 30 lines of the log is above 1.6 times that of the older half of the newest thousand
+    lines, and above its usual variation.
     """
     lines = [one for one in as_it_stands(snapshot.series) if finite(one.grad_norm) is not None]
     if len(lines) < _GRADIENTS + _GRADIENTS_BEFORE or snapshot.is_finished:
@@ -253,10 +253,10 @@ def gradients(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.SERIES | Part.PROGRESS)
 def skipped(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """How many of the newest iterations were skipped, or were not a number?
+    """Were too many of the newest iterations skipped, or not a number?
 
-    1: more than `[watch] skipped_percent` of the newest 100, and three at least. The training's first 100 iterations,
-    in which fp16 looks for its loss scale, are left out, and so is what somebody asked to be skipped.
+    1: more than `[watch] skipped_percent` of the newest 100, and at least three. Not counted are the first 100
+    iterations of the training, in which fp16 searches its loss scale, and iterations skipped on request.
     """
     lines = [one for one in snapshot.series if one.iteration > _BEGINNING]
     begin = newest(lines, _ITERATIONS, 1)

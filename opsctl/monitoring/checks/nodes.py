@@ -34,10 +34,10 @@ MANY_OTHERS, NOISE_OF_MANY, NOISE = 16, 4.0, 5.0
 
 @check(Part.QUEUE | Part.NODES | Part.ATTEMPTS, can_do_without=Part.ATTEMPTS)
 def nodes(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Are the nodes that the training runs on fit for it?
+    """Are the nodes of the running training healthy?
 
-    1: one of them is drained, down or failing; or it is suspect, since Slurm lost it under an attempt of the last days,
-    or two of the last attempts failed on it first.
+    1: one of them is drained, down or failing; or it is suspect, because Slurm lost it during an attempt of the last
+    days, or because two of the last attempts failed on it first.
     """
     job = snapshot.running
     if job is None:
@@ -83,10 +83,10 @@ def _suspects(snapshot: Snapshot, bad: set[str]) -> dict[str, str]:
 
 @check(Part.PARTITION | Part.QUEUE | Part.PROGRESS)
 def spare_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Are there enough healthy nodes for the next task to start?
+    """Are there enough healthy nodes for the next task?
 
-    2: the partition has fewer than the run needs, and nothing runs. 1: it runs, and could not start again; or there are
-    fewer than `[watch] spare_nodes` beyond what it needs. 3: Slurm does not tell.
+    2: the partition has fewer than the run needs, and nothing runs. 1: the run trains, and could not start again; or
+    there are fewer than `[watch] spare_nodes` more than it needs. 3: Slurm does not report it.
     """
     seen, spare, running = snapshot.partition, settings.watch.spare_nodes, snapshot.running
     needs = running.node_count if running is not None else settings.nodes
@@ -232,10 +232,10 @@ def _parts(ratios: Sequence[float]) -> list[Sequence[float]]:
 def slow_node(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Does one node compute more slowly than the others?
 
-    1: in each fifth of the newest 10 seconds, and 50 iterations, a node's ranks took `[watch] slower_node_percent`
-    longer for their own forward and backward passes than the ranks of the same pipeline stage on other nodes, and
-    longer than those differ among each other. Where a stage has 16 nodes or fewer it has to be 5 % at least; between
-    two or three, where nobody knows which is as it should be, 25 %.
+    1: in each fifth of the newest 10 seconds, and 50 iterations, the forward and backward passes of a node's ranks took
+    `[watch] slower_node_percent` longer than those of the same pipeline stage on other nodes, and longer than these
+    differ from each other. With 16 nodes or fewer in a stage the difference must be at least 5 %. With two or three it
+    must be 25 %, because it is not known which node is normal.
     """
     for slow in slow_nodes(snapshot.timings, settings.watch.slower_node_percent)[:_NAMED]:
         yield warning(
@@ -250,7 +250,7 @@ def slow_node(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 def clocks(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Do the nodes' clocks agree with the file server's?
 
-    1: a node's is off by more than `[watch] clock_seconds`.
+    1: the clock of a node differs by more than `[watch] clock_seconds`.
     """
     most_s = settings.watch.clock_seconds
     wrong = [one for one in snapshot.clocks if abs(one.off_s) > most_s]

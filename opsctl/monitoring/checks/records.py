@@ -17,7 +17,7 @@ _FORGOTTEN = timedelta(days=1)
 
 @check(Part.PROGRESS)
 def revision(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Can the tasks read what they are to train?
+    """Can the tasks read their revision?
 
     2: the newest revision is damaged, and tasks that start now refuse it.
     """
@@ -27,9 +27,9 @@ def revision(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.RUN_FILE)
 def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is the run file what the tasks will read?
+    """Is the run file published?
 
-    1: it was edited and nobody has published that, or it cannot be published.
+    1: it was edited and not published, or it cannot be published.
     """
     published = snapshot.published
     if published is None or not (published.problem or published.differs):
@@ -45,9 +45,9 @@ def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.PROGRESS, can_do_without=Part.QUEUE | Part.PROGRESS)
 def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is the run where its id was made, and where its tasks look for it?
+    """Is the run in the folder where its id was created and where its tasks look for it?
 
-    1: this is a copy, or tasks in the queue look in the folder that it was moved from.
+    1: this is a copy, or queued tasks use the folder from which it was moved.
     """
     found = snapshot.whereabouts
     if found is None:
@@ -74,9 +74,10 @@ def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.LEASE)
 def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Does anybody write this run whom the queue does not show, and does whoever it shows still live?
+    """Does only one live job write to this run?
 
-    1: somebody trains it whom the queue does not show, or the heartbeat of who does stands still. 2: two write it.
+    1: a process trains it that the queue does not show, or the heartbeat of the writer has stopped. 2: two processes
+    write to it.
     """
     holder, age_s = snapshot.lease.holder, snapshot.lease.age_s
     if holder is None or snapshot.blind is not None:
@@ -101,9 +102,9 @@ def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     blind=lambda snapshot: "the kill switch cannot be looked at" if snapshot.kill_switch is None else "",
 )
 def kill_switch(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is the kill switch triggered, so that nothing will train?
+    """Is the kill switch triggered, so that nothing trains?
 
-    1: it is. 2: it has been for a day, and the training is not finished: was it forgotten?
+    1: it is. 2: it has been for a day, and the training is not finished. Was it forgotten?
     """
     switch = snapshot.kill_switch
     if switch is None or not switch.is_triggered:

@@ -26,9 +26,9 @@ def _cron_problem(snapshot: Snapshot) -> str:
 
 @check(Part.CRON, blind=_cron_problem, is_shared=True)
 def cron(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does the pseudo-cron still tick?
+    """Does the scheduler (pseudo-cron) still run?
 
-    1: somebody has stopped it. 2: its last tick began more than two periods ago. 3: nobody can see.
+    1: a user has stopped it. 2: its last tick began more than two periods ago. 3: its state cannot be read.
     """
     seen = snapshot.cron
     if seen is None:
@@ -61,9 +61,9 @@ def cron(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(Part.CRON, blind=_cron_problem, is_shared=True)
 def cron_jobs(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Do the pseudo-cron's jobs do their work?
+    """Do the scheduler's jobs succeed?
 
-    1: one has failed twice in a row, a daily one once; or it hangs, is missing, or nobody knows what became of it.
+    1: a job has failed twice in a row, a daily one once; or it hangs, is missing, or its result is not known.
     """
     if snapshot.cron is None or not snapshot.cron.is_started:
         return
@@ -84,7 +84,7 @@ def cron_jobs(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.CHANNELS)
 def channels(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Do alerts get through?
+    """Are alerts delivered?
 
     1: a channel has failed for 45 minutes or longer. 2: for a day, or every channel fails.
     """

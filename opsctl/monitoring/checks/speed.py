@@ -64,12 +64,11 @@ def standstill(snapshot: Snapshot, settings: Settings) -> Standstill | None:
 
 @check(Part.QUEUE | Part.LOG | Part.ATTEMPTS)
 def silence(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does a training that runs also log, or does it hang?
+    """Does the running training log, or does it hang?
 
     1: no iteration was logged for a minute and 20 usual ones (or 10, if these take 10 minutes), or for `[watch]
-    silent_most`. A save and an evaluation have the time that they took lately; one of which that is not known has 10
-    minutes. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its first
-    iteration.
+    silent_most`. A save and an evaluation add the time that they took lately, or 10 minutes if that is not known. After
+    a start half an hour is added until the first iteration. 2: for twice as long, and an hour more.
     """
     job = snapshot.running
     if job is None or job.state != State.RUNNING:
@@ -209,11 +208,11 @@ def _is_like(one: int | None, present: int | None) -> bool:
 
 @check(Part.SERIES | Part.LOG | Part.ATTEMPTS | Part.PROGRESS)
 def speed(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Do iterations take longer than they used to?
+    """Do iterations take longer than before?
 
-    1: the median of the newest 20 iterations, and 10 minutes, is `[watch] slower_percent` above what the iterations
-    before them took, and above what their own ups and downs explain. What is compared is the time of a sample, among
-    iterations of about the same batch size and the same number of nodes: a ramp, evaluations and saves are no finding.
+    1: the median of the newest 20 iterations, and 10 minutes, is `[watch] slower_percent` above that of the iterations
+    before, and above their usual variation. The check compares the time per sample among iterations with about the same
+    batch size and the same number of nodes. Ramp, evaluations and saves are therefore not findings.
     """
     found = None if snapshot.is_finished else compare(_on_as_many_nodes(snapshot), settings.watch.slower_percent)
     if found is None or found.ratio <= found.needed:
@@ -244,10 +243,10 @@ def _on_as_many_nodes(snapshot: Snapshot) -> Sequence[TrainingLine]:
 
 @check(Part.SERIES | Part.PROGRESS)
 def throughput(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does each GPU give what the run was planned with?
+    """Does each GPU reach the planned TFLOP/s?
 
     1: the median of the newest 30 iterations is below `[watch] tflops_least`; without that, below 85 % of `[expect]
-    tflops`; without either it says nothing. While the batch still grows it says nothing either.
+    tflops`. With neither, and while the batch size grows, nothing is reported.
     """
     watch, expect = settings.watch, settings.expect
     least = watch.tflops_least or (_SHARE * expect.tflops if expect.tflops else None)

@@ -67,10 +67,10 @@ _IN_QUEUE = Part.QUEUE | Part.PROGRESS | Part.LEASE | Part.KILL_SWITCH
 def training(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Is the training running or scheduled?
 
-    0: it runs, waits, or is finished. 1: something held behind it, it is suspended, or a person stopped it on purpose
-    with the kill switch or opsctl cancel. 2: held, waiting for what can never come, or not there, also if it continued
-    after a cancel and then died. 3: Slurm does not answer or hides the jobs of others, somebody trains it whom the
-    queue does not show, or the run was never submitted. Each line also goes into the training log.
+    0: it runs, waits, or is finished. 1: a job behind it is held, it is suspended, or a user stopped the run with
+    the kill switch or opsctl cancel. 2: it is held, waits for something that never happens, or is not in the queue;
+    also if it continued after a cancel and then died. 3: Slurm does not answer or hides other users' jobs, a process
+    trains it that the queue does not show, or the run was never submitted. Each line also goes into the training log.
     """
     name, checkpoint = settings.name, snapshot.checkpoint
     jobs = [_job_words(name, job, snapshot.now) for job in sorted(snapshot.jobs, key=queue_order)]
@@ -191,8 +191,7 @@ _WAIT_NEEDS = _IN_QUEUE | Part.ATTEMPTS | Part.LOG
 def must_run(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Does the training run, where `[watch] must_run` says that waiting is not enough?
 
-    2: it is in the queue and has had no nodes for half an hour. That it is not even there, `opsctl watch training`
-    says.
+    2: it is queued and has had no nodes for half an hour. `opsctl watch training` reports a run that is not queued.
     """
     since = idle_since(snapshot)
     if not settings.watch.must_run or not _waits(snapshot):
@@ -218,8 +217,8 @@ def waiting(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Does the run wait for its nodes longer than usual?
 
     1: nothing of it runs, and it has waited longer than `[watch] wait_most`; without that, longer than 1.5 times the
-    longest of its last waits, and a day. A wait for a time that somebody gave, or for the end of a maintenance, is
-    none.
+    longest of its last waits, and a day. A wait for a requested start time, or for the end of a maintenance, does not
+    count.
     """
     # What only a person can start does not wait: `training` reports it.
     jobs = [job for job in snapshot.behind if job.is_pending and not job.is_held and not job.cannot_start]
@@ -299,8 +298,9 @@ def _others_came_between(before: Attempt, after: Attempt) -> bool:
 def queue(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Do as many arrays wait behind the live one as `[array] keep_queued` says?
 
-    1: there are fewer, though the pseudo-cron that refills them is started, and an hour and a half has passed since the
-    live one began. Not at the training's end, where what is queued is enough, nor beside a triggered kill switch.
+    1: there are fewer, although the scheduler that refills them is started, and an hour and a half has passed since the
+    live one began. Not reported when the queued tasks reach the end of the training, or while the kill switch is
+    triggered.
     """
     switch, cron = snapshot.kill_switch, snapshot.cron
     is_stopped = snapshot.is_finished or (switch is not None and switch.is_triggered)
@@ -357,11 +357,11 @@ def _live_since(snapshot: Snapshot) -> datetime | None:
 
 @check(Part.ATTEMPTS | Part.PROGRESS)
 def brake(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Do the attempts get anywhere?
+    """Do the attempts make progress?
 
-    1: the last two in a row made no new checkpoint; those that each died of another node's hardware are not counted, up
-    to nine of them. 2: so many that the chain stops by itself, or one that stopped itself, as too many iterations in a
-    row were skipped or had no finite loss.
+    1: the last two in a row made no new checkpoint. Attempts that each died of another node's hardware are not counted,
+    up to nine of them. 2: so many that the chain stops by itself; or a chain stopped itself because too many iterations
+    in a row were skipped or had no finite loss.
     """
     row = snapshot.attempts_without_progress
     if snapshot.is_finished:
