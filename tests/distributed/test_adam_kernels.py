@@ -35,15 +35,15 @@ def library() -> None:
 
 def with_kernels(function: Callable[..., Any], *args: Any) -> Any:
     """What it returns in a rank that computes Adam by kernels, and all else by torch."""
+    from trainer.engine import ranks
     from trainer.kernels.choice import Operations
     from trainer.kernels.cpp import CppAdam
     from trainer.kernels.native.libraries import NotBuilt, operations
-    from trainer.parallel import process_groups
 
     library = operations()
     assert not isinstance(library, NotBuilt), library
     chosen = Operations(adam=CppAdam(library))
-    setattr(process_groups, "choose", lambda *_: chosen)  # noqa: B010 - in this rank alone
+    setattr(ranks, "choose", lambda *_: chosen)  # noqa: B010 - in this rank alone
     return function(*args)
 
 

@@ -42,15 +42,15 @@ def library() -> None:
 
 def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
     """What it returns in a rank that computes attention, norms and activations in C++, and all else by torch."""
+    from trainer.engine import ranks
     from trainer.kernels.choice import Operations
     from trainer.kernels.cpp import CppActivations, CppAttention, CppNorms
     from trainer.kernels.native.libraries import NotBuilt, operations
-    from trainer.parallel import process_groups
 
     found = operations()
     assert not isinstance(found, NotBuilt), found
     chosen = Operations(norms=CppNorms(found), activations=CppActivations(found), attention=CppAttention(found))
-    setattr(process_groups, "choose", lambda *_: chosen)  # noqa: B010 - in this rank alone
+    setattr(ranks, "choose", lambda *_: chosen)  # noqa: B010 - in this rank alone
     return function(*args)
 
 
