@@ -23,7 +23,7 @@ def test_the_lines_that_ran_are_in_a_file_of_the_processs_own(tmp_path: Path) ->
     (file,) = tmp_path.iterdir()
     data = CoverageData(str(file))
     data.read()
-    assert data.lines(str(ROOT / "opsctl" / "errors.py"))
+    assert data.lines(str(ROOT / "opsctl" / "core" / "errors.py"))
     assert not data.lines(str(ROOT / "opsctl" / "account.py"))
 
 
