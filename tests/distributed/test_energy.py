@@ -53,7 +53,7 @@ def files(folder: Path, attempts: int = 1) -> list[Reading]:
     until = time.monotonic() + 120
     while True:
         found = []
-        for file in sorted((folder / "codecarbon").glob("*")):
+        for file in sorted((folder / "codecarbon").glob("[!.]*")):
             readings, problems = read(file.name, file.read_text())
             assert problems == []
             found += readings

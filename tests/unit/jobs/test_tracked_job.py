@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -65,18 +65,18 @@ def test_what_the_queue_does_not_have_is_absent_and_without_a_queue_nothing_is_d
 @pytest.mark.parametrize(
     ("job", "hides", "lost"),
     [
-        (tracked(), False, ""),
-        (tracked(ago=ON_ITS_WAY), False, "ever had it"),
-        (tracked(7), False, "any more"),
-        (tracked(7, "ann", believed_until=now() + timedelta(hours=1)), True, ""),
-        (tracked(7, "ann", believed_until=now() + timedelta(hours=1)), False, "any more"),
-        (tracked(7, "ann", believed_until=now() - timedelta(hours=1)), True, "any more"),
+        (lambda: tracked(), False, ""),
+        (lambda: tracked(ago=ON_ITS_WAY + timedelta(seconds=1)), False, "ever had it"),
+        (lambda: tracked(7), False, "any more"),
+        (lambda: tracked(7, "ann", believed_until=now() + timedelta(hours=1)), True, ""),
+        (lambda: tracked(7, "ann", believed_until=now() + timedelta(hours=1)), False, "any more"),
+        (lambda: tracked(7, "ann", believed_until=now() - timedelta(hours=1)), True, "any more"),
     ],
 )
 def test_what_slurm_does_not_show_is_lost_unless_it_is_on_its_way_or_hidden(
-    job: TrackedJob, hides: bool, lost: str
+    job: Callable[[], TrackedJob], hides: bool, lost: str
 ) -> None:
-    answer = settle(SlurmInMemory(hides=hides), lambda: {"one": job})["one"]
+    answer = settle(SlurmInMemory(hides=hides), lambda: {"one": job()})["one"]
     assert (answer.job, answer.end) == (None, None)
     assert answer.lost.endswith(lost) and bool(answer.lost) == bool(lost)
 
