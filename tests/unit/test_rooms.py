@@ -19,12 +19,12 @@ HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 pytestmark = pytest.mark.xdist_group("rooms")
 
 #: Each package with its subpackages, from the top down. A module imports only from its own row and the rows below it.
-#: The same holds for subpackages; modules directly in a package are below its subpackages.
+#: The same holds inside a row. Modules directly in a package that a row does not name are below its subpackages.
 OPSCTL = {
     "cli": (),
     "local": ("demo", "cluster"),
     "ui": ("doctor", "tui", "report", "status"),
-    "monitoring": ("disk", "alerts"),
+    "monitoring": ("watch", "disk", "alerts"),
     "jobs": ("runner", "control", "evaluation", "background", "scheduler"),
     "transfer": ("backups", "hub", "object_store"),
     "diagnosis": ("triage", "goodput", "hangs", "probe", "nodes", "carbon"),
@@ -131,7 +131,7 @@ def imports_that_point_up(source: Path) -> list[str]:
             wrong += [] if other == "trainer" and name.split(".")[1] in SHARED else [name]
             continue
         row_there, floor_there, part_there = floor_of(name)
-        is_up = floor_there > floor or (row_there == row and part_there > part and part)
+        is_up = floor_there > floor or (row_there == row and part_there > part)
         is_kept = ONLY_FOR.get(row_there, row) not in (row, row_there) and row != row_there
         wrong += [name] if is_up or is_kept else []
     return wrong
@@ -143,6 +143,18 @@ def test_every_import_points_down(package: str) -> None:
     checked = [source for source in sources(package) if module_of(source) not in outside]
     found = {str(source.relative_to(ROOT)): imports_that_point_up(source) for source in checked}
     assert {source: names for source, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize("package", ["opsctl", "trainer"])
+def test_every_import_of_ours_names_a_module_that_exists(package: str) -> None:
+    """Imports in functions included: mypy takes a missing module for one without types."""
+    found = {
+        name
+        for source in sources(package)
+        for name in imports_of(source)
+        if name.startswith(("opsctl.", "trainer.")) and not (is_module(name) or is_module(name.rpartition(".")[0]))
+    }
+    assert found == set()
 
 
 @pytest.mark.parametrize(("package", "table"), [("opsctl", OPSCTL), ("trainer", TRAINER)])
@@ -176,7 +188,15 @@ def test_an_import_is_seen_wherever_and_however_it_is_written(tmp_path: Path, mo
 
 def test_an_import_of_a_higher_row_or_subpackage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    for name in ("run/state", "run/config", "jobs/control", "core/files", "local/demo", "ui/status"):
+    for name in (
+        "run/state",
+        "run/config",
+        "jobs/control",
+        "core/files",
+        "local/demo",
+        "ui/status",
+        "monitoring/alerts",
+    ):
         (tmp_path / "opsctl" / name).mkdir(parents=True)
     for at, name, is_wrong in [
         ("run/config/a.py", "opsctl.jobs.control.submit", True),
@@ -186,6 +206,8 @@ def test_an_import_of_a_higher_row_or_subpackage_is_found(tmp_path: Path, monkey
         ("ui/status/e.py", "opsctl.local.demo.play", True),
         ("jobs/control/f.py", "trainer.loop.train", True),
         ("jobs/control/g.py", "opsctl.core.files.trusted", False),
+        ("jobs/h.py", "opsctl.jobs.control.submit", True),
+        ("monitoring/watch.py", "opsctl.monitoring.alerts.handle", False),
     ]:
         source = tmp_path / "opsctl" / at
         source.write_text(f"import {name}\n")
