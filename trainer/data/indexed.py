@@ -126,8 +126,12 @@ class IndexedWriter:
         if not self._is_at(self._begun[0]):
             self._file.close()
             raise DataError(f"somebody else has just written {self.prefix}; look at it, and try again")
-        self._begin()
-        be_as_open_as_its_folder(self._begun[0])
+        try:
+            self._begin()
+            be_as_open_as_its_folder(self._begun[0])
+        except KeyboardInterrupt:  # `with` calls no `__exit__` for what ends here
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def _begin(self) -> None:

@@ -79,7 +79,6 @@ def test_stopping_the_command_stops_the_preparation_with_it(tmp_path: Path, numb
     while not list((tmp_path / "out").glob("*")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
-    time.sleep(0.05)  # past the opening of its files
     # The terminal's Ctrl-C reaches the whole foreground group, a plain SIGTERM only the process it names.
     if number == signal.SIGINT:
         os.killpg(process.pid, number)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair
+from trainer.data import indexed
 from trainer.data.indexed import IndexedTokens, IndexedWriter, token_dtype
 from trainer.formats.errors import DataError
 
@@ -172,3 +173,13 @@ with IndexedWriter({prefix!r}, np.dtype("<u2")) as writer:
         writer.place()
     assert IndexedTokens(prefix)[0].tolist() == [4, 5]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.bin", "corpus.idx"]
+
+
+def test_an_interruption_right_after_opening_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(indexed, "be_as_open_as_its_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt), IndexedWriter(tmp_path / "c", np.dtype("<u2")):
+        pass
+    assert list(tmp_path.iterdir()) == []
