@@ -203,7 +203,7 @@ def test_exec_passes_words_and_exit_status_and_a_folder_may_have_any_name(cluste
         assert not list(Path.cwd().glob("pwned"))
     finally:
         assert opsctl("down", "--folder", folder).returncode == 0
-    assert living_processes_that_mention("clüster") == []
+    assert living_processes_that_mention(str(cluster_folder)) == []
     assert not places_of(folder).root.is_symlink()
 
 
