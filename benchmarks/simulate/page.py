@@ -20,7 +20,7 @@ def page(study: Study) -> str:
     parts = [_prose("head")]
     for setting in study.settings:
         parts += [f"## {SIZE:,} nodes, {setting}\n", markdown(rows(_ways(study, setting))) + "\n"]
-    parts += ["Percent of the wall time; where it did not train, by part ([goodput](goodput.md)).\n", _worth(study)]
+    parts += ["Percent of the wall time, with the losses by part ([goodput](goodput.md)).\n", _worth(study)]
     parts += [_sizes(study), _changed(study), _calibrated(study), inputs(), _prose("limits")]
     return "\n".join(parts)
 
@@ -42,8 +42,11 @@ def picture(study: Study) -> str:
 
 def inputs() -> str:
     """Every number that goes in, with its source."""
-    table = [("what", "printed", "source"), *((one.what, one.printed, one.source) for one in figures.FIGURES)]
-    return f"## What goes in\n\n{markdown(table)}\n"
+    table = [
+        ("quantity", "published value", "source"),
+        *((one.what, one.printed, one.source) for one in figures.FIGURES),
+    ]
+    return f"## Input\n\n{markdown(table)}\n"
 
 
 def _ways(study: Study, setting: str) -> Mapping[str, Summary]:
@@ -65,9 +68,9 @@ def _worth(study: Study) -> str:
     table = [("without", *(f"{setting}, % of the time" for setting in by_setting))]
     table += [(name, *(percent(found[name], signed=True) for found in by_setting.values())) for name in names]
     return (
-        "## What each decision is worth\n\n"
-        f"By how much ours trains more than ours without it, {SIZE:,} nodes, seed by seed. What is within its interval "
-        f"of nothing cannot be told from nothing.\n\n{markdown(table)}\n"
+        "## Value of each decision\n\n"
+        f"The goodput of ours minus that of ours without the decision, at {SIZE:,} nodes, seed by seed. A value within "
+        f"its interval is not distinguishable from zero.\n\n{markdown(table)}\n"
     )
 
 
