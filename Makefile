@@ -18,7 +18,7 @@ help:
 	@echo 'make bench-gpu             CUDA kernels and trainings compared with torch and transformers, on this GPU'
 	@echo 'make sanitize-gpu          the GPU tests under compute-sanitizer; about an hour'
 	@echo 'make pictures              make the pictures of the README from a run of the demo'
-	@echo 'make page-library          fetch the plotting library of opsctl report from npm and check its checksums'
+	@echo 'make page-library          fetch the libraries of the report and of the site from npm'
 	@echo 'make release VERSION=x.y.z check, build, test and tag a release from a clean checkout; pushes nothing'
 	@echo 'make setup                 create the virtual environment and install the packages'
 	@echo 'make clean                 remove what make built'
@@ -30,6 +30,7 @@ setup:
 page-library:
 	@.ci/npm-files uplot@1.6.32 opsctl/ui/report/page package/dist/uPlot.iife.min.js package/dist/uPlot.min.css package/LICENSE:uPlot.LICENSE
 	@cd opsctl/ui/report/page && sha256sum --check checksums.txt
+	@.ci/npm-files iframe-worker@1.0.4 docs/assets package/shim/index.js:iframe-worker.min.js package/LICENSE:iframe-worker.LICENSE
 
 # Made when a screen has changed, and committed.
 pictures: setup

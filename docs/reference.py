@@ -51,6 +51,20 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _MARK.sub(lambda mark: MADE[mark[1]](), markdown)
 
 
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Load the script that the search needs on disk from the site, not from the internet. mkdocs calls this."""
+    return _with_own_script(output, "../" * page.url.count("/"))
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Do the same for pages without a source, such as 404.html. mkdocs calls this."""
+    return _with_own_script(output_content, "")
+
+
+def _with_own_script(html: str, root: str) -> str:
+    return html.replace("https://unpkg.com/iframe-worker/shim", f"{root}assets/iframe-worker.min.js")
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the JSON Schema of everything that commands print. mkdocs calls this once."""
     from mkdocs.structure.files import File

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,31 @@ def test_the_index_names_every_page_of_the_menu() -> None:
     menu = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     named = re.findall(r"\]\(([^)#]+\.md)\)", (ROOT / "docs" / "index.md").read_text())
     assert sorted(named) == sorted({*menu} - {"index.md"})
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not shutil.which("chromedriver"), reason="no chromedriver")
+def test_the_search_of_the_site_works_from_disk(tmp_path: Path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    site = tmp_path / "site"
+    words = [sys.executable, "-m", "mkdocs", "build", "-q", "--site-dir", str(site)]
+    subprocess.run(words, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True, timeout=180)
+    options = webdriver.ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(word)
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        driver.get((site / "tasks" / "on-call.html").as_uri())
+        driver.find_element(By.CSS_SELECTOR, "label[for=__search]").click()
+        asked = driver.find_element(By.CSS_SELECTOR, "input.md-search__input")
+        WebDriverWait(driver, 30).until(lambda _: asked.is_displayed())
+        asked.send_keys("exclusion")
+        links = (By.CSS_SELECTOR, "a.md-search-result__link")
+        found = WebDriverWait(driver, 30).until(lambda shown: shown.find_elements(*links))
+        assert any("nodes.html" in str(link.get_attribute("href")) for link in found)
+    finally:
+        driver.quit()
