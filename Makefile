@@ -35,6 +35,7 @@ page-library:
 # Made when a screen has changed, and committed.
 pictures: setup
 	@$(PY) docs/pictures/make.py
+	@$(PY) docs/pictures/draw.py
 
 demo:
 	@.ci/setup trainer

@@ -1,4 +1,4 @@
-"""`make pictures`: what README.md shows, taken from the demo's own run: the screen that stays, a terminal, the page.
+"""`make pictures`: the pictures of README.md and docs, from a run of the demo: a recording, the live screen, the page.
 
 Needs a Slurm, Debian's chromium and some minutes; the pictures are committed.
 """
@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import struct
 import subprocess
 import sys
@@ -25,19 +26,17 @@ HERE = Path(__file__).resolve().parent
 OPSCTL = [sys.executable, "-m", "opsctl"]
 WIDTH, HEIGHT = 100, 30
 _DEMO_S, _COMMAND_S = 900, 120
-#: How long the screen that stays has looked before it is drawn.
+#: Seconds that the live screen runs before it is drawn.
 _LOOKS_S = 12
 
 
 def main() -> int:
-    """Plays the demo, takes the pictures, and takes its cluster down."""
+    """Run the demo, make the pictures, and stop its cluster."""
     with tempfile.TemporaryDirectory(prefix="opsctl-pictures-") as scratch:
         own = {"XDG_STATE_HOME": f"{scratch}/state", "COLUMNS": str(WIDTH), "PYTHONUNBUFFERED": "1"}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")} | own
         try:
-            subprocess.run(
-                [*OPSCTL, "demo", "--keep", "--folder", scratch], env=environment, check=True, timeout=_DEMO_S
-            )
+            recording(scratch, environment)
             (run,) = Path(scratch).glob("*/demo")
             live(run, environment)
             terminal(run, environment, ["status"])
@@ -50,8 +49,17 @@ def main() -> int:
     return 0
 
 
+def recording(scratch: str, environment: dict[str, str]) -> None:
+    """Run the demo and record its terminal as an animated SVG. Pauses are at most two seconds long."""
+    demo = shlex.join([*OPSCTL, "demo", "--keep", "--folder", scratch])
+    # termtosvg 1.1 imports pkg_resources, which newer setuptools do not have.
+    recorder = ["uv", "tool", "run", "--with", "setuptools<81", "termtosvg", str(HERE / "demo.svg")]
+    words = [*recorder, "-g", f"{WIDTH}x{HEIGHT}", "-M", "2000", "-D", "5000", "-c", demo]
+    subprocess.run(words, env=environment, check=True, timeout=_DEMO_S)
+
+
 def terminal(run: Path, environment: dict[str, str], words: list[str]) -> None:
-    """What a command prints, as an SVG of a terminal."""
+    """Draw the output of a command as an SVG of a terminal."""
     done = subprocess.run(
         [*OPSCTL, *words], cwd=run, env=environment, capture_output=True, text=True, timeout=_COMMAND_S
     )
@@ -63,7 +71,7 @@ def terminal(run: Path, environment: dict[str, str], words: list[str]) -> None:
 
 
 def live(run: Path, environment: dict[str, str]) -> None:
-    """`opsctl status --watch` after some seconds: Textual itself draws its screen as an SVG."""
+    """Draw `opsctl status --watch` after some seconds, with Textual's own SVG export."""
     asked = {
         "TEXTUAL_SCREENSHOT": str(_LOOKS_S),
         "TEXTUAL_SCREENSHOT_LOCATION": str(HERE),
@@ -86,7 +94,7 @@ def live(run: Path, environment: dict[str, str]) -> None:
 
 
 def page(run: Path, environment: dict[str, str]) -> None:
-    """The run's page, as Chromium shows it."""
+    """Take a screenshot of the run's page in Chromium."""
     written = run / "page.html"
     subprocess.run(
         [*OPSCTL, "report", "--output", str(written)], cwd=run, env=environment, check=True, timeout=_COMMAND_S
