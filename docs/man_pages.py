@@ -20,7 +20,8 @@ class ManPages(BuildHookInterface):  # type: ignore[type-arg]
         sys.path.insert(0, self.root)
         from opsctl.cli.man import pages
 
-        folder = Path(tempfile.mkdtemp(prefix="opsctl-man-"))
+        self._folder = tempfile.TemporaryDirectory(prefix="opsctl-man-")
         for name, text in pages().items():
-            (folder / name).write_text(text, encoding="utf-8")
-            build_data["shared_data"][str(folder / name)] = f"share/man/man1/{name}"
+            page = Path(self._folder.name, name)
+            page.write_text(text, encoding="utf-8")
+            build_data["shared_data"][str(page)] = f"share/man/man1/{name}"
