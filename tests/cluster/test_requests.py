@@ -137,6 +137,8 @@ def test_a_training_that_hangs_is_told_apart_and_ended_and_the_next_task_goes_on
     odd, *others = printed("triage", answer.out)["groups"]
     assert (odd["ranks"], odd["is_odd"], sum(one["count"] for one in others)) == ("1", True, 1), odd
     shared.ok(ben, "request", "save", "--no-wait")
+    # Once this job has taken it: otherwise the next one carries it out.
+    wait_until(lambda: list((shared.paths.requests / "taken").iterdir()), what="the save to be taken")
     shared.ok(ben, "request", "stop", "--within", "0:03", "--no-wait", "--why", "hangs")
     wait_until(lambda: {"save", "stop"} <= {line["action"] for line in shared.audit()}, what="both answers")
     training.wait_for_log("attempt 2")
