@@ -1,4 +1,4 @@
-"""Whom the others waited for when a collective timed out: the rank that is not among those that waited. Pure."""
+"""Find the rank that the others waited for when a collective timed out: the one that did not wait. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opsctl.diagnosis.triage.lines import read_line
 _WORK = re.compile(
     r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<what>\w+)|Timed out waiting \d+ms for (recv|send) operation"
 )
-#: In a line of a rank that waits in a collective.
+#: Marks a line of a rank that waits in a collective.
 WAITED_MARK = b"WorkNCCL("
 _BAR = re.compile(r"^(?P<what>[^%|]*?):?\s*\d+%\|[^|]*\|\s*(?P<done>[\d.]+)")
 _TRAINS = re.compile(r"(?i)\b(epoch|train|step|iter)")
@@ -22,24 +22,24 @@ _WORK_WORDS = re.compile(
     r"(?i)^\W*(evaluat|validat|tokeni[sz]|preprocess|download|upload|generat|merg|convert|export|pack|shuffl|filter)\w*ing\b"
     r"|\balone\b|main process only|only on (the )?(main process|rank 0)|rank 0 only"
 )
-#: Ranks that did not wait are told where they are at most this share of all; more of them say nothing about one.
+#: Ranks that did not wait count if they are at most this share of all ranks.
 _MOST_MISSING = 0.25
-#: Of ranks above the known ones so many times as were heard of are taken to be: a number in a log may be anything.
+#: The highest rank is trusted up to this multiple of the ranks with lines: a number in a log can mean anything.
 _MOST_PER_HEARD = 4
 
 
 @dataclass(frozen=True)
 class Waited:
-    """What ranks said that waited in vain."""
+    """Ranks that waited in a collective until its timeout."""
 
     ranks: frozenset[int]
-    missing: tuple[int, ...]  # ranks that did not wait, where they are few
-    odd: tuple[int, ...]  # ranks that waited in another collective of the same number than most
-    collective: str  # in which most waited
+    missing: tuple[int, ...]  # ranks that did not wait, if they are few
+    odd: tuple[int, ...]  # ranks in another collective with the same sequence number
+    collective: str  # of most ranks
 
 
 def waited(findings: Iterable[Finding], size: int) -> Waited:
-    """`size`: how many ranks there are, as far as known; up to a number those below the highest heard of are too."""
+    """Return the ranks that waited. size: known number of ranks; the highest rank in the log can raise it."""
     works: dict[int, tuple[str, str]] = {}
     for one in findings:
         match = _WORK.search(one.text)
@@ -56,10 +56,10 @@ def waited(findings: Iterable[Finding], size: int) -> Waited:
 
 
 def other_work(before: Sequence[str], after: Sequence[str], reference: datetime) -> list[tuple[int, str]]:
-    """(rank, line) of work that is no training, and went on while others waited.
+    """Return (rank, line) of other work than training that ran while other ranks waited.
 
-    before, after: lines since the last iteration, before and after the first that tells of a wait that was in vain. A
-    progress bar counts where it goes on after it; one of nobody's is rank 0's, which alone prints them.
+    before, after: lines since the last iteration, before and after the first line about a collective timeout. A
+    progress bar counts if it advances afterwards. A bar without a rank is rank 0's, because only rank 0 prints them.
     """
     found: list[tuple[int, str]] = []
     done: dict[str, float] = {}
@@ -70,9 +70,9 @@ def other_work(before: Sequence[str], after: Sequence[str], reference: datetime)
             bar = _BAR.match(parsed.text)
             if bar:
                 what, count = bar["what"], float(bar["done"].strip(".") or 0)
-                goes_on = is_after and (count > done[what] if what in done else bool(what))
+                advances = is_after and (count > done[what] if what in done else bool(what))
                 done[what] = max(count, done.get(what, 0.0))
-                if goes_on and rank is not None and not _TRAINS.search(what):
+                if advances and rank is not None and not _TRAINS.search(what):
                     found.append((rank, parsed.text.strip()[:80]))
             elif not is_after and parsed.rank is not None and _WORK_WORDS.search(parsed.text):
                 found.append((parsed.rank, parsed.text.strip()[:80]))

@@ -1,8 +1,8 @@
-"""From all that is known of a bad end to one verdict. Pure.
+"""Decide on one verdict from all facts about a failure. Pure.
 
-Who failed first counts, not who said most: lines of lost peers, of a time-out in which others waited for a rank, and of
-launchers that end the rest say something only where nothing else does. Between a node and a user's error that both fit,
-the verdict is never the node.
+The rank that failed first counts, not the one with the most messages. Lines about lost peers, about timeouts in which
+others waited for a rank, and of launchers that end the rest count only if there is no other evidence. If a node and a
+user's error are equally likely, the verdict is the user's error.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from opsctl.run.attempts.outcome import describe, elect
 from opsctl.run.attempts.verdict import Cause, Quote, Verdict
 from trainer.formats.attempt.attempt_records import Failure
 
-#: A node is blamed only where no user's error comes so near.
+#: A node is blamed only if no user's error has a score this close.
 _MARGIN = 0.2
 _MOST_QUOTES = 5
 
 
 def decide(facts: Facts, rules: Rules) -> Verdict:
-    """The verdict; `Cause.UNKNOWN` with the last lines where nothing says why."""
+    """Return the verdict; `Cause.UNKNOWN` with the last lines if nothing explains the failure."""
     first = _first(facts)
     known = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts)]
     candidates = [*after_a_crash(after_a_hang(known, facts), facts, first), *of_stacks(facts), *of_waiting(facts)]
@@ -71,12 +71,12 @@ def decide(facts: Facts, rules: Rules) -> Verdict:
         cascade=tuple(dict.fromkeys(one.quote for one in facts.findings if one.rule.role is Role.CASCADE))[
             :_MOST_QUOTES
         ],
-        todo=todo(rules.advice.get(winner.cause), winner.say, place.node),
+        todo=todo(rules.advice.get(winner.cause), winner.advice, place.node),
     )
 
 
 def _first(facts: Facts) -> Failure | None:
-    """The rank that failed first, by one clock; with the moment that its own node's said."""
+    """Return the rank that failed first, compared by one clock. Its time stays that of its own node."""
     by_clock = [
         msgspec.structs.replace(one, failed_at=by_one_clock(one.failed_at, one.node, facts.advances_s))
         for one in facts.failures
@@ -86,16 +86,16 @@ def _first(facts: Facts) -> Failure | None:
 
 
 def teardown(facts: Facts) -> tuple[Quote, ...]:
-    """The lines of launchers and of Slurm that end what is left; some of them."""
+    """Return some lines of launchers and of Slurm that only end the remaining processes."""
     return tuple(one.quote for one in facts.findings if one.rule.role is Role.TEARDOWN)[:_MOST_QUOTES]
 
 
-def todo(advice: Advice | None, say: str, node: str) -> tuple[str, ...]:
-    """What to do, then what to type; commands that name a node only where it is known."""
+def todo(advice: Advice | None, own: str, node: str) -> tuple[str, ...]:
+    """Return the advice (`own` replaces its text), then its commands; without a node none that need one."""
     if advice is None:
-        return (say,) if say else ()
+        return (own,) if own else ()
     typed = [command for command in advice.type if node or "{node}" not in command]
-    return (say or advice.say, *(command.replace("{node}", shlex.quote(node)) for command in typed))
+    return (own or advice.say, *(command.replace("{node}", shlex.quote(node)) for command in typed))
 
 
 def _winner(candidates: Sequence[Candidate]) -> Candidate:

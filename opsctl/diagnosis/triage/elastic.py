@@ -1,4 +1,4 @@
-"""What torch's elastic launcher, and srun, print of failed ranks: blocks of a host, a rank and how it ended. Pure."""
+"""Parse messages of torch's elastic launcher, srun, mpirun and Composer about failed ranks. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from opsctl.diagnosis.triage.lines import read_line
 from trainer.formats.attempt.attempt_records import Failure
 
-#: In the first line of each block that is read, and in every line of srun that is.
+#: Texts in the first line of each block, and in each single line, that this module parses.
 MARKS = (
     b"  time      : ",
     b"  time : ",
@@ -46,7 +46,7 @@ _MOST_LINES = 12
 
 
 def failure_of_block(lines: Sequence[str], reference: datetime) -> Failure | None:
-    """The failure in the block whose first line (`time : ...`) is the first of `lines`; None for what is none."""
+    """Return the failure in a block whose first line is `time : ...`; None for any other text."""
     rows: dict[str, str] = {}
     message = ""
     for line in lines[:_MOST_LINES]:
@@ -77,7 +77,7 @@ def failure_of_block(lines: Sequence[str], reference: datetime) -> Failure | Non
 
 
 def failure_of_line(line: str, reference: datetime) -> Failure | None:
-    """The rank that mpirun or Composer's launcher says has failed; None for any other line."""
+    """Return the failed rank in a line of mpirun or Composer's launcher; None for any other line."""
     if match := _MPI.search(line):
         return Failure(rank=int(match["rank"]), node=match["node"], signal=int(match["signal"]))
     match = _COMPOSER.search(line)
@@ -93,7 +93,7 @@ def failure_of_line(line: str, reference: datetime) -> Failure | None:
 
 
 def task_of_srun(line: str) -> tuple[str, int, int | None] | None:
-    """(node, exit code, signal) of the task that srun says has failed; None where it was told to end, or is none."""
+    """Return (node, exit code, signal) of the failed task in a line of srun; None if srun asked it to end."""
     match = _SRUN.match(line)
     if match is None:
         return None
@@ -107,7 +107,7 @@ def task_of_srun(line: str) -> tuple[str, int, int | None] | None:
 
 
 def tasks_of_srun(line: str) -> tuple[str, tuple[int, ...]]:
-    """(node, numbers of the tasks that srun says are on it); ("", ()) for any other line."""
+    """Return (node, numbers of its tasks) from a line of srun; ("", ()) for any other line."""
     match = _SRUN_TASKS.match(line)
     if match is None:
         return "", ()

@@ -1,4 +1,4 @@
-"""Names of nodes in a log, and what launchers write in front of a line: `name: [rank9]: text`. Pure."""
+"""Names of nodes in a log, and prefixes that launchers add to a line: `name: [rank9]: text`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from opsctl.diagnosis.triage.lines import SYSLOG_ENDS
 from opsctl.slurm.nodes import expand_nodes
 
-#: A name that needs a label in front of it, and a name that looks like a node's.
+#: A name after a label, and a name that looks like a node's.
 ANY = r"[A-Za-z](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?"
 NAME = r"(?=[A-Za-z0-9.-]{0,62}\d)[A-Za-z](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?"
 ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
@@ -26,7 +26,7 @@ _NO_NODE = re.compile(
     r"|[abghlvt]b?h?\d{1,3}s?(?:-(?:sxm|pci|nvl|\d+g).*)?|mi\d{2,3}\w?|rtx.*|gtx.*|.*[-_](?:ranks?|gpus?)"
     r"|.*\.(?:py|sh|log|json|yaml|toml|txt|cc|cpp|cu|so)(?:\.\d+)?"
 )
-#: A name that belongs to a node in a list of nodes alone.
+#: A name that is a node's only in a list of nodes.
 _GPU_NODE = re.compile(r"(?i)gpu[-_]?\d")
 _FOLDED = re.compile(r"(?:[A-Za-z][A-Za-z0-9.-]{0,62}(?:\[\d[\d,-]*\][A-Za-z0-9.-]{0,62})?(?:,|(?![\w.,\[-])))+")
 _NUMBER, _LETTER = re.compile(r"\d+"), re.compile(r"(?<=[a-z\d]-)[a-z]$")
@@ -72,23 +72,23 @@ def _unfolded(text: str) -> list[str]:
         return []
 
 
-#: What a program that logs in JSON calls its parts.
+#: Names of fields in JSON logs.
 _HOSTS = ("host", "hostname", "node", "node_name", "nodename", "host_name", "machine", "pod_name", "pod")
 _RANKS = ("rank", "global_rank", "process_index", "process_rank")
 _TEXTS = ("message", "msg", "text", "log", "event")
 _ERRORS = ("exc_info", "exception", "traceback", "stack_trace", "exc_text", "error", "err")
 _TIMES = ("timestamp", "ts", "time", "asctime", "@timestamp")
-#: Within one of these they may stand one level further down.
+#: Fields that can contain the fields above.
 _INNER = ("extra", "fields", "context", "record", "kubernetes", "labels")
 _LONGEST_JSON = 64 << 10
 _LEVELS = ("WARN", "WARNING", "INFO", "DEBUG")
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
-#: Fields that hold no name of a node: moments, numbers, brackets, levels.
+#: Fields without a node's name: times, numbers, brackets, levels.
 _FIELDS = re.compile(
     r"(?:\d[\d:TZ.,/+-]*+(?=[\s|\]])|\[[^\[\]]{1,80}+\]:?|\([^()]{1,60}+\)|(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b"
     r"|[\s|-])*+[\[(<]?"
 )
-#: The end of a name in front of a line, by the bracket before it; the name of a kernel or a process may not follow.
+#: The end of a name before a line's text, by its opening bracket; no name of a kernel or a process may follow.
 _ENDS = {
     "[": re.compile(r"\]:?[ \t|-]*"),
     "(": re.compile(r"\):?[ \t|-]*"),
@@ -97,17 +97,17 @@ _ENDS = {
 }
 _LONGEST_FRONT, _MOST_WORDS, _LONGEST_REST = 160, 14, 120
 _LINES_REMEMBERED = 2048
-#: From this share of the lines on, the names at one place are nodes' without further evidence.
+#: From this share of the lines on, names at one place are nodes without further evidence.
 _MOST_LINES = 0.5
 _DIGITS = re.compile(r"[\d.]+")
 
-#: Where in a line a name stands: its number among the words, and the characters before and after it.
+#: The position of a name in a line: its number among the words, and the characters before and after it.
 Place = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
 class Fronts:
-    """The names in front of a log's lines, and where in the line they stand."""
+    """The node names that precede a log's lines, and their positions in the line."""
 
     hosts: frozenset[str] = frozenset()
     places: frozenset[Place] = frozenset()
@@ -196,7 +196,7 @@ def usual_line(hosts: frozenset[str], places: Collection[Place] = ()) -> Callabl
 
 
 def _of_json(line: str) -> str:
-    """Return what a line of JSON says; empty where it is none, or has no text."""
+    """Return the message of a JSON line; empty for other lines, and without a message."""
     try:
         found = json.loads(line) if len(line) <= _LONGEST_JSON else None
     except ValueError:

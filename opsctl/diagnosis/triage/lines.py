@@ -1,4 +1,4 @@
-"""Who said a line of a log, where and when: what launchers, libraries and daemons put in front of it. Pure."""
+"""Parse the prefix of a log line, as launchers and daemons write it: node, rank and time. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
-#: A node's name is taken for one only with a digit in it: `torch:` and `ERROR:` stand in front of lines too.
+#: A node's name needs a digit, because `torch:` and `ERROR:` also precede lines.
 _NODE = r"(?=[A-Za-z0-9.-]*\d)[A-Za-z][A-Za-z0-9.-]*[A-Za-z0-9]"
-#: Where the form leaves no doubt, any name is one.
+#: Any name, for forms without ambiguity.
 _HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _SYSLOG_TIME = r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S* )"
 SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM|dmesg)\b|\[ *\d+\.\d{2,6}\] )"
 _FILE_ENDS = r"(?!\S*\.(?:py|cpp|cc|cu|cuh|c|h|sh|so|log|txt|json|yaml)\b)"
 _NOT_TIME = r"(?!\d{4}-)"
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
-#: A moment as most programs print it.
+#: A time as most programs print it.
 STAMP = r"\d{4}-\d\d-\d\d[ T,_]\d\d:\d\d:\d\d[.,\dZ+]*"
 _LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
-#: Each is taken from the front of what is left, as often as one fits. Groups: node, rank, local_rank, task.
+#: Prefixes, removed repeatedly from the front of a line. Groups: node, rank, local_rank, task.
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
@@ -67,7 +67,7 @@ _WITHIN = (
     re.compile(rf"\b(?:ip|IP)(?:=|: ?)(?P<node>{_ADDRESS})\b"),
 )
 _MOST_PREFIXES = 7
-#: A field that loggers and collectors put in front: a moment, a level, a name with a number, a pair, brackets.
+#: A field that loggers and collectors add before the text: a time, a level, a name with a number, a pair, brackets.
 _FIELD = re.compile(
     r"(?:\[(?![^\]]*\b(?:W|WARN\w*|I|INFO|DEBUG)\b)[^\]]{1,80}\]"
     r"|\([^()]{1,60}\)|<[^<>]{1,40}>|(?:msg|message|text)=\""
@@ -77,7 +77,7 @@ _FIELD = re.compile(
     r"|(?=[A-Za-z-]*\d)[A-Za-z][\w-]{0,62}(?::\d+)?(?=[ :>|])[:>]?) ?"
 )
 _MOST_FIELDS = 10
-#: What only a program itself prints: the parts of a traceback, and an error by its name.
+#: Text that only the program itself prints: parts of a traceback, or the name of an error.
 _OWN_WORDS = re.compile(
     r"(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)(?::|$)|Traceback \(most recent|  File \"|    (?=\S)"
 )
@@ -93,24 +93,24 @@ _SYSLOG = re.compile(
     r"(?:[A-Z][a-z]{2} )?(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) "
     r"(?P<clock>\d\d:\d\d:\d\d)(?: (?:[A-Z]{3,4} )?(?P<year>20\d\d))?"
 )
-_LATEST_PLACE = 400  # a moment is said near the beginning of a line
+_LATEST_PLACE = 400  # characters of a line that may contain its time
 
 
 @dataclass(frozen=True)
 class ParsedLine:
-    """A line without what stands in front of it, and what that said."""
+    """A line without its prefix, and the fields of the prefix."""
 
     text: str
     node: str = ""
     rank: int | None = None
     local_rank: int | None = None
-    task: int | None = None  # srun's: a rank only where each has a task of its own
+    task: int | None = None  # srun's task: the rank only if each rank has its own task
     at: datetime | None = None  # with zone
-    is_kernels: bool = False  # of a node's kernel or daemon, whosever log it stands in
+    is_kernels: bool = False  # written by a node's kernel or daemon
 
 
 def read_line(line: str, reference: datetime) -> ParsedLine:
-    """`line` taken apart. `reference`: a moment near those of the log, for stamps without a year or zone."""
+    """Split `line` into prefix and text. reference: a time close to the log's, for stamps without a year or zone."""
     found: dict[str, str] = {}
     rest = line
     at = _moment(line[:_LATEST_PLACE], reference)
@@ -142,7 +142,7 @@ def read_line(line: str, reference: datetime) -> ParsedLine:
 
 
 def _end_of_fields(text: str) -> int:
-    """Return where the fields in front of a program's own words end, or as many as there are."""
+    """Return the position after the fields that precede a program's own text."""
     at = 0
     for _ in range(_MOST_FIELDS):
         match = _FIELD.match(text, at)
@@ -153,7 +153,7 @@ def _end_of_fields(text: str) -> int:
 
 
 def number(text: str | None) -> int | None:
-    """A rank's or a task's number; None where `text` is none that one could have."""
+    """Return a rank's or a task's number; None if `text` is not such a number."""
     return int(text) if text is not None and len(text) < 9 and text.isdecimal() else None
 
 
@@ -173,7 +173,7 @@ def _moment(text: str, reference: datetime) -> datetime | None:
                 return _at(int(match["year"]), month, day, match["clock"], None, None)
             return _nearest(month, day, match["clock"], None, reference)
     except (ValueError, OverflowError):
-        pass  # a moment that the calendar does not have
+        pass  # an impossible date
     return None
 
 
@@ -194,7 +194,7 @@ def _at(year: int, month: int, day: int, clock: str, part: str | None, zone: tim
 
 
 def _nearest(month: int, day: int, clock: str, part: str | None, reference: datetime) -> datetime:
-    """Of the years around the reference the one that is nearest to it: such stamps name none."""
+    """Return the time in the year closest to the reference: such stamps have no year."""
     found = []
     for year in (reference.year - 1, reference.year, reference.year + 1):
         try:

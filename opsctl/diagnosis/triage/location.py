@@ -1,4 +1,4 @@
-"""Where it struck: the node and the rank of a cause, from all that is said of it. Pure."""
+"""Locate a failure: the node and the rank of a cause, from all candidates and facts. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from opsctl.diagnosis.triage.rules import Fault, Role
 from opsctl.run.attempts.verdict import Cause
 from trainer.formats.attempt.attempt_records import Failure
 
-#: What all ranks of a node share.
+#: Causes that all ranks of a node share.
 _OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)
-#: What a kernel says in one of these, a rank may say in another.
+#: Causes of a GPU: the kernel and a rank may report the same failure as different ones.
 _OF_A_GPU = (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST)
-#: In what a network's library says of its own end of a connection.
+#: Messages of a network library about its own end of a connection.
 _OWN_END = re.compile("NCCL WARN|Transport retry count exceeded")
-#: A connection that does not come about has two ends.
+#: A connection that cannot be established has two ends.
 _TO_ANOTHER = re.compile(r"NCCL WARN .{0,80}\b[Cc]onnect to \S+ failed")
-#: A line is as good as the winner's from this share of its weight on.
+#: A line is as good as the winner's from this share of the winner's weight on.
 _NEAR = 0.7
-#: Of ranks that say the same so few are not all, where the job has so many times as many.
+#: So few ranks with the same message are not all ranks, if the job has this many times more.
 _FEW, _TIMES_AS_MANY = 3, 4
-#: What differs between lines of several ranks that say the same.
+#: The differences between the same message of several ranks.
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | None, facts: Facts) -> Candidate:
-    """The winner, or the candidate of its cause that says where it struck: what failed first, else the earliest."""
+    """Return the winner with its location: that of the rank that failed first, else of the earliest line."""
     same = [one for one in candidates if one.cause is winner.cause]
     pointed = [one for one in same if one.is_pointed_at and one.weight >= winner.weight * _NEAR]
     if len({one.rank for one in pointed}) > 1 and len(nodes := {_node_of_one(one, facts) for one in pointed}) == 1:
@@ -52,7 +52,7 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
         return replace(winner, node=_node_of_one(pointed[0], facts), rank=pointed[0].rank)
     if _all_report_it(same, facts):
         nodes = {one.node for one in same}
-        shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE or _others_are_well(nodes, facts)
+        shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE or _other_nodes_work(nodes, facts)
         return replace(winner, node=nodes.pop() if len(nodes) == 1 and shared else "", rank=None)
     if first is not None and first.rank >= 0 and any(first.rank == one.rank for one in same):
         return replace(winner, node=first.node or winner.node, rank=first.rank, at=first.failed_at or winner.at)
@@ -66,7 +66,7 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
 
 
 def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None:
-    """The one rank that says the same of that node, or of a node not known: a kernel names none."""
+    """Return the only rank with that cause on the node or an unknown one: a kernel's message names no rank."""
     causes = _OF_A_GPU if found.cause in _OF_A_GPU else (found.cause,)
     ranks = {
         one.rank
@@ -77,13 +77,13 @@ def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None
 
 
 def _node_there(candidates: Sequence[Candidate], found: Candidate) -> str:
-    """Return the one node whose kernel reports the same of a GPU: it names no rank."""
+    """Return the only node whose kernel reports the same GPU failure: its message names no rank."""
     nodes = {one.node for one in candidates if one.cause in _OF_A_GPU and one.node and one.rank is None}
     return nodes.pop() if len(nodes) == 1 and found.cause in _OF_A_GPU else ""
 
 
 def _one_end(same: Sequence[Candidate], winner: Candidate) -> Candidate | None:
-    """The place that all lines of the winner's kind name, where a network's own error is said by one alone."""
+    """Return the location that all lines of the winner's rule share, if one node reports its own network error."""
     alike = [one for one in same if one.rule == winner.rule and _OWN_END.search(one.sentence)]
     own = winner.rule == "infiniband-completion" and len({one.node for one in alike}) == 1
     if not own or not alike[0].node:
@@ -101,13 +101,13 @@ def _node_of(rank: int | None, facts: Facts) -> str:
 
 
 def _only_node(facts: Facts) -> str:
-    """The one node that there is, or the one on which srun saw a task fail; empty where there are several."""
+    """Return the job's only node, or the only one with a failed task; empty if there are several."""
     failed = set(facts.failed_tasks)
     return facts.nodes[0] if len(facts.nodes) == 1 else failed.pop() if len(failed) == 1 else ""
 
 
 def _all_report_it(same: Sequence[Candidate], facts: Facts) -> bool:
-    """Whether so many ranks say the same that it is none of a single one's."""
+    """Return True if so many ranks report the same that it is not the failure of a single rank."""
     reported = {(_shape(one), one.rank) for one in same if one.rank is not None}
     ranks = Counter(shape for shape, _ in reported)
     heard = {one.rank for one in facts.findings if one.rank is not None}
@@ -128,7 +128,7 @@ def _shape(one: Candidate) -> str:
 
 
 def _all_nodes_report_it(same: Sequence[Candidate], facts: Facts) -> bool:
-    """Return True where lines that name no rank say the same on each of several nodes."""
+    """Return True if lines without a rank report the same on each of several nodes."""
     reported = {(_shape(one), one.node) for one in same if one.node}
     nodes = Counter(shape for shape, _ in reported)
     heard = {one.node for one in facts.findings if one.node} | {*facts.nodes}
@@ -136,7 +136,7 @@ def _all_nodes_report_it(same: Sequence[Candidate], facts: Facts) -> bool:
 
 
 def _is_of_one_late_node(same: Sequence[Candidate], facts: Facts) -> bool:
-    """Return True where ranks of one node say it that is not the first: of the first a log may show no other."""
+    """Return True if only ranks of one node report it. Not the first node: a log may show only that one."""
     heaviest = max(one.weight for one in same)
     nodes = {one.node for one in same if one.rank is not None and one.weight >= heaviest * _NEAR}
     first = next((place.node for place in facts.ranks if place.rank == 0), facts.nodes[0] if facts.nodes else "")
@@ -151,18 +151,18 @@ def of_one_node(
     named = {one.node for one in candidates if one.rule == winner.rule and one.node}
     if alone is not None and not winner.names_place and len(named) == 1:
         return replace(winner, cause=alone, fault=Fault.NODE, node=named.pop())
-    if alone is None or not place.node or not _others_are_well({place.node}, facts):
+    if alone is None or not place.node or not _other_nodes_work({place.node}, facts):
         return winner
     return replace(winner, cause=alone, fault=Fault.NODE)
 
 
-def _others_are_well(nodes: set[str], facts: Facts) -> bool:
-    """Return True where the job has more nodes and only these fail, by srun or by lines of nodes that only followed."""
+def _other_nodes_work(nodes: set[str], facts: Facts) -> bool:
+    """Return True if the job has more nodes and only these failed, by srun or by lines of other nodes."""
     alone = set(facts.failed_tasks) == nodes and len(facts.nodes) > 1
     followed = {one.node for one in facts.findings if one.rule.role is Role.CASCADE and one.node} - nodes
     return alone or bool(followed)
 
 
 def _is_about_ranks(cause: Cause) -> bool:
-    """Whether such an end strikes one rank: Slurm's words are about the whole job."""
+    """Return True for a failure of one rank; Slurm's states concern the whole job."""
     return cause not in (Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.CANCELLED, Cause.NODE_FAILURE)

@@ -131,7 +131,7 @@ class Placement:
     rank: int | None = None
     local_rank: int | None = None
     task: int | None = None
-    of: int = 0  # the number of ranks of the communicator whose rank it is; 0 for a rank of the job
+    of: int = 0  # the size of the rank's communicator; 0 for a rank of the job
     address: str = ""  # of the node
 
 
@@ -196,10 +196,10 @@ def numbers(text: str) -> Iterator[int]:
             yield from range(ends[0], ends[-1] + 1)
 
 
-#: Of a log, how much is read for these.
+#: The bytes of a log that are read for its opening.
 OPENING_BYTES = 512 << 10
 _LONGEST_LINE = 2048
-#: `pods: w-1=n2`, `pod w-1 on node n2`, `Successfully assigned ns/w-1 to n2`: the node's name after another one.
+#: `pods: w-1=n2`, `pod w-1 on node n2`, `Successfully assigned ns/w-1 to n2`: a pod's name and its node.
 _ALIAS = re.compile(
     rf"(?P<alias>{NAME})[\"']?(?: ?= ?| ?-> ?| (?:is |runs |running |scheduled )?(?:on|to) (?:node |host )?)[\"']?"
     rf"(?P<host>{NAME})"
@@ -227,9 +227,9 @@ class Opening:
     nodes: tuple[str, ...] = ()  # a list of them, in its order
     hosts: frozenset[str] = frozenset()  # all names of nodes
     fronts: Fronts = NO_FRONTS
-    told: tuple[Placement, ...] = ()  # tables of ranks
+    placements: tuple[Placement, ...] = ()  # tables of ranks
     addresses: dict[str, str] = field(default_factory=dict)  # address -> name
-    ranks_per_node: int = 0  # as the log states it; 0 where it does not
+    ranks_per_node: int = 0  # as the log gives it; 0 if it does not
     ranks: int = 0  # all of the job's
 
 
@@ -242,17 +242,17 @@ def read_opening(lines: Sequence[str]) -> Opening:
     fronts = fronts_of(lines)
     listed, in_columns = longest_list(lines), columns(lines)
     lines = [*map(usual_line(fronts.hosts, fronts.places), lines)]
-    told, addresses = [*in_columns, *tables(lines)], {**dict(_addresses(lines)), **dict(_aliases(lines))}
+    placements, addresses = [*in_columns, *tables(lines)], {**dict(_addresses(lines)), **dict(_aliases(lines))}
     nodes, ranks = max(numbered(lines), listed, key=len), _number(_ALL_RANKS, lines)
-    nodes = nodes or (only_host(lines, ranks, MOST_ON_ONE_NODE) if not told and not fronts.hosts else ())
+    nodes = nodes or (only_host(lines, ranks, MOST_ON_ONE_NODE) if not placements and not fronts.hosts else ())
     aliases = {name for name in addresses if not name[:1].isdigit()}
     in_front = {match["host"] for line in lines if (match := _IN_FRONT.match(line)) and is_node(match["host"])}
-    of_tables = (one.node for one in told)
+    of_tables = (one.node for one in placements)
     return Opening(
         nodes=nodes,
         hosts=frozenset({*in_front, *nodes, *running(lines), *of_tables, *addresses.values(), *aliases, *fronts.hosts}),
         fronts=fronts,
-        told=tuple(told),
+        placements=tuple(placements),
         addresses=addresses,
         ranks_per_node=_number(_PER_NODE, lines),
         ranks=ranks,
@@ -276,7 +276,7 @@ def _addresses(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _aliases(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Return (name, node) of pods that have a name of their own."""
+    """Return (name, node) of pods that have their own names."""
     for line in lines:
         if "pod" in line.lower() or "assigned" in line:
             rows = (row for row in _ALIAS.finditer(line) if row["alias"] != row["host"])

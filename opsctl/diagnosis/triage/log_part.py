@@ -1,4 +1,4 @@
-"""One file's lines that mean something, and what they say: findings, failures, places. Never more than it may."""
+"""Read one log: its findings, failed ranks and places, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -39,94 +39,94 @@ from opsctl.run.attempts.verdict import Quote
 from opsctl.run.logs.line_text import last_lines
 from trainer.formats.attempt.attempt_records import Failure
 
-#: How much of the text around a line is read for its traceback, or for the block that it begins.
+#: Bytes around a line that are read for its traceback, or for the block that it begins.
 _AROUND_BYTES = 24 << 10
 _WAITING_BYTES = 256 << 10
 _MOST_AROUND = 400
 _LAST_LINES, _LONGEST_LAST = 12, 300
 _FRAMED = (b"Error", b"Exception", b"BadZipFile")
 _COUNT_NUMBERS_S = 2.0
-#: Torch's launcher of a node, of a signal that it got itself, or that killed a rank.
+#: A message of torch's launcher that a signal ended it, or killed one of its ranks.
 _WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -[79]\)|return code = -[79]\b")
-#: The end of a line that names ranks on the next one.
-_GOES_ON_BELOW, _BEFORE_RANKS = (" ranks:", " names:", " heartbeats):"), re.compile(r"^.{0,60}?(?=\d+: \[)")
-#: What syslogd writes on every terminal: a line with the host's name, then the kernel's.
+#: The end of a line that continues with ranks on the next one.
+_CONTINUES_BELOW, _BEFORE_RANKS = (" ranks:", " names:", " heartbeats):"), re.compile(r"^.{0,60}?(?=\d+: \[)")
+#: A message of syslogd on every terminal: a line with the host's name, then the kernel's line.
 _SYSLOGD, _OF_SYSLOGD = re.compile(r"Message from syslogd@(?P<node>[\w.-]+)"), re.compile(r"\s*kernel: ?\[")
 _HOST_LABEL = re.compile(r"(?i)^@.{0,80}\brank|\]<std|\b(?:host|node)(?:name)?\b|\(global: \d|NCCL INFO NET/")
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
-#: How much of the time the search through a log may take; what it finds is judged in the rest.
+#: The share of the time for the search through a log; the rest is for judging the hits.
 _SEARCH_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """A log, and what of it is asked for."""
+    """A log and the part of it to read."""
 
     path: Path
     begin: int = 0
-    end: int | None = None  # None: all that is there
-    root: Path | None = None  # of a run, whose files are opened as the run's own; None: as any file
+    end: int | None = None  # None: to the end of the file
+    root: Path | None = None  # of the run that owns the file; None: any file
 
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A task that srun says has failed."""
+    """A task that failed according to srun."""
 
     node: str
-    tasks: tuple[int, ...]  # that ended alike
+    tasks: tuple[int, ...]  # with the same end
     exit_code: int
     signal: int | None
-    order: int  # where srun said it
+    order: int  # position of srun's line
 
 
 @dataclass(frozen=True)
 class PrintedEnd:
-    """How a rank ended, as its launcher printed it."""
+    """The end of a rank, as its launcher printed it."""
 
     failure: Failure
-    order: int  # where that stands
-    task: int | None = None  # srun's, of the launcher
+    order: int  # position of that line
+    task: int | None = None  # srun's task of the launcher
 
 
 @dataclass
 class Read:
-    """What was read of one log or more."""
+    """The contents of one or more logs."""
 
     findings: list[Finding] = field(default_factory=list)
     ends: list[PrintedEnd] = field(default_factory=list)
     iteration: int | None = None
     last: tuple[Quote, ...] = ()
-    tasks: list[FailedTask] = field(default_factory=list)  # as srun said, in its order
+    tasks: list[FailedTask] = field(default_factory=list)  # failed tasks in srun's order
     unread: list[str] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)  # of places
     opening: Opening = field(default_factory=Opening)
     other_work: tuple[tuple[int, str], ...] = ()
-    is_silent: bool = False  # the job said that nothing was logged any more, and not that it went on
+    is_silent: bool = False  # the job reported that the log stopped, and not that it continued
 
     @property
     def failures(self) -> list[Failure]:
-        """Of ranks, as launchers printed them."""
+        """Return the failed ranks that launchers printed."""
         return [one.failure for one in self.ends]
 
     def placed_failures(self, places: Places) -> list[Failure]:
-        """Those with their nodes: many a host calls itself localhost, but srun numbers whose launcher it is."""
+        """Return the failed ranks with their nodes: for a host called localhost, the node of srun's task."""
         return [msgspec.structs.replace(one.failure, node=_node_of(one, places)) for one in self.ends]
 
     @property
-    def told_to_end(self) -> frozenset[int]:
-        """Ranks that a signal ended by which also launchers end what is left, before anybody did that."""
+    def asked_to_end(self) -> frozenset[int]:
+        """Return the ranks that SIGTERM or SIGINT ended before anything ended the remaining processes."""
         ended = self.ended_at
         asked = (one for one in self.ends if signal_of(one.failure) in (signal.SIGTERM, signal.SIGINT))
         return frozenset(one.failure.rank for one in asked if ended is None or one.order < ended)
 
     @property
     def ended_at(self) -> int | None:
-        """Where the first line stands that says that somebody ends what is left."""
+        """Return the position of the first line about ending the remaining processes."""
         return min((one.order for one in self.findings if one.rule.name in ENDING_RULES), default=None)
 
     @property
     def cancelled(self) -> Quote | None:
-        """The line by which a step was cancelled before any of it failed: srun also cancels what a failure leaves."""
+        """Return the line that cancelled a step before any failure: srun also cancels the rest after a failure."""
         late = [one for one in self.findings if not one.is_before_progress]
         line_found = min(
             (one for one in late if one.rule.name == STEP_CANCELLED), key=lambda one: one.order, default=None
@@ -135,7 +135,7 @@ class Read:
         return None if line_found is None or any(order < line_found.order for order in failed) else line_found.quote
 
     def failed_by_themselves(self, findings: Sequence[Finding]) -> tuple[str, ...]:
-        """Return nodes with failed tasks, before anything ended the others; none if other tasks say why."""
+        """Return nodes with failed tasks, before anything ended the others; none if other tasks explain the failure."""
         why = {one.task for one in findings if is_root(one) and one.task is not None and not one.is_before_progress}
         if why and self.tasks and not why & {task for one in self.tasks for task in one.tasks}:
             return ()
@@ -152,7 +152,7 @@ class Read:
         return node if is_first and (ended is None or order < ended) else ""
 
     def killed_task(self, is_rank: bool) -> list[Failure]:
-        """The one task that a signal ended, as srun says, before anything ended the others, where tasks are ranks."""
+        """Return the single task that a signal ended first according to srun, if each task is a rank."""
         if not is_rank or not self.tasks:
             return []
         first, ended = self.tasks[0], self.ended_at
@@ -162,7 +162,7 @@ class Read:
 
 
 def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
-    """What that log says, until `time.monotonic()` is `ends_at`. Raises OSError."""
+    """Read the log until `time.monotonic()` reaches `ends_at`. Raises OSError."""
     fd = _opened(part)
     try:
         size = os.fstat(fd).st_size
@@ -181,7 +181,7 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
         read.is_silent = bool(line_found) and line_found[-1].startswith(SILENT.encode())
         if not found.is_whole:
             read.unread.append(
-                f"{part.path}: of {end - part.begin} bytes only the newest {end - found.begin} were read"
+                f"{part.path}: only the newest {end - found.begin} of {end - part.begin} bytes were read"
             )
         take(fd, found.hits, part.path.name, rules, reference, progress, ends_at, read)
         read.other_work = _other_work(fd, found.hits, max(progress, part.begin), end, reference)
@@ -202,13 +202,13 @@ def take(
     ends_at: float,
     read: Read,
 ) -> None:
-    """Judge the lines, the newest first, and keep what they say in the log's order."""
+    """Judge the lines, the newest first, and add the results to `read` in the log's order."""
     framed = (hit.begin for hit in hits if any(word in hit.line for word in _FRAMED))
     with_frames = set(itertools.islice(framed, _MOST_AROUND))
     usual = usual_line(read.opening.hosts, read.opening.fronts.places)
     for number, hit in enumerate(reversed(hits)):
         if _is_over(ends_at):
-            read.unread.append(f"{source}: {len(hits) - number} older lines that may say why were not judged")
+            read.unread.append(f"{source}: {len(hits) - number} older lines with possible causes were not checked")
             break
         raw = hit.line.replace(b"\0", b"").decode(errors="replace")
         line = usual(raw)
@@ -222,7 +222,7 @@ def take(
                 if (failure := failure_of_block([*map(usual, lines)], reference)) is not None:
                     read.ends.append(PrintedEnd(failure, hit.begin, read_line(line, reference).task))
         read.placements += placements_in(line, reference)
-        if line.rstrip().endswith(_GOES_ON_BELOW):
+        if line.rstrip().endswith(_CONTINUES_BELOW):
             _, lines = text_around(fd, hit.begin, 0, 4096)
             line = " ".join([line.rstrip(), *(_BEFORE_RANKS.sub("", below) for below in lines[1:2])])
         if _OF_SYSLOGD.match(line):
@@ -247,7 +247,7 @@ def _node_of(end: PrintedEnd, places: Places) -> str:
 
 
 def share_of(ends_at: float, share: float) -> float:
-    """When that share of the time until `ends_at` is over."""
+    """Return the time at which that share of the time until `ends_at` is over."""
     now_s = time.monotonic()
     return now_s + share * (ends_at - now_s)
 
@@ -259,7 +259,7 @@ def _is_over(ends_at: float) -> bool:
 def _other_work(
     fd: int, hits: Sequence[Hit], progress: int, end: int, reference: datetime
 ) -> tuple[tuple[int, str], ...]:
-    """What went on around the first line after the last iteration that tells of a wait in vain."""
+    """Return the work that continued around the first line about a collective timeout after the last iteration."""
     begin = next((hit.begin for hit in hits if hit.begin >= progress and WAITED_MARK in hit.line), None)
     if begin is None:
         return ()
@@ -268,7 +268,7 @@ def _other_work(
 
 
 def _numbered(fd: int, findings: list[Finding], ends_at: float) -> list[Finding]:
-    """With line numbers, as far as time allows; lines further back than that stay without."""
+    """Add line numbers as far as time allows; later lines have none."""
     numbers = line_numbers(fd, [one.order for one in findings], ends_at)
     return [replace(one, line=numbers.get(one.order)) for one in findings]
 
@@ -285,5 +285,5 @@ def _opened(part: LogPart) -> int:
     fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(0, "no regular file: a log is one")
+        raise OSError(0, "not a regular file")
     return fd

@@ -27,13 +27,13 @@ from opsctl.run.config.profile import profile_files, triage_rules_files
 from opsctl.slurm.types import JobEnd
 from trainer.formats.attempt.node_samples import NodeSample
 
-#: What a closing waits for the verdict.
+#: Seconds that closing an attempt waits for the verdict.
 CLOSING_S = 20.0
-#: While Slurm ends the job: 30 seconds after it said so (KillWait) it kills it, with this process.
+#: The same while Slurm ends the job: it kills this process 30 seconds (KillWait) after SIGTERM.
 ENDING_S = 3.0
-#: A command that closes somebody's lost attempt waits less.
+#: The same for a command that closes the lost attempt of a job.
 COMMAND_S = 8.0
-#: Ends that something has killed, or somebody; the others are what was wanted.
+#: Endings that were not intended.
 BAD_ENDS = frozenset(
     {
         Ending.SIGNAL,
@@ -48,7 +48,7 @@ BAD_ENDS = frozenset(
         Ending.UNKNOWN,
     }
 )
-#: Causes that speak against the node where they struck, and how sure one has to be.
+#: Causes that count as evidence against the node, and the minimum confidence.
 _OF_THE_NODE = frozenset(
     {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE, Cause.NETWORK, Cause.HANG}
 )
@@ -57,12 +57,12 @@ _T = TypeVar("_T")
 
 
 def is_bad_end(attempt: Attempt) -> bool:
-    """Whether there is anything to find a cause of. Who asked for an end has it as the reason, or as a note."""
+    """Return True if the ending needs a cause. An ending that a person asked for has its own reason or a note."""
     return attempt.reason in BAD_ENDS
 
 
 def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmEnd, rules: Rules, seconds: float) -> Facts:
-    """What the attempt has left on disk, beside what Slurm says of its end. Never raises for what cannot be read."""
+    """Return the facts from the attempt's files and Slurm. Never raises for unreadable files."""
     ends_at = time.monotonic() + seconds
     unread: tuple[str, ...] = ()
     part = None
@@ -92,12 +92,12 @@ def _folder_of(paths: RunPaths, attempt: Attempt) -> Path:
 
 
 def with_record(found: Facts, attempt: Attempt, samples: tuple[NodeSample, ...], unread: tuple[str, ...] = ()) -> Facts:
-    """What was read of an attempt's end, with what its record and the samples of its nodes have beside that. Pure."""
-    told = [*found.failures, *([attempt.first_failure] if attempt.first_failure else []), *attempt.other_failures]
+    """Add the facts of the attempt's record and of its nodes' samples. Pure."""
+    failures = [*found.failures, *([attempt.first_failure] if attempt.first_failure else []), *attempt.other_failures]
     slurm = found.slurm
     return replace(
         found,
-        failures=tuple({one.rank: one for one in reversed(told)}.values()),
+        failures=tuple({one.rank: one for one in reversed(failures)}.values()),
         ranks=found.ranks or attempt.ranks,
         slurm=slurm if slurm.failed_nodes else replace(slurm, failed_nodes=attempt.lost_nodes),
         reason=attempt.reason or "",
@@ -112,25 +112,25 @@ def verdict_of(
     attempt: Attempt,
     slurm: SlurmEnd,
     seconds: float = CLOSING_S,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Verdict | None:
-    """Return the verdict on a bad end, or None. say: prints why there is none in time."""
+    """Return the verdict on a bad ending, or None. report: prints the reason if there is no verdict in time."""
     if not is_bad_end(attempt):
         return None
 
     def find() -> Verdict:
-        rules = _rules(say)
+        rules = _rules(report)
         return decide(facts_of(paths, attempt, slurm, rules, seconds * 0.8), rules)
 
-    return _bounded(find, seconds, say)
+    return _bounded(find, seconds, report)
 
 
 def judge_lost(paths: RunPaths) -> Callable[[Attempt, JobEnd | None], Attempt]:
-    """For `attempts.lost`: an attempt that is closed for its job, with the verdict that what is on disk allows."""
+    """Return a function that adds the verdict to an attempt closed by another process (for `attempts.lost`)."""
 
     def judge(attempt: Attempt, end: JobEnd | None) -> Attempt:
-        word = SlurmEnd() if end is None else SlurmEnd(end.state, (), end.exit_code, end.signal or None)
-        verdict = verdict_of(paths, attempt, word, COMMAND_S, lambda _line: None)
+        slurm = SlurmEnd() if end is None else SlurmEnd(end.state, (), end.exit_code, end.signal or None)
+        verdict = verdict_of(paths, attempt, slurm, COMMAND_S, lambda _line: None)
         if verdict is not None:
             note_node(paths, attempt, verdict)
         return msgspec.structs.replace(attempt, verdict=verdict)
@@ -139,7 +139,7 @@ def judge_lost(paths: RunPaths) -> Callable[[Attempt, JobEnd | None], Attempt]:
 
 
 def note_node(paths: RunPaths, attempt: Attempt, verdict: Verdict) -> None:
-    """Put what the verdict has against a node on record, once for an attempt and node, where that can be written."""
+    """Record the verdict's evidence against a node, once for each attempt and node, if the file is writable."""
     if verdict.user_fault or not verdict.node or verdict.cause not in _OF_THE_NODE or verdict.confidence < _SURE:
         return
     try:
@@ -161,38 +161,38 @@ def note_node(paths: RunPaths, attempt: Attempt, verdict: Verdict) -> None:
 
 
 def chosen_rules() -> Rules:
-    """The sites' own tables, as the profiles name them, before the one that is shipped. Raises OpsctlError."""
+    """Return the tables of sites, named in profiles, then the shipped one. Raises OpsctlError."""
     return site_rules(triage_rules_files()) if profile_files() else shipped_rules()
 
 
-def _rules(say: Callable[[str], None]) -> Rules:
-    """Those that are chosen; a site's mistake costs its own rules, and nothing else."""
+def _rules(report: Callable[[str], None]) -> Rules:
+    """Return the chosen rules. If a site's table has an error, report it and return the shipped rules."""
     try:
         return chosen_rules()
     except OpsctlError as error:
-        say(f"opsctl: triage goes by its own rules alone: {error}")
+        report(f"opsctl: triage uses the shipped rules only: {error}")
         return shipped_rules()
 
 
-def _bounded(find: Callable[[], _T], seconds: float, say: Callable[[str], None]) -> _T | None:
-    """What `find` gives within `seconds`; a file system that does not answer holds its thread, not the caller."""
+def _bounded(find: Callable[[], _T], seconds: float, report: Callable[[str], None]) -> _T | None:
+    """Return the result of `find` within `seconds`, else None. A file system that hangs blocks only the thread."""
     found: list[_T] = []
 
     def work() -> None:
         try:
             found.append(find())
-        except Exception as error:  # whatever it is, a closing goes on
-            say(f"opsctl: no verdict: {type(error).__name__}: {error}")
+        except Exception as error:  # closing continues after any error
+            report(f"opsctl: no verdict: {type(error).__name__}: {error}")
 
     thread = threading.Thread(target=work, name="triage", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:  # the machine gives no more threads
-        say(f"opsctl: no verdict: {error}")
+        report(f"opsctl: no verdict: {error}")
         return None
     thread.join(seconds)
     if thread.is_alive():
-        say(f"opsctl: no verdict within {seconds:.0f} s; opsctl triage goes on looking")
+        report(f"opsctl: no verdict within {seconds:.0f} s. To continue the search: opsctl triage")
         return None
     return found[0] if found else None
 
@@ -204,14 +204,14 @@ def choose(attempts: Sequence[Attempt], word: str | None) -> Attempt:
         bad = [one for one in ended if is_bad_end(one)]
         if not bad:
             what = "no attempt has ended badly" if ended else "no attempt has ended yet"
-            raise OpsctlError(f"{what}: opsctl attempts lists them; opsctl triage --log FILE reads any log")
+            raise OpsctlError(f"{what}. List attempts: opsctl attempts. Read any log: opsctl triage --log FILE")
         return bad[-1]
     of_job = [one for one in attempts if word in (one.display_id, str(one.job_id))]
     by_number = [one for one in attempts if word.removeprefix("#") == str(one.number)]
     found = (by_number if word.startswith("#") else of_job or by_number)[-1:]
     if not found:
         known = f"1 to {attempts[-1].number}" if attempts else "none"
-        raise OpsctlError(f"no attempt and no job {word}: attempts are {known} (opsctl attempts)")
+        raise OpsctlError(f"no attempt or job {word}. Attempts: {known}. List them: opsctl attempts")
     if found[0].is_open:
-        raise OpsctlError(f"attempt {found[0].number}, job {found[0].display_id}, has not ended: opsctl status")
+        raise OpsctlError(f"attempt {found[0].number}, job {found[0].display_id}, has not ended. See: opsctl status")
     return found[0]

@@ -1,4 +1,4 @@
-"""Regular expressions that somebody else has written, tried in a process of their own, for as long as they may take."""
+"""Regular expressions of a site's own rules, run in a separate process with a time limit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import select
 import subprocess
 import sys
 
-#: Of processor time, for one line; patterns whose gaps are bounded take some thousandths.
+#: CPU seconds for one line; patterns with bounded gaps take milliseconds.
 LONGEST_S = 0.25
-#: For an answer of any kind, on a machine that has other work.
+#: Seconds for an answer, on a machine under load.
 _ANSWER_S = 5.0
-#: For Python's own start, which on a cold file system takes longer than any answer.
+#: Seconds for the start of Python, which is slow on a cold file system.
 _READY_S = 60.0
-#: Answers `{"pattern", "text"}` with whether it matches, a line each. A pattern that takes longer ends this
-#: process by SIGVTALRM, and nothing else: no thread can be kept from `re`. Processor time, so that a busy machine cuts
-#: none short.
+#: Answers each line `{"pattern", "text"}` with true or false. A pattern that takes too long ends this process by
+#: SIGVTALRM: a thread cannot be interrupted in `re`. CPU time, so that a busy machine interrupts no fast pattern.
 _PROGRAM = """
 import json, re, signal, sys
 
@@ -32,13 +31,13 @@ for line in sys.stdin:
 
 
 class PatternProcess:
-    """The process; it is started with the first question, again after it has ended, and goes with its owner."""
+    """The process. It starts with the first pattern, restarts after it has ended, and ends with its owner."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[str] | None = None
 
     def is_fast(self, pattern: str, text: str) -> bool:
-        """Return whether `pattern` fits in time. Raises TimeoutError, and OSError without a process."""
+        """Return whether `pattern` finishes in time and matches. Raises TimeoutError; OSError without a process."""
         if self._running is None:
             self._running = self._started()
             if not self._line_within(_READY_S):
@@ -58,13 +57,13 @@ class PatternProcess:
         return line.strip() == "true"
 
     def _line_within(self, seconds: float) -> str:
-        """What it says next; empty where that is nothing in time."""
+        """Return the next line of its output; empty if there is none in time."""
         assert self._running is not None and self._running.stdout is not None
         answers, _, _ = select.select([self._running.stdout], [], [], seconds)
         return self._running.stdout.readline() if answers else ""
 
     def end(self) -> None:
-        """End it, if it runs."""
+        """End the process if it runs."""
         running, self._running = self._running, None
         if running is not None:
             running.kill()
@@ -85,14 +84,14 @@ class PatternProcess:
 
 
 class BoundedPattern:
-    """A pattern that is given up once it took too long."""
+    """A pattern that is disabled after it took too long."""
 
     def __init__(self, text: str, process: PatternProcess) -> None:
         self._pattern, self._process = re.compile(text), process
-        self.given_up = ""  # why
+        self.given_up = ""  # the reason; empty while it is in use
 
     def search(self, text: str, /) -> re.Match[str] | None:
-        """Return the match; None once the pattern is given up."""
+        """Return the match; None if the pattern is disabled."""
         if self.given_up:
             return None
         try:
@@ -102,5 +101,5 @@ class BoundedPattern:
             return None
 
 
-#: A pattern of the shipped table, or of a site's own.
+#: A pattern of the shipped table, or of a site's table.
 Pattern = re.Pattern[str] | BoundedPattern

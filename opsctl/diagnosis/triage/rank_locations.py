@@ -1,4 +1,4 @@
-"""Which rank and which task is on which node, as all lines of a log together tell: libraries, launchers, srun. Pure."""
+"""Map ranks and tasks to nodes, from all lines of a log: libraries, launchers, srun. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opsctl.diagnosis.triage.lines import read_line
 from opsctl.diagnosis.triage.log_header import MOST_ON_ONE_NODE, NO_OPENING, Opening, Placement
 from trainer.formats.attempt.attempt_records import Failure, RankPlace
 
-#: Stand in lines that tell of places, though they say nothing of a failure.
+#: Texts in lines that contain places but no failure.
 PLACE_MARKS = (
     b"global_rank_mapping",
     b"process rank ",
@@ -24,7 +24,7 @@ PLACE_MARKS = (
     b"NCCL INFO NET/",
 )
 _HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-#: NCCL numbers the ranks of a communicator: those of the largest are the job's.
+#: NCCL numbers the ranks of a communicator: the ranks of the largest are the job's.
 _NCCL_RANK = re.compile(r"NCCL INFO .*\brank (?P<rank>\d+) nranks (?P<of>\d+)")
 _NCCL_ADDRESS = re.compile(r"NCCL INFO (?:Bootstrap|NET/\w+) ?: Using .{0,300}?[^\s:<>]+:(?P<address>\d+(?:\.\d+){3})<")
 _MPI_RANK = re.compile(
@@ -33,16 +33,16 @@ _MPI_RANK = re.compile(
 )
 _DEEPSPEED = re.compile(rf"'(?P<node>{_HOST})': \[(?P<ranks>[\d, ]+)\]")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: Of a name, what stands for an interface of the host.
+#: The suffix of a name for an interface of the host.
 _OF_AN_INTERFACE = re.compile(r"(?:-|_)?(?:ib|hsn|opa|roce|bond|eth|eno|hs|mlx5_)\d*$")
 _DIGITS = re.compile(r"\d+")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
-#: What nodes have of GPUs.
+#: Usual numbers of GPUs per node.
 _RANKS_PER_NODE = (1, 2, 4, 6, 8, 16)
 
 
 def placements_in(line: str, reference: datetime) -> list[Placement]:
-    """What the line tells of places; nothing where it names no two things that belong together."""
+    """Return the places that the line contains; none if it does not connect two of node, rank and task."""
     node, tasks = tasks_of_srun(line)
     if node:
         return [Placement(node, task=task) for task in tasks]
@@ -69,7 +69,7 @@ def placements_in(line: str, reference: datetime) -> list[Placement]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where ranks and tasks are, as far as known."""
+    """The known locations of ranks and tasks."""
 
     nodes: tuple[str, ...] = ()  # all of the job, in Slurm's order
     node_of_rank: Mapping[int, str] = field(default_factory=dict)
@@ -77,13 +77,13 @@ class Places:
     rank_of: Mapping[tuple[str, int], int] = field(default_factory=dict)  # node and local rank -> rank
     first_rank: Mapping[str, int] = field(default_factory=dict)  # of a node
     tasks_are_ranks: bool = False
-    ranks_per_node: int = 0  # where every node has as many, in Slurm's order; 0 where that is not known
-    launchers: int = 0  # how many of srun's tasks were heard of
-    hosts: frozenset[str] = frozenset()  # all names that are known to be nodes'
-    addresses: Mapping[str, str] = field(default_factory=dict)  # address -> the node that has it
+    ranks_per_node: int = 0  # if every node has the same number, in Slurm's order; 0 if unknown
+    launchers: int = 0  # number of srun's tasks seen
+    hosts: frozenset[str] = frozenset()  # all known names of nodes
+    addresses: Mapping[str, str] = field(default_factory=dict)  # address -> its node
 
     def node(self, rank: int | None, task: int | None) -> str:
-        """Of the rank, else of srun's task; the only one there is where neither is known."""
+        """Return the node of the rank, else of srun's task; without both, the only node."""
         if rank is not None and (found := self.node_of_rank.get(rank)):
             return found
         if rank is not None and self.ranks_per_node and rank // self.ranks_per_node < len(self.nodes):
@@ -95,7 +95,7 @@ class Places:
         return self.nodes[0] if len(self.nodes) == 1 else ""
 
     def rank(self, node: str, local_rank: int | None) -> int | None:
-        """Of a node's local rank, where that is known or follows from what is."""
+        """Return the rank of a node's local rank, if it is known or can be derived."""
         if not node or local_rank is None:
             return None
         if (found := self.rank_of.get((node, local_rank))) is not None:
@@ -107,7 +107,7 @@ class Places:
         return local_rank if self.nodes == (node,) else None
 
     def name(self, node: str) -> str:
-        """The node's usual name, for an address or another name of it too."""
+        """Return the node's usual name for any of its names or addresses."""
         return usual_name(self.addresses.get(node, node), self.nodes, self.hosts)
 
     def named_in(self, line: str) -> str:
@@ -116,7 +116,7 @@ class Places:
         return named.pop() if len(named) == 1 and len(self.hosts) > 1 else ""
 
     def of_ranks(self) -> tuple[RankPlace, ...]:
-        """Every rank whose node is known."""
+        """Return every rank whose node is known."""
         local_rank_of = {rank: local_rank for (_, local_rank), rank in self.rank_of.items()}
         of_tasks = self.node_of_task if self.tasks_are_ranks else {}
         in_order = {rank: self.node(rank, None) for rank in range(self.ranks_per_node * len(self.nodes))}
@@ -131,11 +131,12 @@ def learn(
     nodes: Sequence[str],
     opening: Opening = NO_OPENING,
 ) -> Places:
-    """What all lines tell together. ranks: what the job itself noted, which is believed before lines.
+    """Combine all lines into one map.
 
-    nodes: all of the job in Slurm's order, empty where not known; then those of the opening are taken.
+    ranks: the job's own record, which takes precedence over lines. nodes: all nodes of the job in Slurm's order; if
+    empty, the nodes of the opening.
     """
-    placements = [*placements, *opening.told]
+    placements = [*placements, *opening.placements]
     hosts = opening.hosts | {one.node for one in placements if one.node}
     nodes = tuple(nodes) or (opening.nodes if len(opening.nodes) > 1 or hosts == set(opening.nodes) else ())
     addresses = {**opening.addresses, **{one.address: one.node for one in placements if one.address}}
@@ -176,7 +177,7 @@ def learn(
     node_of_task = {task: of.most_common(1)[0][0] for task, of in task_votes.items()}
     if max(tasks, default=-1) < len(nodes):
         node_of_task = {**dict(enumerate(nodes)), **node_of_task}
-    same = _tasks_are_ranks(placements, node_of_task, tasks, nodes or sorted({one.node for one in opening.told}))
+    same = _tasks_are_ranks(placements, node_of_task, tasks, nodes or sorted({one.node for one in opening.placements}))
     heard = {one.rank for one in placements if one.rank is not None} | (tasks if same else set())
     known = {**node_of_task, **node_of_rank} if same else node_of_rank
     return Places(
@@ -194,7 +195,7 @@ def learn(
 
 
 def _addresses_of_ranks(placements: Iterable[Placement]) -> dict[str, str]:
-    """Return address -> name where some lines give a rank's node by its address, and others by the one name."""
+    """Return address -> name, if lines about a rank give its node by address and by a single name."""
     found: dict[int, set[str]] = defaultdict(set)
     for one in placements:
         if one.rank is not None and one.node and not one.of:
@@ -229,7 +230,7 @@ def _is_like(short: str, other: str) -> bool:
 def _tasks_are_ranks(
     placements: Sequence[Placement], node_of_task: Mapping[int, str], tasks: set[int], nodes: Sequence[str]
 ) -> bool:
-    """Whether srun started a task for each rank, and not one that starts all of a node's."""
+    """Return True if srun started a task for each rank, instead of one launcher per node."""
     pairs = {(one.task, one.rank) for one in placements if one.task is not None and one.rank is not None}
     if pairs:
         return all(task == rank for task, rank in pairs) and max(task or 0 for task, _ in pairs) > 0
@@ -238,7 +239,7 @@ def _tasks_are_ranks(
 
 
 def _first_ranks(rank_of: Mapping[tuple[str, int], int]) -> dict[str, int]:
-    """Node -> its first rank, where all that is known of the node agrees on one."""
+    """Return node -> its first rank, if all lines about the node agree."""
     found: dict[str, set[int]] = defaultdict(set)
     for (node, local_rank), rank in rank_of.items():
         found[node].add(rank - local_rank)
@@ -246,7 +247,7 @@ def _first_ranks(rank_of: Mapping[tuple[str, int], int]) -> dict[str, int]:
 
 
 def _stated(opening: Opening, heard: set[int], known: Mapping[int, str], nodes: Sequence[str]) -> int:
-    """How many ranks each node has, as the log says, where all that is known fits that; else 0."""
+    """Return the ranks per node that the log gives, if all known places agree; else 0."""
     number = opening.ranks_per_node
     if not number and nodes and opening.ranks % len(nodes) == 0:
         number = opening.ranks // len(nodes)

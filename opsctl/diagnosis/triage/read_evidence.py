@@ -31,12 +31,12 @@ from trainer.formats.attempt.error_file import read_error_file
 
 _STEP_BYTES = 8 << 20
 _OVERLAP_BYTES = 4096
-#: As `logs.attempt_lines.write_attempt_start` writes it.
+#: In the form that `logs.attempt_lines.write_attempt_start` writes.
 _START = re.compile(rb"^START TIME: \S+ attempt (\d+), job \S+ \((\d+)[,)]", re.MULTILINE)
 
 
 def part_of_attempt(root: Path, log: Path, number: int, job_id: int, seconds: float) -> LogPart | None:
-    """The attempt's part of `log`; None where its start line is not there, or not found in time. Raises OSError."""
+    """Return the attempt's part of `log`; None if its start line is not found in time. Raises OSError."""
     ends_at = time.monotonic() + seconds
     fd = open_file(root, log)
     try:
@@ -46,7 +46,7 @@ def part_of_attempt(root: Path, log: Path, number: int, job_id: int, seconds: fl
             if lower and is_hole(fd, lower - 1, upper + _OVERLAP_BYTES):
                 upper = lower
                 continue
-            # From a byte before, so that a line that begins here is seen to; at the beginning any line does.
+            # Start one byte earlier, so that a line that begins at `lower` is found. Offset 0 always begins a line.
             before = os.pread(fd, 1, lower - 1) if lower else b"\n"
             data = before + os.pread(fd, upper - lower + _OVERLAP_BYTES, lower)
             for match in reversed(list(_START.finditer(data))) if b"START TIME: " in data else ():
@@ -63,19 +63,19 @@ def part_of_attempt(root: Path, log: Path, number: int, job_id: int, seconds: fl
 
 
 _MOST_FILES, _OF_EACH_BYTES = 4000, 8 << 20
-#: Ranks' own output, and their launchers' copies of it, under the attempt's folder.
+#: Files with output of ranks, and their launchers' copies, in the attempt's folder.
 _RANK_FILES = ("*.out", "*.log", "*.err", "*.txt")
 
 
 def rank_outputs(
     root: Path, folder: Path, rules: Rules, ends_at: float, unread: list[str]
 ) -> tuple[list[Finding], dict[tuple[int, str], str]]:
-    """(findings in ranks' own output, each line's local rank and text -> the one node that said it)."""
+    """Return (findings in the ranks' own output, (local rank, text) -> the only node with that line)."""
     found: list[Finding] = []
-    said: dict[tuple[int, str], set[str]] = {}
+    nodes_of: dict[tuple[int, str], set[str]] = {}
     for path in itertools.islice(_outputs(folder), _MOST_FILES):
         if time.monotonic() > ends_at:
-            unread.append(f"{folder}: not all ranks' own output was read")
+            unread.append(f"{folder}: not all output of ranks was read")
             break
         node, local_rank = _whose(folder, path)
         read = Read()
@@ -93,11 +93,11 @@ def rank_outputs(
         for one in read.findings:
             placed = replace(one, node=one.node or node)
             placed = replace(placed, local_rank=local_rank) if placed.local_rank is None else placed
-            found.append(replace(placed, order=2**62 + one.order))  # after what has a place among all lines
+            found.append(replace(placed, order=2**62 + one.order))  # after all lines with a position in the log
             if placed.local_rank is not None:
                 for text in (one.text, f"[default{placed.local_rank}]:{one.text}"):
-                    said.setdefault((placed.local_rank, text), set()).add(node)
-    return found, {key: nodes.pop() for key, nodes in said.items() if len(nodes) == 1}
+                    nodes_of.setdefault((placed.local_rank, text), set()).add(node)
+    return found, {key: nodes.pop() for key, nodes in nodes_of.items() if len(nodes) == 1}
 
 
 def _outputs(folder: Path) -> Iterator[Path]:
@@ -110,19 +110,19 @@ def _outputs(folder: Path) -> Iterator[Path]:
 
 
 def _whose(folder: Path, path: Path) -> tuple[str, int | None]:
-    """(node, local rank) of NODE.out, or of NODE/.../LOCAL_RANK/stderr.log."""
+    """Return (node, local rank) of NODE.out, or of NODE/.../LOCAL_RANK/stderr.log."""
     parts = path.relative_to(folder).parts
     if len(parts) == 1:
         return path.stem, None
     return parts[0], int(parts[-2]) if parts[-2].isdecimal() else None
 
 
-#: How much of an attempt's time its part of the log takes; ranks' own output is read in the rest.
+#: The share of an attempt's time for its part of the log; the rest is for the output of ranks.
 _LOG_SHARE = 0.7
 
 
 def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
-    """What one log says by itself. Raises OpsctlError where it cannot be read."""
+    """Return the facts of one log. Raises OpsctlError if it cannot be read."""
     ends_at = time.monotonic() + seconds
     try:
         read = read_part(part, rules, ends_at)
@@ -132,16 +132,16 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
     nodes = _nodes_named(read, [*places.nodes, *(one.node for one in read.findings)], places)
     findings = with_places(read.findings, places, {})
     if len(nodes) == 1 and places.launchers > 1 and not places.tasks_are_ranks:
-        nodes = ()  # the log names one of several
+        nodes = ()  # the log names one of several nodes
     failures = read.placed_failures(places) or read.killed_task(places.tasks_are_ranks)
     return _facts(read, findings, rules, failures=tuple(failures), ranks=places.of_ranks(), nodes=nodes)
 
 
 def _facts(read: Read, findings: Sequence[Finding], rules: Rules, **more: Any) -> Facts:
-    """Return what the log says, with `more` in addition."""
+    """Combine the facts of the log with `more`."""
     return Facts(
         findings=tuple(findings),
-        told_to_end=read.told_to_end,
+        asked_to_end=read.asked_to_end,
         cancelled=read.cancelled,
         failed_tasks=read.failed_by_themselves(findings),
         ended_on=read.ended_on(findings),
@@ -162,7 +162,7 @@ def read_attempt(
     rules: Rules,
     seconds: float,
 ) -> Facts:
-    """What the attempt in `folder`, under the run's `root`, has left. Never raises for what cannot be read."""
+    """Return the facts of the attempt in `folder`, under the run's `root`. Never raises for unreadable files."""
     ends_at = time.monotonic() + seconds
     read = Read()
     if part is not None:
@@ -179,8 +179,8 @@ def read_attempt(
         nodes = _nodes_named(read, [], places)
         places = replace(places, nodes=nodes) if len(nodes) == 1 else places
     findings = with_places(read.findings, places, known)
-    said = {(one.rank, one.text.rpartition("]:")[2].strip()) for one in findings}
-    new = [one for one in with_places(own, places, known) if (one.rank, one.text.strip()) not in said]
+    known_lines = {(one.rank, one.text.rpartition("]:")[2].strip()) for one in findings}
+    new = [one for one in with_places(own, places, known) if (one.rank, one.text.strip()) not in known_lines]
     reference = max((one.at for one in (*findings, *new) if one.at), default=now())
     words = words_of_failures(rules, ((one, _error_words(root, one)) for one in noted), reference)
     failures = _one_each([*noted, *read.placed_failures(places)]) or read.killed_task(places.tasks_are_ranks)
@@ -193,13 +193,13 @@ def read_attempt(
         slurm=slurm,
         nodes=nodes,
         stacks=_stacks(root, folder) if read.is_silent else (),
-        advances_s={said.node: said.clock.timestamp() - stamped_s for said, stamped_s in node_clocks(root, folder)},
+        advances_s={one.node: one.clock.timestamp() - stamped_s for one, stamped_s in node_clocks(root, folder)},
     )
     return replace(found, findings=(*findings, *new, *words))
 
 
 def _stacks(root: Path, folder: Path) -> tuple[StackGroup, ...]:
-    """Where the ranks were that said nothing any more, as the job's last look left it."""
+    """Return the stacks of ranks at the last check of a silent log."""
     try:
         return recorded(grouped(read_written(read_text(root, folder / SILENT_STACKS) or "")))
     except OSError:
@@ -207,7 +207,7 @@ def _stacks(root: Path, folder: Path) -> tuple[StackGroup, ...]:
 
 
 def _error_words(root: Path, failure: Failure) -> str:
-    """All that a rank left of its traceback; its node's file may be gone, or another's."""
+    """Return the traceback that a rank left; empty if its file is missing or outside the run."""
     path = Path(failure.error_file) if failure.error_file else None
     if path is None or not path.is_relative_to(root):
         return ""
@@ -215,7 +215,7 @@ def _error_words(root: Path, failure: Failure) -> str:
 
 
 def _one_each(failures: Sequence[Failure]) -> list[Failure]:
-    """A failure for each rank: what launchers noted comes before what they printed."""
+    """Return one failure for each rank; a launcher's record takes precedence over its printed lines."""
     return list({one.rank: one for one in reversed(failures)}.values())[::-1]
 
 

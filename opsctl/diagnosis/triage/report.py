@@ -1,4 +1,4 @@
-"""What triage tells of one bad end: a screen, and the same for programs. Pure."""
+"""The report of triage on one failure, as text and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ _LAST_LINES = 5
 
 
 class Triage(Verdict, frozen=True, kw_only=True):
-    """What killed a training, what it rests on, and what was lost."""
+    """The cause of a failure, its evidence, and the lost work."""
 
-    log: Annotated[str, Meta(description="Path of the log that was read; empty where there was none.")] = ""
+    log: Annotated[str, Meta(description="Path of the log that was read; empty if there was none.")] = ""
     attempt: Annotated[int | None, Meta(description="Number of the attempt; null for a log alone.")] = None
     job: Annotated[str, Meta(description="Its job as squeue shows it; empty for a log alone.")] = ""
-    reason: Annotated[str, Meta(description="How the attempt ended; empty for a log alone.")] = ""
-    ended_at: Annotated[Moment | None, Meta(description="When.")] = None
-    cancelled: Annotated[
-        Cancel | None, Meta(description="Who cancelled it by `opsctl cancel`; null where that is not what ended it.")
-    ] = None
-    teardown: Annotated[tuple[Quote, ...], Meta(description="Lines that only end what was left.")] = ()
+    reason: Annotated[str, Meta(description="Reason of the attempt's end; empty for a log alone.")] = ""
+    ended_at: Annotated[Moment | None, Meta(description="Time of the end.")] = None
+    cancelled: Annotated[Cancel | None, Meta(description="User of the `opsctl cancel` that ended it; else null.")] = (
+        None
+    )
+    teardown: Annotated[tuple[Quote, ...], Meta(description="Lines that only end the remaining processes.")] = ()
     last_lines: Annotated[tuple[Quote, ...], Meta(description="The last lines of the log.")] = ()
     iteration: Annotated[int | None, Meta(description="The last iteration done, as far as known.")] = None
     checkpoint: Annotated[
         int | None, Meta(description="Iteration of the last complete checkpoint; null for none, or a log alone.")
     ] = None
-    lost_iterations: Annotated[int | None, Meta(description="Done since that checkpoint; null where not known.")] = None
+    lost_iterations: Annotated[int | None, Meta(description="Iterations since then; null if unknown.")] = None
     lost_s: Annotated[
-        float | None, Meta(description="Seconds of the attempt since that checkpoint; null where not known.")
+        float | None, Meta(description="Seconds of the attempt since that checkpoint; null if unknown.")
     ] = None
-    lost_gpu_hours: Annotated[float | None, Meta(description="The same for all ranks; null where not known.")] = None
-    stacks: Annotated[tuple[StackGroup, ...], Meta(description="Of a step that hung: where its ranks were.")] = ()
-    unread: Annotated[tuple[str, ...], Meta(description="What could not be read, or not all of it, each once.")] = ()
+    lost_gpu_hours: Annotated[float | None, Meta(description="GPU hours since then; null if unknown.")] = None
+    stacks: Annotated[tuple[StackGroup, ...], Meta(description="Stacks of the ranks of a hung step.")] = ()
+    unread: Annotated[tuple[str, ...], Meta(description="Files that were not read, or not fully, and why.")] = ()
 
 
 def triage_of_log(log: str, facts: Facts, verdict: Verdict) -> Triage:
-    """A log alone: nothing is known of checkpoints or time."""
+    """Return the report on a log alone, without checkpoints or times."""
     return msgspec.structs.replace(_triage(facts, verdict), log=log, iteration=facts.iteration)
 
 
 def triage_of_attempt(
     attempt: Attempt, facts: Facts, verdict: Verdict, log: str, saved_at: datetime | None, cancel: Cancel | None = None
 ) -> Triage:
-    """`saved_at`: when its last checkpoint was whole, where that is one that it made itself. cancel: of its job."""
+    """Return the report. saved_at: time of the attempt's own last checkpoint, or None. cancel: of its job."""
     lost_s = _lost_s(attempt, saved_at)
     cancelled = cancel if verdict.cause == Cause.CANCELLED else None
     if cancelled is not None:
         text = f"cancelled by {_canceller(cancelled)}"
-        todo = (f"It was {text}: opsctl submit goes on.", *verdict.todo[1:])
+        todo = (f"The job was {text}. To continue: opsctl submit", *verdict.todo[1:])
         verdict = msgspec.structs.replace(verdict, summary=text, todo=todo)
     ranks = len(facts.ranks)
     return msgspec.structs.replace(
@@ -91,14 +91,14 @@ def _triage(facts: Facts, verdict: Verdict) -> Triage:
 
 
 def _lost_iterations(attempt: Attempt) -> int | None:
-    """Done since the checkpoint that the next task goes on from."""
+    """Return the iterations since the checkpoint from which the next task resumes."""
     if attempt.iteration_at_end is None:
         return None
     return max(0, attempt.iteration_at_end - (attempt.checkpoint_at_end or 0))
 
 
 def _lost_s(attempt: Attempt, saved_at: datetime | None) -> float | None:
-    """Since its last checkpoint; all of the attempt where it made none."""
+    """Return the seconds since the attempt's last checkpoint, or since its start if it made none."""
     if attempt.opened_at is None or attempt.closed_at is None:
         return None
     since = saved_at if attempt.made_checkpoint else attempt.opened_at
@@ -106,20 +106,20 @@ def _lost_s(attempt: Attempt, saved_at: datetime | None) -> float | None:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """One line for the training log."""
+    """Return one line for the training log."""
     if not verdict.is_known:
-        return "opsctl: triage: cause not found; opsctl triage shows the last lines"
+        return "opsctl: triage: cause not found. To see the last lines: opsctl triage"
     how_sure = f"confidence {verdict.confidence:.2f}"
     quote = f"; {_quoted(verdict.evidence[0])}" if verdict.evidence else ""
     return f"opsctl: triage: {verdict.words}, {how_sure}{quote}"
 
 
 def lines_of(triage: Triage) -> list[str]:
-    """The screen."""
+    """Return the lines of the report."""
     lines = [_heading(triage), ""]
     if triage.is_known:
-        fault = "the user's own" if triage.user_fault else "not the user's"
-        fault = "it is not known by whom" if triage.cause == Cause.CANCELLED else fault
+        fault = "user error" if triage.user_fault else "not a user error"
+        fault = "user unknown" if triage.cause == Cause.CANCELLED else fault
         fault = f"by {_canceller(triage.cancelled)}" if triage.cancelled is not None else fault
         lines.append(f"cause       {triage.cause} ({fault}), confidence {triage.confidence:.2f}")
     else:
@@ -132,7 +132,7 @@ def lines_of(triage: Triage) -> list[str]:
     if not triage.is_known:
         lines += _quotes("last lines", triage.last_lines[-_LAST_LINES:], _LAST_LINES)
     lines += [
-        f"stacks      {'the others wait for ' if group.is_odd else ''}{group.count} ranks ({group.ranks}): "
+        f"stacks      {'others wait for ' if group.is_odd else ''}{group.count} ranks ({group.ranks}): "
         f"{group.frames[0] if group.frames else '?'}"
         for group in triage.stacks
     ]
@@ -156,7 +156,7 @@ def _canceller(cancel: Cancel) -> str:
 
 
 def _place(triage: Verdict) -> str:
-    """Rank, node and time of what failed first, as far as known."""
+    """Return rank, node and time of the first failure, as far as known."""
     parts = (
         f"rank {triage.rank}" if triage.rank is not None else "",
         f"on {triage.node}" if triage.node else "",
@@ -187,4 +187,4 @@ def _loss(triage: Triage) -> list[str]:
         lost.append(format_duration(triage.lost_s))
     if triage.lost_gpu_hours is not None:
         lost.append(f"{triage.lost_gpu_hours} GPU hours")
-    return [f"checkpoint  {saved}", f"lost        {', '.join(lost) or 'not known'}"]
+    return [f"checkpoint  {saved}", f"lost        {', '.join(lost) or 'unknown'}"]

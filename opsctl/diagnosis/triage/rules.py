@@ -1,4 +1,4 @@
-"""The table of rules: what lines of logs mean, ours and the site's own."""
+"""The table of rules for lines of logs, shipped or a site's own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from opsctl.run.attempts.verdict import Cause
 from opsctl.run.config.toml_file import read_toml
 from trainer.formats.attempt.error_file import LOST_PEER
 
-#: A word that is in every line says nothing, and costs a look at each.
+#: A shorter word matches almost every line and slows the search down.
 _SHORTEST_WORD = 3
 
 
 class Fault(StrEnum):
-    """Whose it is."""
+    """The party at fault."""
 
     USER = "user"
     NODE = "node"
@@ -32,7 +32,7 @@ class Fault(StrEnum):
 
 
 class Role(StrEnum):
-    """What a line can be of a failure."""
+    """The role of a line in a failure."""
 
     ROOT = "root"
     CASCADE = "cascade"
@@ -40,15 +40,15 @@ class Role(StrEnum):
 
 
 class _Meaning(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line means."""
+    """The meaning of a line."""
 
     name: str
     cause: Cause
     fault: Fault
-    alone: Cause | None = None  # the cause where one node of several says it
+    alone: Cause | None = None  # the cause if only one of several nodes reports it
     role: Role = Role.ROOT
-    placed: bool = True  # whether the place where it is said is the place where it struck
-    otherwise: bool = False  # only where no other rule matches the line
+    placed: bool = True  # the failure happened where the line was written
+    otherwise: bool = False  # applies only if no other rule matches the line
     weight: float = 0.5
     say: str = ""
 
@@ -61,10 +61,10 @@ class _WrittenRule(_Meaning, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do about a cause."""
+    """The advice for a cause."""
 
     say: str
-    type: tuple[str, ...] = ()  # commands; `{node}` in them stands for the node
+    type: tuple[str, ...] = ()  # commands; `{node}` is replaced by the node
 
 
 class _WrittenTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +73,7 @@ class _WrittenTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(_Meaning, frozen=True, kw_only=True):
-    """One row: which lines it matches, and what they mean."""
+    """One rule: the lines that it matches, and their meaning."""
 
     words: tuple[bytes, ...]  # one of them is in the line's bytes
     texts: tuple[str, ...]  # the same as text
@@ -81,25 +81,25 @@ class Rule(_Meaning, frozen=True, kw_only=True):
     file: Pattern | None  # of a traceback above the line
 
     def matches(self, text: str) -> re.Match[str] | None:
-        """Where the line without its prefix is meant; every line with one of the words where there is no pattern."""
+        """Match the line without its prefix. A rule without a pattern matches every line with one of its words."""
         return _ANYTHING.match(text) if self.pattern is None else self.pattern.search(text)
 
     @property
     def given_up(self) -> str:
-        """Why it means nothing any more: a site's pattern that took too long; else empty."""
+        """Return the reason why a site's pattern was disabled; empty if it is in use."""
         return next((one.given_up for one in (self.pattern, self.file) if isinstance(one, BoundedPattern)), "")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The rows in the order in which they are tried: of those that match a line equally surely the first counts."""
+    """All rules, in order: of equally sure matches the first applies."""
 
     rows: tuple[Rule, ...]
     advice: dict[Cause, Advice]
 
     def given_up(self) -> tuple[str, ...]:
-        """What was left out of it on the way, each in a sentence."""
-        return tuple(f"rule {row.name} was left out: {row.given_up}" for row in self.rows if row.given_up)
+        """Return one sentence for each rule that was disabled."""
+        return tuple(f"rule {row.name} was disabled: {row.given_up}" for row in self.rows if row.given_up)
 
 
 _ANYTHING = re.compile("")
@@ -107,12 +107,12 @@ _ANYTHING = re.compile("")
 
 @cache
 def shipped_rules() -> Rules:
-    """The table that comes with the program."""
+    """Return the table that is part of opsctl."""
     return _load(Path(__file__).with_name("rules.toml"), re.compile)
 
 
 def site_rules(files: Sequence[Path]) -> Rules:
-    """The sites' own tables, then the one that is shipped. Raises OpsctlError for a wrong one."""
+    """Return the sites' tables, then the shipped one. Raises OpsctlError for an invalid table."""
     tables = [load_rules(path) for path in files]
     ours = shipped_rules()
     advice = dict(ours.advice)
@@ -122,7 +122,7 @@ def site_rules(files: Sequence[Path]) -> Rules:
 
 
 def load_rules(path: Path) -> Rules:
-    """A site's table, its patterns bounded. Raises OpsctlError, which names the file, the rule and what is wrong."""
+    """Read a site's table, with bounded patterns. Raises OpsctlError with the file, the rule and the error."""
     process = PatternProcess()
     return _load(path, lambda text: BoundedPattern(text, process))
 
@@ -148,17 +148,17 @@ def _compiled(path: Path, number: int, written: dict[str, Any], made: Callable[[
     except msgspec.ValidationError as error:
         raise refuse(str(error)) from None
     if row.words_of and row.words_of not in LOST_PEER:
-        raise refuse(f"words_of = {row.words_of!r}: there are {', '.join(LOST_PEER)}")
+        raise refuse(f"words_of = {row.words_of!r}: expected one of {', '.join(LOST_PEER)}")
     words = (*LOST_PEER.get(row.words_of, ()), *row.words)
     if not words or min(map(len, words)) < _SHORTEST_WORD:
-        raise refuse(f"words has to name at least one text of {_SHORTEST_WORD} characters or more")
+        raise refuse(f"words needs at least one text, each of {_SHORTEST_WORD} characters or more")
     if not 0 < row.weight <= 1:
-        raise refuse(f"weight = {row.weight}: allowed is a number above 0, up to 1")
+        raise refuse(f"weight = {row.weight}: expected a number above 0, up to 1")
     try:
         for text in (row.pattern, row.file):
             re.compile(text)
     except re.error as error:
-        raise refuse(f"no regular expression: {error}") from None
+        raise refuse(f"invalid regular expression: {error}") from None
     return Rule(
         **{field: getattr(row, field) for field in _Meaning.__struct_fields__},
         words=tuple(word.encode() for word in words),

@@ -1,12 +1,12 @@
-"""One pass over a log's bytes for the lines that a table of rules means, in bounded time and memory.
+"""Search a log's bytes in one pass for lines with words of the rules, in bounded time and memory.
 
-Lines repeat: a gigabyte of a training's log has a few thousand shapes, digits aside. Each block's digits are taken out
-and its lines put into a set; only a shape that was not seen before is looked at word by word, so the pass costs what
-taking out digits and splitting cost. Lines that mean something are looked at again each time, up to a number.
-The newest part is read first, so that what time or size forbid to read is the oldest.
+Lines repeat: a gigabyte of a training's log has a few thousand shapes (lines without their digits). The pass removes
+the digits of each block and puts its lines into a set. Only a new shape is searched for words, so the cost is that of
+removing digits and splitting. Lines with a word are checked each time, up to a limit. The newest part is read first,
+so that a limit of time or size leaves out the oldest.
 
-Every collection here has a limit. Of lines with the same words in them the newest and the oldest are kept, so that no
-flood of one kind hides another kind or the first line of its own.
+Every collection has a limit. Of lines with the same words the newest and the oldest are kept, so that many lines of
+one kind hide neither another kind nor the first line of their own.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import Any
 from opsctl.diagnosis.triage.rules import Rules
 from opsctl.run.logs.line_text import blocks, without_nuls
 
-#: Looked at in one go, newest first: so few that the newest lines are seen whatever time the others take.
+#: Bytes of one step, newest first: small enough that the newest lines are always checked.
 _WINDOW_BYTES = 2 << 20
-#: Of a line its beginning counts: a file that is no log, or a progress bar, may never end one.
+#: Only the beginning of a line counts: a binary file or a progress bar may have no line ends.
 LONGEST_LINE_BYTES = 8 << 10
-#: How much of a log is read at most, its newest part.
+#: The newest part of a log that is read.
 MOST_BYTES = 2 << 30
-#: Lines of one shape that are kept, and lines in all.
+#: Lines of one shape that are kept, and lines in total.
 _MOST_ALIKE, _MOST_HITS, _MOST_HITS_BYTES = 1500, 12_000, 16 << 20
-#: Lines with the same words that are kept also beyond that: the newest, and the oldest. How many sets of words differ.
+#: Lines with the same words that are kept beyond that limit, newest and oldest; and the number of sets of words.
 _NEWEST, _OLDEST, _MOST_KINDS = 64, 16, 64
-#: Words of a line that tell its kind.
+#: Words that define a line's kind.
 _MOST_WORDS = 6
-#: What is kept of shapes that mean nothing; more are forgotten, and looked at again.
+#: Memory for shapes without a word; beyond it they are forgotten and searched again.
 _MOST_SHAPES_BYTES = 24 << 20
 _DIGITS = b"0123456789"
-#: In a tree of words, where one ends.
+#: The end of a word in a tree of words.
 _ENDS = b""
-#: A line of a training that goes on, whosever it is, with the iteration.
+#: A progress line of any trainer, with the iteration.
 _PROGRESS = re.compile(
     rb"iteration[ =]+(\d+) ?/ *\d+ ?\||iteration=\s*(\d+)/|\bstep[:= ]+(\d+)\b[^\n]{0,80}\bloss"
     rb"|\{'loss': |[Ii]ter(?:ation)?[:= ]+(\d+)\b[^\n]{0,80}\bloss|global_step[:= ]+(\d+)\b[^\n]{0,120}loss"
@@ -51,20 +51,20 @@ _PROGRESS_WITHIN_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Hit:
-    """A line with a rule's word in it."""
+    """A line with a word of a rule."""
 
-    begin: int  # where in the file
+    begin: int  # position in the file
     line: bytes
 
 
 @dataclass
 class Scan:
-    """What a pass found."""
+    """The result of a search."""
 
     hits: list[Hit] = field(default_factory=list)  # in the file's order
-    begin: int = 0  # where what was read begins
+    begin: int = 0  # start of the part that was read
     end: int = 0
-    is_whole: bool = True  # whether all that was asked for was read
+    is_whole: bool = True  # the whole part was read
 
 
 def scan(
@@ -76,9 +76,9 @@ def scan(
     extra: tuple[bytes, ...] = (),
     most_bytes: int | None = None,
 ) -> Scan:
-    """The lines from `start` to `end` in `fd` with a word of `rules` in them, or of `extra`.
+    """Return the lines from `start` to `end` in `fd` with a word of `rules` or of `extra`.
 
-    No more than the newest `most_bytes`, MOST_BYTES unless said, and none once `time.monotonic()` is `ends_at`.
+    Reads at most the newest `most_bytes` (default MOST_BYTES), and stops when `time.monotonic()` reaches `ends_at`.
     """
     words = tuple(dict.fromkeys([*extra, *(word for row in rules.rows for word in row.words)]))
     search = _Search(_any_of(words), ends_at)
@@ -98,7 +98,7 @@ def scan(
 
 @cache
 def _any_of(words: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """What finds any of `words`, as the tree of their beginnings: a tenth of the time of a search for each of them."""
+    """Return a pattern for all `words`, as a tree of prefixes: ten times faster than a search for each word."""
     tree: dict[bytes, Any] = {}
     for word in words:
         at = tree
@@ -125,15 +125,15 @@ class _Kind:
 
 @dataclass
 class _Search:
-    """What was seen so far, over all windows."""
+    """The state of a search, over all windows."""
 
     words: re.Pattern[bytes]  # one search for all of them, see _any_of
     ends_at: float
-    is_cut: bool = False  # whether a window was left before its end
+    is_cut: bool = False  # a window was not searched to its end
     shapes: set[bytes] = field(default_factory=set)
     shapes_bytes: int = 0
     alike: Counter[bytes] = field(default_factory=Counter)  # of kept lines
-    first: dict[bytes, Hit] = field(default_factory=dict)  # shapes of which enough is kept -> their oldest line
+    first: dict[bytes, Hit] = field(default_factory=dict)  # shapes with enough kept lines -> their oldest line
     kinds: dict[frozenset[bytes], _Kind] = field(default_factory=dict)
     hits: int = 0
     hits_bytes: int = 0
@@ -148,7 +148,7 @@ class _Search:
         self.shapes_bytes += len(shape) + 64
 
     def words_in(self, line: bytes) -> frozenset[bytes]:
-        """The first words of the line; none in one that means nothing."""
+        """Return the first words of the line; none if it has none."""
         return frozenset([match[0] for match in islice(self.words.finditer(line), _MOST_WORDS)])
 
     def keep(self, hit: Hit, shape: bytes, words: frozenset[bytes]) -> None:
@@ -172,7 +172,7 @@ class _Search:
             self.first[shape] = hit
 
     def kept(self) -> list[Hit]:
-        """All lines that were kept, in the file's order."""
+        """Return all lines that were kept, in the file's order."""
         found = {hit.begin: hit for kind in self.kinds.values() for hit in (*kind.newest, *kind.oldest)}
         found.update((hit.begin, hit) for hit in self.first.values())
         return [found[begin] for begin in sorted(found)]
@@ -209,7 +209,7 @@ def _window(
 
 
 def _first_of(position: int, text: bytes, index: int) -> Hit:
-    """The line of that index in `text`, which stands at `position`."""
+    """Return the line at that index in `text`, which begins at `position`."""
     lines = text.split(b"\n", index + 1)
     return Hit(position + sum(map(len, lines[:index])) + index, lines[index][:LONGEST_LINE_BYTES])
 
@@ -253,15 +253,15 @@ def _whole_lines(fd: int, begin: int, end: int, is_first: bool, end_of_all: int)
 
 
 def _cleaned(text: bytes) -> bytes:
-    """Lines ended by line ends alone; NULs stay, positions count them."""
+    """Use line feeds as the only line ends. NULs stay, because positions count them."""
     return text.replace(b"\r", b"\n") if b"\r" in text else text
 
 
 def last_progress(fd: int, start: int, end: int) -> tuple[int, int | None]:
-    """(where the line before the last line of a training that goes on begins, the last iteration logged).
+    """Return (position of the line before the last progress line, last iteration logged).
 
-    (start, None) where there is none near the end. The one before the last: a rank may fail, and say so, while the one
-    that logs comes to the end of its iteration.
+    Returns (start, None) if there is none near the end. The line before the last, because one rank may report its
+    failure while the logging rank finishes the iteration.
     """
     begin = max(start, end - _PROGRESS_WITHIN_BYTES)
     places: list[int] = []
@@ -283,7 +283,7 @@ def last_progress(fd: int, start: int, end: int) -> tuple[int, int | None]:
 
 
 def text_around(fd: int, begin: int, before_bytes: int, after_bytes: int) -> tuple[list[str], list[str]]:
-    """(whole lines before the one that begins at `begin`, that one and those after it), as text."""
+    """Return (whole lines before the one that begins at `begin`, that line and the following ones), as text."""
     at = max(0, begin - before_bytes)
     data = b"".join(piece for _, piece in blocks(fd, at, begin + after_bytes))
     before, after = data[: begin - at], data[begin - at :]
@@ -297,7 +297,7 @@ def _text(line: bytes) -> str:
 
 
 def line_numbers(fd: int, begins: list[int], ends_at: float) -> dict[int, int]:
-    """Where lines begin -> their numbers, from 1; without those that time does not allow to count up to."""
+    """Return position -> line number, from 1, for as many lines as time allows."""
     found: dict[int, int] = {}
     number, at = 1, 0
     for begin in sorted(set(begins)):

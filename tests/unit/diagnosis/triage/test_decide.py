@@ -96,13 +96,13 @@ def test_a_rank_that_said_that_it_lost_a_peer_left_for_that_whatever_exit_code_i
 
 
 @pytest.mark.parametrize(
-    ("told_to_end", "cause", "rank"), [(frozenset({5}), Cause.UNKNOWN, 5), (frozenset(), Cause.NETWORK, None)]
+    ("asked_to_end", "cause", "rank"), [(frozenset({5}), Cause.UNKNOWN, 5), (frozenset(), Cause.NETWORK, None)]
 )
 def test_a_rank_that_sigterm_ended_before_anybody_ended_the_rest_is_what_the_others_lost(
-    told_to_end: frozenset[int], cause: Cause, rank: int | None
+    asked_to_end: frozenset[int], cause: Cause, rank: int | None
 ) -> None:
     told = Failure(rank=5, node="n1", signal=15, failed_at=NOON)
-    facts = Facts(findings=lines(f"[rank1]: {LOST}"), failures=(told,), ranks=RANKS, told_to_end=told_to_end)
+    facts = Facts(findings=lines(f"[rank1]: {LOST}"), failures=(told,), ranks=RANKS, asked_to_end=asked_to_end)
     said = decide(facts, RULES)
     assert (said.cause, said.rank) == (cause, rank)
 

@@ -85,7 +85,7 @@ def test_lines_that_look_like_a_table_of_ranks_name_no_node() -> None:
         "comm 0x55fd10 rank 8 nranks 16",
         "rank 0 step 10 training on gpt2",
     ]
-    assert read_opening(lines).told == () and read_opening(lines).hosts == frozenset()
+    assert read_opening(lines).placements == () and read_opening(lines).hosts == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_table_of_ranks_needs_no_word_for_them(tmp_path: Path, line: str) -> N
 
 
 def test_numbers_that_do_not_follow_each_other_are_no_table_of_ranks() -> None:
-    assert read_opening(["lr sched n1 (0-7) n2 (9-15)", "blocks b1=[4..7] b2=[8..15]"]).told == ()
+    assert read_opening(["lr sched n1 (0-7) n2 (9-15)", "blocks b1=[4..7] b2=[8..15]"]).placements == ()
 
 
 def test_a_pod_and_an_address_have_the_name_of_their_node(tmp_path: Path) -> None:
