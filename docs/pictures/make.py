@@ -55,7 +55,8 @@ def recording(scratch: str, environment: dict[str, str]) -> None:
     # termtosvg 1.1 imports pkg_resources, which newer setuptools do not have.
     recorder = ["uv", "tool", "run", "--with", "setuptools<81", "termtosvg", str(HERE / "demo.svg")]
     words = [*recorder, "-g", f"{WIDTH}x{HEIGHT}", "-M", "2000", "-D", "5000", "-c", demo]
-    subprocess.run(words, env=environment, check=True, timeout=_DEMO_S)
+    _, terminal = pty.openpty()
+    subprocess.run(words, env=environment, check=True, timeout=_DEMO_S, stdin=terminal)
 
 
 def terminal(run: Path, environment: dict[str, str], words: list[str]) -> None:
