@@ -11,7 +11,7 @@ from benchmarks.desk.shapes import HOUR_S
 from benchmarks.simulate import figures
 from opsctl.diagnosis.hangs import summary as told
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
-from opsctl.diagnosis.nodes.judging import End, ends_of, used_all_the_same
+from opsctl.diagnosis.nodes.judging import End, ends_of, used_despite_exclusion
 from opsctl.diagnosis.nodes.judging import judge as judge_nodes
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence, Policy, slow_evidence
 from opsctl.diagnosis.probe.launch import Answer
@@ -107,7 +107,7 @@ class Exclusions:
         if not standing:
             return set()
         nodes = (self._in_service | {name: Node(name, "down", "") for name in down}).values()
-        return {one.node for one in standing} - used_all_the_same(standing, nodes, self.policy).keys()
+        return {one.node for one in standing} - used_despite_exclusion(standing, nodes, self.policy).keys()
 
     def _judge(self, names: set[str], at: datetime) -> None:
         """Judge those of which something is new, or whose time is over: of others time only takes away what is said."""

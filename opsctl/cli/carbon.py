@@ -83,7 +83,7 @@ def report(
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.diagnosis.carbon.brief import remember
-    from opsctl.diagnosis.carbon.report import Asked, report_lines, report_of
+    from opsctl.diagnosis.carbon.report import Inputs, report_lines, report_of
     from opsctl.diagnosis.carbon.trackers import Placing, find
     from opsctl.run.config.schema import CarbonTable
 
@@ -104,7 +104,7 @@ def report(
     grams, grams_from = _grams(country, intensity, table, bool(found.readings))
     told = report_of(
         found,
-        Asked(
+        Inputs(
             placing=Placing(ranks_per_node, rank_gpus == "own"),
             g_per_kwh=grams,
             g_per_kwh_from=grams_from,

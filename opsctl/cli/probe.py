@@ -127,11 +127,11 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
 def _put_on_record(seen: RunView, found: ProbeReport) -> None:
     """Where there is a run's folder and it may be written to; a probe for nobody leaves nothing."""
     from opsctl.core.output import message
-    from opsctl.diagnosis.probe.run_probe import put_on_record
+    from opsctl.diagnosis.probe.run_probe import record_evidence
 
     if not seen.paths.state.is_dir():
         return
     try:
-        put_on_record(seen.paths, found)
+        record_evidence(seen.paths, found)
     except OSError as error:
         message(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")

@@ -1,1 +1,1 @@
-"""Energy and carbon of a training: trackers' files added up once, weighed up to what no tracker saw, and said how."""
+"""Energy and carbon of a training: the sum of the trackers' files, and estimates for time without a tracker."""

@@ -1,4 +1,4 @@
-"""What a look at a run tells of its energy, at the cost of reading a few hundred small files at most."""
+"""The energy of a run for `opsctl status`, which reads at most a few hundred small files."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from trainer.formats.json_text import Moment
 if TYPE_CHECKING:
     from opsctl.diagnosis.carbon.report import CarbonReport
 
-#: A look reads no more than this: some 30 ms of a disk that is near. Of more it tells what the last report found.
+#: Files that a check reads at most: about 30 ms on a local disk. Beyond that it shows the last report's result.
 MOST_FILES = 200
 
 
 class EnergySeen(Struct, frozen=True, kw_only=True):
-    """What the run's trackers have seen so far."""
+    """The measured energy of the run so far."""
 
-    kwh: Annotated[float | None, Meta(description="Electricity in kWh; null for too many records for a look.")] = None
-    kg: Annotated[float | None, Meta(description="CO2e in kg, as the trackers had it; null where not known.")] = None
+    kwh: Annotated[float | None, Meta(description="Electricity in kWh; null with too many records to read.")] = None
+    kg: Annotated[float | None, Meta(description="CO2e in kg by the trackers' values; null if unknown.")] = None
     node_hours: Annotated[float | None, Meta(description="Node hours in which a tracker ran.")] = None
-    told: Annotated[str, Meta(description="The same in words, or why it is not told.")] = ""
-    at: Annotated[Moment | None, Meta(description="When a report found it; null for what is so now.")] = None
+    told: Annotated[str, Meta(description="The same in words, or why it is missing.")] = ""
+    at: Annotated[Moment | None, Meta(description="Time of the report with these values; null if current.")] = None
 
 
 class TooMany(Exception):
-    """More records than a look reads."""
+    """Too many records for a check."""
 
     def __init__(self) -> None:
-        super().__init__(f"more than {MOST_FILES} records: opsctl carbon report adds them up")
+        super().__init__(f"more than {MOST_FILES} records. To add them up: opsctl carbon report")
 
 
 def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySeen | None:
-    """The trackers' sum, with the PUE of `[carbon]`; None where there are none."""
+    """Return the trackers' sum with the PUE of `[carbon]`; None without trackers."""
     table = carbon or CarbonTable()
     try:
         return energy_in(paths.codecarbon, table)
@@ -50,10 +50,10 @@ def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySee
 
 
 def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
-    """The sum of the trackers' records in a folder; None where there are none. Raises TooMany."""
-    if not os.path.lexists(folder):  # what reads and adds up records is not even imported
+    """Return the sum of the trackers' records in a folder; None without any. Raises TooMany."""
+    if not os.path.lexists(folder):  # do not import the modules that read records
         return None
-    from opsctl.diagnosis.carbon.report import Asked, report_of
+    from opsctl.diagnosis.carbon.report import Inputs, report_of
     from opsctl.diagnosis.carbon.trackers import find
 
     found = find([folder], MOST_FILES)
@@ -62,20 +62,20 @@ def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
     if not found.readings:
         return None
     try:
-        return seen_in(report_of(found, Asked(pue=table.pue)))
+        return seen_in(report_of(found, Inputs(pue=table.pue)))
     except OpsctlError as error:
         return EnergySeen(told=str(error))
 
 
 def seen_in(report: CarbonReport) -> EnergySeen:
-    """What a look tells of a report."""
+    """Return the summary of a report."""
     from opsctl.diagnosis.carbon.report import short_line
 
     return EnergySeen(kwh=report.kwh, kg=report.kg, node_hours=report.measured_node_hours, told=short_line(report))
 
 
 def remember(paths: RunPaths, report: CarbonReport) -> None:
-    """Keep a report of the run's trackers for looks at more records than they read; no matter where that cannot be."""
+    """Store a report for checks of runs with too many records, if the state is writable."""
     from opsctl.diagnosis.carbon.report import short_line
 
     moment = now()

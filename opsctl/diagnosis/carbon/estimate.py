@@ -1,4 +1,4 @@
-"""Estimate what was not measured: the rest at the same power, the building of machines, the CO2e of a kWh.
+"""Estimate unmeasured energy and carbon: time without a tracker, building of machines, CO2e of a kWh.
 
 Source of the defaults for building machines: Luccioni, Viguier and Ligozat, arXiv 2211.02001, section 4.1.
 """
@@ -28,7 +28,7 @@ _T_95 = (
 
 @dataclass(frozen=True)
 class Unit:
-    """What was measured together: node-seconds and kWh."""
+    """A unit of measurement: node-seconds and kWh."""
 
     node_s: float
     kwh: float
@@ -36,7 +36,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Rest:
-    """kWh of node time that nobody measured; low and high are None where one unit alone says nothing of its spread."""
+    """The kWh of unmeasured node time; low and high are None if only one unit was measured."""
 
     kwh: float
     low_kwh: float | None = None
@@ -44,10 +44,10 @@ class Rest:
 
 
 def rest_like(units: Sequence[Unit], rest_node_s: float) -> Rest | None:
-    """Node time without a tracker, at the mean power of what was measured; None where nothing was.
+    """Estimate node time without a tracker at the mean measured power; None if nothing was measured.
 
-    The interval is a 95 % prediction interval of a ratio: the scatter of the units about it, both in the mean and in
-    the unmeasured units themselves, which are taken to be as long as the measured ones.
+    The interval is a 95 % prediction interval of a ratio: the scatter of the units, both in the mean and in the
+    unmeasured units, which are assumed to be as long as the measured ones.
     """
     measured_s = sum(unit.node_s for unit in units)
     if measured_s <= 0:
@@ -65,13 +65,13 @@ def rest_like(units: Sequence[Unit], rest_node_s: float) -> Rest | None:
 
 
 def t_95(freedom: int) -> float:
-    """Student's t for a two-sided 95 % interval; above 30 degrees to three digits."""
+    """Return Student's t for a two-sided 95 % interval; above 30 degrees of freedom to three digits."""
     return _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96 + 2.4 / freedom
 
 
 @dataclass(frozen=True)
 class Building:
-    """What making the machines has cost, and over which use it is divided."""
+    """The carbon of building the machines, and the use over which it is divided."""
 
     kg_per_node: float = 2500.0  # without its GPUs
     kg_per_gpu: float = 150.0
@@ -79,7 +79,7 @@ class Building:
     busy_percent: float = 85.0
 
     def kg(self, node_hours: float, gpu_hours: float) -> float:
-        """The share of so much use."""
+        """Return the share of that use."""
         hours = self.years * _YEAR_HOURS * self.busy_percent / 100
         return (self.kg_per_node * node_hours + self.kg_per_gpu * gpu_hours) / hours
 
@@ -92,7 +92,7 @@ def of_country(country: str) -> float:
     found = importlib.util.find_spec("codecarbon")
     if found is None or found.origin is None:
         raise OpsctlError(
-            f"what electricity in {country} comes to is in codecarbon's table, which is not installed here: "
+            f"the CO2e of electricity in {country} is in codecarbon's table, but codecarbon is not installed. Install: "
             f"{install_command('carbon')}, or give --intensity"
         )
     try:
@@ -106,7 +106,7 @@ def of_country(country: str) -> float:
 
 
 def of_table(carbon: CarbonTable) -> float | None:
-    """What `[carbon]` says of a kWh; None where it says nothing, or names a country and codecarbon is not here."""
+    """Return the value of `[carbon]` for a kWh; None without one, or for a country without codecarbon."""
     if carbon.intensity_g_per_kwh is not None or carbon.country is None:
         return carbon.intensity_g_per_kwh
     try:

@@ -1,4 +1,4 @@
-"""The carbon report as values and as text. Every line names whether it was measured, estimated or assumed. Pure."""
+"""The carbon report as values and as text. Every line is marked as measured, estimated or assumed. Pure."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ _READ_FROM_HARDWARE = {"intel_rapl", "nvml", "amdsmi"}
 
 
 class ReportLine(Struct, frozen=True, kw_only=True):
-    """One amount, and how it is known."""
+    """One amount with its source."""
 
-    what: Annotated[str, Meta(description="What it is of.")]
-    kwh: Annotated[float | None, Meta(description="Electricity in kWh, PUE included; null where there is none.")]
-    kg: Annotated[float | None, Meta(description="CO2e in kg; null where nobody says what a kWh comes to.")]
-    how: Annotated[How, Meta(description="How it is known.")]
-    why: Annotated[str, Meta(description="The method, or what is assumed.")]
-    low_kg: Annotated[float | None, Meta(description="Lower end of the 95 % interval, where there is one.")] = None
+    what: Annotated[str, Meta(description="Name of the amount.")]
+    kwh: Annotated[float | None, Meta(description="Electricity in kWh, PUE included; null if there is none.")]
+    kg: Annotated[float | None, Meta(description="CO2e in kg; null without a value for a kWh.")]
+    how: Annotated[How, Meta(description="Kind of its source.")]
+    why: Annotated[str, Meta(description="The method or the assumption.")]
+    low_kg: Annotated[float | None, Meta(description="Lower end of the 95 % interval, if any.")] = None
     high_kg: Annotated[float | None, Meta(description="Its upper end.")] = None
     low_kwh: Annotated[float | None, Meta(description="Lower end in kWh.")] = None
     high_kwh: Annotated[float | None, Meta(description="Upper end in kWh.")] = None
 
 
 class CarbonReport(Struct, frozen=True, kw_only=True):
-    """The energy and carbon of a training."""
+    """The energy and carbon footprint of a training."""
 
     files: Annotated[int, Meta(description="Files of energy records.")]
     trackers: Annotated[int, Meta(description="Trackers in them, each counted once.")]
-    nodes: Annotated[int, Meta(description="Nodes that they measured.")]
-    attempts: Annotated[int, Meta(description="Jobs or array tasks that they measured.")]
+    nodes: Annotated[int, Meta(description="Measured nodes.")]
+    attempts: Annotated[int, Meta(description="Measured jobs or array tasks.")]
     measured_node_hours: Annotated[float, Meta(description="Node hours in which a tracker ran.")]
     known_node_hours: Annotated[float | None, Meta(description="Node hours of all attempts; null if not known.")]
-    g_per_kwh: Annotated[float | None, Meta(description="CO2e of a kWh that was reckoned with.")]
-    g_per_kwh_from: Annotated[str, Meta(description="Where that is from.")]
-    pue: Annotated[float, Meta(description="By what the machines' electricity is multiplied for cooling and losses.")]
-    kwh: Annotated[float, Meta(description="All lines together.")]
-    kg: Annotated[float | None, Meta(description="All lines together.")]
-    lines: Annotated[list[ReportLine], Meta(description="What it is made of.")]
-    beside: Annotated[list[ReportLine], Meta(description="Other sources of the same, which are not added.")]
-    assumptions: Annotated[list[str], Meta(description="What was assumed where files or the site say nothing.")]
-    problems: Annotated[list[str], Meta(description="What could not be read.")]
+    g_per_kwh: Annotated[float | None, Meta(description="CO2e of a kWh, in g.")]
+    g_per_kwh_from: Annotated[str, Meta(description="Source of that value.")]
+    pue: Annotated[float, Meta(description="Factor on the machines' electricity for cooling and losses.")]
+    kwh: Annotated[float, Meta(description="Sum of all lines.")]
+    kg: Annotated[float | None, Meta(description="Sum of all lines.")]
+    lines: Annotated[list[ReportLine], Meta(description="The amounts.")]
+    beside: Annotated[list[ReportLine], Meta(description="Other sources for the same energy, not added.")]
+    assumptions: Annotated[list[str], Meta(description="Assumptions in place of missing data.")]
+    problems: Annotated[list[str], Meta(description="Files that could not be read.")]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a report is to reckon with; None: nobody says."""
+class Inputs:
+    """The inputs of a report; None: unknown."""
 
     placing: Placing = field(default_factory=Placing)
-    g_per_kwh: float | None = None  # in place of what the trackers had
+    g_per_kwh: float | None = None  # replaces the trackers' value
     g_per_kwh_from: str = ""
     pue: float = 1.0
     known_node_s: float | None = None  # of all attempts
     known_from: str = ""
     gpus_per_node: int | None = None
     extrapolate: bool = False
-    gpu_power_w: float | None = None  # of a GPU with its share of the node, where nothing was measured
+    gpu_power_w: float | None = None  # of a GPU with its share of the node, if nothing was measured
     idle_node_w: float | None = None
     building: Building | None = None
-    slurm_kwh: float | None = None  # what Slurm has counted itself
+    slurm_kwh: float | None = None  # Slurm's own measurement
 
 
-def report_of(found: Found, asked: Asked) -> CarbonReport:
-    """Everything added up. Raises UsageError where it cannot be told which trackers share a node."""
+def report_of(found: Found, asked: Inputs) -> CarbonReport:
+    """Add up everything. Raises UsageError if it is unknown which trackers share a node."""
     trackers = placed(found.readings, asked.placing)
     parts = counted_once(span for one in trackers for span in one.spans)
     measured_s = _node_s(trackers)
@@ -89,14 +89,14 @@ def report_of(found: Found, asked: Asked) -> CarbonReport:
         lines += _rest(maker, trackers, known_s - measured_s, asked.known_from)
     hours = (known_s if known_s is not None and (asked.extrapolate or not trackers) else measured_s) / HOUR_S
     if asked.idle_node_w is not None:
-        why = f"{asked.idle_node_w:g} W for each of {hours:,.1f} node hours, beside what trackers see"
+        why = f"{asked.idle_node_w:g} W for each of {hours:,.1f} node hours, in addition to the trackers"
         lines.append(maker.line("idle and shared machines", hours * asked.idle_node_w / 1000, "assumed", why))
     if asked.building is not None:
         lines.append(_built(asked.building, hours, asked.gpus_per_node or 0))
     beside = []
     if asked.slurm_kwh is not None:
-        why = "ConsumedEnergy of sacct, whole nodes: the same once more, not added"
-        beside.append(maker.line("Slurm's own count", asked.slurm_kwh, "measured", why))
+        why = "ConsumedEnergy of sacct, whole nodes: the same energy, not added"
+        beside.append(maker.line("Slurm's measurement", asked.slurm_kwh, "measured", why))
     kgs = [line.kg for line in lines]
     return CarbonReport(
         files=found.files,
@@ -119,7 +119,7 @@ def report_of(found: Found, asked: Asked) -> CarbonReport:
 
 @dataclass(frozen=True)
 class _LineMaker:
-    """How machines' kWh become a line's."""
+    """Makes lines from the machines' kWh."""
 
     pue: float
     grams: float | None
@@ -153,20 +153,20 @@ def _node_s(trackers: Iterable[Placed]) -> float:
     return sum(covered_s(stretches) for stretches in by_node.values())
 
 
-def _grams(trackers: Sequence[Placed], asked: Asked) -> tuple[float | None, str]:
+def _grams(trackers: Sequence[Placed], asked: Inputs) -> tuple[float | None, str]:
     if asked.g_per_kwh is not None:
         return asked.g_per_kwh, asked.g_per_kwh_from
     kwh = sum(one.reading.kwh for one in trackers)
     if not kwh:
-        return None, "nobody says: --country or --intensity"
-    return sum(one.reading.emissions_kg for one in trackers) / kwh * 1000, "as the trackers had it"
+        return None, "set --country or --intensity"
+    return sum(one.reading.emissions_kg for one in trackers) / kwh * 1000, "from the trackers"
 
 
 def _how(trackers: Sequence[Placed], part: str) -> tuple[How, str]:
     if part == "unsplit":
-        return "estimated", "codecarbon before release 2, which says neither parts nor methods"
+        return "estimated", "codecarbon before release 2, without parts and methods"
     methods = {
-        getattr(one.reading.beside, f"{part}_method", "") or "codecarbon, method not on record"
+        getattr(one.reading.beside, f"{part}_method", "") or "codecarbon, method unknown"
         for one in trackers
         if getattr(one.reading, f"{part}_kwh") > 0
     }
@@ -185,10 +185,10 @@ def _rest(maker: _LineMaker, trackers: Sequence[Placed], rest_s: float, known_fr
     hours = amount(rest_s / HOUR_S)
     why = f"{hours} node hours of {known_from} without a tracker, at the mean power of the measured ones"
     if rest.low_kwh is None:
-        why += "; one unit was measured, so there is no interval"
+        why += "; only one unit was measured, so there is no interval"
     else:
         why += f"; 95 % prediction interval from the scatter of {len(units)} {of}"
-    return [maker.line("what no tracker saw", rest.kwh, "estimated", why, rest.low_kwh, rest.high_kwh)]
+    return [maker.line("time without a tracker", rest.kwh, "estimated", why, rest.low_kwh, rest.high_kwh)]
 
 
 def _units(trackers: Sequence[Placed], by: str) -> list[Unit]:
@@ -210,26 +210,26 @@ def _built(building: Building, node_hours: float, gpus_per_node: int) -> ReportL
     return ReportLine(what="building the machines", kwh=None, kg=kg, how="assumed", why=why)
 
 
-def _assumptions(trackers: Sequence[Placed], asked: Asked) -> Iterable[str]:
+def _assumptions(trackers: Sequence[Placed], asked: Inputs) -> Iterable[str]:
     theirs = [one for one in trackers if one.reading.beside is None]
     if theirs and not any(one.reading.is_process for one in theirs):
         ranks = asked.placing.ranks_per_node
-        text = f"{ranks} ranks share a node" if ranks else "a node has as many ranks as GPUs"
-        gpus = "of the GPUs its own" if asked.placing.has_own_gpu else "all its GPUs (else: --rank-gpus own)"
-        yield f"{len(theirs)} trackers of codecarbon's own say no host: {text}, and each saw the whole node, {gpus}"
-        yield "their times name no zone and are taken as UTC, which matters only between nodes' clocks"
+        text = f"{ranks} ranks per node" if ranks else "as many ranks per node as GPUs"
+        gpus = "but only its own GPU" if asked.placing.has_own_gpu else "with all GPUs (else: --rank-gpus own)"
+        yield f"{len(theirs)} trackers of codecarbon itself name no host: {text}, and each measured the node, {gpus}"
+        yield "their times have no zone and count as UTC, which matters only between nodes' clocks"
     if any(one.reading.beside and one.reading.beside.host_share < 1 for one in trackers):
-        yield "of a node that several jobs share, CPU and memory count by each one's CPUs"
+        yield "on a shared node, each job has a share of CPU and memory energy by its CPUs"
     if trackers and asked.pue == 1.0:
-        yield "PUE 1: cooling and losses of the site are not in it (--pue, or [carbon] pue)"
+        yield "PUE 1: cooling and losses of the site are not included (--pue, or [carbon] pue)"
     known = asked.known_node_s
     if known is not None and trackers and not asked.extrapolate and known > _node_s(trackers) * 1.001:
         rest = (known - _node_s(trackers)) / HOUR_S
-        yield f"{amount(rest)} node hours of {asked.known_from} had no tracker and are not in it (--extrapolate)"
+        yield f"{amount(rest)} node hours of {asked.known_from} had no tracker and are not included (--extrapolate)"
 
 
 def report_lines(report: CarbonReport) -> list[str]:
-    """The screen: what there is, line by line how it is known, what was assumed."""
+    """Return the lines of the report: amounts with their sources, then assumptions."""
     if report.trackers:
         seen = (
             f"{_count(report.trackers, 'tracker')} in {_count(report.files, 'file')}: {_count(report.nodes, 'node')}, "
@@ -240,11 +240,11 @@ def report_lines(report: CarbonReport) -> list[str]:
     if report.known_node_hours is not None:
         seen += f" of {amount(report.known_node_hours)} known"
     rows = [_row(line) for line in report.lines]
-    rows.append(("all of it", energy_text(report.kwh), mass_text(report.kg), "", ""))
+    rows.append(("total", energy_text(report.kwh), mass_text(report.kg), "", ""))
     rows += [_row(line) for line in report.beside]
     lines = [seen, "", *table_lines(rows, "<>><")]
-    grams = "not known" if report.g_per_kwh is None else f"{report.g_per_kwh:,.4g} g CO2e"
-    lines += ["", f"a kWh comes to {grams} ({report.g_per_kwh_from}); PUE {report.pue:g}"]
+    grams = "unknown" if report.g_per_kwh is None else f"{report.g_per_kwh:,.4g} g CO2e per kWh"
+    lines += ["", f"carbon intensity: {grams} ({report.g_per_kwh_from}); PUE {report.pue:g}"]
     return [*lines, *(f"assumed: {one}" for one in report.assumptions)]
 
 
@@ -260,7 +260,7 @@ def _row(line: ReportLine) -> tuple[str, str, str, str, str]:
 
 
 def energy_text(kwh: float) -> str:
-    """`12.30 kWh`, `1.20 MWh`, `3.10 GWh`."""
+    """Format energy: `12.30 kWh`, `1.20 MWh`, `3.10 GWh`."""
     for size, unit in ((1e6, "GWh"), (1e3, "MWh")):
         if kwh >= size:
             return f"{amount(kwh / size)} {unit}"
@@ -268,13 +268,13 @@ def energy_text(kwh: float) -> str:
 
 
 def mass_text(kg: float | None) -> str:
-    """`0.70 kg CO2e`, `24.69 t CO2e`; empty where it is not known."""
+    """Format mass: `0.70 kg CO2e`, `24.69 t CO2e`; empty if unknown."""
     if kg is None:
         return ""
     return f"{amount(kg / 1000)} t CO2e" if kg >= 1000 else f"{amount(kg)} kg CO2e"
 
 
 def short_line(report: CarbonReport) -> str:
-    """One line for who looks at the run: what trackers have seen."""
+    """Return one line for `opsctl status`: the trackers' sum."""
     kg = mass_text(report.kg)
     return f"{energy_text(report.kwh)}{f', {kg}' if kg else ''} in {amount(report.measured_node_hours)} node hours"

@@ -1,9 +1,9 @@
 """The energy records in a folder: which node each tracker measured, and their sum without double counts.
 
-A tracker knows only how much, from when to when; within that its power is taken as even. Where several measured the
-same thing at the same time their mean counts. So the sum depends neither on how many ranks of a node had a tracker, nor
-on the order of files, nor on how a training was cut into attempts. Records of ours name the host. Those of codecarbon
-itself do not: older programs had one per rank, with the rank in the file's name, and each counted the whole node.
+A tracker gives an amount and a period; its power counts as constant within the period. If several trackers measured the
+same thing at the same time, their mean counts. So the sum depends neither on the number of ranks with a tracker, nor on
+the order of files, nor on the division of a training into attempts. Our records name the host. Those of codecarbon
+itself do not: older programs had one per rank, with the rank in the file's name, and each measured the whole node.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from opsctl.core.files.state_files import read_text
 from opsctl.core.files.trusted import names_in, opened_folder
 from trainer.formats.attempt.carbon import FILES, Reading, newest_totals, read
 
-#: More than any training leaves: 1,000 nodes times 1,000 attempts.
+#: More than any training has: 1,000 nodes times 1,000 attempts.
 MOST_FILES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Found:
-    """What there is, each tracker once."""
+    """The records found, each tracker once."""
 
     files: int = 0
     readings: tuple[Reading, ...] = ()
-    problems: tuple[str, ...] = ()  # what cannot be read, in a sentence each
+    problems: tuple[str, ...] = ()  # one sentence for each unreadable file
 
 
 def find(folders: list[Path], most: int = MOST_FILES) -> Found | None:
@@ -57,7 +57,7 @@ def find(folders: list[Path], most: int = MOST_FILES) -> Found | None:
             except OSError as error:
                 problems.append(file_problem(error, folder / name))
                 continue
-            there, wrong = read(str(folder / name), text or "")  # one that is taken away meanwhile has nothing
+            there, wrong = read(str(folder / name), text or "")  # a file that was deleted meanwhile has none
             readings += there
             problems += wrong
     return Found(files, tuple(newest_totals(readings)), tuple(problems))
@@ -67,24 +67,24 @@ def _is_record(name: str) -> bool:
     return not name.startswith(".") and any(fnmatch.fnmatch(name, pattern) for pattern in FILES)
 
 
-#: What is measured of a whole node, whoever has what of it; other keys are parts of it that do not overlap.
+#: The key of a whole node's measurement; other keys are parts of it that do not overlap.
 WHOLE = ""
 
 
 @dataclass(frozen=True)
 class Span:
-    """An even power of one part of a node over a stretch of time."""
+    """A constant power of one part of a node over a period."""
 
     node: str
     part: str  # cpu, ram, gpu, unsplit
-    key: str  # whose, or which device; WHOLE: all of it
+    key: str  # a job or a device; WHOLE: all of the node
     began_s: float
     ended_s: float
     kwh: float
 
 
 def counted_once(spans: Iterable[Span]) -> dict[str, float]:
-    """kWh of each part over all nodes and times."""
+    """Return the kWh of each part over all nodes and times."""
     of_place: dict[tuple[str, str], list[Span]] = defaultdict(list)
     for span in spans:
         of_place[span.node, span.part].append(span)
@@ -95,7 +95,7 @@ def counted_once(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def _of_one_place(spans: Sequence[Span]) -> float:
-    """kWh of one part of one node. Stretches without length are nobody's power, and stand for themselves."""
+    """Return the kWh of one part of one node. Of periods without length only the largest counts, in addition."""
     moments = [span for span in spans if span.ended_s <= span.began_s]
     lasting = [span for span in spans if span.ended_s > span.began_s]
     edges = sorted({edge for span in lasting for edge in (span.began_s, span.ended_s)})
@@ -110,7 +110,7 @@ def _of_one_place(spans: Sequence[Span]) -> float:
 
 
 def _kw(active: Sequence[Span]) -> float:
-    """kWh a second at one moment: of whole nodes' trackers the mean, or the sum over its parts where that is more."""
+    """Return the kWh per second: the mean of whole-node trackers, or the sum of the parts if that is more."""
     by_key: dict[str, list[float]] = defaultdict(list)
     for span in active:
         by_key[span.key].append(span.kwh / (span.ended_s - span.began_s))
@@ -120,7 +120,7 @@ def _kw(active: Sequence[Span]) -> float:
 
 
 def covered_s(stretches: Iterable[tuple[float, float]]) -> float:
-    """Seconds in which at least one of the stretches is."""
+    """Return the seconds that at least one of the periods covers."""
     total, until = 0.0, float("-inf")
     for began, ended in sorted(stretches):
         total += max(0.0, ended - max(began, until))
@@ -133,10 +133,10 @@ _RANK = re.compile(r"(\d+)\.csv")
 
 @dataclass(frozen=True)
 class Placing:
-    """How files that name no host are to be understood."""
+    """The meaning of files that name no host."""
 
-    ranks_per_node: int | None = None  # None: as many as the node has GPUs, as the tracker saw them
-    has_own_gpu: bool = False  # whether each rank's tracker saw its own GPU alone, in place of all of the node
+    ranks_per_node: int | None = None  # None: as many as the node's GPUs in the record
+    has_own_gpu: bool = False  # each rank's tracker measured only its own GPU
 
 
 @dataclass(frozen=True)
@@ -149,18 +149,18 @@ class Placed:
 
     @property
     def stretch(self) -> tuple[float, float]:
-        """From when to when."""
+        """Return its start and end."""
         return self.reading.began_s, self.reading.ended_s
 
     @property
     def attempt(self) -> str:
-        """What it was a part of: the job, where that is known, else when it began, to the hour."""
+        """Return its job; if unknown, the hour of its start."""
         beside = self.reading.beside
         return beside.job if beside is not None and beside.job else f"{self.reading.began_s // 3600:.0f}"
 
 
 def placed(readings: Sequence[Reading], placing: Placing) -> list[Placed]:
-    """Every tracker with its node. Raises UsageError where files do not say how many ranks share a node."""
+    """Return every tracker with its node. Raises UsageError if the number of ranks per node is missing."""
     _refuse_unknown_nodes(readings, placing)
     return [_placed(reading, _node(reading, placing), placing) for reading in readings]
 
@@ -182,7 +182,7 @@ def _ranks_per_node(reading: Reading, placing: Placing) -> int | None:
 
 
 def _refuse_unknown_nodes(readings: Iterable[Reading], placing: Placing) -> None:
-    """Trackers of several ranks at once, of which nobody says which share a node, cannot be added up."""
+    """Raise UsageError for simultaneous trackers of several ranks if it is unknown which share a node."""
     unknown: dict[PurePath, list[Reading]] = defaultdict(list)
     for reading in readings:
         if reading.beside is None and _rank(reading) is not None and not _ranks_per_node(reading, placing):
@@ -193,7 +193,7 @@ def _refuse_unknown_nodes(readings: Iterable[Reading], placing: Placing) -> None
             if reading.began_s < until and reading.file != file:
                 raise UsageError(
                     f"{folder}: {PurePath(file).name} and {PurePath(reading.file).name} measured at the same time, and "
-                    "do not say whether on one node: give --ranks-per-node N"
+                    "do not show if they ran on one node. Give --ranks-per-node N"
                 )
             if reading.ended_s > until:
                 until, file = reading.ended_s, reading.file
@@ -205,7 +205,7 @@ def _placed(reading: Reading, node: str, placing: Placing) -> Placed:
     devices: tuple[str, ...] = (reading.file,) if placing.has_own_gpu and beside is None else (WHOLE,)
     if beside is not None:
         host_key = beside.job or WHOLE
-        # A number is a GPU only of its job: another job counts its own from 0 too.
+        # A number identifies a GPU only within its job: another job also counts from 0.
         own = beside.devices or ()
         devices = tuple(f"{beside.job} {name}" if name.isdigit() else name for name in own) or (WHOLE,)
     spans = [*_spans(reading, node, "gpu", devices, reading.gpu_kwh)]
@@ -215,7 +215,7 @@ def _placed(reading: Reading, node: str, placing: Placing) -> Placed:
 
 
 def _spans(reading: Reading, node: str, part: str, keys: tuple[str, ...], kwh: float) -> Iterator[Span]:
-    """Even power over the devices; of the machines alone, without what codecarbon has added for their building."""
+    """Yield constant power on the devices, without the PUE that codecarbon included."""
     if kwh > 0:
         each = kwh / reading.pue / len(keys)
         for key in keys:

@@ -1,1 +1,1 @@
-"""Where a run's time has gone: what trained, and what did not, by what took it. Pure."""
+"""Account for a run's time: training, and what took the rest. Pure."""

@@ -1,8 +1,8 @@
-"""The parts of a run's time, attempt by attempt and gap by gap. Pure.
+"""Account for a run's time, attempt by attempt and gap by gap. Pure.
 
-An attempt counts from its opening to its closing, or to the opening of the next one if that came first: one of two
-writers trains. Iterations, saves and evaluations take as long as the log says. The rest of an attempt is what came
-before a bad end, or leaving.
+An attempt counts from its opening to its closing, or to the opening of the next one if that is earlier: of two writers
+only one trains. Iterations, saves and evaluations take the time in the log. The rest of an attempt is lost before a
+bad ending, and leaving otherwise.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from opsctl.run.logs.spans import Span
 
 
 class Part(StrEnum):
-    """What the time of a run goes into. Every millisecond is of one of these."""
+    """A part of a run's time. Every millisecond belongs to one part."""
 
-    TRAINED = "trained"  # iterations that later ones build on
+    TRAINED = "trained"  # iterations that were kept
     EVALUATED = "evaluated"
-    SAVED = "saved"  # held up by saves
-    STARTED = "started"  # from the job's first breath to its first iteration
-    LEFT = "left"  # from the last iteration to the end, where it ended well
-    UNDER_WAY = "under way"  # of what runs now, since its last line in the log
-    LOST = "lost"  # iterations done in vain, failed starts, hangs and what else came before a bad end; has a cause
+    SAVED = "saved"  # the training waited for saves
+    STARTED = "started"  # from the job's start to its first iteration
+    LEFT = "left"  # from the last iteration to the end, after a good ending
+    UNDER_WAY = "under way"  # of the running attempt, since its last line in the log
+    LOST = "lost"  # discarded iterations, failed starts, hangs and the rest before a bad ending; has a cause
     WAITED = "waited"  # in the queue
-    IDLE = "idle"  # with nothing of the run in the queue
+    IDLE = "idle"  # no job of the run in the queue
     UNKNOWN = "not known"
 
 
-#: A part and, of what was lost, to what.
+#: A part, and the cause of lost time.
 Key = tuple[Part, str]
 
 
@@ -44,27 +44,27 @@ class Amounts:
     gpu_ms: dict[Key, int] = field(default_factory=dict)
 
     def add(self, amounts: Mapping[Key, int], gpus: int = 0) -> None:
-        """Add amounts of wall time in which so many GPUs were held."""
+        """Add amounts of wall time with that number of allocated GPUs."""
         for key, ms in ((key, ms) for key, ms in amounts.items() if ms):
             self.wall_ms[key] = self.wall_ms.get(key, 0) + ms
             self.gpu_ms[key] = self.gpu_ms.get(key, 0) + ms * gpus
 
     @property
     def whole_ms(self) -> int:
-        """All of the wall time."""
+        """Return the wall time."""
         return sum(self.wall_ms.values())
 
     @property
     def whole_gpu_ms(self) -> int:
-        """All of the GPUs' time."""
+        """Return the GPU time."""
         return sum(self.gpu_ms.values())
 
     def of(self, part: Part) -> int:
-        """Wall time of a part, whatever its cause, in milliseconds."""
+        """Return the wall time of a part over all causes, in milliseconds."""
         return sum(ms for (one, _), ms in self.wall_ms.items() if one is part)
 
     def largest_first(self) -> Iterator[tuple[Key, int, int]]:
-        """(part and cause, milliseconds of wall time, of GPU time); what was trained first."""
+        """Return (part and cause, milliseconds of wall time, of GPU time), trained time first."""
         order = sorted(self.wall_ms.items(), key=lambda item: (item[0][0] is not Part.TRAINED, -item[1], item[0]))
         return ((key, ms, self.gpu_ms.get(key, 0)) for key, ms in order if ms)
 
@@ -82,7 +82,7 @@ def fitted(amounts: Iterable[tuple[Key, int]], whole_ms: int, rest: Key) -> dict
 
 
 def scaled(amounts: Mapping[Key, int], whole_ms: int) -> dict[Key, int]:
-    """The same shares of another whole, to the millisecond."""
+    """Scale the amounts to another total, exact to the millisecond."""
     total = sum(amounts.values())
     if total == 0:
         return {(Part.UNKNOWN, ""): whole_ms} if whole_ms else {}
@@ -92,63 +92,63 @@ def scaled(amounts: Mapping[Key, int], whole_ms: int) -> dict[Key, int]:
     return found
 
 
-#: Endings that say that the training left by itself or was asked to, with all that it had done saved.
+#: Endings after which nothing is lost: the training left by itself or on request, after a save.
 LEFT_WELL = frozenset(
     {
         *(Ending.KILL_SWITCH, Ending.STOP_REQUEST, Ending.EXIT_DURATION, Ending.EXIT_INTERVAL, Ending.EXIT_SAMPLES),
         *(Ending.FINISHED, Ending.COMPLETED, Ending.REQUEUED, Ending.OVERTAKEN),
     }
 )
-#: What iterations are lost to that somebody went back behind.
+#: The cause of iterations that a rollback discarded.
 ROLLED_BACK = "rollback"
 
 
 @dataclass(frozen=True)
 class Stay:
-    """An attempt's place on the run's clock."""
+    """The time of an attempt on the run's clock."""
 
     attempt: Attempt
     begins_ms: int
     ends_ms: int
-    kept_until: float  # iterations up to this one are built on, as far as what came after shows
+    kept_until: float  # the last iteration that later attempts continued from
     span: Span | None
 
     @property
     def cause(self) -> str:
-        """What it died of, else the word for its end."""
+        """Return the cause of its failure, else the reason of its end."""
         verdict = self.attempt.verdict
         return verdict.cause if verdict is not None and verdict.is_known else str(self.attempt.reason or "")
 
     @property
     def ended_badly(self) -> bool:
-        """Whether it ended otherwise than by leaving."""
+        """Return True if it did not leave by itself or on request."""
         return self.attempt.reason is not None and self.attempt.reason not in LEFT_WELL
 
     @property
     def own_kept(self) -> float:
-        """The last iteration that its own checkpoints hold; no bound while it runs."""
+        """Return the last iteration in its own checkpoints; infinite while it runs."""
         return float("inf") if self.attempt.is_open else self.attempt.checkpoint_at_end or 0
 
     def lost_iterations(self) -> int:
-        """How many of its iterations were in vain when it ended."""
+        """Return the number of its iterations that were lost at its end."""
         last = self.last_iteration
         return max(0, last - max(int(self.own_kept), self.begun_at)) if last and not self.attempt.is_open else 0
 
     @property
     def begun_at(self) -> int:
-        """The iteration that it went on from."""
+        """Return the iteration that it resumed from."""
         return self.attempt.iteration_at_start or 0
 
     @property
     def last_iteration(self) -> int | None:
-        """The last one that it has done, as far as known."""
+        """Return the last iteration that it completed, as far as known."""
         logged = self.span.iterations[-1] if self.span is not None and self.span.iterations else None
         known = [one for one in (logged, self.attempt.iteration_at_end) if one is not None]
         return max(known, default=None)
 
 
 def stays(attempts: Sequence[Attempt], spans: Sequence[Span], until: datetime) -> list[Stay]:
-    """The attempts that may have trained, in their order, without overlaps, whatever their nodes' clocks said."""
+    """Return the attempts that may have trained, in order and without overlaps, even if nodes' clocks differ."""
     tried = [one for one in attempts if one.opened_at is not None and one.reason not in STARTED_NOTHING]
     begins: list[int] = []
     for one in tried:
@@ -168,7 +168,7 @@ def stays(attempts: Sequence[Attempt], spans: Sequence[Span], until: datetime) -
 
 
 def inside(stay: Stay) -> dict[Key, int]:
-    """What an attempt's time went into; adds up to it."""
+    """Return the parts of an attempt's time; they add up to it."""
     whole_ms = stay.ends_ms - stay.begins_ms
     span = stay.span
     if span is None:
@@ -193,12 +193,12 @@ def inside(stay: Stay) -> dict[Key, int]:
 
 
 def _iterations(stay: Stay, span: Span) -> list[tuple[Key, int]]:
-    """Iterations' time by whether it was in vain: those of a line that is partly kept by their share."""
+    """Return the time of kept and lost iterations. A log line that was partly kept is divided by iterations."""
     found: list[tuple[Key, int]] = []
     lines = list(zip(span.iterations, span.seconds, strict=True))
     last = stay.last_iteration
     if lines and last is not None and last > lines[-1][0] and not stay.attempt.is_open:
-        # Those after the last line: as long each as those before it.
+        # Iterations after the last line take as long as those before it.
         count = lines[-1][0] - (lines[-2][0] if len(lines) > 1 else span.begins_at)
         lines.append((last, lines[-1][1] / max(1, count) * (last - lines[-1][0])))
     kept_s = own_s = rolled_s = 0.0
@@ -239,7 +239,7 @@ def account(
 
 @dataclass(frozen=True)
 class Stretch:
-    """A run's time from one moment to a later one, in milliseconds since the epoch, and what it went into."""
+    """A stretch of a run's time, in milliseconds since the epoch, with its parts."""
 
     begins_ms: int
     ends_ms: int
@@ -255,7 +255,7 @@ def stretches(
     is_queued: bool | None,
     since: datetime | None = None,
 ) -> Iterator[Stretch]:
-    """All of the time that `account` adds up, in its order and without holes; nothing before the first submission."""
+    """Yield the whole time of `account` in order and without gaps, from the first submission."""
     first = first_of(attempts, submitted)
     if first is None:
         return
@@ -279,19 +279,19 @@ def stretches(
 
 
 def first_of(attempts: Sequence[Attempt], submitted: Sequence[datetime]) -> datetime | None:
-    """When a run's time begins; None before anything was submitted."""
+    """Return the start of a run's time; None before the first submission."""
     return min([*submitted, *filter(None, (one.chain_submitted_at or one.opened_at for one in attempts))], default=None)
 
 
 def _submitted(attempt: Attempt, submitted: Sequence[datetime]) -> datetime | None:
-    """When its chain was; where that is not on its record, the last one that was before it opened."""
+    """Return when its chain was submitted; without a record, the last submission before it opened."""
     if attempt.chain_submitted_at is not None or attempt.opened_at is None:
         return attempt.chain_submitted_at
     return max((one for one in submitted if one <= attempt.opened_at), default=None)
 
 
 def _gap(begins_ms: int, ends_ms: int, submitted_at: datetime | None) -> dict[Key, int]:
-    """The time between two attempts: waiting since what comes next was submitted."""
+    """Divide the time between two attempts into idle and, from the next submission, waiting."""
     if submitted_at is None:
         return {(Part.UNKNOWN, ""): ends_ms - begins_ms}
     queued_ms = min(max(begins_ms, milliseconds(submitted_at)), ends_ms)
@@ -312,7 +312,7 @@ def estimated(attempts: Sequence[Attempt], seconds_per_iteration: float, reached
 
 
 def milliseconds(moment: datetime) -> int:
-    """Since the epoch."""
+    """Return milliseconds since the epoch."""
     return round(moment.timestamp() * 1000)
 
 

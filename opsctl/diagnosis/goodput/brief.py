@@ -1,4 +1,4 @@
-"""What a look at a run tells of where its time went: by records alone, so that no look reads all of the log."""
+"""An estimate of goodput for `opsctl status`, from records only, without reading the log."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from opsctl.diagnosis.goodput.report import words
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 
-#: What is told beside what was trained; the rest only the log tells.
+#: The parts that records show; only the log shows the others.
 _REPORTED = (Part.LOST, Part.WAITED, Part.IDLE)
 
 
 class GoodputSeen(Struct, frozen=True, kw_only=True):
-    """About how much of a run's time it trained; `opsctl attempts --report` tells it from the log."""
+    """The approximate share of a run's time that it trained; `opsctl attempts --report` has the exact one."""
 
-    trained_percent: Annotated[float, Meta(description="Of the time since the first submission, about.")]
-    most: Annotated[str, Meta(description="What took most beside it, as `lost to node-failure`; empty if nothing.")]
-    most_percent: Annotated[float, Meta(description="Of the time, about.")]
+    trained_percent: Annotated[float, Meta(description="Approximate percent of the time since the first submission.")]
+    most: Annotated[str, Meta(description="The largest other part, such as `lost to node-failure`; else empty.")]
+    most_percent: Annotated[float, Meta(description="Approximate percent of the time.")]
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def text(self) -> str:
+        """Return the estimate in words."""
         most = f"; {self.most} {self.most_percent:.0f} %" if self.most else ""
-        return f"about {self.trained_percent:.0f} % of the time trained{most}: opsctl attempts --report"
+        return f"about {self.trained_percent:.0f} % of the time trained{most}. Details: opsctl attempts --report"
 
 
 def goodput_seen(
@@ -39,7 +39,7 @@ def goodput_seen(
     is_queued: bool | None,
     reached: int | None = None,
 ) -> GoodputSeen | None:
-    """Estimate by the iterations of attempts, each as long as the newest; None where that is not known."""
+    """Estimate goodput with a constant time per iteration; None if that is unknown."""
     if seconds_per_iteration is None or not attempts:
         return None
     spans = estimated(attempts, seconds_per_iteration, reached)
@@ -56,7 +56,7 @@ def goodput_seen(
 
 
 def ended_or(attempts: Sequence[Attempt], at: datetime) -> datetime:
-    """Until when a run's time counts: the end of a finished training, else `at`."""
+    """Return the end of a run's time: the end of a finished training, else `at`."""
     last = attempts[-1] if attempts else None
     if last is not None and last.reason == Ending.FINISHED and last.closed_at is not None:
         return min(at, last.closed_at)

@@ -1,4 +1,4 @@
-"""The account of a run's time for programs and people, with the best save interval. Pure."""
+"""The account of a run's time as text and as JSON, with the best save interval. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from opsctl.run.attempts.verdict import Cause
 from opsctl.slurm.durations import format_duration
 from trainer.formats.json_text import Moment
 
-#: Fewer failures say too little: of so many the mean time between them is known to a factor of two.
+#: Fewer failures are too few: with this many the mean time between them is known to a factor of two.
 ENOUGH_FAILURES = 3
 
 
-#: Of the time between failures, where nothing was ever saved and nobody knows what a save takes: half of it is redone.
+#: The first save interval as a share of the time between failures, while no save was measured: half of it is redone.
 UNKNOWN_SHARE = 0.1
 
 
@@ -32,12 +32,12 @@ class Best:
 
     seconds: float
     iterations: int
-    lost_share: float  # of the training's time, expected at it
-    lost_share_now: float | None  # at the interval in use; None where that is not one number
+    lost_share: float  # expected at it, of the training's time
+    lost_share_now: float | None  # at the current interval; None if it varies
 
 
 def best_interval_s(save_s: float, between_failures_s: float) -> float:
-    """Seconds of training between saves that lose least.
+    """Return the seconds of training between saves with the least loss.
 
     Source: Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
     Computer Systems 22 (2006), eq. 37; its first term is Young's (1974).
@@ -56,7 +56,7 @@ def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> f
 
 
 def best(save_s: float, between_failures_s: float, seconds_per_iteration: float, interval_now: int | None) -> Best:
-    """The same in iterations, beside what the run uses."""
+    """Return the best interval in iterations, with the loss of the current one."""
     iterations = max(1, round(best_interval_s(save_s, between_failures_s) / seconds_per_iteration))
     at_best = lost_share(iterations * seconds_per_iteration, save_s, between_failures_s)
     now = None if not interval_now else lost_share(interval_now * seconds_per_iteration, save_s, between_failures_s)
@@ -64,33 +64,33 @@ def best(save_s: float, between_failures_s: float, seconds_per_iteration: float,
 
 
 def at_first(between_failures_s: float, seconds_per_iteration: float) -> int:
-    """Iterations between saves of a training that failed so often before its first one that none was measured."""
+    """Return the iterations between saves for a training that failed too early to measure a save."""
     return max(1, round(UNKNOWN_SHARE * between_failures_s / seconds_per_iteration))
 
 
-#: What to do about the part that takes most beside training; of what is lost, about its cause.
+#: The advice for the largest part other than training; for lost time, by its cause.
 _TODO = {
-    Part.WAITED: "shorter time limits or fewer nodes start sooner; keep arrays queued behind the live one",
-    Part.IDLE: "keep something in the queue: [array] keep_queued with opsctl refill, and opsctl cron start",
-    Part.STARTED: "longer jobs start less often: [slurm] time; opsctl logs shows what a start takes long for",
-    Part.EVALUATED: "evaluate less often or on less: eval_interval, eval_iters",
-    Part.SAVED: "save less often, or beside the training: save_interval, async_save",
-    Part.UNKNOWN: "the log does not show it: opsctl logs",
-    Part.LEFT: "leaving takes long: opsctl logs shows what a task does after its last iteration",
+    Part.WAITED: "shorter jobs and jobs on fewer nodes start sooner. Keep a queued array behind the running one",
+    Part.IDLE: "keep jobs in the queue: set [array] keep_queued, and use opsctl refill or opsctl cron start",
+    Part.STARTED: "use longer jobs ([slurm] time), which start less often. To see what slows a start: opsctl logs",
+    Part.EVALUATED: "evaluate less: eval_interval, eval_iters",
+    Part.SAVED: "save less often, or in the background: save_interval, async_save",
+    Part.UNKNOWN: "the log does not show the reason. See: opsctl logs",
+    Part.LEFT: "tasks take long to leave. To see what they do after the last iteration: opsctl logs",
     Part.UNDER_WAY: "",
     Part.TRAINED: "",
 }
 _LOST_TODO = {
-    ROLLED_BACK: "what was rolled back behind was trained in vain: opsctl checkpoints list",
-    Cause.HANG: "opsctl attempts says which ranks the others waited for; [watch] silent_most ends a hang sooner",
-    Ending.TIME_LIMIT: "leave earlier: [slurm] exit_margin",
-    Ending.CANCELLED: "ask for the end instead of cancelling: opsctl request stop",
+    ROLLED_BACK: "rollbacks discarded iterations. See: opsctl checkpoints list",
+    Cause.HANG: "to see the ranks that hung: opsctl attempts. A lower [watch] silent_most ends a hang sooner",
+    Ending.TIME_LIMIT: "let jobs leave earlier: increase [slurm] exit_margin",
+    Ending.CANCELLED: "stop jobs with opsctl request stop instead of cancelling them",
 }
-_LOST_OTHERWISE = "opsctl attempts says what died of it and where"
+_LOST_OTHERWISE = "to see the failed attempts: opsctl attempts"
 
 
 class PrintedPart(Struct, frozen=True, kw_only=True):
-    """What some of a run's time went into."""
+    """One part of a run's time."""
 
     part: Annotated[
         str,
@@ -99,41 +99,41 @@ class PrintedPart(Struct, frozen=True, kw_only=True):
             "`not known`."
         ),
     ]
-    cause: Annotated[str, Meta(description="Of what was lost, to what; else empty.")]
+    cause: Annotated[str, Meta(description="Cause of lost time; else empty.")]
     wall_s: Annotated[float, Meta(description="Seconds of wall time.")]
-    wall_percent: Annotated[float, Meta(description="Of all of the wall time.")]
+    wall_percent: Annotated[float, Meta(description="Percent of the wall time.")]
     gpu_hours: Annotated[float, Meta(description="Hours of all GPUs.")]
 
 
 class PrintedSaveInterval(Struct, frozen=True, kw_only=True):
-    """How often to save, by what was measured."""
+    """The save interval with the least loss, by measured saves and failures."""
 
-    failures: Annotated[int, Meta(description="Attempts that trained and ended badly.")]
-    between_failures_s: Annotated[float | None, Meta(description="Seconds of running for each of them; null if none.")]
-    save_s: Annotated[float | None, Meta(description="Seconds for which a save holds up the training, the median.")]
-    iterations_now: Annotated[int | None, Meta(description="Iterations between saves now; null if not one number.")]
+    failures: Annotated[int, Meta(description="Attempts that trained and failed.")]
+    between_failures_s: Annotated[float | None, Meta(description="Mean seconds between failures; null if none.")]
+    save_s: Annotated[float | None, Meta(description="Median seconds for which a save stops the training.")]
+    iterations_now: Annotated[int | None, Meta(description="Iterations between saves now; null if it varies.")]
     iterations_best: Annotated[
         int | None,
-        Meta(description="Those that lose least, or few where nothing was saved yet; null where nobody can say."),
+        Meta(description="The best interval, or a short one before the first save; null if unknown."),
     ]
-    lost_percent_now: Annotated[float | None, Meta(description="Of the training's time, expected now.")]
-    lost_percent_best: Annotated[float | None, Meta(description="The same at the best interval.")]
+    lost_percent_now: Annotated[float | None, Meta(description="Expected loss at the current interval, in percent.")]
+    lost_percent_best: Annotated[float | None, Meta(description="Expected loss at the best interval, in percent.")]
 
 
 class GoodputReport(Struct, frozen=True, kw_only=True):
-    """Where a run's time has gone. The parts add up to the whole, to the millisecond."""
+    """The account of a run's time. The parts add up to the whole, to the millisecond."""
 
-    since: Annotated[Moment, Meta(description="From when on: the first submission, or `--since`.")]
-    until: Annotated[Moment, Meta(description="Until when: now, or the end of a finished training.")]
-    wall_s: Annotated[float, Meta(description="Seconds between.")]
-    gpu_hours: Annotated[float, Meta(description="Hours of all GPUs that were held.")]
-    trained_percent: Annotated[float, Meta(description="Of the wall time, what later iterations build on.")]
-    trained_gpu_percent: Annotated[float | None, Meta(description="The same of the GPU hours; null without any.")]
+    since: Annotated[Moment, Meta(description="Start: the first submission, or `--since`.")]
+    until: Annotated[Moment, Meta(description="End: now, or the end of a finished training.")]
+    wall_s: Annotated[float, Meta(description="Seconds between the two.")]
+    gpu_hours: Annotated[float, Meta(description="Hours of all allocated GPUs.")]
+    trained_percent: Annotated[float, Meta(description="Percent of the wall time in iterations that were kept.")]
+    trained_gpu_percent: Annotated[float | None, Meta(description="The same of the GPU hours; null without GPUs.")]
     attempts: Annotated[int, Meta(description="Attempts that may have trained.")]
-    iterations_lost: Annotated[int, Meta(description="Iterations that were in vain when an attempt ended.")]
-    parts: Annotated[list[PrintedPart], Meta(description="What it went into; what was trained first.")]
-    save_interval: Annotated[PrintedSaveInterval, Meta(description="How often to save.")]
-    next: Annotated[str, Meta(description="What takes most beside training, and what to do about it.")]
+    iterations_lost: Annotated[int, Meta(description="Iterations lost at the end of attempts.")]
+    parts: Annotated[list[PrintedPart], Meta(description="The parts, `trained` first, then the largest.")]
+    save_interval: Annotated[PrintedSaveInterval, Meta(description="The best save interval.")]
+    next: Annotated[str, Meta(description="The largest part other than training, and advice.")]
 
 
 def report(
@@ -144,7 +144,7 @@ def report(
     seconds_per_iteration: float | None,
     interval_now: int | None,
 ) -> GoodputReport:
-    """All of it. interval_now: iterations between saves; None where that is not one number."""
+    """Return the report. interval_now: iterations between saves; None if it varies."""
     whole, gpus = amounts.whole_ms, amounts.whole_gpu_ms
     return GoodputReport(
         since=since,
@@ -169,7 +169,7 @@ def report(
 def save_interval(
     placed: Sequence[Stay], seconds_per_iteration: float | None, interval_now: int | None
 ) -> PrintedSaveInterval:
-    """How often to save, as far as failures and saves were seen."""
+    """Return the best save interval, as far as failures and saves were seen."""
     trained = [stay for stay in placed if (stay.last_iteration or 0) > stay.begun_at]
     failures = sum(stay.ended_badly for stay in trained)
     ran_s = sum(stay.ends_ms - stay.begins_ms for stay in trained) / 1000
@@ -195,13 +195,13 @@ def save_interval(
 
 
 def what_next(amounts: Amounts) -> str:
-    """What decides most of what was not trained; empty where nothing else took any time."""
+    """Return the largest part other than training, with advice; empty if there is none."""
     others = [(ms, key) for key, ms in amounts.wall_ms.items() if ms and key[0] not in (Part.TRAINED, Part.UNDER_WAY)]
     if not others:
         return ""
     ms, key = max(others)
     share = f"{_percent(ms, amounts.whole_ms):.0f} %"
-    return f"{words(key)} takes most beside training, {share} of the time: {_todo(key)}"
+    return f"{words(key)} is the largest part besides training, {share} of the time: {_todo(key)}"
 
 
 def words(key: Key) -> str:
@@ -211,7 +211,7 @@ def words(key: Key) -> str:
 
 
 def lines(found: GoodputReport) -> list[str]:
-    """The screen."""
+    """Return the lines of the report."""
     rows = [("", "WALL TIME", "SHARE", "GPU HOURS")]
     for one in found.parts:
         name = words((Part(one.part), one.cause))
@@ -220,31 +220,29 @@ def lines(found: GoodputReport) -> list[str]:
     table = table_lines(rows, "<>")
     of_gpus = "" if found.trained_gpu_percent is None else f", {found.trained_gpu_percent:.1f} % of the GPU hours"
     head = f"since {iso(found.since, 'minutes')}: {found.trained_percent:.1f} % of the time trained{of_gpus}"
-    lost = (
-        f"{found.iterations_lost} iterations of {found.attempts} attempts were in vain" if found.iterations_lost else ""
-    )
+    lost = f"{found.iterations_lost} iterations of {found.attempts} attempts were lost" if found.iterations_lost else ""
     return [*filter(None, [head, lost]), *table, interval_line(found.save_interval), *filter(None, [found.next])]
 
 
 def interval_line(found: PrintedSaveInterval) -> str:
-    """What is measured of failures and saves, and how often to save."""
+    """Return the line on failures, saves and the best save interval."""
     now = "" if found.iterations_now is None else f"; every {found.iterations_now} now"
     if found.iterations_best is not None and found.between_failures_s is not None and found.save_s is None:
         return (
-            f"best save interval: nothing was saved yet and {found.failures} attempts failed, one in "
-            f"{format_duration(found.between_failures_s)}: {found.iterations_best} iterations to begin with{now}"
+            f"best save interval: nothing was saved yet and {found.failures} attempts failed, one every "
+            f"{format_duration(found.between_failures_s)}: {found.iterations_best} iterations as a start{now}"
         )
     if found.iterations_best is None or found.between_failures_s is None or found.save_s is None:
         if found.failures >= ENOUGH_FAILURES:
-            why = "the log does not show what a save and an iteration take"
+            why = "the log does not show the duration of a save or an iteration"
         else:
-            why = f"failures so far {found.failures}: too few to say, from {ENOUGH_FAILURES} on"
+            why = f"unknown with {found.failures} failures; it needs {ENOUGH_FAILURES}"
         return f"best save interval: {why}{now}"
     lost_now = "" if found.lost_percent_now is None else f", which loses {found.lost_percent_now:.1f} %"
     return (
         f"best save interval: {found.iterations_best} iterations, which loses {found.lost_percent_best:.1f} % of the "
-        f"time to saves and failures{now}{lost_now} ({found.failures} failures, one in "
-        f"{format_duration(found.between_failures_s)}; a save holds up the training for {found.save_s:.1f} s)"
+        f"time to saves and failures{now}{lost_now} ({found.failures} failures, one every "
+        f"{format_duration(found.between_failures_s)}; a save stops the training for {found.save_s:.1f} s)"
     )
 
 

@@ -1,4 +1,4 @@
-"""A rank's stack as text to frames, and what they say of it: what it waits in, or what it does instead."""
+"""Parse a rank's stack into frames, and find out what it waits in or does. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.formats.attempt.error_file import RankStack
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*$", re.MULTILINE)
-#: What torch.distributed and DeepSpeed's comm call the operations in which ranks wait for each other.
+#: Operations of torch.distributed and DeepSpeed's comm in which ranks wait for each other.
 COLLECTIVES = frozenset(
     (
         *("all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor"),
@@ -20,16 +20,16 @@ COLLECTIVES = frozenset(
         *("all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "inference_all_reduce"),
     )
 )
-#: Of two ranks, or of a store: who waits in one waits for somebody, and nothing says that all are to come.
+#: Operations between two ranks, or with a store: a wait in one does not mean that all ranks must join.
 BETWEEN_TWO = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"))
-#: What waits for ranks' numbers and addresses.
+#: Operations that exchange ranks' numbers and addresses.
 MEETING = frozenset(("init_process_group", "new_group", "rendezvous", "destroy_process_group"))
-#: What waiting is called whose operation nothing names.
+#: The name of a wait in an unknown operation.
 WAIT = "wait"
-#: Files in which those are defined; elsewhere a function of such a name is somebody's own.
+#: Files that define these operations; elsewhere a function of such a name is a program's own.
 _OF_TORCH = re.compile(r"(^|/)(torch/distributed/|deepspeed/(comm|runtime/pipe/p2p))")
-#: Work handles are waited for in C++: the innermost Python frame is then the one that calls `wait`, in one of these
-#: files, and a native one, where those are known, has such a name.
+#: Waits for work handles happen in C++: the innermost Python frame then calls `wait` in one of these files, and a
+#: native frame, if known, has such a name.
 _WAITS_IN = re.compile(r"(^|/)(trainer/parallel/|megatron/core/(tensor|pipeline)_parallel/)")
 _NATIVE_WAIT = re.compile(
     r"(ncclGroupEnd|waitRecv|waitSend|Work.*::wait|cuda(Stream|Device|Event)Synchronize|cuStreamSynchronize)"
@@ -38,17 +38,17 @@ _PYTHON = re.compile(r"\.py$|^<")
 _LIBRARY = re.compile(r"(^|/)(python3\.\d+/|torch/|deepspeed/)|^<frozen ")
 _DATA = re.compile(r"(^|/)(torch/utils/data/|trainer/data/|datasets?/)|dataloader|data_loader", re.IGNORECASE)
 _SAVE = re.compile(r"(^|/)(trainer/checkpoint/|torch/serialization|torch/distributed/checkpoint/)|checkpointing")
-#: Process states (proc(5)) in which nothing goes on, whatever the stack says.
+#: Process states (proc(5)) in which nothing runs, whatever the stack shows.
 _STATES = {"T": "stopped", "t": "stopped in a debugger", "D": "waits for the disk", "Z": "dead", "gone": "gone"}
-#: Frames that are kept of a stack: what is further out is the way from the program's start.
+#: Innermost frames of a stack that are kept; the outer ones lead from the program's start.
 _MOST_FRAMES = 12
-#: Of them in a sentence.
+#: Frames that a sentence names.
 _REPORTED = 3
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One call, as it stands on the stack."""
+    """One call on the stack."""
 
     function: str
     file: str
@@ -60,18 +60,18 @@ class Frame:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is. Two of the same place have equal `key`s."""
+    """The place of a rank. Equal places have equal `key`s."""
 
-    frames: tuple[Frame, ...]  # innermost first; empty: it did not answer
-    collective: str  # what it waits in; empty where it is none
-    trouble: str  # why its process does nothing: `stopped`; empty where it may
+    frames: tuple[Frame, ...]  # innermost first; empty: no answer
+    collective: str  # the collective that it waits in; empty if none
+    trouble: str  # why its process cannot run: `stopped`; else empty
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What is equal where ranks are at the same place.
+        """Return a key that is equal for ranks at the same place.
 
-        The line counts where it tells one call from another: not in the innermost frame, which may be a loop that
-        waits, nor in libraries, whose loops wait inside.
+        The line counts only where it distinguishes calls: not in the innermost frame, which may be a waiting loop, nor
+        in libraries, whose loops wait inside.
         """
         return (
             self.trouble,
@@ -84,14 +84,14 @@ class Place:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was seen, or its process's state alone says that nothing goes on there."""
+        """Return True if it has frames, or if its process's state alone shows that nothing runs."""
         return bool(self.frames) or self.trouble in _STATES.values()
 
     @property
     def words(self) -> str:
         """`waits in all_reduce < reason < _steps`, `is stopped in read < __next__`, `is in data loading: ...`."""
         if not self.frames:
-            return f"did not answer ({self.trouble or 'no reason is known'})"
+            return f"did not answer ({self.trouble or 'reason unknown'})"
         calls = " < ".join(one.function for one in self._reported_frames())
         if self.trouble:
             verb = self.trouble if self.trouble.startswith("waits") else f"is {self.trouble}"
@@ -99,7 +99,7 @@ class Place:
         return f"waits in {calls}" if self.collective else f"is {self._doing()}{calls}"
 
     def _reported_frames(self) -> Sequence[Frame]:
-        """The frames that are told: from the collective's own outwards, else the innermost ones."""
+        """Return the frames to report: from the collective outwards, else the innermost ones."""
         names = [one.function for one in self.frames]
         start = names.index(self.collective) if self.collective in names else 0
         outwards = [one for one in self.frames[start + 1 :] if not _OF_TORCH.search(one.file)]
@@ -107,7 +107,7 @@ class Place:
 
     @property
     def caller(self) -> Frame | None:
-        """Who called what it waits in; None where that is not on the stack."""
+        """Return the caller of the collective; None if it is not on the stack."""
         names = [one.function for one in self.frames]
         start = names.index(self.collective) + 1 if self.collective in names else 0
         return next((one for one in self.frames[start:] if not _OF_TORCH.search(one.file)), None)
@@ -120,7 +120,7 @@ class Place:
 
 
 def place_of(stack: RankStack) -> Place:
-    """Where a rank's main thread is, and whether its process can go on at all."""
+    """Return the place of a rank's main thread, and whether its process can continue."""
     main = _THREAD.split(stack.text)[-1]
     frames = tuple(Frame(match["function"], match["file"], int(match["line"])) for match in _FRAME.finditer(main))
     trouble = _STATES.get(stack.state, "")
@@ -130,10 +130,10 @@ def place_of(stack: RankStack) -> Place:
 
 
 def collective_of(frames: Sequence[Frame]) -> str:
-    """What ranks wait in together at these frames, as the program called it; empty where it is nothing of the kind.
+    """Return the collective that the frames wait in, as the program called it; empty if there is none.
 
-    `all_gather_object` where that is what was called, though it waits in an `all_gather`. Of operations between two
-    ranks, and of those at the start, the name as well: see `is_of_all`.
+    For example `all_gather_object` if that was called, although it waits in an `all_gather`. Also returns
+    operations between two ranks and those at the start: see `is_of_all`.
     """
     found = WAIT if frames and _WAITS_IN.search(frames[0].file) else ""
     for one in frames:
@@ -145,10 +145,10 @@ def collective_of(frames: Sequence[Frame]) -> str:
         elif _NATIVE_WAIT.search(one.function):
             found = WAIT
         elif _PYTHON.search(one.file) and not _LIBRARY.search(one.file):
-            return found  # also a signal's handler, or a hook, that a collective was left for
+            return found  # also a signal handler or a hook that interrupted a collective
     return found
 
 
 def is_of_all(collective: str) -> bool:
-    """Whether every rank of a group has to come for it to end."""
+    """Return True if the collective needs every rank of a group to end."""
     return collective in COLLECTIVES

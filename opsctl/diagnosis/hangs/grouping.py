@@ -10,13 +10,13 @@ from opsctl.diagnosis.hangs.frames import Place, is_of_all, place_of
 from opsctl.run.attempts.verdict import StackGroup
 from trainer.formats.attempt.error_file import GroupProgress, RankStack
 
-#: Groups that are kept apart; what ranks there are beyond is told as one number.
+#: Groups that are recorded.
 _MOST_GROUPS = 16
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks at one place."""
+    """Ranks at the same place."""
 
     place: Place
     stacks: tuple[RankStack, ...]  # in order of rank
@@ -24,16 +24,16 @@ class Group:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Their numbers, ascending."""
+        """Return their numbers, ascending."""
         return tuple(one.rank for one in self.stacks)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Where they are, each once, in order of rank."""
+        """Return their nodes, each once, in order of rank."""
         return tuple(dict.fromkeys(one.node for one in self.stacks if one.node))
 
     def recorded(self) -> StackGroup:
-        """As an attempt has it."""
+        """Return the group as an attempt records it."""
         return StackGroup(
             ranks=folded(self.ranks),
             count=len(self.stacks),
@@ -45,7 +45,7 @@ class Group:
 
 
 def grouped(stacks: Sequence[RankStack]) -> tuple[Group, ...]:
-    """Groups of ranks with equal stacks: those that the others wait for first, then the fullest."""
+    """Group ranks with equal stacks: groups that the others wait for first, then the largest."""
     found: dict[tuple[object, ...], list[tuple[Place, RankStack]]] = {}
     for one in sorted(stacks, key=lambda stack: stack.rank):
         place = place_of(one)
@@ -59,11 +59,11 @@ def grouped(stacks: Sequence[RankStack]) -> tuple[Group, ...]:
 
 
 def _odd(places: Sequence[tuple[Place, int]]) -> list[bool]:
-    """Which of these places, each with its number of ranks, the others wait for.
+    """Return for each place, given with its number of ranks, if the others wait for it.
 
-    Where some cannot go on at all (stopped, gone), those. Else where some wait in a collective and some do not wait for
-    anybody, the latter. Else where more than half wait in one collective and the rest in others, the rest. Where
-    nobody waits for all, or everybody waits alike, nobody can tell: none.
+    If some processes cannot continue (stopped, gone): those. Else, if some ranks wait in a collective and some wait
+    for no other rank: the latter. Else, if more than half wait in one collective and the rest in others: the rest. If
+    no rank waits for all, or all wait in the same place: none.
     """
     none = [False] * len(places)
     stuck = [bool(place.trouble) for place, _ in places]
@@ -73,7 +73,7 @@ def _odd(places: Sequence[tuple[Place, int]]) -> list[bool]:
         return none
     busy = [not place.collective for place, _ in places]
     if any(busy):
-        # More that work than wait: they are at work, and some came early.
+        # More ranks work than wait: the training works, and some ranks arrived early.
         at_work = sum(count for (_, count), is_busy in zip(places, busy, strict=True) if is_busy)
         return busy if 2 * at_work <= sum(count for _, count in places) else none
     by_collective = Counter[tuple[str, str, int]]()
@@ -86,18 +86,18 @@ def _odd(places: Sequence[tuple[Place, int]]) -> list[bool]:
 
 
 def _call(place: Place) -> tuple[str, str, int]:
-    """Which collective, called from where."""
+    """Return the collective and its caller."""
     caller = place.caller
     return (place.collective, caller.file if caller else "", caller.line if caller else 0)
 
 
 def recorded(groups: Sequence[Group]) -> tuple[StackGroup, ...]:
-    """As an attempt has them: the first of them, for a training that works has as many as ranks."""
+    """Return the first groups as an attempt records them: a healthy training can have as many groups as ranks."""
     return tuple(group.recorded() for group in groups[:_MOST_GROUPS])
 
 
 def folded(ranks: Sequence[int]) -> str:
-    """`0-6,8`, of ascending numbers."""
+    """Return ascending numbers in short form: `0-6,8`."""
     rows: list[list[int]] = []
     for rank in ranks:
         if rows and rank == rows[-1][-1] + 1:
@@ -129,14 +129,14 @@ def flight_summary(progress: Sequence[GroupProgress]) -> str:
     ranks = [rank for rank, one in late.items() if one is first]
     waiting = sum(one.enqueued == first.enqueued for one in groups[first.group])
     who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {folded(ranks)} have"
-    return f"{who} not come to {_what(first, first.enqueued)}: {waiting} others wait there"
+    return f"{who} not reached {_what(first, first.enqueued)}, where {waiting} others wait"
 
 
 def _unfinished(members: Sequence[GroupProgress]) -> str:
     first = members[0]
     if len(members) < 2 or all(one.completed >= one.enqueued for one in members) or not first.operation:
         return ""
-    return f"all {len(members)} ranks have come to {_what(first, first.enqueued)}, and it does not end"
+    return f"all {len(members)} ranks have reached {_what(first, first.enqueued)}, which does not end"
 
 
 def _what(one: GroupProgress, number: int) -> str:

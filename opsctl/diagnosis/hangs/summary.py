@@ -15,14 +15,14 @@ from opsctl.diagnosis.hangs.grouping import Group, folded
 from opsctl.run.attempts.verdict import Cause, Quote, StackGroup, Verdict
 from trainer.formats.attempt.error_file import RankStack
 
-#: Lines of the training log that a silence begins and ends with, and the file that its last look is in.
+#: Lines of the training log at the beginning and end of a silence, and the file with the last stacks of it.
 SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training goes on after "
 SILENT_STACKS = "stacks-silent.txt"
 _HEAD = re.compile(r"^=== (rank .*)$", re.MULTILINE)
 _HEAD_PARTS = re.compile(r"rank (?P<rank>\d{1,9}) on (?P<node>\S*), pid (?P<pid>\S+), state (?P<state>\S*)")
-#: Groups of which the sentence tells, and nodes that it names.
+#: Groups and nodes that a sentence names.
 _GROUPS, _NODES = 4, 3
-#: How sure it is that the odd one is what the others wait for.
+#: The confidence that the others wait for the odd rank.
 _STUCK, _ELSEWHERE, _OTHER_COLLECTIVE = 0.9, 0.8, 0.6
 
 
@@ -50,7 +50,7 @@ def ranks_text(group: Group, ranks: int) -> str:
 
 
 def missed(groups: Sequence[Group]) -> str:
-    """The collective that the odd ones miss: what most of the others wait in; empty where nothing says so."""
+    """Return the collective that the odd ranks miss, in which most others wait; empty if unknown."""
     waiting = [group for group in groups if not group.is_odd and is_of_all(group.place.collective)]
     if not any(group.is_odd for group in groups) or not waiting:
         return ""
@@ -67,7 +67,7 @@ def verdict_of(groups: Sequence[Group], ranks: int, at: datetime | None = None, 
     if found:
         evidence = (Quote(source="flight recorder", text=found, at=at), *evidence)
     misses = missed(groups)
-    summary = f"{ranks_text(odd[0], ranks)} {_verb(odd[0])}" if odd else "every rank waits, and nothing says for which"
+    summary = f"{ranks_text(odd[0], ranks)} {_verb(odd[0])}" if odd else "every rank waits, and it is unknown for which"
     return Verdict(
         cause=Cause.HANG,
         summary=f"{summary}, and the others wait for it in {misses}" if misses else summary,
@@ -76,12 +76,12 @@ def verdict_of(groups: Sequence[Group], ranks: int, at: datetime | None = None, 
         at=at,
         confidence=_confidence(odd[0].place) if odd else 0.5,
         evidence=evidence,
-        todo=("look at the stacks in the attempt's folder; where one node is named again, keep it out",),
+        todo=("Read the stacks in the attempt's folder. Exclude a node that hangs repeatedly",),
     )
 
 
 def screen(groups: Sequence[Group], ranks: int, found: str = "") -> list[str]:
-    """All groups, what the others wait for first: who, where in the program, and on which nodes."""
+    """Return the lines of all groups, those that the others wait for first: ranks, place, nodes."""
     lines = [found] if found else []
     misses = missed(groups)
     for group in groups:
@@ -96,12 +96,12 @@ def screen(groups: Sequence[Group], ranks: int, found: str = "") -> list[str]:
 
 
 def moved(before: Sequence[Group], after: Sequence[Group]) -> bool:
-    """Whether any rank is elsewhere than it was: then something goes on, however slowly."""
+    """Return True if any rank is at another place than before: the training continues, however slowly."""
     return dict(_places(before)) != dict(_places(after))
 
 
 def written(stacks: Sequence[RankStack]) -> str:
-    """All of them, for people who read the file."""
+    """Return the stacks as text for a file."""
     return "".join(
         f"=== rank {one.rank} on {one.node}, pid {one.pid}, state {one.state}\n{one.text.rstrip() or 'no answer'}\n\n"
         for one in stacks
@@ -109,7 +109,7 @@ def written(stacks: Sequence[RankStack]) -> str:
 
 
 def read_written(text: str) -> list[RankStack]:
-    """What `written` wrote, by rank; what is no rank's is passed over."""
+    """Parse the output of `written`, by rank; skip everything else."""
     found = []
     for head, body in zip(*[iter(_HEAD.split(text)[1:])] * 2, strict=False):
         if match := _HEAD_PARTS.fullmatch(head):
@@ -122,7 +122,7 @@ def read_written(text: str) -> list[RankStack]:
 def _places(groups: Sequence[Group]) -> Iterator[tuple[int, object]]:
     for group in groups:
         for one in group.stacks:
-            # Without lines: a loop that waits for what never comes goes round, too.
+            # Without lines, because a loop that waits also moves between lines.
             yield one.rank, (group.place.trouble, [(frame.function, frame.file) for frame in group.place.frames])
 
 
@@ -150,22 +150,22 @@ def _and(names: Sequence[str], most: int) -> str:
 
 
 class PrintedStacks(Struct, frozen=True, kw_only=True):
-    """Where every rank of a live job is."""
+    """The places of all ranks of a live job."""
 
     job: Annotated[str, Meta(description="The job as squeue shows it.")]
-    ranks: Annotated[int, Meta(description="How many ranks it has.")]
-    found: Annotated[int, Meta(description="How many of them could be seen.")]
+    ranks: Annotated[int, Meta(description="Number of its ranks.")]
+    found: Annotated[int, Meta(description="Number of ranks with a stack.")]
     misses: Annotated[
         str, Meta(description="The collective in which the others wait for the odd ones; empty if unknown.")
     ]
     flight_recorder: Annotated[
-        str, Meta(description="What torch's flight recorder says, a sentence; empty where none runs.")
+        str, Meta(description="Result of torch's flight recorder in a sentence; empty without one.")
     ]
     groups: Annotated[tuple[StackGroup, ...], Meta(description="Ranks with equal stacks, the odd ones first.")]
 
 
 def printed_stacks(job: str, groups: Sequence[Group], ranks: int, flight: str) -> PrintedStacks:
-    """All groups."""
+    """Return all groups as printed."""
     return PrintedStacks(
         job=job,
         ranks=ranks,

@@ -1,6 +1,6 @@
 """Update the exclusion list, and keep submissions and queued jobs off its nodes.
 
-Called by a submission, by a job after a bad end, by every regular check, and by `opsctl exclude`.
+Called by a submission, by a job after a bad ending, by every regular check, and by `opsctl exclude`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from opsctl.diagnosis.nodes.exclusion_list import (
     read_excluded,
     write_excluded,
 )
-from opsctl.diagnosis.nodes.judging import End, ends_of, judge, used_all_the_same
+from opsctl.diagnosis.nodes.judging import End, ends_of, judge, used_despite_exclusion
 from opsctl.diagnosis.nodes.node_evidence import AHEAD, NodeEvidence, Policy
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.config.paths import RunPaths
@@ -42,16 +42,16 @@ from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 
 
 class QueueExcludes(msgspec.Struct, frozen=True):
-    """What the chains in the queue are kept off because of the list, where that is no longer as at their submission."""
+    """The nodes that queued chains avoid because of the list, if changed since their submission."""
 
     chains: dict[str, str] = {}
 
 
 def apply_to_queue(paths: RunPaths, slurm: SlurmClient, excluded: Sequence[str]) -> list[str]:
-    """Keep what the caller has queued of the run off `excluded`, beside what it was submitted without. Lines to say.
+    """Exclude `excluded` from the caller's queued chains, in addition to their own nodes. Returns messages.
 
-    Slurm is asked to change only what differs. Others' jobs only they can change, so what is on record of theirs stays.
-    A chain that Slurm refuses to change is among the lines. Raises OpsctlError, SlurmUnreachable, OSError.
+    Slurm is asked only for changes. Only their owners can change the jobs of others, so their records stay. A message
+    names each chain that Slurm refuses to change. Raises OpsctlError, SlurmUnreachable, OSError.
     """
     me, known = account_name(), recorded(paths)
     if not known.chains:
@@ -72,26 +72,26 @@ def apply_to_queue(paths: RunPaths, slurm: SlurmClient, excluded: Sequence[str])
             try:
                 if set(before.split(",")) - {""} != set(excluded):
                     tasks = [job.tasks_id for job in pending if job.array_job_id == array]
-                    lines.append(_keep_off(paths, chains[array], tasks, slurm, excluded))
+                    lines.append(_exclude_from(paths, chains[array], tasks, slurm, excluded))
             except SlurmUnreachable:
                 raise
             except SlurmError as error:
-                lines.append(f"chain {array} cannot be kept off {', '.join(excluded) or 'fewer nodes'}: {error}")
+                lines.append(f"chain {array} cannot exclude {', '.join(excluded) or 'fewer nodes'}: {error}")
             else:
                 now_kept[str(array)] = ",".join(excluded)
     finally:
-        _put_down(paths, now_kept, gone)
+        _record(paths, now_kept, gone)
     return lines
 
 
-def _keep_off(paths: RunPaths, chain: Chain, tasks: list[str], slurm: SlurmClient, excluded: Sequence[str]) -> str:
+def _exclude_from(paths: RunPaths, chain: Chain, tasks: list[str], slurm: SlurmClient, excluded: Sequence[str]) -> str:
     names = sorted({*_own(paths, chain), *excluded})
     slurm.exclude(tasks, ",".join(names))
-    return f"chain {chain.chain} is kept off {', '.join(names) or 'no node any more'}"
+    return f"chain {chain.chain} now excludes {', '.join(names) or 'no nodes'}"
 
 
-def _put_down(paths: RunPaths, now_kept: dict[str, str], gone: set[str]) -> None:
-    """Change these chains' part of the record. Several people's jobs do that."""
+def _record(paths: RunPaths, now_kept: dict[str, str], gone: set[str]) -> None:
+    """Update these chains in the record, under a lock: several users' jobs write it."""
 
     def chains() -> tuple[dict[str, str], dict[str, str]]:
         before = (read_state(paths.output, paths.queue_excludes, QueueExcludes) or QueueExcludes()).chains
@@ -99,15 +99,15 @@ def _put_down(paths: RunPaths, now_kept: dict[str, str], gone: set[str]) -> None
 
     before, after = chains()
     if before == after:
-        return  # nothing is locked, so that who may only read needs no more
+        return  # no lock, so that a reader needs no permission to write
     with locked(paths.output, paths.queue_excludes.with_suffix(".lock"), LOCK_WAIT_S, "keep the queue off nodes"):
         write_state(paths.output, paths.queue_excludes, QueueExcludes(chains()[1]))
 
 
 def _own(paths: RunPaths, chain: Chain) -> set[str]:
-    """What the chain stays off whatever the list says."""
+    """Return the nodes that the chain excludes independently of the list."""
     folded = chain.own_exclude
-    if folded is None:  # a release that had no list submitted it
+    if folded is None:  # submitted by a release without the list
         revision = newest_whole(paths)
         of_file = revision.file.slurm.exclude if revision is not None else None
         folded = ",".join(filter(None, (of_file, chain.exclude)))
@@ -116,20 +116,20 @@ def _own(paths: RunPaths, chain: Chain) -> set[str]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a run's settings the list goes by."""
+    """The settings of a run that the list depends on."""
 
-    partition: str | None  # as [slurm] has it
-    nodes: int  # that each of the run's jobs asks for
-    own_exclude: str | None = None  # folded list of nodes that it stays off anyway
+    partition: str | None  # [slurm] partition
+    nodes: int  # of each job of the run
+    own_exclude: str | None = None  # folded list of nodes that it always excludes
 
     @classmethod
     def of(cls, slurm: SlurmTable, nodes: int | None = None, exclude: str | None = None) -> Wanted:
-        """By a run file. nodes, exclude: a chain's own, as its record has them."""
+        """Return the settings of a run file. nodes, exclude: those of a chain's record."""
         own = ",".join(filter(None, (slurm.exclude, exclude)))
         return cls(slurm.partition, (nodes or slurm.nodes) + slurm.spare, own or None)
 
     def nodes_for(self, slurm: SlurmReader) -> tuple[str, list[Node]]:
-        """The partition's name, and those of its nodes that the run may be given. Raises SlurmError."""
+        """Return the partition's name and the nodes that the run may be given. Raises SlurmError."""
         name, there = in_partition(slurm.nodes(), self.partition)
         never = set(expand_nodes(self.own_exclude or ""))
         return name, [node for node in there if node.name not in never]
@@ -137,16 +137,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Kept:
-    """What came of a look at the list."""
+    """The result of an update of the list."""
 
-    excluded: tuple[str, ...] = ()  # nodes that Slurm has, to stay off now
+    excluded: tuple[str, ...] = ()  # known to Slurm, to avoid now
     news: tuple[str, ...] = ()  # lines for the log or the screen
-    used: tuple[str, ...] = ()  # lines on nodes that are listed and used all the same
-    problem: str = ""  # why the list could not be brought up to date
+    used: tuple[str, ...] = ()  # messages on listed nodes that the run still uses
+    problem: str = ""  # why the list could not be updated
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All that is to be said to who submits."""
+        """Return all messages for the user who submits."""
         return (*self.news, *(line for line in self.used if line not in self.news), *filter(None, (self.problem,)))
 
 
@@ -167,32 +167,32 @@ def keep(paths: RunPaths, slurm: SlurmReader, wanted: Wanted, table: NodesTable 
         try:
             known, new = _judged(place, evidence, ends, [node.name for node in there], policy, at)
         except (OpsctlError, OSError) as error:
-            problem = f"the exclusion list stays as it is: {error}"
+            problem = f"the exclusion list was not updated: {error}"
     excluded, used = _stay_off(known, there, policy, at)
     news = [_line(one, used.get(one.node, "")) for one in new]
     serving = {node.name for node in there if not node.is_out_of_service}
     if len(serving - set(excluded)) < wanted.nodes and serving & set(excluded):
         news.append(
-            f"{len(serving & set(excluded))} of the {len(serving)} nodes of {name} that are in service and the run may "
-            f"have are excluded, and it needs {wanted.nodes}: opsctl exclude remove NODE"
+            f"{len(serving & set(excluded))} of the {len(serving)} nodes in service of {name} are excluded, but the "
+            f"run needs {wanted.nodes} nodes. To allow one: opsctl exclude remove NODE"
         )
     lines = tuple(_line(one, used[one.node]) for one in known.in_force(at) if one.node in used)
     return Kept(excluded, tuple(news), lines, problem)
 
 
 def wanted_by(paths: RunPaths, slurm: SlurmTable, array: int | None = None) -> Wanted:
-    """What the run's newest chain wants, or that with the array's job id. slurm: the run file's. Raises OSError."""
+    """Return the settings of the run's newest chain, or of chain `array`. slurm: the run file's. Raises OSError."""
     chains = [chain for chain in recorded(paths).chains if array is None or chain.chain == array]
     return Wanted.of(slurm, chains[-1].nodes, chains[-1].exclude) if chains else Wanted.of(slurm)
 
 
 def excluded_now(paths: RunPaths, slurm: SlurmReader, wanted: Wanted) -> tuple[str, ...]:
-    """What a submission would stay off by the list as it is; nothing is judged or written."""
+    """Return the nodes that a submission would exclude by the current list, without judging or writing."""
     return _applied(paths, slurm, wanted)[0]
 
 
 def used_now(paths: RunPaths, slurm: SlurmReader, wanted: Wanted) -> dict[str, str]:
-    """Which nodes of the list as it is the run uses all the same, and why."""
+    """Return listed node -> reason, for nodes that the run uses despite the current list."""
     return _applied(paths, slurm, wanted)[1]
 
 
@@ -208,14 +208,14 @@ def _applied(paths: RunPaths, slurm: SlurmReader, wanted: Wanted) -> tuple[tuple
 def _stay_off(
     known: ExcludedNodes, nodes: Sequence[Node], policy: Policy, at: datetime
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Which of `nodes` to stay off, and which of the listed ones to use all the same, with why."""
+    """Return (nodes to avoid, listed node -> reason for nodes to use anyway)."""
     standing = known.in_force(at)
-    used, names = used_all_the_same(standing, nodes, policy), {node.name for node in nodes}
+    used, names = used_despite_exclusion(standing, nodes, policy), {node.name for node in nodes}
     return tuple(sorted(one.node for one in standing if one.node in names and one.node not in used)), used
 
 
 def add(place: Place, nodes: Sequence[str], why: str, until: datetime) -> list[Exclusion]:
-    """Exclude nodes by a person's word. Raises OpsctlError where the list cannot be changed, OSError."""
+    """Exclude nodes as a person. Raises OpsctlError if the list cannot be changed; OSError."""
     at, me = now(), account_name()
     with changing(place, "exclude nodes") as known:
         before = {one.node: one for one in known.nodes}
@@ -246,7 +246,7 @@ def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list
         before = {one.node: one for one in known.nodes}
         missing = [node for node in nodes if node not in before or not before[node].stands(at)]
         if missing:
-            raise OpsctlError(f"not excluded: {', '.join(missing)}; opsctl exclude list shows who is")
+            raise OpsctlError(f"not excluded: {', '.join(missing)}. To see the list: opsctl exclude list")
         seen = [(one.node, one.at) for one in read_evidence_of(place)]
         seen += [(node, end.at) for end in ends for node in end.blamed]
         newest = {node: moment for node, moment in sorted(seen) if at < moment <= at + AHEAD}
@@ -259,18 +259,18 @@ def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list
     return ended
 
 
-def keep_and_apply(paths: RunPaths, slurm: SlurmClient, wanted: Wanted, looks: SlurmReader | None = None) -> list[str]:
-    """Update the list and the queue, and return messages. Never raises for what may go wrong."""
+def keep_and_apply(paths: RunPaths, slurm: SlurmClient, wanted: Wanted, reader: SlurmReader | None = None) -> list[str]:
+    """Update the list and the queue, and return messages. Never raises for expected errors."""
     lines: list[str] = []
     try:
-        kept = keep(paths, looks or slurm, wanted)
+        kept = keep(paths, reader or slurm, wanted)
         lines = [*kept.news, *([kept.problem] if kept.problem else [])]
         return [*lines, *apply_to_queue(paths, slurm, kept.excluded)]
     except OpsctlError as error:
-        return [*lines, f"bad nodes cannot be kept out of the queue: {error}"]
+        return [*lines, f"cannot exclude bad nodes from queued jobs: {error}"]
     except OSError as error:
         why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return [*lines, f"bad nodes cannot be kept out of the queue: {why}"]
+        return [*lines, f"cannot exclude bad nodes from queued jobs: {why}"]
 
 
 def _judged(
@@ -281,11 +281,11 @@ def _judged(
     policy: Policy,
     at: datetime,
 ) -> tuple[ExcludedNodes, list[Exclusion]]:
-    """The list as judged now, written where that is another; and what is new in it."""
+    """Judge the list, write it if it changed, and return it with its new exclusions."""
     before = read_excluded(place)
     if judge(evidence, ends, at, partition, policy, before.nodes) == before.nodes:
-        return before, []  # nothing is written, so that who may only read needs no more
-    with changing(place, "bring it up to date") as known:
+        return before, []  # nothing to write, so that a reader needs no permission to write
+    with changing(place, "update it") as known:
         nodes = judge(evidence, ends, at, partition, policy, known.nodes)
         if nodes == known.nodes:
             return known, []
@@ -303,12 +303,12 @@ def _decision(one: Exclusion, at: datetime) -> Decision:
 def _line(one: Exclusion, used_because: str) -> str:
     first = f" ({one.evidence[0]})" if one.evidence else ""
     if used_because:
-        return f"node {one.node} would be excluded, as {one.why}{first}, and is used all the same: {used_because}"
-    times = f", the {one.times}. time" if one.times > 1 else ""
+        return f"node {one.node} is used despite its exclusion ({one.why}{first}): {used_because}"
+    times = f", exclusion number {one.times}" if one.times > 1 else ""
     return f"node {one.node} is excluded until {iso(one.until, 'minutes')}{times}: {one.why}{first}"
 
 
 def read_listed(paths: RunPaths) -> tuple[Place, ExcludedNodes]:
-    """The list that counts for the run, and where it is. Raises as `keep`, without a Slurm."""
+    """Return the list that applies to the run, and its place. Raises like `keep`, but needs no Slurm."""
     place = place_of(paths, nodes_table())
     return place, read_excluded(place)

@@ -1,7 +1,7 @@
-"""The exclusion list: `excluded-nodes.json` with one record per node, and a line for each decision next to it.
+"""The exclusion list: `excluded-nodes.json` with one record per node, and a log of decisions next to it.
 
-It is in the run's state, or in the folder that the profile names for several runs. Writers hold a lock and replace the
-file. A file of a newer release is read as far as it is known, and never written.
+It is stored in the run's state, or in the folder that the profile names for several runs. Writers hold a lock and
+replace the file. A file of a newer release is read as far as it is known, and never written.
 """
 
 from __future__ import annotations
@@ -28,63 +28,61 @@ from trainer.formats.json_text import Moment
 from trainer.formats.tolerant import decode
 
 VERSION = 1
-#: Stands where an account does, of what nobody in person decided.
+#: The value of `by` for exclusions by evidence instead of a person.
 BY_EVIDENCE = "evidence"
-#: How long who changes something here waits for another who does.
+#: Seconds to wait for the lock of another writer.
 LOCK_WAIT_S = 5.0
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that is, or was, kept out."""
+    """A node that is, or was, excluded."""
 
     node: Annotated[str, Meta(description="Its name.")]
-    since: Annotated[Moment, Meta(description="When that was decided.")]
-    until: Annotated[Moment, Meta(description="When it ends by itself.")]
-    by: Annotated[str, Meta(description="`evidence`, or the account that said so.")]
-    why: Annotated[str, Meta(description="In a sentence.")]
-    evidence: Annotated[tuple[str, ...], Meta(description="What it rests on, the strongest first.")] = ()
-    score: Annotated[float, Meta(description="What all evidence weighed when it was judged last.")] = 0.0
-    times: Annotated[int, Meta(description="How often evidence has excluded it by now, this one included.")] = 0
-    strength: Annotated[
-        float, Meta(description="By which nodes are ordered where a run has room to stay off some only.")
-    ] = 0.0
+    since: Annotated[Moment, Meta(description="Time of the decision.")]
+    until: Annotated[Moment, Meta(description="Time of its expiry.")]
+    by: Annotated[str, Meta(description="`evidence`, or the account that added it.")]
+    why: Annotated[str, Meta(description="The reason in a sentence.")]
+    evidence: Annotated[tuple[str, ...], Meta(description="Evidence, the strongest first.")] = ()
+    score: Annotated[float, Meta(description="Weight of all evidence at the last judgement.")] = 0.0
+    times: Annotated[int, Meta(description="Number of exclusions by evidence, including this one.")] = 0
+    strength: Annotated[float, Meta(description="Order of nodes if a run can avoid only some.")] = 0.0
     seen_until: Annotated[
         Moment | None,
-        Meta(description="Date of the newest thing seen of it by then where a clock was ahead; null where none was."),
+        Meta(description="Time of the newest evidence, if a clock was ahead; else null."),
     ] = None
-    removed_at: Annotated[Moment | None, Meta(description="When a person ended it; null where nobody did.")] = None
-    removed_by: Annotated[str, Meta(description="Who did.")] = ""
+    removed_at: Annotated[Moment | None, Meta(description="Time at which a person ended it; else null.")] = None
+    removed_by: Annotated[str, Meta(description="That person.")] = ""
 
     @property
     def served(self) -> datetime:
-        """Up to when all evidence has had its exclusion, or was forgiven by whoever ended it."""
+        """Return the time up to which evidence no longer counts, because of this exclusion or its removal."""
         decided = self.removed_at or self.since
         return max(decided, self.seen_until or decided)
 
     @property
     def is_a_persons(self) -> bool:
-        """Whether somebody said so, which no evidence and no cap takes back."""
+        """Return True if a person added it: neither evidence nor a limit removes it."""
         return self.by != BY_EVIDENCE
 
     def stands(self, now: datetime) -> bool:
-        """Whether it has not ended. A run that finds no other nodes may use the node all the same."""
+        """Return True until it ends. A run without enough other nodes may use the node anyway."""
         return self.removed_at is None and self.until > now
 
 
 class ListedExclusion(Exclusion, frozen=True, kw_only=True):
-    """A node of the list, and what the run makes of it."""
+    """A node of the list, and its effect on the run."""
 
     kept_in: Annotated[str, Meta(description="Why the run still uses it; empty if it does not.")] = ""
 
 
 class ExcludedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file."""
+    """The contents of the file."""
 
     version: int = VERSION
     nodes: tuple[Exclusion, ...] = ()
 
     def in_force(self, now: datetime) -> list[Exclusion]:
-        """Those that have not ended."""
+        """Return the exclusions that have not ended."""
         return [one for one in self.nodes if one.stands(now)]
 
 
@@ -102,77 +100,77 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a list and its evidence lie: a run's state, or a folder that several runs share."""
+    """The folder of a list and its evidence: a run's state, or a folder that several runs share."""
 
-    root: Path  # as `state_files` is given it
+    root: Path  # root argument for `state_files`
     folder: Path
 
     @property
     def excluded(self) -> Path:
-        """The list."""
+        """Path of the list."""
         return self.folder / "excluded-nodes.json"
 
     @property
     def lock(self) -> Path:
-        """Held while the list changes."""
+        """Path of the lock for changes of the list."""
         return self.folder / "excluded-nodes.lock"
 
     @property
     def decisions(self) -> Path:
-        """A line for each decision; only added to."""
+        """Path of the log of decisions, append-only."""
         return self.folder / "node-decisions.jsonl"
 
     @property
     def reports(self) -> Path:
-        """A line for each report that was sent to those who mend nodes; only added to."""
+        """Path of the log of reports to the site's support, append-only."""
         return self.folder / "node-reports.jsonl"
 
     @property
     def evidence(self) -> Path:
-        """A line for each thing that speaks against a node; only added to."""
+        """Path of the evidence against nodes, append-only."""
         return self.folder / "node-evidence.jsonl"
 
 
 def own_place(paths: RunPaths) -> Place:
-    """The run's own."""
+    """Return the place in the run's own state."""
     return Place(paths.output, paths.state)
 
 
 def read_excluded(place: Place) -> ExcludedNodes:
-    """The list as far as it fits; empty where there is none. Raises OpsctlError where it cannot be read."""
+    """Return the list; empty if there is none. Raises OpsctlError if it cannot be read."""
     text = _text(place)
     if text is None:
         return ExcludedNodes()
     found = decode(text, ExcludedNodes)
     if found is None:
-        raise OpsctlError(f"{place.excluded} is no list of nodes: move it away")
+        raise OpsctlError(f"{place.excluded} is not a list of nodes. Move it away")
     return found
 
 
 @contextlib.contextmanager
 def changing(place: Place, what: str) -> Iterator[ExcludedNodes]:
-    """The list for whoever changes it, under its lock. Raises OpsctlError for a newer release's, or a damaged one."""
+    """Lock the list for a change. Raises OpsctlError if it is damaged or of a newer release."""
     make_folder(place.root, place.folder)
     with locked(place.root, place.lock, LOCK_WAIT_S, what):
         text = _text(place)
         known = ExcludedNodes() if text is None else decode(text, ExcludedNodes)
         if known is None:
-            raise OpsctlError(f"cannot {what}: {place.excluded} is no list of nodes: move it away")
+            raise OpsctlError(f"cannot {what}: {place.excluded} is not a list of nodes. Move it away")
         if known.version > VERSION:
             raise OpsctlError(
-                f"cannot {what}: a newer opsctl wrote {place.excluded} (version {known.version}, this one knows "
-                f"{VERSION}): use that one"
+                f"cannot {what}: a newer opsctl wrote {place.excluded} (version {known.version}, this opsctl supports "
+                f"{VERSION}). Use that release"
             )
         if text is not None:
             try:
                 parsed(text, ExcludedNodes)
             except ValueError as error:
-                raise OpsctlError(f"cannot {what}: {place.excluded}: {error}; mend it or move it away") from None
+                raise OpsctlError(f"cannot {what}: {place.excluded}: {error}. Correct or move it") from None
         yield known
 
 
 def write_excluded(place: Place, nodes: Sequence[Exclusion], decisions: Sequence[Decision]) -> None:
-    """Replace the list and put down why. The caller is in `changing`. Raises OSError."""
+    """Replace the list and record the decisions. The caller holds the lock of `changing`. Raises OSError."""
     ordered = tuple(sorted(nodes, key=lambda one: one.node))
     for decision in decisions:
         append_state(place.root, place.decisions, decision)
@@ -180,12 +178,12 @@ def write_excluded(place: Place, nodes: Sequence[Exclusion], decisions: Sequence
 
 
 def read_evidence_of(place: Place) -> list[NodeEvidence]:
-    """All lines that can be read. Raises OSError."""
+    """Return all readable lines. Raises OSError."""
     return read_lines(place.root, place.evidence, NodeEvidence)
 
 
 def evidence_line(one: NodeEvidence) -> str:
-    """It in a line for people."""
+    """Return the evidence as one line of text."""
     by = f", by {one.by}" if one.by else ""
     words = printable(" ".join(one.words.split()))[:300]
     return f"{to_the_second(one.at):%Y-%m-%d %H:%M} {one.kind} ({one.confidence:.2f}{by}): {words}"
@@ -202,7 +200,7 @@ SHARED = Kind("a shared folder of node evidence", "[nodes] shared", "the profile
 
 
 def place_of(paths: RunPaths, table: NodesTable) -> Place:
-    """Return the list that counts for the run; create a shared folder. Raises RunFileError, OpsctlError, OSError."""
+    """Return the list that applies to the run; create a shared folder. Raises RunFileError, OpsctlError, OSError."""
     if table.shared is None:
         return own_place(paths)
     folder = Path(table.shared).expanduser()
@@ -212,10 +210,10 @@ def place_of(paths: RunPaths, table: NodesTable) -> Place:
 
 
 def evidence_for(paths: RunPaths, place: Place) -> list[NodeEvidence]:
-    """All that is known at `place`; what the run itself has seen is put there first where several share it.
+    """Return all evidence at `place`, after adding the run's own to a shared folder.
 
-    What is dated more than a day ahead is passed over. A folder that cannot be written takes nothing, and the run goes
-    by its own lines too. Raises OSError where either cannot be read.
+    Ignores evidence dated more than a day ahead. If the shared folder is not writable, the run still uses its own
+    lines. Raises OSError if either cannot be read.
     """
     latest, own = now() + AHEAD, read_evidence_of(own_place(paths))
     if place == own_place(paths):

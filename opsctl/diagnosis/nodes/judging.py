@@ -1,6 +1,6 @@
-"""Decide which nodes to avoid, by the ends of attempts and by evidence. Pure.
+"""Decide which nodes to avoid, by the endings of attempts and by evidence. Pure.
 
-A node is excluded by one hardware finding of sufficient confidence, by bad ends in a row that its hardware caused, or
+A node is excluded by one sure hardware finding, by bad endings in a row that its hardware caused, or
 by a score: the sum of the evidence, weighted by kind and confidence and halved once per half-life of its kind. Evidence
 that a program can cause too is never enough alone. Each run avoids the worst of all excluded nodes that its limit
 allows; the list has all of them, because runs that share it have different limits.
@@ -28,17 +28,17 @@ _BAD = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.HANG, Ending.NODE_FAILURE
 
 @dataclass(frozen=True)
 class End:
-    """One attempt's end, as far as it speaks for or against nodes."""
+    """The end of one attempt, as far as it concerns nodes."""
 
     at: datetime
     nodes: frozenset[str]  # that took part
-    blamed: frozenset[str] = frozenset()  # whose hardware ended it
+    blamed: frozenset[str] = frozenset()  # nodes whose hardware ended it
     is_good: bool = False
-    words: str = ""  # attempt, job, what happened
+    words: str = ""  # attempt, job, event
 
 
 def ends_of(attempts: Iterable[Attempt]) -> list[End]:
-    """Those of attempts that have ended, oldest first. What is the user's fault blames nobody."""
+    """Return the ends of closed attempts, oldest first. A user's error blames no node."""
     found = []
     for attempt in attempts:
         at = attempt.closed_at
@@ -51,7 +51,7 @@ def ends_of(attempts: Iterable[Attempt]) -> list[End]:
 
 
 def in_a_row(ends: Sequence[End], node: str, since: datetime | None) -> list[End]:
-    """Return the newest bad ends on `node` after `since` without a good end on it in between, newest first."""
+    """Return the newest bad endings on `node` after `since` without a good ending on it in between, newest first."""
     row = []
     for end in reversed(ends):
         if since is not None and end.at <= since:
@@ -83,50 +83,50 @@ def _how(attempt: Attempt) -> str:
     return f"{attempt.reason}{f', {attempt.note}' if attempt.note else ''}"
 
 
-#: Lines of evidence that a decision names.
+#: Lines of evidence recorded with a decision.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Case:
-    """What speaks against one node now."""
+    """The current evidence against one node."""
 
     node: str
     score: float
     row: tuple[End, ...]  # bad ends in a row, newest first
-    sure: NodeEvidence | None  # the word about its hardware that is enough alone
+    sure: NodeEvidence | None  # the evidence about its hardware that is enough alone
     lines: tuple[str, ...]  # strongest first
-    newest: datetime | None  # of what it rests on
+    newest: datetime | None  # time of the newest evidence
     is_of_node: bool  # some line is about the node itself
     policy: Policy
 
     @property
     def is_enough(self) -> bool:
-        """Whether to stay off it."""
+        """Return True if the node is to be excluded."""
         return self.sure is not None or self.has_row or (self.is_of_node and self.score >= self.policy.least_score)
 
     @property
     def has_row(self) -> bool:
-        """Whether as many attempts in a row as that takes ended badly on it."""
+        """Return True if enough attempts in a row ended badly because of it."""
         return len(self.row) >= self.policy.bad_ends
 
     @property
     def strength(self) -> float:
-        """By which nodes are ordered where there is room for some only."""
+        """Return the key that orders nodes if only some can be excluded."""
         return self.score + (1.0 if self.has_row else 0.0) + (1.0 if self.sure is not None else 0.0)
 
     @property
     def why(self) -> str:
-        """The reason in a clause."""
+        """Return the reason in a clause."""
         if self.sure is not None:
             return f"{self.sure.kind}, with confidence {self.sure.confidence:.2f}"
         if self.has_row:
-            return f"{len(self.row)} attempts in a row ended badly on it"
-        return f"what speaks against it weighs {self.score:.2f}, {self.policy.least_score:g} is enough"
+            return f"{len(self.row)} attempts in a row failed because of it"
+        return f"evidence score {self.score:.2f} (limit {self.policy.least_score:g})"
 
 
 def weight_of(one: NodeEvidence, now: datetime) -> float:
-    """What a line counts now; 0 for kinds that are no node's fault. A clock that is ahead makes nothing weigh more."""
+    """Return the current weight of a line; 0 for kinds that are no node's fault. A clock ahead adds no weight."""
     known = WEIGHTS.get(one.kind)
     if known is None or not math.isfinite(one.confidence):
         return 0.0
@@ -136,7 +136,7 @@ def weight_of(one: NodeEvidence, now: datetime) -> float:
 
 
 def score_of(evidence: Iterable[NodeEvidence], now: datetime) -> float:
-    """What all of it weighs now. Of several lines of one kind about one attempt the strongest alone counts."""
+    """Return the current weight of all lines. Of lines of one kind about one attempt only the strongest counts."""
     strongest: dict[object, float] = {}
     for one in evidence:
         key = (one.kind, one.attempt) if one.attempt else (one.kind, one.at, one.words)
@@ -152,12 +152,12 @@ def case_against(
     policy: Policy,
     since: datetime | None,
 ) -> Case:
-    """What `evidence` about `node` and the run's `ends` say, as far as they are younger than `since`."""
+    """Return the case from the lines and the run's ends that are younger than `since`."""
     counted = [one for one in evidence if (since is None or one.at > since) and weight_of(one, now) > 0.0]
     counted.sort(key=lambda one: -weight_of(one, now))
     hardware = [one for one in counted if WEIGHTS[one.kind].is_hardware and one.confidence >= policy.sure]
     row = tuple(end for end in in_a_row(ends, node, since) if now - end.at <= policy.bad_ends_within)
-    # A verdict is acted on while half of it is left: later it is one line among others.
+    # A verdict alone is enough for one half-life; later it is one line among others.
     sure = next((one for one in hardware if now - one.at <= WEIGHTS[one.kind].half_life), None)
     shown = [*(evidence_line(one) for one in counted), *(end.words for end in row if len(row) >= policy.bad_ends)]
     newest = max((*(one.at for one in counted), *(end.at for end in row)), default=None)
@@ -174,10 +174,10 @@ def judge(
     policy: Policy,
     before: Sequence[Exclusion] = (),
 ) -> tuple[Exclusion, ...]:
-    """The list as it should be now: `before`, with what `evidence` and `ends` (oldest first) add and time has ended.
+    """Update the list: `before`, with new exclusions by `evidence` and `ends` (oldest first), without expired ones.
 
-    partition: the nodes that the run may be given; what is known of others stays as it is. Persons' exclusions stand
-    until they end. Records that are over are kept while they make the next exclusion longer.
+    partition: nodes that the run may be given; records of other nodes stay unchanged. Exclusions by persons last
+    until they end. Expired records are kept while they make the next exclusion longer.
     """
     by_node: dict[str, list[NodeEvidence]] = defaultdict(list)
     for one in evidence:
@@ -199,11 +199,11 @@ def judge(
     return tuple(sorted((*untouched, *found), key=lambda one: one.node))
 
 
-def used_all_the_same(standing: Iterable[Exclusion], nodes: Iterable[Node], policy: Policy) -> dict[str, str]:
-    """Nodes that a run uses though they are excluded, and why: those that the cap leaves no room for.
+def used_despite_exclusion(standing: Iterable[Exclusion], nodes: Iterable[Node], policy: Policy) -> dict[str, str]:
+    """Return excluded node -> reason, for nodes that the run uses because the limit is reached.
 
-    standing: what is excluded now. nodes: that the run may be given. One that is out of service is given to nobody, so
-    it neither takes room nor is it one that the run can go to. Persons' exclusions stand.
+    standing: current exclusions. nodes: nodes that the run may be given. A node out of service counts neither
+    as excluded nor as available. Exclusions by persons always apply.
     """
     there = list(nodes)
     serving = {node.name for node in there if not node.is_out_of_service}
@@ -215,21 +215,21 @@ def used_all_the_same(standing: Iterable[Exclusion], nodes: Iterable[Node], poli
 
 
 def room(partition: int, serving: int, by_persons: int, policy: Policy) -> tuple[int, str]:
-    """Return how many nodes evidence may exclude, and the reason for no more. At least one, if the run has enough."""
+    """Return the number of nodes that evidence may exclude, and the reason. At least one, if the run has enough."""
     share = max(1, math.floor(partition * policy.most_excluded_percent / 100.0) - by_persons)
     left = max(0, serving - by_persons - policy.needed)
     if left < share:
         return left, f"the run needs {policy.needed} of the partition's {serving} nodes in service"
     return share, (
-        f"no more than {policy.most_excluded_percent:g} % of the partition's {partition} nodes, and one at least, are "
-        "excluded by evidence: [nodes] most_excluded_percent"
+        f"evidence may exclude at most {policy.most_excluded_percent:g} % of the partition's {partition} nodes, and at "
+        "least one: [nodes] most_excluded_percent"
     )
 
 
 def _still(record: Exclusion, case: Case) -> Exclusion:
-    """An exclusion that goes on: what it rested on stays, more is added; its end was fixed when it was decided."""
+    """Continue an exclusion: add new evidence and keep its end."""
     lines = tuple(dict.fromkeys((*record.evidence, *case.lines)))[:_NAMED]
-    strength = max(record.strength, round(case.strength, 3))  # what fades is no news
+    strength = max(record.strength, round(case.strength, 3))  # fading evidence is no change
     return msgspec.structs.replace(record, evidence=lines, strength=strength)
 
 

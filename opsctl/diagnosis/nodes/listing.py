@@ -1,4 +1,4 @@
-"""What there is to say of nodes: their state, who is on them, what speaks against them, whether they are kept out."""
+"""List nodes with their state, jobs, evidence and exclusion."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 from opsctl.slurm.types import Job
 
-#: What stands where sinfo's state does, of a node that Slurm does not have.
+#: The state of a node that Slurm does not have.
 NOT_THERE = "not there"
-#: Lines of evidence of each node that are shown.
+#: Lines of evidence shown for each node.
 _SHOWN = 10
 
 
 class JobOn(Struct, frozen=True, kw_only=True):
-    """A job that has the node."""
+    """A job that runs on a node."""
 
     job_id: Annotated[int, Meta(description="Slurm's id.")]
     job: Annotated[str, Meta(description="As squeue shows it.")]
-    user: Annotated[str, Meta(description="Whose it is.")]
-    state: Annotated[str, Meta(description="Slurm's state of it.")]
+    user: Annotated[str, Meta(description="Its owner.")]
+    state: Annotated[str, Meta(description="Its state in Slurm.")]
 
 
 class SeenNode(Struct, frozen=True, kw_only=True):
-    """A node."""
+    """A node with its state, jobs and evidence."""
 
     node: Annotated[str, Meta(description="Its name.")]
-    state: Annotated[str, Meta(description="Slurm's long state; `not there` where Slurm does not have it.")]
-    reason: Annotated[str, Meta(description="Why it is in that state, as whoever put it there said; else empty.")]
-    is_out_of_service: Annotated[bool, Meta(description="Whether Slurm gives it no more work, or it does not answer.")]
-    jobs: Annotated[tuple[JobOn, ...], Meta(description="Who is on it, as far as Slurm shows others' jobs.")]
-    score: Annotated[float, Meta(description="What all that speaks against it weighs now; 1 is enough.")]
-    evidence: Annotated[tuple[str, ...], Meta(description="What was seen, the newest first.")]
-    exclusion: Annotated[Exclusion | None, Meta(description="Its exclusion that stands; null without one.")]
-    kept_in: Annotated[str, Meta(description="Why the run uses it all the same; empty where it does not.")] = ""
+    state: Annotated[str, Meta(description="Slurm's long state; `not there` if Slurm does not have it.")]
+    reason: Annotated[str, Meta(description="Slurm's reason for the state; else empty.")]
+    is_out_of_service: Annotated[bool, Meta(description="True if Slurm starts no jobs on it, or it does not answer.")]
+    jobs: Annotated[tuple[JobOn, ...], Meta(description="Its jobs, as far as Slurm shows them.")]
+    score: Annotated[float, Meta(description="Current weight of all evidence; 1 excludes the node.")]
+    evidence: Annotated[tuple[str, ...], Meta(description="Evidence lines, the newest first.")]
+    exclusion: Annotated[Exclusion | None, Meta(description="Its current exclusion; null without one.")]
+    kept_in: Annotated[str, Meta(description="Why the run uses it despite its exclusion; else empty.")] = ""
 
 
 def list_nodes(
@@ -69,7 +69,7 @@ def list_nodes(
 
 
 def by_node(evidence: Sequence[NodeEvidence]) -> dict[str, list[NodeEvidence]]:
-    """Each node's lines, the newest first."""
+    """Return each node's lines, the newest first."""
     found: dict[str, list[NodeEvidence]] = defaultdict(list)
     for one in sorted(evidence, key=lambda one: one.at, reverse=True):
         found[one.node].append(one)
@@ -77,7 +77,7 @@ def by_node(evidence: Sequence[NodeEvidence]) -> dict[str, list[NodeEvidence]]:
 
 
 def node_lines(seen: Sequence[SeenNode]) -> list[str]:
-    """A line for each, and one for each thing that there is to say of it."""
+    """Return a line for each node, then one for its exclusion and each line of evidence."""
     width = max((len(one.node) for one in seen), default=0)
     states = max((len(one.state) for one in seen), default=0)
     lines = []
@@ -86,7 +86,7 @@ def node_lines(seen: Sequence[SeenNode]) -> list[str]:
         reason = f"  {one.reason}" if one.reason else ""
         lines.append(f"{one.node:<{width}}  {one.state:<{states}}  {jobs}{reason}".rstrip())
         if one.exclusion is not None:
-            out = f"the run still uses it: {one.kept_in}" if one.kept_in else "excluded"
+            out = f"the run still uses it ({one.kept_in})" if one.kept_in else "excluded"
             lines.append(f"    {out}, until {to_the_second(one.exclusion.until):%Y-%m-%d %H:%M}: {one.exclusion.why}")
         lines += [f"    {line}" for line in one.evidence]
     return [printable(line) for line in lines]

@@ -1,7 +1,7 @@
-"""A message to those who mend nodes: what was seen of some, drafted, and put on record once it is sent.
+"""Draft a report on bad nodes to the site's support, and record reports that were sent.
 
-What a person or a log has said in the evidence may name files and hosts of a run: paths, addresses and what may be a
-key are left out.
+Evidence can contain a run's file and host names, because people and logs write it. Reports leave out paths, addresses
+and strings that may be keys.
 """
 
 from __future__ import annotations
@@ -32,47 +32,45 @@ _LOCK_WAIT_S = 5.0
 
 
 class SentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of one report that was sent."""
+    """One node of a report that was sent."""
 
     node: Annotated[str, Meta(description="Its name.")]
-    at: Annotated[Moment, Meta(description="When it was sent.")]
-    by: Annotated[str, Meta(description="Who sent it.")]
-    to: Annotated[str, Meta(description="The address.")]
-    seen_until: Annotated[Moment, Meta(description="When the newest thing that it tells was seen.")]
+    at: Annotated[Moment, Meta(description="Time of sending.")]
+    by: Annotated[str, Meta(description="Its sender.")]
+    to: Annotated[str, Meta(description="Its recipient.")]
+    seen_until: Annotated[Moment, Meta(description="Time of the newest evidence in it.")]
 
 
 class DraftedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A report, and what became of it."""
+    """A report, sent or not."""
 
     to: Annotated[str | None, Meta(description="The profile's `[nodes] support`; null without one.")]
-    nodes: Annotated[tuple[str, ...], Meta(description="Names of the nodes that it is about.")]
+    nodes: Annotated[tuple[str, ...], Meta(description="Names of its nodes.")]
     title: Annotated[str, Meta(description="The subject.")]
     body: Annotated[str, Meta(description="The text.")]
-    is_sent: Annotated[bool, Meta(description="Whether it was sent now.")]
+    is_sent: Annotated[bool, Meta(description="True if it was sent now.")]
 
 
 def draft(seen: Sequence[SeenNode], evidence: dict[str, list[NodeEvidence]], by: str, now: datetime) -> tuple[str, str]:
-    """(subject, text) of a report on nodes. evidence: each node's, the newest first. Pure."""
+    """Return (subject, text) of a report on nodes. evidence: each node's, the newest first. Pure."""
     names = ", ".join(one.node for one in seen)
     lines = []
     if any(evidence.get(one.node) for one in seen):
         which = "these nodes" if len(seen) > 1 else "this node"
-        lines = [f"Something speaks against {which}, seen in jobs of {by}.", ""]
+        lines = [f"Jobs of {by} found problems on {which}.", ""]
     for one in seen:
         reason = f" ({clean(one.reason)})" if one.reason else ""
-        lines.append(f"{one.node}: Slurm says {one.state}{reason} at {iso(now, 'minutes')}")
+        lines.append(f"{one.node}: state in Slurm {one.state}{reason} at {iso(now, 'minutes')}")
         lines += [f"  {_line(line)}" for line in evidence.get(one.node, [])]
         if one.exclusion is not None and not one.kept_in:
-            lines.append(
-                f"  our jobs stay off it until {iso(one.exclusion.until, 'minutes')}: {clean(one.exclusion.why)}"
-            )
+            lines.append(f"  our jobs avoid it until {iso(one.exclusion.until, 'minutes')}: {clean(one.exclusion.why)}")
         lines.append("")
-    lines.append("Could you look at it? We use it again once you say so.")
+    lines.append("Could you check it? We will use it again after your reply.")
     return f"bad node{'s' if len(seen) > 1 else ''}: {names}", "\n".join(lines)
 
 
 def clean(text: str) -> str:
-    """`text` on one line, without paths, addresses and what may be a key."""
+    """Return `text` on one line, without paths, addresses and strings that may be keys."""
     line = " ".join(printable(text).split())
     for pattern, instead in ((_ADDRESS, "[address]"), (_PATH, "[path]"), (_KEY, "[...]")):
         line = pattern.sub(instead, line)
@@ -80,27 +78,27 @@ def clean(text: str) -> str:
 
 
 def job_of(one: NodeEvidence) -> str:
-    """The id of the job in which it was seen; empty where that was in none."""
+    """Return the id of the job of the evidence; empty outside of a job."""
     job = one.attempt.partition("-")[0]
     return job if job.isdecimal() else ""
 
 
 @contextlib.contextmanager
 def reporting(place: Place) -> Iterator[list[SentReport]]:
-    """All that was sent, while nobody else sends. Raises OpsctlError where somebody does, OSError."""
+    """Return all sent reports, under the lock for sending. Raises OpsctlError if another process sends; OSError."""
     make_folder(place.root, place.folder)
     with locked(place.root, place.reports.with_suffix(".lock"), _LOCK_WAIT_S, "report nodes"):
         yield read_lines(place.root, place.reports, SentReport)
 
 
 def record_sent(place: Place, sent: Sequence[SentReport]) -> None:
-    """Put it on record, so that nobody tells the same again. Raises OSError."""
+    """Record the reports, so that the same is not sent twice. Raises OSError."""
     for one in sent:
         append_state(place.root, place.reports, one)
 
 
 def already_reported(node: str, evidence: Sequence[NodeEvidence], sent: Sequence[SentReport]) -> SentReport | None:
-    """The last report on the node, where nothing of `evidence` is newer than what that told. Pure."""
+    """Return the last report on the node if `evidence` has nothing newer, else None. Pure."""
     last = next((one for one in reversed(sent) if one.node == node), None)
     if last is None or any(one.at > last.seen_until for one in evidence):
         return None
@@ -108,23 +106,23 @@ def already_reported(node: str, evidence: Sequence[NodeEvidence], sent: Sequence
 
 
 def refuse_healthy(seen: Sequence[SeenNode], evidence: dict[str, list[NodeEvidence]]) -> None:
-    """Raise OpsctlError for the first node that is in service, not kept off, and of which nothing was seen."""
+    """Raise OpsctlError for the first node that is in service and has neither an exclusion nor evidence."""
     for one in seen:
         if not (evidence.get(one.node) or one.is_out_of_service or one.exclusion is not None):
             raise OpsctlError(
-                f"nothing speaks against {one.node} ({one.state}): nothing to report; opsctl exclude add {one.node} "
-                "--why TEXT puts what you know of it on record, and keeps jobs off it"
+                f"{one.node} ({one.state}) has no evidence to report. To record a problem and exclude the node: "
+                f"opsctl exclude add {one.node} --why TEXT"
             )
 
 
 def refuse_reported(nodes: Sequence[str], evidence: dict[str, list[NodeEvidence]], sent: Sequence[SentReport]) -> None:
-    """Raise OpsctlError for the first node that was reported since anything was seen of it."""
+    """Raise OpsctlError for the first node without new evidence since its last report."""
     for node in nodes:
         last = already_reported(node, evidence.get(node, []), sent)
         if last is not None:
             raise OpsctlError(
-                f"{node} was reported at {iso(last.at, 'minutes')} by {last.by} to {last.to}, and nothing was seen of "
-                "it since: nothing was sent"
+                f"{node} was reported at {iso(last.at, 'minutes')} by {last.by} to {last.to}, and has no new evidence. "
+                "No report was sent"
             )
 
 

@@ -28,8 +28,8 @@ class Answer:
     texts: dict[tuple[str, str], str] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)  # parts
     failed: dict[str, str] = field(default_factory=dict)  # part -> why
-    lost: str = ""  # why it does not answer any more
-    late: dict[str, str] = field(default_factory=dict)  # part -> that its time was up; PROGRAM: the whole node's
+    lost: str = ""  # the reason why it stopped answering
+    late: dict[str, str] = field(default_factory=dict)  # part -> message of its timeout; PROGRAM: of the whole node
     begun: list[str] = field(default_factory=list)
 
     def number(self, part: str, what: str) -> float | None:
@@ -38,11 +38,11 @@ class Answer:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether it reported nothing at all, not even that a part has begun."""
+        """Return True if it reported nothing at all, not even that a part has begun."""
         return not (self.numbers or self.texts or self.ended or self.failed or self.late.keys() - {PROGRAM})
 
     def add(self, line: ProbeLine) -> None:
-        """Take one line of the node."""
+        """Add one line of the node."""
         if line.what == BEGAN:
             self.begun.append(line.part)
         elif line.what == ENDED:
@@ -60,13 +60,13 @@ class Answer:
             values[line.of] = worse(values.get(line.of, line.number), line.number)
 
     def close(self, lost: str, late: str) -> None:
-        """Judge parts that have begun without a known end: late where the node is late, else failed."""
+        """Close parts that began without an end: as late if the node is late, else as failed."""
         open_parts = [part for part in self.begun if part not in {*self.ended, *self.failed, *self.late}]
         self.lost = lost
         if late and not lost:
             self.late |= {**dict.fromkeys(open_parts, late), PROGRAM: late}
         else:
-            self.failed |= dict.fromkeys(open_parts, lost or "it began and was not heard of again")
+            self.failed |= dict.fromkeys(open_parts, lost or "it began but did not end")
 
 
 def sorted_answers(
@@ -74,7 +74,7 @@ def sorted_answers(
 ) -> list[Answer]:
     """Return one answer for each of `nodes`, in their order.
 
-    lost: node -> why it does not answer any more. late: node -> that its time was up.
+    lost: node -> why it stopped answering. late: node -> message of its timeout.
     """
     found = {node: Answer(node) for node in nodes}
     for line in lines:
@@ -89,20 +89,20 @@ _POLL_S = 0.2
 _CHUNK_BYTES = 64 * 1024
 _NODE_FAILED = re.compile(r"^srun: error: Node failure on (?P<node>\S+)")
 _TASK_ENDED = re.compile(r"^srun: error: (?P<node>\S+): tasks? \S+: (?P<how>.+)$")
-#: Once half of the nodes are through, the others get as long again and this more.
+#: Once half of the nodes have finished, the others get the same time again plus these seconds.
 _LATE_S = 15.0
 _LONGEST_LINE = 1 << 16
 
 
 @dataclass
 class Heard:
-    """What came of one pass."""
+    """The output of one pass."""
 
     lines: list[ProbeLine] = field(default_factory=list)
-    lost: dict[str, str] = field(default_factory=dict)  # node -> why it says no more, by Slurm's word
-    late: dict[str, str] = field(default_factory=dict)  # node -> that its time was up
-    words: list[str] = field(default_factory=list)  # what else was printed, the last of it
-    cut_short: bool = False  # somebody wanted it to end
+    lost: dict[str, str] = field(default_factory=dict)  # node -> why it stopped answering, according to Slurm
+    late: dict[str, str] = field(default_factory=dict)  # node -> message of its timeout
+    words: list[str] = field(default_factory=list)  # the last lines of other output
+    cut_short: bool = False  # the job has to leave
 
 
 def srun_line(nodes: Sequence[str], program: Sequence[str]) -> list[str]:
@@ -152,7 +152,7 @@ def ask(
     finally:
         _end(srun, is_through=not listener.missing and not listener.heard.cut_short)
     for node in listener.missing:
-        listener.heard.late[node] = f"it was not through after {limit_s:.0f} s"
+        listener.heard.late[node] = f"it did not finish within {limit_s:.0f} s"
     return listener.heard
 
 
@@ -197,7 +197,7 @@ class _Listener:
             return
         text = data.decode(errors="replace").strip()
         if failed := _NODE_FAILED.match(text):
-            self._lose(failed["node"], "Slurm lost it while it was tested")
+            self._lose(failed["node"], "Slurm lost it during the test")
         elif ended := _TASK_ENDED.match(text):
             self._lose(ended["node"], f"its program ended: {ended['how']}")
         if text:
@@ -210,7 +210,7 @@ class _Listener:
 
 
 def _end(srun: subprocess.Popen[bytes], is_through: bool) -> None:
-    """Let srun go, which ends what it started; what does not answer is left to Slurm."""
+    """End srun, which ends its tasks; leave a process that does not end to Slurm."""
     for number in (None, signal.SIGTERM, signal.SIGKILL) if is_through else (signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):

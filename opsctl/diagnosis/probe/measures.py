@@ -1,4 +1,4 @@
-"""The table of what is compared between nodes, and how outliers are found. Pure; distances are in the logarithm."""
+"""The measures by which nodes are compared, and the search for outliers. Pure; deviations are of the logarithm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per node, GPU or link. suspicious, slow: times slower than the median; None: never slow by it alone."""
+    """A number per node, GPU or link. suspicious, slow: ratio to the median; slow=None: never slow by it alone."""
 
     part: str
     what: str
@@ -34,25 +34,25 @@ RATES = (
     Measure("disk", "read_mbs", "reading from its own disk", "MB/s", 3.0, None),
     Measure("run_folder", "write_ms", "writing to the run's folder", "ms", 5.0, None, more_is_better=False),
 )
-#: Of those, what a link is measured by, as reasons name it.
+#: The measures of links, as reasons name them.
 LINK_RATES = frozenset(f"{rate.part}.{rate.what}" for rate in RATES if rate.of == "link")
-#: Numbers that have to be 0: (part, what) -> what another one means.
+#: Numbers that must be 0: (part, what) -> meaning of any other number.
 ZEROES = {
-    ("products", "wrong"): "computes wrong: {n:g} of {tried:g} products of whole numbers are not right",
-    ("gpu_products", "wrong"): "GPU {of} computes wrong: {n:g} of {tried:g} products of whole numbers are not right",
-    ("memory", "wrong_words"): "memory gives back {n:g} words other than they were written",
-    ("disk", "wrong_blocks"): "its own disk gives back {n:g} MiB other than they were written",
-    ("shm", "wrong_blocks"): "/dev/shm gives back {n:g} MiB other than they were written",
-    ("run_folder", "wrong_blocks"): "what it wrote to the run's folder does not come back",
+    ("products", "wrong"): "computes wrongly: {n:g} of {tried:g} products of integers are wrong",
+    ("gpu_products", "wrong"): "GPU {of} computes wrongly: {n:g} of {tried:g} products of integers are wrong",
+    ("memory", "wrong_words"): "memory returns {n:g} words that differ from the written ones",
+    ("disk", "wrong_blocks"): "its local disk returns {n:g} MiB that differ from the written data",
+    ("shm", "wrong_blocks"): "/dev/shm returns {n:g} MiB that differ from the written data",
+    ("run_folder", "wrong_blocks"): "its writes to the run's folder do not read back",
     ("gpus", "ecc_uncorrected"): "GPU {of} has {n:g} uncorrected ECC errors since its driver was loaded",
     ("gpus", "remap_failed"): "GPU {of} could not replace a broken row of its memory",
 }
-#: The same, of which nothing worse is known than that it is unusual.
+#: Numbers that must be 0, but are only unusual otherwise.
 ODDITIES = {
-    ("gpus", "remap_pending"): "GPU {of} has a row of its memory to be replaced at its next reset",
+    ("gpus", "remap_pending"): "GPU {of} will replace a row of its memory at its next reset",
     ("gpus", "slowdown"): "GPU {of} is slowed down by its hardware: heat or power",
 }
-#: Texts that all nodes have to agree on: (what, words, whether a training cannot go on otherwise).
+#: Versions that all nodes must share: (what, words, True if a training cannot run otherwise).
 SOFTWARE = (
     ("python", "Python", True),
     ("torch", "torch", True),
@@ -65,48 +65,48 @@ SOFTWARE = (
     ("driver", "NVIDIA driver", False),
     ("kernel", "kernel", False),
 )
-#: The run's folder is everybody's: a quota or a server's fault looks as one node's where that came first.
+#: All nodes share the run's folder: a quota or a server's failure first looks like a failure of one node.
 RUN_FOLDER_FAILED = "run_folder.failed"
-#: How a measure ends that only says that a time was up: a neighbour or a file system may be to blame.
+#: The suffix of a measure that ran out of time: a neighbour or a file system may be the cause.
 LATE_END = ".late"
-#: What a training cannot have, and is no fault of a node's hardware.
+#: Problems that prevent a training but are not faults of the node's hardware.
 NOT_OF_HARDWARE = frozenset({RUN_FOLDER_FAILED, *(f"machine.{what}" for what, _, _ in SOFTWARE)})
-#: A class of hardware with fewer nodes is not compared.
+#: Hardware classes with fewer nodes are not compared.
 FEWEST = 3
-#: How many of its class's usual deviations a rate has to be off, beside the ratio.
+#: Deviations from the median that a rate needs, in addition to the ratio.
 SUSPICIOUS_DEVIATIONS, SLOW_DEVIATIONS = 4.0, 8.0
-#: So many times slower than the slowest other node is slow, however those differ.
+#: A node this many times slower than the slowest other node is slow, whatever the deviations.
 FAR_BEHIND = 5.0
-#: A sum of fp32 numbers may be off by so much between ways of adding it up, as a share.
+#: The relative difference that the order of an fp32 summation can cause.
 SUM_TOLERANCE = 1e-4
 CLOCK_S = 5.0
-#: Numbers that must not be less: (part, what) -> the least, and the words for less.
+#: Lower limits: (part, what) -> limit, message.
 LEAST = {
     ("shm", "free_gib"): (1.0, "{n:.2g} GiB are free in /dev/shm"),
     ("disk", "free_gib"): (1.0, "{n:.2g} GiB are free at {where}"),
 }
 LEFTOVER_MIB = 2048.0
-#: Of Slurm's RealMemory, and of the median of the nodes of its class.
+#: The least share of Slurm's RealMemory, and of the median memory of its class.
 MEMORY_SHARE = 0.9
 
 
-#: A median absolute deviation as a standard deviation of normal numbers (Rousseeuw and Croux 1993).
+#: Converts a median absolute deviation to a standard deviation (Rousseeuw and Croux 1993).
 _NORMAL = 1.4826
-#: Measurements are no better than this, however well most agree, as a share.
+#: The relative accuracy of a measurement, at best.
 _FLOOR = 0.005
-#: A few values that agree say little about how much such values differ: this share, divided by their number, more.
+#: With few values their deviation is uncertain: this share, divided by their number, is added.
 _FEW = 0.3
 
 
 def slowness(value: float, usual: float, more_is_better: bool) -> float:
-    """How many times slower than `usual`: above 1 is slower. A value of nothing is slow without end."""
+    """Return how many times slower than `usual` a value is; above 1 is slower. A value of 0 is infinitely slow."""
     if value <= 0 or usual <= 0 or not math.isfinite(value):
         return math.inf if value <= 0 < usual or not math.isfinite(value) else 1.0
     return usual / value if more_is_better else value / usual
 
 
 def usual_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """(the median, the robust standard deviation of the logarithm from it). What is not above 0 does not count."""
+    """Return (the median, the robust standard deviation of the logarithm). Values not above 0 are ignored."""
     logs = [math.log(value) for value in values if value > 0 and math.isfinite(value)]
     if not logs:
         return 0.0, math.inf
@@ -116,12 +116,12 @@ def usual_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 
 
 def deviations(slow: float, deviation: float) -> float:
-    """By how many deviations a slowness is off; negative for what is faster than usual."""
+    """Return the slowness in deviations; negative for faster than usual."""
     return math.log(slow) / deviation if math.isfinite(slow) else math.inf
 
 
 def minority(texts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """(what most have, name -> text of those who have another); nobody is in the minority where no text has a half."""
+    """Return (the majority's text, name -> text of the others); empty without a majority."""
     if not texts:
         return "", {}
     most = statistics.mode(sorted(texts.values()))

@@ -1,4 +1,4 @@
-"""The result of a probe: the record, its text, and the choice of nodes by it. Pure."""
+"""The result of a probe: its record, its text, and the choice of nodes by it. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 
 class Standing(StrEnum):
-    """The standing of a node, best first. A slow node is used only for want of others, a bad one never."""
+    """The standing of a node, best first. Slow nodes are used only if needed, bad ones never."""
 
     FINE = "fine"
     SUSPICIOUS = "suspicious"
@@ -26,7 +26,7 @@ class Standing(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the best."""
+        """Return the position in the order; 0 is the best."""
         return _RANKS[self]
 
 
@@ -34,47 +34,43 @@ _RANKS = {standing: rank for rank, standing in enumerate(Standing)}
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """One thing that speaks against a node."""
+    """One reason for a node's standing."""
 
     standing: Annotated[Standing, Meta(description="`suspicious`, `slow` or `bad`.")]
-    measure: Annotated[str, Meta(description="What was measured: `products.fp32_gflops`.")]
-    words: Annotated[str, Meta(description="What was found, with its numbers and those of the others.")]
+    measure: Annotated[str, Meta(description="Name of the measure, such as `products.fp32_gflops`.")]
+    words: Annotated[str, Meta(description="The finding, with the node's numbers and the others'.")]
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One node."""
+    """The result for one node."""
 
     node: Annotated[str, Meta(description="Its name.")]
     standing: Annotated[Standing, Meta(description="`fine`, `suspicious`, `slow` or `bad`.")]
-    hardware: Annotated[str, Meta(description="Its processors and GPUs; nodes are compared with those of the same.")]
-    reasons: Annotated[tuple[Reason, ...], Meta(description="What speaks against it, the worst first.")] = ()
-    numbers: Annotated[
-        dict[str, float], Meta(description="What was measured; of GPUs and links the slowest, or the most errors.")
-    ] = {}
+    hardware: Annotated[str, Meta(description="Processors and GPUs; only equal nodes are compared.")]
+    reasons: Annotated[tuple[Reason, ...], Meta(description="Reasons for the standing, the worst first.")] = ()
+    numbers: Annotated[dict[str, float], Meta(description="Measured numbers; the worst GPU's or link's.")] = {}
 
 
 class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole probe."""
+    """The result of a probe."""
 
     schema_version: Annotated[int, Meta(description="1.")] = SCHEMA_VERSION
-    at: Annotated[Moment, Meta(description="When it began.")]
+    at: Annotated[Moment, Meta(description="Time of the start.")]
     effort: Annotated[str, Meta(description="`quick` or `full`.")]
-    took_s: Annotated[float, Meta(description="How long it took, seconds.")]
+    took_s: Annotated[float, Meta(description="Duration in seconds.")]
     nodes: Annotated[tuple[NodeReport, ...], Meta(description="The nodes in Slurm's order.")]
     general: Annotated[
-        tuple[str, ...], Meta(description="What speaks against most nodes alike and so against none of them.")
+        tuple[str, ...], Meta(description="Findings on most nodes alike, which blame none of them.")
     ] = ()
-    not_seen: Annotated[tuple[str, ...], Meta(description="What could not be tested at all, and why.")] = ()
-    links: Annotated[
-        tuple[str, ...], Meta(description="Links between two nodes that are slow while neither node is, in words.")
-    ] = ()
+    not_seen: Annotated[tuple[str, ...], Meta(description="Tests that were not possible, and why.")] = ()
+    links: Annotated[tuple[str, ...], Meta(description="Slow links between two healthy nodes, in words.")] = ()
     trained_on: Annotated[
-        tuple[str, ...], Meta(description="The nodes that the training then ran on; empty outside of a run's job.")
+        tuple[str, ...], Meta(description="Nodes that the training then used; empty outside of a run's job.")
     ] = ()
-    spare: Annotated[tuple[str, ...], Meta(description="Those that it left idle.")] = ()
+    spare: Annotated[tuple[str, ...], Meta(description="Nodes that it left idle.")] = ()
 
     def of(self, standing: Standing) -> list[NodeReport]:
-        """The nodes of which that is to be thought."""
+        """Return the nodes with that standing."""
         return [one for one in self.nodes if one.standing == standing]
 
 
@@ -90,8 +86,8 @@ def chosen(
 
 
 def best_first(nodes: Sequence[str], reports: Sequence[NodeReport]) -> list[str]:
-    """Those of `nodes` that are not bad, by their standing; nodes that are alike in it in Slurm's order."""
-    # Of slow ones those come last that said nothing at all. Nearly all are fine: only the others are sorted.
+    """Return the nodes that are not bad, by standing, then in Slurm's order."""
+    # Slow nodes without any numbers come last. Nearly all nodes are fine: only the others are sorted.
     doubts = {report.node: (report.standing.rank, not report.numbers) for report in reports}
     odd = {node: doubt for node, doubt in doubts.items() if doubt > _FINE}
     doubtful = [node for node in nodes if node in odd and odd[node][0] < Standing.BAD.rank]
@@ -119,7 +115,7 @@ def _named(one: NodeReport) -> str:
 
 
 def screen(report: ProbeReport) -> Iterator[str]:
-    """Everything that speaks against a node, then what the fine ones came to."""
+    """Yield a line for each reason, link and general finding, then the number of healthy nodes."""
     for standing in _WORST_FIRST:
         for one in report.of(standing):
             for reason in one.reasons:
@@ -132,11 +128,11 @@ def screen(report: ProbeReport) -> Iterator[str]:
 
 
 def against(one: NodeReport) -> str:
-    """All that is bad or slow about a node's hardware, in a sentence for the record; empty for nothing of it."""
+    """Return the hardware reasons in one sentence for the record; empty if there are none."""
     return "; ".join(reason.words for reason in of_hardware(one))
 
 
 def of_hardware(one: NodeReport) -> list[Reason]:
-    """What makes it bad or slow and is not of what is installed on it."""
+    """Return the reasons for slow or bad that concern the hardware, not the installed software."""
     worse = (reason for reason in one.reasons if reason.standing.rank >= Standing.SLOW.rank)
     return [reason for reason in worse if reason.measure not in NOT_OF_HARDWARE]

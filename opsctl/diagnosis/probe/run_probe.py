@@ -1,4 +1,4 @@
-"""A whole probe: each node alone, then all that passed together, then the verdict and the evidence."""
+"""Run a probe: test each node alone, then the healthy ones together; return the verdict and record the evidence."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from opsctl.diagnosis.probe.verdict import Expected, judge
 from opsctl.run.config.paths import RunPaths
 from trainer.formats.attempt.node_samples import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
 
-#: Whoever may list processes sees command lines; an environment only its owner.
+#: Passed in the environment, which only the owner can read; all users can list command lines.
 _SCRIPT = "OPSCTL_PROBE_SCRIPT"
 _RUN_SCRIPT = f'script=${_SCRIPT}; unset {_SCRIPT}; eval "$script"'
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and with what the nodes are tested."""
+    """The settings of a probe."""
 
     nodes: Sequence[str]  # in Slurm's order
     job_id: int
     python: Sequence[str]  # the interpreter's command on the nodes
-    script: str  # sets up the run's environment, then becomes its arguments
-    folder: Path  # that all nodes write to: the run's
+    script: str  # sets up the run's environment, then executes its arguments
+    folder: Path  # the run's folder, shared by all nodes
     environment: Mapping[str, str]
     meeting: Callable[[str], tuple[str, int]]  # first node -> address and port
     expected: Expected
 
     def command(self, nodes: Sequence[str], words: Sequence[str]) -> list[str]:
-        """The srun line of one pass."""
+        """Return the srun command of one pass."""
         program = [
             "/bin/bash",
             "-c",
@@ -51,19 +51,19 @@ class Setting:
         return srun_line(nodes, program)
 
     def variables(self) -> dict[str, str]:
-        """What that line needs in its environment."""
+        """Return the environment of that command."""
         return {**self.environment, _SCRIPT: self.script}
 
 
 def probe(setting: Setting, effort: Effort, is_to_end: Callable[[], bool] = lambda: False) -> ProbeReport:
-    """Test the nodes. Raises OpsctlError where none of them could be asked, or somebody wanted it to end."""
+    """Test the nodes. Raises OpsctlError if no node could be tested, or if the job has to leave."""
     began, at = time.monotonic(), now()
     alone = _alone(setting, effort, is_to_end)
     gone = {**alone.late, **alone.lost}
     through = [one.node for one in sorted_answers(setting.nodes, alone.lines, gone) if one.ended and not one.lost]
     together = _together(setting, effort, through, is_to_end) if len(through) > 1 else Heard()
     if alone.cut_short or together.cut_short:
-        raise OpsctlError("the nodes were not tested to the end: the job is to leave")
+        raise OpsctlError("the probe was stopped because the job is leaving")
     late = {**late_together(together, through), **alone.late}
     unheard = [ProbeLine(node=node, part=NETWORK, what=LATE, text=why) for node, why in together.late.items()]
     answers = sorted_answers(
@@ -82,11 +82,11 @@ def probe(setting: Setting, effort: Effort, is_to_end: Callable[[], bool] = lamb
 
 
 def late_together(heard: Heard, nodes: Sequence[str]) -> dict[str, str]:
-    """Who did not even begin the second pass, where most did. Who hangs in it may hang for want of another. Pure."""
+    """Return the nodes that did not start the second pass, if most did. A later hang may be a wait for another."""
     begun = {line.node for line in heard.lines}
     if 2 * len(begun) <= len(nodes):
         return {}
-    return {node: f"in the network's test: {why}" for node, why in heard.late.items() if node not in begun}
+    return {node: f"in the network test: {why}" for node, why in heard.late.items() if node not in begun}
 
 
 def _alone(setting: Setting, effort: Effort, is_to_end: Callable[[], bool]) -> Heard:
@@ -108,13 +108,12 @@ def _together(setting: Setting, effort: Effort, nodes: Sequence[str], is_to_end:
     return ask(setting.command(nodes, words), setting.variables(), nodes, limit_s, is_to_end)
 
 
-#: How sure it is that a node is to blame that was found bad or slow by measurement, and one that was only late or has
-#: slow links, for which its switch may be to blame: two such lines outweigh Policy.least_score even when the first is
-#: hours old.
+#: The confidence in evidence by measurement, and by a late node or slow links only, for which a switch may be the
+#: cause: two of the latter exceed Policy.least_score even if the first is hours old.
 _CONFIDENCE, _CONFIDENCE_UNSURE = 0.9, 0.55
 
 
-def put_on_record(paths: RunPaths, found: ProbeReport, attempt: str = "") -> None:
+def record_evidence(paths: RunPaths, found: ProbeReport, attempt: str = "") -> None:
     """Record evidence against nodes whose hardware is bad or slow. attempt: its id. Raises OSError."""
     for one in (*found.of(Standing.BAD), *found.of(Standing.SLOW)):
         reasons = of_hardware(one)

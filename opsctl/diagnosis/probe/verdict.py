@@ -40,21 +40,21 @@ from opsctl.diagnosis.probe.report import NodeReport, Reason, Standing
 from trainer.formats.attempt.node_samples import NETWORK, PROGRAM
 
 BAD, SLOW, SUSPICIOUS = Standing.BAD, Standing.SLOW, Standing.SUSPICIOUS
-#: Parts whose failure leaves the node unfit; the others only leave it untested.
+#: Parts that a training needs; a failure of the others only leaves the node untested.
 _NEEDED = frozenset({"run_folder", "shm", "disk", "memory", "products", "gpus", "gpu_products"})
-#: What answers at once or hangs: nothing else runs on it.
+#: Parts that answer at once or hang.
 _DEVICES = frozenset({"gpus", "gpu_products"})
-#: Of those, what a node alone is not called bad for: it may be the folder's fault.
+#: Parts that use folders: on a single node their failure may be the folder's.
 _FOLDERS = frozenset({"run_folder", "shm", "disk"})
-#: What a part says that fails because of what is installed, not of the node.
+#: Errors of missing software, not of the node.
 _NOT_INSTALLED = ("ModuleNotFoundError", "ImportError")
-#: What is a node's own fault however many have it.
+#: Measures that blame a node however many nodes have them.
 _NEVER_GENERAL = frozenset({"answer", f"answer{LATE_END}", "products.wrong", "gpu_products.wrong"})
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of the nodes beside what they say."""
+    """The facts about the nodes from other sources."""
 
     gpus_per_node: int = 0
     memory_mib: Mapping[str, int] | None = None  # node -> Slurm's RealMemory
@@ -62,7 +62,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is thought of all of them."""
+    """The judgement of all nodes."""
 
     nodes: tuple[NodeReport, ...]
     general: tuple[str, ...]
@@ -71,7 +71,7 @@ class Judgement:
 
 
 def judge(answers: Sequence[Answer], expected: Expected) -> Judgement:
-    """Every node's standing."""
+    """Return the standing of every node."""
     found: dict[str, list[Reason]] = {answer.node: [] for answer in answers}
     for node, reason in (*_alone(answers, expected), *_software(answers), *_among_their_like(answers)):
         found[node].append(reason)
@@ -99,7 +99,7 @@ def _general(found: Mapping[str, Sequence[Reason]]) -> dict[str, str]:
 
 
 def _alike_by(reason: Reason) -> str:
-    """Its words without the file, which each node names after itself."""
+    """Return the message without the file, whose name contains the node's."""
     return reason.words.partition(": '")[0]
 
 
@@ -122,7 +122,7 @@ def _worst(what: str, values: Sequence[float]) -> float:
 
 
 def hardware_of(answer: Answer) -> str:
-    """What a node is compared by: processor, and GPU where it has one."""
+    """Return the hardware class of a node: processor, and GPU if it has one."""
     parts = (answer.texts.get(("machine", "cpu"), ""), answer.texts.get(("gpus", "name"), ""))
     return ", ".join(filter(None, parts))
 
@@ -135,7 +135,7 @@ def _reason(standing: Standing, node: str, measure: str, words: str) -> tuple[st
 
 
 def _alone(answers: Sequence[Answer], expected: Expected) -> Found:
-    """What needs no others to be wrong."""
+    """Yield the reasons that need no comparison with other nodes."""
     talked = sum(NETWORK in answer.ended for answer in answers)
     needed = _NEEDED | {NETWORK} if 2 * talked > len(answers) else _NEEDED
     needed -= _FOLDERS if len(answers) == 1 else frozenset()
@@ -161,15 +161,15 @@ def _alone(answers: Sequence[Answer], expected: Expected) -> Found:
 
 
 def _unheard(answer: Answer, answered: int, of: int) -> tuple[str, Reason]:
-    """Of one that ended no part. A training would wait for a silent one in vain; a busy one has begun to answer."""
+    """Judge a node that finished no part: bad if it is silent and most answered, slow if it has begun to answer."""
     measure = f"answer{LATE_END}"
     if answer.is_silent and 2 * answered >= of:
-        return _reason(BAD, answer.node, measure, f"it said nothing at all, while {answered} of {of} nodes answered")
+        return _reason(BAD, answer.node, measure, f"it reported nothing, while {answered} of {of} nodes answered")
     return _reason(SLOW, answer.node, measure, "it did not answer in time")
 
 
 def _late(answer: Answer, needed: frozenset[str]) -> Found:
-    """Parts that were not done in their time, and the node as a whole."""
+    """Yield the parts that ran out of time, and the node as a whole."""
     parts = [part for part in answer.late if part != PROGRAM]
     for part in parts:
         fault = BAD if part in _DEVICES else SLOW if part in needed else SUSPICIOUS
@@ -187,18 +187,16 @@ def _zeroes(answer: Answer) -> Found:
                     yield _reason(fault, answer.node, f"{part}.{what}", words.format(n=number, of=of, tried=tried))
     wrong = [of for of, number in answer.numbers.get(("network", "link_wrong"), {}).items() if number]
     if wrong:
-        yield _reason(
-            BAD, answer.node, "network.link_wrong", f"what arrived from {len(wrong)} other nodes was not what they sent"
-        )
+        yield _reason(BAD, answer.node, "network.link_wrong", f"data from {len(wrong)} other nodes arrived damaged")
 
 
 def _sizes(answer: Answer, expected: Expected, fault: Standing) -> Found:
-    """fault: what another size than Slurm's is; a node alone may have been described wrong, as several may."""
+    """Compare sizes with Slurm's and the limits. fault: for a size other than Slurm's, whose entry may be wrong."""
     node, memory = answer.node, answer.number("machine", "memory_mib")
     promised = (expected.memory_mib or {}).get(node)
     if memory is not None and promised and memory < MEMORY_SHARE * promised:
         yield _reason(
-            fault, node, "machine.memory_mib", f"{memory:,.0f} MiB of memory, where Slurm counts on {promised:,}"
+            fault, node, "machine.memory_mib", f"{memory:,.0f} MiB of memory, but Slurm's RealMemory is {promised:,}"
         )
     for (part, what), (least, words) in LEAST.items():
         there = answer.number(part, what)
@@ -208,7 +206,7 @@ def _sizes(answer: Answer, expected: Expected, fault: Standing) -> Found:
     clock = answer.number("run_folder", "clock_offset_s")
     if clock is not None and abs(clock) > CLOCK_S:
         yield _reason(
-            SUSPICIOUS, node, "run_folder.clock_offset_s", f"its clock is {clock:+,.0f} s off the file server's"
+            SUSPICIOUS, node, "run_folder.clock_offset_s", f"its clock is {clock:+,.0f} s off the file server's clock"
         )
 
 
@@ -216,10 +214,10 @@ def _gpus(answer: Answer, wanted: int) -> Found:
     there = answer.number("gpus", "count")
     there = answer.number("machine", "gpu_devices") if there is None else there
     if there is not None and there < wanted:
-        yield _reason(BAD, answer.node, "gpus.count", f"{there:g} GPUs, where the run has {wanted} on each node")
+        yield _reason(BAD, answer.node, "gpus.count", f"{there:g} GPUs, but the run needs {wanted} on each node")
     for of, used in answer.numbers.get(("gpus", "memory_used_mib"), {}).items():
         if used > LEFTOVER_MIB:
-            words = f"{used:,.0f} MiB of GPU {of} are taken before anything of this job runs: a leftover process?"
+            words = f"{used:,.0f} MiB of GPU {of} are in use before this job starts: look for leftover processes"
             yield _reason(BAD, answer.node, "gpus.memory_used_mib", words)
     most = answer.numbers.get(("gpus", "pcie_width_most"), {})
     for of, width in answer.numbers.get(("gpus", "pcie_width"), {}).items():
@@ -230,13 +228,13 @@ def _gpus(answer: Answer, wanted: int) -> Found:
 
 
 def _software(answers: Sequence[Answer]) -> Found:
-    """Versions that a few have otherwise."""
+    """Yield versions that differ from the majority's."""
     for what, words, is_needed in SOFTWARE:
         texts = {one.node: one.texts.get(("machine", what), "none") for one in answers if "machine" in one.ended}
         most, others = minority(texts)
         for node, text in others.items():
             fault = BAD if is_needed else SUSPICIOUS
-            yield _reason(fault, node, f"machine.{what}", f"{words} {text}, where most nodes have {most}")
+            yield _reason(fault, node, f"machine.{what}", f"{words} {text}, but most nodes have {most}")
 
 
 def _among_their_like(answers: Sequence[Answer]) -> Found:
@@ -267,7 +265,7 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Found:
         and slow >= measure.slow
         and (off[node] >= SLOW_DEVIATIONS or _is_far_behind(node, slowness_of))
     }
-    # Where all links of several nodes are slow these may be a rack, and its switch's links slow, not theirs.
+    # If all links of several nodes are slow, these may share a rack whose switch is slow.
     fault_of_far = SUSPICIOUS if measure.of == "link" and len(far) > 1 else SLOW
     for node, (value, of) in known.items():
         slow = slowness_of[node]
@@ -275,22 +273,22 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Found:
             continue
         fault = fault_of_far if node in far else SUSPICIOUS
         which = f" of GPU {of}" if measure.of == "GPU" and of is not None else ""
-        words = f"{measure.words}{which}: {value:.3g} {measure.unit}, where the others have {usual:.3g}"
+        words = f"{measure.words}{which}: {value:.3g} {measure.unit}, but the others have {usual:.3g}"
         yield _reason(fault, node, f"{measure.part}.{measure.what}", f"{words} ({slow:.1f} times slower)")
 
 
 def _is_far_behind(node: str, slowness_of: Mapping[str, float]) -> bool:
-    """Whether it is FAR_BEHIND times slower than every other: among few nodes that differ, deviations say little."""
+    """Return True if it is FAR_BEHIND times slower than every other: with few nodes, deviations mean little."""
     return slowness_of[node] >= FAR_BEHIND * max(slow for other, slow in slowness_of.items() if other != node)
 
 
 def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | None:
-    """(the node's number, of which GPU): its slowest GPU's, its links' best quarter."""
+    """Return (the node's number, its GPU): of the slowest GPU, or the upper quartile of its links."""
     values = answer.numbers.get((measure.part, measure.what))
     if not values:
         return None
     if measure.of == "link":
-        # Not their middle: most links of a smaller rack's nodes lead out of it. A node to blame has no fast one.
+        # Not the median: most links of nodes in a small rack lead out of it. A slow node has no fast link.
         best_first = sorted(values.values(), reverse=measure.more_is_better)
         return best_first[(len(best_first) - 1) // 4], None
     worst = min if measure.more_is_better else max
@@ -298,24 +296,24 @@ def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | Non
 
 
 def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Found:
-    """Two that differ: one of them is off, and nobody can say which but by what is faster."""
+    """Yield the slower of two nodes that differ: without a third node it is only suspicious."""
     (first, a), (second, b) = values.items()
     slow = max(slowness(a, b, measure.more_is_better), slowness(b, a, measure.more_is_better))
     if measure.slow is None or slow < measure.slow or measure.of == "link":
         return
     node, value, other = (first, a, b) if slowness(a, b, measure.more_is_better) > 1 else (second, b, a)
-    words = f"{measure.words}: {value:.3g} {measure.unit}, where the one other node has {other:.3g}"
+    words = f"{measure.words}: {value:.3g} {measure.unit}, but the other node has {other:.3g}"
     yield _reason(SUSPICIOUS, node, f"{measure.part}.{measure.what}", words)
 
 
 def _exact(alike: Sequence[Answer]) -> Found:
-    """Sums and sizes in which equal machines are equal."""
+    """Yield sums and sizes that differ between equal machines."""
     sums = {one.node: total for one in alike if (total := one.number("products", "sum")) is not None}
     if len(sums) >= FEWEST:
         usual, _ = usual_and_deviation(list(sums.values()))
         for node, total in sums.items():
             if not abs(total - usual) <= SUM_TOLERANCE * usual:
-                words = f"computes otherwise: a sum of products is {total:.9g}, where the others have {usual:.9g}"
+                words = f"computes differently: a sum of products is {total:.9g}, but the others have {usual:.9g}"
                 yield _reason(BAD, node, "products.sum", words)
     for what, words in (("memory_mib", "MiB of memory"), ("cores", "cores"), ("cores_ours", "cores of this job")):
         sizes = {one.node: size for one in alike if (size := one.number("machine", what)) is not None}
@@ -323,17 +321,17 @@ def _exact(alike: Sequence[Answer]) -> Found:
         for node, size in sizes.items():
             if size < MEMORY_SHARE * usual:
                 yield _reason(
-                    SUSPICIOUS, node, f"machine.{what}", f"{size:,.0f} {words}, where the others have {usual:,.0f}"
+                    SUSPICIOUS, node, f"machine.{what}", f"{size:,.0f} {words}, but the others have {usual:,.0f}"
                 )
 
 
 def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:
     if expected.gpus_per_node and not any(answer.number("machine", "gpu_devices") for answer in answers):
-        yield "no node shows a GPU: none was tested"
+        yield "no GPU was found on any node, so none was tested"
     of_each = Counter(hardware_of(one) for one in answers if one.ended)
     few = [f"{one.node} ({hardware_of(one)})" for one in answers if one.ended and of_each[hardware_of(one)] < FEWEST]
     if len(answers) >= FEWEST and few:
-        yield f"too few of their kind to be compared: {', '.join(few)}"
+        yield f"too few nodes of the same kind to compare: {', '.join(few)}"
     if len(answers) > 1 and not any(NETWORK in answer.ended for answer in answers):
         whys = (answer.failed.get(NETWORK) or answer.late.get(NETWORK) for answer in answers)
         why = next(filter(None, whys), "no two nodes answered")
@@ -341,10 +339,10 @@ def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:
 
 
 def slow_links(answers: Sequence[Answer], off: Set[str]) -> Iterator[str]:
-    """A sentence for each link that is far behind all links, by both of its ends; none of a node that is `off`.
+    """Yield a sentence for each link that both of its ends measured as slow; none of a node that is `off`.
 
-    No node is to blame for one: a cable, a port or a switch is, and which end's nobody can tell. Where they are
-    more than a third of all links they lie between racks, and are told in one sentence.
+    A cable, a port or a switch of either end may be the cause, so no node is blamed. If more than a third of all
+    links are slow, they connect racks and get one sentence.
     """
     at_place = {int(place): one.node for one in answers if (place := one.number(NETWORK, "rank")) is not None}
     for measure in RATES:
@@ -368,7 +366,7 @@ def _slow_by(measure: Measure, answers: Sequence[Answer], at_place: dict[int, st
     far = sorted(ends for ends, by in slow.items() if deviations(by, deviation) >= SUSPICIOUS_DEVIATIONS)
 
     def words(ends: tuple[str, str]) -> str:
-        numbers = f"{links[ends]:.3g} {measure.unit}, where links have {usual:.3g}"
+        numbers = f"{links[ends]:.3g} {measure.unit}, but links usually have {usual:.3g}"
         return f"{measure.words}: {numbers} ({slow_of[ends]:.1f} times slower)"
 
     if far and 3 * len(slow) > len(links):

@@ -15,7 +15,7 @@ from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import iso, now
 from opsctl.diagnosis.nodes.exclusion import keep_and_apply, wanted_by
 from opsctl.diagnosis.probe.report import ProbeReport, Standing, best_first, chosen, summary
-from opsctl.diagnosis.probe.run_probe import Setting, probe, put_on_record
+from opsctl.diagnosis.probe.run_probe import Setting, probe, record_evidence
 from opsctl.diagnosis.probe.verdict import Expected
 from opsctl.jobs.runner.launch import free_port, launchers_python, master_address
 from opsctl.jobs.runner.task import Task
@@ -62,7 +62,7 @@ def on_good_nodes(
     for line in found.not_seen:
         task.log.add_line(f"opsctl: {line}")
     try:
-        put_on_record(task.paths, found, attempt.id)
+        record_evidence(task.paths, found, attempt.id)
     except OSError as error:
         task.log.add_line(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
     wanted = len(task.nodes)

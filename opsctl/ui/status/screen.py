@@ -97,7 +97,7 @@ def health_rows(overview: Overview, extras: Extras) -> list[tuple[str, str]]:
         ("cron", cron_line(seen.cron, seen.now)),
         ("alerts", alerts_line(seen.channels, extras, seen.now)),
         ("evaluation", extras.evaluation.told if extras.evaluation else ""),
-        ("goodput", extras.goodput.told if extras.goodput else ""),
+        ("goodput", extras.goodput.text if extras.goodput else ""),
         ("carbon", extras.energy.told if extras.energy else ""),
     ]
     return [(label, text) for label, text in rows if text]

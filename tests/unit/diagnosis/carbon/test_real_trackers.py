@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.diagnosis.carbon.report import Asked, report_of
+from opsctl.diagnosis.carbon.report import Inputs, report_of
 from opsctl.diagnosis.carbon.trackers import Placed, Placing, counted_once, find, placed
 
 #: Ranks as BigScience's were: codecarbon started at the beginning, flushed at a checkpoint, stopped at the end. None
@@ -61,7 +61,7 @@ def test_ranks_of_one_node_that_each_counted_all_of_it_come_to_one_node(tmp_path
     # While all three slept each has counted the whole node: two thirds of that are not there any more.
     least_kw = min(one.kwh / one.duration_s for one in found.readings)
     assert sum(each) - once >= 2 * (SLEEP_S - COARSE_S) * least_kw
-    told = report_of(found, Asked(placing=Placing(ranks_per_node=3)))
+    told = report_of(found, Inputs(placing=Placing(ranks_per_node=3)))
     assert (told.nodes, told.trackers) == (1, 3)
     assert told.kg == pytest.approx(told.kwh * sum(one.emissions_kg for one in found.readings) / sum(each))
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from opsctl.diagnosis.carbon.estimate import HOUR_S, Building
-from opsctl.diagnosis.carbon.report import Asked, CarbonReport, report_lines, report_of, short_line
+from opsctl.diagnosis.carbon.report import CarbonReport, Inputs, report_lines, report_of, short_line
 from opsctl.diagnosis.carbon.trackers import Found, Placing
 from tests.unit.diagnosis.carbon.trackers import ours, theirs
 from trainer.formats.attempt.carbon import Reading
 
 
 def report(*readings: Reading, **asked: object) -> CarbonReport:
-    return report_of(Found(len(readings), readings), Asked(**asked))  # type: ignore[arg-type]
+    return report_of(Found(len(readings), readings), Inputs(**asked))  # type: ignore[arg-type]
 
 
 def test_the_lines_say_part_by_part_what_it_is_and_how_it_is_known() -> None:

@@ -93,7 +93,7 @@ def test_a_glance_tells_what_was_trained_and_what_took_most_beside_it() -> None:
     first = attempt(1, 40, 150, reason="signal", iteration_at_end=9, checkpoint_at_end=5)
     seen = goodput_seen([first], [BEGINNING], 10.0, at(200), False)
     assert seen is not None and (seen.trained_percent, seen.most, seen.most_percent) == (25.0, "idle", 25.0)
-    assert "25 %" in seen.told and "idle" in seen.told and "opsctl attempts --report" in seen.told
+    assert "25 %" in seen.text and "idle" in seen.text and "opsctl attempts --report" in seen.text
     running = attempt(1, 40, None)
     seen = goodput_seen([running], [BEGINNING], 10.0, at(140), None, reached=7)
     assert seen is not None and (seen.trained_percent, seen.most) == (50.0, "waited")

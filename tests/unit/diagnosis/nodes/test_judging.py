@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
-from opsctl.diagnosis.nodes.judging import End, ends_of, judge, room, score_of, used_all_the_same
+from opsctl.diagnosis.nodes.judging import End, ends_of, judge, room, score_of, used_despite_exclusion
 from opsctl.diagnosis.nodes.node_evidence import WEIGHTS, NodeEvidence, Policy
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.verdict import Cause, Verdict
@@ -97,7 +97,7 @@ def test_what_a_person_lets_back_in_stays_in_until_something_new_is_seen() -> No
 
 
 def kept_in(found: Sequence[Exclusion], nodes: Sequence[Node], policy: Policy) -> dict[str, str]:
-    return used_all_the_same([one for one in found if one.stands(NOW)], nodes, policy)
+    return used_despite_exclusion([one for one in found if one.stands(NOW)], nodes, policy)
 
 
 def serving(names: Iterable[str], state: str = "idle") -> list[Node]:

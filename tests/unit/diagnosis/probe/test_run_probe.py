@@ -11,7 +11,7 @@ from opsctl.diagnosis.nodes.judging import judge as judge_nodes
 from opsctl.diagnosis.nodes.node_evidence import Policy, read_node_evidence
 from opsctl.diagnosis.probe.launch import Heard, sorted_answers
 from opsctl.diagnosis.probe.report import ProbeReport, Standing
-from opsctl.diagnosis.probe.run_probe import late_together, put_on_record
+from opsctl.diagnosis.probe.run_probe import late_together, record_evidence
 from opsctl.diagnosis.probe.verdict import Expected, judge
 from opsctl.run.config.paths import RunPaths
 from tests.unit.diagnosis.probe.made_answers import answers, names
@@ -71,7 +71,7 @@ def recorded(paths: RunPaths, made: list[object]) -> list[tuple[str, str]]:
     found = judge(made, Expected())  # type: ignore[arg-type]
     report = ProbeReport(at=now(), effort="quick", took_s=12.0, nodes=found.nodes)
     assert [one.node for one in report.of(Standing.BAD)] == [NODE]
-    put_on_record(paths, report, "1-a")
+    record_evidence(paths, report, "1-a")
     return [(one.node, one.words) for one in read_node_evidence(paths)]
 
 
@@ -101,7 +101,7 @@ def test_two_probes_that_a_node_said_nothing_in_are_enough_to_stay_off_it_and_on
         at = now() - timedelta(minutes=minutes)
         report = ProbeReport(at=at, effort="quick", took_s=12.0, nodes=found.nodes)
         assert report.of(Standing.BAD)
-        put_on_record(paths, report, attempt)
+        record_evidence(paths, report, attempt)
         listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
         excluded.append([one.node for one in listed])
     assert excluded == [[], [NODE]]
@@ -114,7 +114,7 @@ def test_a_node_whose_links_are_slow_is_kept_off_after_two_such_probes_and_not_a
         at = now() - timedelta(minutes=minutes)
         report = ProbeReport(at=at, effort="quick", took_s=12.0, nodes=found.nodes)
         assert [one.node for one in report.of(Standing.SLOW)] == [NODE]
-        put_on_record(paths, report, attempt)
+        record_evidence(paths, report, attempt)
         listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
         excluded.append([one.node for one in listed])
     assert excluded == [[], [NODE]]
