@@ -98,5 +98,5 @@ def _folders(chosen: str | None, step: int | None, all_of_them: bool) -> list[Pa
     if all_of_them:
         return there
     if step is not None and root / tag_of(step) not in there:
-        raise OpsctlError(f"{root} has no {tag_of(step)}: opsctl checkpoints list shows what there is")
+        raise OpsctlError(f"{root} has no {tag_of(step)}. To see all: opsctl checkpoints list")
     return [latest or root / tag_of(step or 0)]

@@ -1,1 +1,1 @@
-"""What ran and how it ended."""
+"""The attempts of a run and their endings."""

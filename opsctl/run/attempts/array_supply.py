@@ -1,4 +1,4 @@
-"""How many arrays of a run should wait in the queue, and how many of those are there. Pure."""
+"""The number of arrays that a run should have in the queue. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from opsctl.slurm.arrays import array_problem, count_tasks
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 
-#: A training goes on for a while longer than the speed of its iterations says: evaluations, saves, starts.
+#: A training takes longer than its iterations alone: evaluations, saves, starts.
 _SLACK = 1.1
 
 
 def arrays_behind(jobs: Iterable[Job]) -> tuple[int, ...]:
-    """The ids of the arrays of which nothing has started, behind the one that has or comes first; as they may come."""
+    """Return the ids of arrays that have not started, behind the running or first one, in order."""
     alive = [job for job in jobs if job.state != State.COMPLETING]
     started = {job.array_job_id for job in alive if not job.is_pending}
     waiting = sorted({job.array_job_id for job in alive} - started)
@@ -22,7 +22,7 @@ def arrays_behind(jobs: Iterable[Job]) -> tuple[int, ...]:
 
 
 def arrays_missing(jobs: Sequence[Job], keep_queued: int, left_s: float | None, per_task_s: float, tasks: int) -> int:
-    """Return how many more arrays should be queued behind `jobs`: `keep_queued`, but no more than training left needs.
+    """Return how many more arrays to queue behind `jobs`: up to `keep_queued`, but no more than the training needs.
     left_s: None if unknown. per_task_s: training time of a task. tasks: of a new array.
     """
     if keep_queued <= 0:

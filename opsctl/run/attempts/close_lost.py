@@ -1,4 +1,4 @@
-"""Closing attempts that could not close themselves (node lost, kill -9, cancelled), from what Slurm knows of them."""
+"""Close attempts that could not close themselves (node lost, kill -9, cancelled), with Slurm's information."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from opsctl.slurm.types import Job, JobEnd, exit_code_of
 from trainer.formats.attempt.lease import Holder
 from trainer.formats.checkpoint.history import Rollback
 
-#: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
+#: Tolerated difference between clocks of nodes and controller: a later job start contradicts the attempt's opening.
 CLOCK_TOLERANCE = timedelta(minutes=2)
-#: What puts a verdict on an attempt that is closed for its job, from it and from what Slurm says of its end.
+#: Adds a verdict to an attempt that another process closes, from the attempt and Slurm's record of its end.
 Judge = Callable[[Attempt, JobEnd | None], Attempt]
-#: Where a job is that still has its allocation, or may have it.
+#: Phases of a job that has, or may have, an allocation.
 _MAY_BE_ON_NODES = (Phase.ON_NODES, Phase.PAUSED, Phase.UNKNOWN)
 
 
 @dataclass(frozen=True)
 class Settled:
-    """All attempts, as far as it can be known how they ended."""
+    """All attempts, with their endings as far as known."""
 
     attempts: list[Attempt]
-    unseen: frozenset[str] = frozenset()  # ids of the open ones whose jobs Slurm does not show to the caller
+    unseen: frozenset[str] = frozenset()  # ids of open attempts whose jobs Slurm does not show to the caller
 
 
 def close_lost_attempts(
@@ -47,7 +47,7 @@ def close_lost_attempts(
     cluster: str = "",
     judge: Judge | None = None,
 ) -> list[Attempt]:
-    """All attempts, those settled that can be; see `settle`."""
+    """Close what can be closed, and return all attempts; see `settle`."""
     return settle(paths, client, own_job_id, cluster, judge).attempts
 
 
@@ -60,12 +60,11 @@ def settle(
 ) -> Settled:
     """Write a closing for each open attempt whose job has ended.
 
-    An attempt of somebody else stays open where Slurm has no word of its job and shows nobody's but the caller's. Two
-    callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
-    not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
-    its id is from before a requeue. `cluster`: Slurm's name of the one that `client` asks; what is known to be another
-    one's stays open, for its ids mean nothing here. `judge`: says what each died of, before its closing is written.
-    Raises SlurmUnreachable when nothing can be known.
+    An attempt of another user stays open if Slurm has no record of its job and shows only the caller's jobs. Two
+    callers at once are harmless: the first closing counts, and the job's own takes precedence. A caller who may not
+    write still gets the result. own_job_id: a job that has opened nothing yet, so an open attempt under its id is from
+    before a requeue. cluster: Slurm's name of `client`'s cluster; attempts known to be of another cluster stay open,
+    because its job ids are different. judge: adds the verdict before the closing is written. Raises SlurmUnreachable.
     """
     attempts = read(paths)
     still_open = [attempt for attempt in attempts if attempt.is_open and may_be_of(attempt, cluster)]
@@ -90,7 +89,7 @@ def settle(
         with contextlib.suppress(OSError):
             append_closed(paths, attempt)
     by_id = {attempt.id: attempt for attempt in settled}
-    # What was appended meanwhile, the job's own closing above all, is in the file and wins.
+    # Closings appended meanwhile, above all the job's own, are in the file and take precedence.
     now_known = [by_id.get(attempt.id, attempt) if attempt.is_open else attempt for attempt in read(paths)]
     return Settled(now_known, hidden & {attempt.id for attempt in now_known if attempt.is_open})
 
@@ -100,7 +99,7 @@ def _with_preemptions(lost: Sequence[Attempt], ends: Mapping[int, JobEnd], clien
     unclear = {one.job_id for one in lost if one.job_id in ends and end_of(ends[one.job_id].state) is None}
     try:
         preempted = client.preempted(unclear) if unclear else {}
-    except SlurmError:  # how they ended is known without it
+    except SlurmError:  # their ending is known without it
         preempted = {}
     return {
         job_id: replace(end, state=str(State.PREEMPTED)) if job_id in preempted else end for job_id, end in ends.items()
@@ -114,30 +113,30 @@ def _hidden(gone: Sequence[Attempt], client: SlurmClient) -> frozenset[str]:
 
 
 def may_be_of(attempt: Attempt, cluster: str) -> bool:
-    """Whether its job can be one of that cluster's: yes where either name is not known."""
+    """Return True if its job can belong to that cluster; also if either name is unknown."""
     return not cluster or not attempt.cluster or attempt.cluster == cluster
 
 
 def holds(attempt: Attempt, job: Job | None, known: Recorded) -> bool:
-    """Return whether the queue's row is the open attempt's very job on its nodes: not requeued since, not another job
-    with its id.
+    """Return True if the queue's row is the open attempt's own job on its nodes: not requeued, and not another job
+    with the same id.
     """
     if job is None or job.phase not in _MAY_BE_ON_NODES or _starts_after(job.started_at, attempt):
         return False
     found = match(job, _sent(attempt, known))
-    # Where nothing is recorded, or this is a copy, there is nothing to prove it by.
+    # Without records, or in a copy of the run, there is no proof.
     return found is Match.OURS or (found is Match.UNKNOWN and not known.run_id)
 
 
 def own_end(attempt: Attempt, end: JobEnd | None, known: Recorded) -> JobEnd | None:
-    """`end`, which Slurm tells of the attempt's job id; None where it is another job's that got the same id."""
+    """Return `end`, which Slurm has for the attempt's job id; None if it is another job's with the same id."""
     if end is None or _is_other_job(end, attempt) or match(end, _sent(attempt, known)) is Match.NOT_OURS:
         return None
     return end
 
 
 def _sent(attempt: Attempt, known: Recorded) -> Sent:
-    """What is recorded of an attempt's job. It was submitted before the attempt began, by a requeue too."""
+    """Return the record of an attempt's job. A requeue also counts as a submission before the attempt."""
     sent = known.sent(attempt.array_job_id or attempt.job_id, attempt.user)
     return replace(sent, latest=attempt.opened_at + CLOCK_TOLERANCE if attempt.opened_at is not None else None)
 
@@ -150,13 +149,13 @@ def closings(
     paths: RunPaths,
     closed_by: str,
 ) -> list[Attempt]:
-    """`lost` attempts with what their folders and Slurm say about their end."""
+    """Return the `lost` attempts with their ends from their folders and Slurm."""
     known, found = recorded(paths), []
     for attempt in lost:
         end, job = own_end(attempt, ends.get(attempt.job_id), known), queue.get(attempt.job_id)
         if job is not None and match(job, _sent(attempt, known)) is Match.NOT_OURS:
             job = None
-        state, note = _slurm_word(attempt, job, end)
+        state, note = _slurm_state(attempt, job, end)
         evidence = read_evidence(paths.output, paths.attempt_folder(attempt.job_id))
         step = StepEnd(exit_code=None if end is None else exit_code_of(end), slurm_state=state)
         ended_at = (end.ended_at if end else None) or now()
@@ -165,12 +164,12 @@ def closings(
     return found
 
 
-def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[str, str]:
-    """(Slurm's state, or our word where it has none, a note for people)."""
+def _slurm_state(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[str, str]:
+    """Return (Slurm's state, or LOST or REQUEUED, and a note for the user)."""
     if end is not None:
-        return end.state, f"Slurm says {end.state}"
+        return end.state, f"Slurm state {end.state}"
     if job is not None and parse_comment(job.comment) is not None:
-        return State.REQUEUED, "Slurm has put the job back into the queue: a node failed, or it was preempted"
+        return State.REQUEUED, "Slurm requeued the job after a node failure or a preemption"
     return LOST, f"Slurm no longer knows job {attempt.job_id}"
 
 
@@ -188,7 +187,7 @@ def _starts_after(started_at: datetime | None, attempt: Attempt) -> bool:
 
 
 def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpoint | None) -> Checkpoint | None:
-    """The last checkpoint that can be this attempt's: one that trained later may have made newer ones since."""
+    """Return the last checkpoint that can be this attempt's: a later attempt may have made newer ones."""
     later = [one for one in attempts if one.number > attempt.number and one.reason not in STARTED_NOTHING]
     if not later or newest is None:
         return newest
@@ -197,11 +196,11 @@ def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpo
 
 
 def over_on_record(holder: Holder, attempts: Iterable[Attempt], requeued_id: int | None = None) -> str | None:
-    """Return why the holding is over as far as `attempts` say, else None. requeued_id: of the asking job, if Slurm has
+    """Return why the lease has ended according to `attempts`, else None. requeued_id: the asking job's id, if Slurm has
     restarted it. Pure.
     """
     if requeued_id is not None and holder.job_id == requeued_id:
-        return "Slurm has started the job anew"
+        return "Slurm has restarted the job"
     attempt = attempt_of(holder, attempts)
     if attempt is None or attempt.reason is None or attempt.reason == Ending.UNKNOWN:
         return None
@@ -209,7 +208,7 @@ def over_on_record(holder: Holder, attempts: Iterable[Attempt], requeued_id: int
 
 
 def over_by_slurm(holder: Holder, paths: RunPaths, client: SlurmClient, queue: Sequence[Job], cluster: str) -> bool:
-    """Return the same after asking Slurm how the holder's job ended. Writes nothing. Raises SlurmUnreachable."""
+    """Return the same after asking Slurm for the end of the holder's job. Writes nothing. Raises SlurmUnreachable."""
     attempts = read(paths)
     attempt = attempt_of(holder, attempts)
     if attempt is not None and attempt.is_open and may_be_of(attempt, cluster):
@@ -222,7 +221,7 @@ def over_by_slurm(holder: Holder, paths: RunPaths, client: SlurmClient, queue: S
 
 
 def attempt_of(holder: Holder, attempts: Iterable[Attempt]) -> Attempt | None:
-    """The attempt for which the lease was taken; None while it is not on record."""
+    """Return the attempt that holds the lease; None before it is recorded."""
     return next((one for one in attempts if one.id == holder.attempt), None)
 
 
@@ -238,4 +237,4 @@ def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequen
         if one.to <= latest and is_since:
             return None
     was = f"iteration {last.checkpoint_at_end}, where attempt {last.number} left it"
-    return f"the latest checkpoint went back from {was}, to {latest}, and no rollback is on record"
+    return f"the latest checkpoint changed from {was}, to {latest}, without a recorded rollback"

@@ -1,7 +1,7 @@
-"""Attempts: what ran and how it ended. Events in `.opsctl/attempts.jsonl`, folded by a pure function into values.
+"""Events of attempts in `.opsctl/attempts.jsonl`, and the values that a pure function folds them into.
 
-An event is one line, `{"event": "opened"|"closed", "id": ..., ...}`. Lines that are half written or of an unknown kind
-are passed over, and so are fields of the wrong type: reading never fails for what somebody else wrote.
+An event is one line, `{"event": "opened"|"closed", "id": ..., ...}`. Incomplete lines, lines of an unknown kind and
+fields of the wrong type are ignored: reading never fails because of another writer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ OPENED, CLOSED = "opened", "closed"
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an attempt when it opens."""
+    """The fields of an attempt at its opening."""
 
-    id: Annotated[str, Meta(description="Unique also where job ids start over.")]
+    id: Annotated[str, Meta(description="Unique id, even if job ids start over.")]
     job_id: Annotated[int, Meta(description="Slurm's id of the job.")]
     array_job_id: Annotated[int | None, Meta(description="The chain's id; null without an array.")] = None
     array_task: Annotated[str, Meta(description="Its place in the array; empty without one.")] = ""
     chain_submitted_at: Annotated[Moment | None, Meta(description="When its chain was submitted.")] = None
     revision: Annotated[str, Meta(description="Name of the revision that it trained.")] = ""
     user: Annotated[str, Meta(description="The job's owner.")] = ""
-    cluster: Annotated[str, Meta(description="Slurm's name of its cluster; empty where that is not known.")] = ""
+    cluster: Annotated[str, Meta(description="Slurm's name of its cluster; empty if unknown.")] = ""
     nodes: Annotated[tuple[str, ...], Meta(description="Names of its nodes, in order.")] = ()
-    opened_at: Annotated[Moment | None, Meta(description="When it began.")] = None
-    kill_switch_path: Annotated[str, Meta(description="Where its trainer looks for the kill switch.")] = ""
+    opened_at: Annotated[Moment | None, Meta(description="Time of its start.")] = None
+    kill_switch_path: Annotated[str, Meta(description="Path at which its trainer checks the kill switch.")] = ""
     kill_switch_inode: Annotated[
         int | None,
         Meta(description="Inode of the folder that path is in, the same after a move; null if not recorded."),
@@ -45,17 +45,17 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(Opening, frozen=True, kw_only=True):
-    """One array task's try at the training, from opening to closing. `reason` is None while it is open."""
+    """One attempt of an array task, from opening to closing. `reason` is None while it is open."""
 
     number: Annotated[int, Meta(description="1 for the run's first.")]
     closed_at: Annotated[Moment | None, Meta(description="When it ended.")] = None
-    closed_by: Annotated[str, Meta(description="`job`, or who closed it for the job; empty while it is open.")] = ""
-    #: An Ending, or a word that only another release knows.
+    closed_by: Annotated[str, Meta(description="`job`, or the user who closed it; empty while it is open.")] = ""
+    #: An Ending, or a value of another release.
     reason: Annotated[str | None, Meta(description="Why it ended; null while it is open.")] = None
     exit_code: Annotated[int | None, Meta(description="The job's exit code.")] = None
     signal: Annotated[int | None, Meta(description="Number of the signal that ended it.")] = None
     iteration_at_end: Annotated[
-        int | None, Meta(description="The last iteration done, as the trainer says it, else the last checkpoint's.")
+        int | None, Meta(description="The last iteration by the trainer, else the last checkpoint's.")
     ] = None
     checkpoint_at_end: Annotated[
         int | None, Meta(description="Iteration of the last whole checkpoint when it ended.")
@@ -64,29 +64,27 @@ class Attempt(Opening, frozen=True, kw_only=True):
     other_failures: Annotated[tuple[Failure, ...], Meta(description="The ranks that failed after it.")] = ()
     error_files: Annotated[tuple[str, ...], Meta(description="Paths of the elastic error files that were kept.")] = ()
     lost_nodes: Annotated[tuple[str, ...], Meta(description="Names of nodes that Slurm lost.")] = ()
-    ranks: Annotated[tuple[RankPlace, ...], Meta(description="Which rank ran where.")] = ()
-    note: Annotated[str, Meta(description="What else is to be said of how it ended.")] = ""
-    environment: Annotated[
-        str, Meta(description="Digest of what it was started with; empty where that was not recorded.")
-    ] = ""
-    verdict: Annotated[Verdict | None, Meta(description="What it died of; null where it ended well.")] = None
+    ranks: Annotated[tuple[RankPlace, ...], Meta(description="Places of the ranks.")] = ()
+    note: Annotated[str, Meta(description="Further information on the end.")] = ""
+    environment: Annotated[str, Meta(description="Digest of its environment; empty if not recorded.")] = ""
+    verdict: Annotated[Verdict | None, Meta(description="Verdict on a failure; else null.")] = None
     stacks: Annotated[
-        tuple[StackGroup, ...], Meta(description="Where its ranks were when a step that hung was ended, in groups.")
+        tuple[StackGroup, ...], Meta(description="Stacks of the ranks of a hung step at its end, in groups.")
     ] = ()
 
     @property
     def is_open(self) -> bool:
-        """True until a closing is recorded, also where the job has died without writing one."""
+        """Return True until a closing is recorded, even if the job died without one."""
         return self.reason is None
 
     @property
     def display_id(self) -> str:
-        """The job as squeue shows it."""
+        """Return the job id as squeue shows it."""
         return f"{self.array_job_id}_{self.array_task}" if self.array_task else str(self.job_id)
 
     @property
     def made_checkpoint(self) -> bool:
-        """Whether the latest whole checkpoint at its end is another than at its start, also an earlier one."""
+        """Return True if the latest complete checkpoint at its end differs from the one at its start."""
         return self.checkpoint_at_end is not None and self.checkpoint_at_end != self.iteration_at_start
 
 
@@ -117,18 +115,18 @@ def fold(events: Iterable[Event]) -> list[Attempt]:
 
 
 def read(paths: RunPaths) -> list[Attempt]:
-    """The run's attempts so far; empty when there is no such file."""
+    """Return the run's attempts; empty without a file."""
     return fold(read_lines(paths.output, paths.attempts, Event))
 
 
 def append_opened(paths: RunPaths, attempt: Attempt) -> None:
-    """Write the opening of `attempt`; its number is its place in the file."""
+    """Append the opening of `attempt`; its number is its place in the file."""
     make_folder(paths.output, paths.state)
     append_state(paths.output, paths.attempts, {"event": OPENED, **_fields(attempt, _OPENING)})
 
 
 def append_closed(paths: RunPaths, attempt: Attempt) -> None:
-    """Write the closing of `attempt`, which carries its reason."""
+    """Append the closing of `attempt`, including its reason."""
     make_folder(paths.output, paths.state)
     append_state(paths.output, paths.attempts, {"event": CLOSED, "id": attempt.id, **_fields(attempt, _CLOSING)})
 

@@ -1,4 +1,4 @@
-"""Stopping what gets nowhere: when a chain stops, and which of the queued ones would stop for the same reason. Pure."""
+"""Stop chains that make no progress, and the queued chains that would stop for the same reason. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from opsctl.run.attempts.verdict import Cause
 from opsctl.run.state.chains import Chain, counted_since
 from opsctl.slurm.types import Job
 
-#: What a training dies of that another node spares it, where triage is this sure of the node.
+#: Causes that another node avoids, if triage has this confidence in the node.
 _OF_A_NODE = frozenset(
     {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE, Cause.NETWORK, Cause.NCCL, Cause.SHM}
 )
 _SURE = 0.6
 
 
-#: Of those, what is the node's own wherever it is said. What a network or a collective dies of is said by one rank now
-#: and by another next time, and a container without shared memory has none anywhere.
+#: Of these, causes that are certainly the node's. A network or collective error can appear on any rank, and a container
+#: without shared memory has none on any node.
 _OF_ITS_HARDWARE = frozenset({Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE})
 
 
 def failed_nodes(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
-    """Return the nodes that it died of, for sure; of_hardware: only those whose own hardware failed."""
+    """Return the nodes that certainly ended the attempt. of_hardware: only those whose hardware failed."""
     causes = _OF_ITS_HARDWARE if of_hardware else _OF_A_NODE
     lost = ended.lost_nodes if ended.reason == Ending.NODE_FAILURE else ()
     verdict = ended.verdict
@@ -35,10 +35,10 @@ def failed_nodes(ended: Attempt, of_hardware: bool = False) -> frozenset[str]:
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
 FAILURE_LIMIT = 3
-#: Nodes that attempts in a row may each die of another one of, without a checkpoint, before those count too.
+#: Attempts in a row, each ended by another node's hardware, before these count too.
 OTHER_NODES = 9
-#: Ways to leave that say nothing about the training's health, unless a checkpoint was saved. A person ends what is
-#: cancelled, and Slurm what is preempted: for another job's sake.
+#: Endings that show nothing about the training's health, unless a checkpoint was saved: persons cancel jobs, and Slurm
+#: preempts them for other jobs.
 _NEUTRAL_REASONS = frozenset(
     {
         *(Ending.KILL_SWITCH, Ending.FINISHED, Ending.OVERTAKEN, Ending.HELD, Ending.BRAKE),
@@ -48,13 +48,13 @@ _NEUTRAL_REASONS = frozenset(
 
 
 def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
-    """How many attempts in a row, up to the last, ended after `since` without a new checkpoint.
+    """Count the attempts in a row, up to the last, that ended after `since` without a new checkpoint.
 
-    Attempts that left through the kill switch at their start, found the training finished, were overtaken by another
-    writer or left the lease to it, that a person cancelled or that Slurm preempted, neither count nor break the row.
-    Nor do those that died each of another node's hardware, as far as triage or Slurm is sure of it: the next try is not
-    bound to fail as they did. On thousands of nodes several in a row are usual, and a chain that stops waits for a
-    person. More than OTHER_NODES of them say nothing any more of nodes.
+    Attempts neither count nor break the row if they left because of the kill switch at their start, found the training
+    finished, were overtaken by another writer, left the lease to it, were cancelled or were preempted. The same holds
+    for attempts that each ended by another node's hardware, as far as triage or Slurm is sure: the next attempt has
+    other nodes. On thousands of nodes several in a row are usual, and a stopped chain waits for a person. More than
+    OTHER_NODES of them count.
     """
     row = 0
     died_of: set[str] = set()
@@ -93,8 +93,8 @@ def keeps_losing_the_lease(attempts: Sequence[Attempt], chain: int) -> bool:
 def chains_to_cancel(
     own: Iterable[Job], attempts: Sequence[Attempt], user: str, recorded: Sequence[Chain] = ()
 ) -> list[int]:
-    """Return the arrays of `user`'s pending jobs that the brake stops too. recorded: the run's chains; those that a
-    person submitted later are not touched.
+    """Return the arrays of `user`'s pending jobs that the failure limit also stops. recorded: the run's chains. Later
+    submissions of a person are kept.
     """
     kept = {one.chain: counted_since(recorded, one.submitted_at) for one in recorded if not one.is_somebodys_word}
     chains = {

@@ -1,4 +1,4 @@
-"""What others may have in the queue where Slurm shows nobody's jobs but one's own (PrivateData=jobs)."""
+"""Jobs that others may have in the queue if Slurm shows only the caller's own (PrivateData=jobs)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from opsctl.slurm.arrays import array_problem, count_tasks
 from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.types import Job
 
-#: Stands where "none" would, wherever only one's own jobs are shown.
-CANNOT_SEE = "cannot see the jobs of others here"
+#: Replaces "none" if only the caller's own jobs are visible.
+CANNOT_SEE = "cannot see other users' jobs"
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """Somebody else's chain that is not known to have ended, and whose jobs cannot be seen."""
+    """A chain of another user that may not have ended, and whose jobs are not visible."""
 
-    array_job_id: int  # 0: of a submission that was cut off, and that Slurm may have
+    array_job_id: int  # 0: an interrupted submission, which Slurm may have accepted
     user: str
-    after: tuple[str, ...] = ()  # the job ids that it waits for
-    runs_since_attempt: int | None = None  # the number of its open attempt
+    after: tuple[str, ...] = ()  # job ids that it depends on
+    runs_since_attempt: int | None = None  # number of its open attempt
 
 
 def unseen(
     chains: Sequence[Chain], attempts: Callable[[], Sequence[Attempt]], queue: Sequence[Job], slurm: SlurmReader
 ) -> tuple[Unseen, ...]:
-    """Return others' chains that may be queued though Slurm hides their jobs. `attempts` and Slurm are asked only if
-    records name one. Raises SlurmUnreachable.
+    """Return others' chains that may be queued although Slurm hides their jobs. Asks Slurm only if records name one.
+    Raises SlurmUnreachable.
     """
     if sees_others(queue):
         return ()
@@ -40,16 +40,16 @@ def unseen(
 
 
 def sees_others(queue: Sequence[Job]) -> bool:
-    """Whether `queue`, all that Slurm shows, has a job of somebody else: who is shown one is shown all."""
+    """Return True if `queue`, all jobs that Slurm shows, has another user's job: then all jobs are visible."""
     me = account_name()
     return any(job.user != me for job in queue)
 
 
 def may_be_queued(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> list[Unseen]:
-    """The chains, everybody's, that records do not show to have ended: what runs, or may, without its task's attempt.
+    """Return the chains of all users that have not ended according to the records.
 
-    A chain has ended when each of its tasks had an attempt that ended, when its brake held, which cancels the rest, or
-    when a task began that waited for all of it. A task that was cancelled before it began leaves no record.
+    A chain has ended if each of its tasks had an attempt that ended, if its failure limit stopped it, which cancels the
+    rest, or if a task began that depended on all of it. A task that was cancelled before its start leaves no record.
     """
     begun = {(attempt.array_job_id or attempt.job_id) for attempt in attempts}
     waited_for = {int(one) for chain in chains if chain.chain in begun for one in chain.after if one.isdigit()}
@@ -65,16 +65,16 @@ def may_be_queued(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> list[
 
 
 def describe(found: Iterable[Unseen]) -> str:
-    """Whose they are: `chain 12 of bob, chain 20 of ann`."""
+    """Return the chains with their owners: `chain 12 of bob, chain 20 of ann`."""
     return ", ".join(
-        f"{f'chain {one.array_job_id}' if one.array_job_id else 'a submission that was cut off'} "
-        f"of {one.user or 'somebody'}"
+        f"{f'chain {one.array_job_id}' if one.array_job_id else 'an interrupted submission'} "
+        f"of {one.user or 'an unknown user'}"
         for one in found
     )
 
 
 def _has_ended(chain: Chain, attempts: Sequence[Attempt]) -> bool:
-    """Whether it was braked, or the last attempt of each task is closed and its job not back in the queue."""
+    """Return True if its failure limit stopped it, or if each task's last attempt is closed and not requeued."""
     last = {
         attempt.array_task: attempt
         for attempt in attempts

@@ -1,4 +1,4 @@
-"""Who looks at a run's kill switch: its live attempts, where each of them looks, and what it has said since."""
+"""The attempts that check a run's kill switch, the path that each checks, and their responses."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Refresher:
-    """A live attempt, and whether its trainer sees this run's switch."""
+    """A live attempt, and whether its trainer sees this run's kill switch."""
 
     attempt: Attempt
     sees_it: bool
 
     @property
     def job(self) -> str:
-        """The job as squeue shows it."""
+        """Return the job id as squeue shows it."""
         return self.attempt.display_id
 
-    def printed(self, said: str | None) -> PrintedLooker:
-        """For programs. said: its word so far."""
-        return PrintedLooker(self.job, self.attempt.kill_switch_path, self.sees_it, said)
+    def printed(self, response: str | None) -> PrintedLooker:
+        """Return the attempt as printed, with its response so far."""
+        return PrintedLooker(self.job, self.attempt.kill_switch_path, self.sees_it, response)
 
 
 def lookers(paths: RunPaths) -> list[Refresher]:
-    """The attempts that are open on record. Raises OpsctlError: not to know them is not the same as none."""
+    """Return the open attempts. Raises OpsctlError if they cannot be read, because none would be a wrong answer."""
     try:
         attempts = attempts_file.read(paths)
     except OSError as error:
         raise OpsctlError(
-            f"which jobs look at it is not known: cannot read {error.filename or paths.attempts}: {error.strerror}"
+            f"cannot find the jobs that check it: cannot read {error.filename or paths.attempts}: {error.strerror}"
         ) from None
     return [
         Refresher(one, sees(one.kill_switch_path, one.kill_switch_inode, paths.kill_switch, folder_inode))
@@ -60,8 +60,8 @@ def folder_inode(path: Path) -> int | None:
 
 
 def sees(looks_at: str, inode_then: int | None, switch: Path, inode_now: Callable[[Path], int | None]) -> bool:
-    """Return whether a trainer looking at `looks_at` sees `switch`. inode_then: of its folder at the start, which it
-    holds open, None if not recorded. inode_now: gives a path's now.
+    """Return True if a trainer that checks `looks_at` sees `switch`. inode_then: its folder's at the start, which it
+    keeps open; None if not recorded. inode_now: returns a path's current inode.
     """
     if looks_at in ("", str(switch)):
         return True
@@ -71,7 +71,7 @@ def sees(looks_at: str, inode_then: int | None, switch: Path, inode_now: Callabl
 
 
 def word(paths: RunPaths, attempt: Attempt) -> str:
-    """What `attempt` has said of leaving; empty while it has not."""
+    """Return the response of `attempt`; empty without one."""
     folder = paths.attempt_folder(attempt.job_id)
     left, leaving = exit_report(paths.output, folder), leaving_note(paths.output, folder)
     if left.reason:
@@ -88,7 +88,7 @@ def _at(iteration: int | None) -> str:
 def wait_for_words(
     paths: RunPaths, live: Sequence[Refresher], wait_s: float, tell: Callable[[Refresher, str], None]
 ) -> list[Refresher]:
-    """Wait up to `wait_s` seconds until each has said something or ended, and `tell` it; those that have not."""
+    """Wait up to `wait_s` seconds until each has responded or ended, pass responses to `tell`, return the others."""
     deadline, silent = time.monotonic() + wait_s, list(live)
     while True:
         ended = _ended(paths)
@@ -103,7 +103,7 @@ def wait_for_words(
 
 
 def _ended(paths: RunPaths) -> dict[str, str]:
-    """Attempt -> that it has ended, for those closed on record; those that cannot be read now are not."""
+    """Return attempt id -> message for attempts that ended according to the records; empty if unreadable."""
     try:
         attempts = attempts_file.read(paths)
     except OSError:

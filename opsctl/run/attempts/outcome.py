@@ -1,4 +1,4 @@
-"""Why an attempt ended, decided from what is known when it does. Pure."""
+"""Decide why an attempt ended. Pure."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from trainer.formats.attempt.environment import digest_of
 from trainer.formats.attempt.error_file import is_lost_peer, says_nothing, signal_name
 from trainer.formats.logs.training_line import iterations_in
 
-#: How much of a node's output is searched for its last iteration.
+#: Bytes of a node's output that are searched for its last iteration.
 _TAIL_BYTES = 64 * 1024
-#: What torch's launcher calls a rank's own words, and more folders than the ranks of any attempt leave.
+#: The name of torch's error file of a rank, and more folders than the ranks of any attempt create.
 _ERROR_FILE, _MOST_FOLDERS = "error.json", 20_000
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The rank map, every failure a launcher noted, the elastic error files, and why the trainer says it left."""
+    """The rank map, the launchers' failure records, the elastic error files, and the trainer's exit reason."""
 
     ranks: tuple[RankPlace, ...] = ()
     failures: tuple[Failure, ...] = ()
     error_files: tuple[str, ...] = ()
-    exit_reason: str | None = None  # an Ending, or a word that only another release knows
+    exit_reason: str | None = None  # an Ending, or a value of another release
     exit_iteration: int | None = None
-    stop_requested: bool = False  # by the job, or by a person
+    stop_requested: bool = False  # by the job or a person
     logged_iteration: int | None = None  # the last one in the nodes' output
-    environment: str = ""  # digest of what it was started with
+    environment: str = ""  # digest of the attempt's environment
 
 
 def read_evidence(root: Path, folder: Path) -> Evidence:
-    """Everything in an attempt's folder under the run's, `root`; empty when there is none."""
+    """Read an attempt's folder under the run's `root`; empty if there is none."""
     report = exit_report(root, folder)
     failures = noted_failures(root, folder)
     environment = started_with(root, folder)
@@ -64,7 +64,7 @@ def read_evidence(root: Path, folder: Path) -> Evidence:
 
 
 def _last_logged_iteration(root: Path, folder: Path) -> int | None:
-    """The highest iteration among the last lines of the nodes' output: only the node of the last rank prints them."""
+    """Return the highest iteration in the last lines of the nodes' output; only the last rank's node prints them."""
     found: list[int] = []
     for path in folder.glob("*.out"):
         with contextlib.suppress(OSError), opened_file(root, path) as fd:
@@ -73,24 +73,24 @@ def _last_logged_iteration(root: Path, folder: Path) -> int | None:
 
 
 def _error_files(folder: Path, failures: tuple[Failure, ...]) -> tuple[str, ...]:
-    """Elastic error files kept under NODE/ here: those that failures name, and any other a rank left."""
+    """Return the error files under NODE/ that failures name, and any other that a rank left."""
     named = [item.error_file for item in failures if item.error_file]
-    walked = islice(os.walk(folder), _MOST_FOLDERS)  # into no links: somebody could lead one to all of a file system
+    walked = islice(os.walk(folder), _MOST_FOLDERS)  # follow no links: a link could lead to all of a file system
     found = sorted(f"{at}/{_ERROR_FILE}" for at, _, files in walked if at != str(folder) and _ERROR_FILE in files)
     return tuple(dict.fromkeys([*named, *found]))
 
 
-#: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
-#: lost peer at once, sometimes before its own launcher does.
+#: Failures within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a lost
+#: peer at once, sometimes before its own launcher does.
 SAME_EVENT_S = 3.0
 _NO_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 def elect(failures: Sequence[Failure]) -> tuple[Failure | None, tuple[Failure, ...]]:
-    """(the failure that caused the others, the others in order of time).
+    """Return (the failure that caused the others, the others in order of time).
 
-    Among those of the first event: a rank that was killed or raised something of its own, before one that left without
-    a word, before one that lost a peer, before one that was told to end. Then by time, then by rank.
+    Of the first event: a rank that was killed or raised its own error comes before one that left without a message,
+    one that lost a peer, and one that was asked to end, in this order. Then by time, then by rank.
     """
     if not failures:
         return None, ()
@@ -104,7 +104,7 @@ def elect(failures: Sequence[Failure]) -> tuple[Failure | None, tuple[Failure, .
 
 
 def _followership(item: Failure) -> int:
-    """How surely a failure only follows another: 0 is a cause of its own."""
+    """Return how likely a failure only follows from another: 0 has its own cause."""
     ended_by = signal_of(item)
     if ended_by in (signal.SIGTERM, signal.SIGINT):
         return 3
@@ -116,7 +116,7 @@ def _followership(item: Failure) -> int:
 
 
 def signal_of(item: Failure) -> int | None:
-    """The signal that ended a rank, from whichever field tells it."""
+    """Return the signal that ended a rank, from either field."""
     if item.signal:
         return abs(item.signal)
     return -item.exit_code if item.exit_code is not None and item.exit_code < 0 else None
@@ -127,7 +127,7 @@ def _time(item: Failure) -> datetime:
 
 
 def describe(item: Failure) -> str:
-    """A failure in a few words: rank, node, how."""
+    """Describe a failure in a few words: rank, node, exit."""
     ended_by = signal_of(item)
     if ended_by is not None:
         how = f"ended by {signal_name(ended_by)}"
@@ -145,44 +145,44 @@ def _own_words(item: Failure) -> str:
     return "" if says_nothing(line) else line
 
 
-#: Stands where Slurm's state does, of a job that Slurm no longer knows.
+#: The state of a job that Slurm no longer knows.
 LOST = "LOST"
-#: What Slurm's word says of an attempt, where the job itself has no end.
+#: The endings that Slurm's state gives if the job recorded none.
 _WITHOUT_END: dict[str, Ending] = {State.REQUEUED: Ending.REQUEUED, LOST: Ending.UNKNOWN}
 
 
 @dataclass(frozen=True)
 class LauncherExit:
-    """The first launcher to fail, as srun named it."""
+    """The first launcher that failed according to srun."""
 
-    nodes: str  # one, or several in Slurm's brackets
+    nodes: str  # one node, or several in Slurm's notation
     exit_code: int
 
 
 @dataclass(frozen=True)
 class StepEnd:
-    """How the step ended, as the batch process saw it."""
+    """The end of the step as the batch process saw it."""
 
-    exit_code: int | None  # srun's, 128 + signal when a signal ended it; None when nobody knows
+    exit_code: int | None  # srun's, 128 + signal if a signal ended it; None if unknown
     was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
-    limit_reached: bool = False  # that was at the time limit
-    slurm_state: str = ""  # Slurm's word or `LOST`, "" when it has none
-    lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
-    first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
-    overtaken: str = ""  # why the lease was lost while it ran; empty when it was not
-    limit_warned: bool = False  # what became the stop request was Slurm's warning before the time limit
-    asked_for: Ending | None = None  # what a person asked the job for, as the reason that it would be
-    ended_on_request: bool = False  # the trainer did not leave when it was asked to, so that the step was ended
-    ended_hung: bool = False  # it hung, so that the step was ended
-    stacks: tuple[StackGroup, ...] = ()  # where the ranks were that logged nothing when it ended
-    verdict: Verdict | None = None  # what these say
+    limit_reached: bool = False  # the SIGTERM came at the time limit
+    slurm_state: str = ""  # Slurm's state, or LOST; "" if unknown
+    lost_nodes: tuple[str, ...] = ()  # nodes that failed according to srun
+    first_exit: LauncherExit | None = None  # except SIGTERM, with which srun ends the others
+    overtaken: str = ""  # why the lease was lost during the step; else empty
+    limit_warned: bool = False  # the stop request was Slurm's warning before the time limit
+    asked_for: Ending | None = None  # the ending that a person requested
+    ended_on_request: bool = False  # the trainer did not leave on request, so the job ended the step
+    ended_hung: bool = False  # the step hung, so the job ended it
+    stacks: tuple[StackGroup, ...] = ()  # stacks of a silent step at its end
+    verdict: Verdict | None = None  # based on the stacks
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
-    """Why an attempt ended: an Ending, or a word of the trainer's own that this release does not know.
+    """Return why an attempt ended: an Ending, or a trainer's reason that this release does not know.
 
-    That another writer has overtaken it comes before all that followed from it. Then what the trainer wrote as it left,
-    unless it left because a node was lost; then what Slurm did to the job; then what the ranks' launchers saw.
+    Being overtaken by another writer comes first. Then the trainer's own reason, unless it left because of a lost node;
+    then Slurm's action on the job; then the launchers' records.
     """
     if step.overtaken and evidence.exit_reason != Ending.FINISHED:
         return Ending.OVERTAKEN
@@ -194,8 +194,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     if step.asked_for is not None and (evidence.exit_reason == Ending.STOP_REQUEST or ended_for_it):
         return step.asked_for
     if step.limit_warned and evidence.stop_requested and evidence.exit_reason == Ending.STOP_REQUEST:
-        return Ending.EXIT_DURATION  # in time for the limit, whoever's clock said so first
-    # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
+        return Ending.EXIT_DURATION  # in time for the limit, whichever clock was first
+    # Ranks that save on SIGTERM report a stop request; without a request, the sender of the signal is the reason.
     told_by_signal = evidence.exit_reason == Ending.STOP_REQUEST and (
         not evidence.stop_requested or _was_sent_away(step)
     )
@@ -220,13 +220,13 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
 
 
 def slurm_reason(state: str) -> Ending | None:
-    """What an attempt ended with, for an end that Slurm's own state tells; None where it tells none."""
+    """Return the ending that Slurm's state implies; None if it implies none."""
     end = end_of(state)
     return Ending(end) if end is not None else _WITHOUT_END.get(state)
 
 
 def _was_sent_away(step: StepEnd) -> bool:
-    """Whether the stop request is the job's own note of a SIGTERM that was not the limit's."""
+    """Return True if the stop request is the job's own record of a SIGTERM other than the limit's."""
     if slurm_reason(step.slurm_state) is not None:
         return end_of(step.slurm_state) in (End.CANCELLED, End.PREEMPTED)
     return step.was_told_to_end and not step.limit_reached
@@ -241,7 +241,7 @@ def closed(
     closed_by: str = "job",
     note: str = "",
 ) -> Attempt:
-    """`attempt` with everything its closing says."""
+    """Return `attempt` with all fields of its closing."""
     cause, others = elect(evidence.failures)
     at_checkpoint = checkpoint.iteration if checkpoint else None
     known = (evidence.exit_iteration, evidence.logged_iteration, at_checkpoint)
@@ -267,7 +267,7 @@ def closed(
 
 
 def exit_code_of(step: StepEnd, cause: Failure | None) -> int | None:
-    """The cause's own exit code where srun only tells that it ended the others for it (143), else srun's."""
+    """Return the cause's exit code if srun only reports that it ended the others (143), else srun's."""
     if cause is None and step.exit_code and step.first_exit is not None:
         return step.first_exit.exit_code
     if cause is None or not step.exit_code:
@@ -277,11 +277,11 @@ def exit_code_of(step: StepEnd, cause: Failure | None) -> int | None:
 
 
 def _launcher_note(step: StepEnd, cause: Failure | None) -> str:
-    """Where to look when no rank is known to have failed: a launcher, the environment script or Python itself did."""
+    """Return a hint if no rank failed: a launcher, the environment script or Python itself did."""
     if cause is not None or not step.exit_code or step.first_exit is None:
         return ""
     found = step.first_exit
-    return f"no rank failed, the launcher on {found.nodes} exited with code {found.exit_code}: opsctl logs says why"
+    return f"no rank failed, the launcher on {found.nodes} exited with code {found.exit_code}. To see why: opsctl logs"
 
 
 def _signal_in(exit_code: int | None) -> int | None:

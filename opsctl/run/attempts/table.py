@@ -1,4 +1,4 @@
-"""Attempts as people and programs read them. Pure."""
+"""Attempts as a table and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from opsctl.run.state.attempt_folder import started_with
 from opsctl.slurm.durations import format_duration
 from trainer.formats.attempt.environment import Environment, differences, digest_of
 
-#: More than so many changes are counted.
-_TOLD = 4
+#: Changes that a table names; further ones are counted.
+_NAMED = 4
 
 
 def environment_of(paths: RunPaths, attempt: Attempt) -> Environment | None:
-    """What `attempt` was started with; None where that was not written, or is another job's of the same id by now."""
+    """Return the environment of `attempt`; None if it was not recorded, or a later job with the same id replaced it."""
     found = started_with(paths.output, paths.attempt_folder(attempt.job_id))
     if found is None or attempt.is_open:
         return found
@@ -31,7 +31,7 @@ def environment_of(paths: RunPaths, attempt: Attempt) -> Environment | None:
 
 
 def last_environment(paths: RunPaths, attempts: Sequence[Attempt]) -> tuple[Attempt, Environment] | None:
-    """The newest attempt that says what it was started with, and that."""
+    """Return the newest attempt with a recorded environment, and that environment."""
     for attempt in reversed(attempts):
         if (found := environment_of(paths, attempt)) is not None:
             return attempt, found
@@ -39,28 +39,28 @@ def last_environment(paths: RunPaths, attempts: Sequence[Attempt]) -> tuple[Atte
 
 
 def changes(paths: RunPaths, attempts: Sequence[Attempt]) -> dict[str, tuple[str, ...]]:
-    """Return attempt's id -> how its environment differs from the last one before it, where it does."""
+    """Return attempt id -> differences from the previous attempt's environment, for attempts with any."""
     found: dict[str, tuple[str, ...]] = {}
     for before, after in changed_pairs(attempts):
         old, new = environment_of(paths, before), environment_of(paths, after)
         told = differences(old, new) if old is not None and new is not None else []
-        found[after.id] = tuple(told) or ("what changed is no longer to be seen",)
+        found[after.id] = tuple(told) or ("the change is no longer known",)
     return found
 
 
 def changed_pairs(attempts: Sequence[Attempt]) -> list[tuple[Attempt, Attempt]]:
-    """Each attempt that was started with something else than the last before it that is known, and that one."""
+    """Return (previous, attempt) for each attempt whose environment differs from the previous known one."""
     known = [attempt for attempt in attempts if attempt.environment]
     return [(before, after) for before, after in itertools.pairwise(known) if before.environment != after.environment]
 
 
-def in_a_clause(told: Sequence[str]) -> str:
-    """The first few differences, and how many more there are."""
-    more = len(told) - _TOLD
-    return ", ".join(told[:_TOLD]) + (f" and {more} more" if more > 0 else "")
+def in_a_clause(differences: Sequence[str]) -> str:
+    """Return the first differences in a clause, and the number of the others."""
+    more = len(differences) - _NAMED
+    return ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-#: Attempt's id -> how what it was started with differs from what the one before was.
+#: Attempt id -> differences between its environment and the previous one.
 Changes = Mapping[str, tuple[str, ...]]
 _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
 
@@ -68,7 +68,7 @@ _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXI
 def attempt_table(
     attempts: Sequence[Attempt], unknown: Container[str] = (), changes: Changes | None = None
 ) -> list[str]:
-    """Lines of a table, oldest first. `unknown`: ids of open ones of which Slurm did not say that they run."""
+    """Return the lines of a table, oldest first. unknown: ids of open attempts that Slurm does not confirm."""
     changes = changes or {}
     rows = [
         _HEAD,
@@ -81,26 +81,24 @@ def attempt_table(
 
 
 def state_word(attempt: Attempt, is_known: bool) -> str:
-    """How it ended, or whether it runs."""
+    """Return how it ended, or if it runs."""
     return attempt.reason or ("running" if is_known else "not known")
 
 
 class PrintedAttempt(Attempt, frozen=True, kw_only=True):
-    """One array task's try at the training, from opening to closing."""
+    """One attempt of an array task, from opening to closing."""
 
     job: Annotated[str, Meta(description="The job as squeue shows it.")]
-    state: Annotated[Literal["running", "ended", "not known"], Meta(description="Where it stands, as Slurm knows it.")]
-    made_checkpoint: Annotated[
-        bool, Meta(description="Whether another checkpoint than at its start was the latest when it ended.")
-    ]
+    state: Annotated[Literal["running", "ended", "not known"], Meta(description="Its state according to Slurm.")]
+    made_checkpoint: Annotated[bool, Meta(description="True if the latest checkpoint changed during the attempt.")]
     environment_changes: Annotated[
         tuple[str, ...],
-        Meta(description="How what it was started with differs from what the one before was; only `attempts` tells."),
+        Meta(description="Differences from the previous attempt's environment; only in `attempts`."),
     ] = ()
 
 
 def printed_attempt(attempt: Attempt, is_known: bool, changes: Changes | None = None) -> PrintedAttempt:
-    """`attempt` for programs. `is_known`: whether Slurm said that it runs, if it is open."""
+    """Return `attempt` as printed. is_known: Slurm confirms that an open attempt runs."""
     state: Literal["running", "ended", "not known"] = "running" if is_known else "not known"
     return PrintedAttempt(
         **msgspec.structs.asdict(attempt),

@@ -1,1 +1,1 @@
-"""What checkpoints there are, how far they have come, and whether a training may go on from one."""
+"""The checkpoints of a run: inventory, retention, backups, rollbacks, and whether a training can resume from one."""

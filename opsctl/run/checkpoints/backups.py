@@ -1,7 +1,7 @@
-"""The ledger of what of a run is backed up where: `.opsctl/backups.jsonl`.
+"""The ledger of a run's backups: `.opsctl/backups.jsonl`.
 
-A line is all that is known of one thing at one destination; the last one of each counts. What the ledger has lost is
-found again at the destination, which explains itself, so that a full disk here loses nothing.
+A line describes one thing at one destination; its last line counts. A lost ledger is restored from the destinations,
+which describe themselves.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment, json_line
 
 LOCK_WAIT_S = 30.0
-#: Fewer lines than this are not worth writing anew.
+#: Fewer lines than this are not rewritten.
 _FEW = 200
 
 
 class What(StrEnum):
-    """What of a run is at a destination."""
+    """The kind of data at a destination."""
 
     FULL = "full"  # a checkpoint with all its files
     WEIGHTS = "weights"  # one without optimizer states
     REST = "rest"  # logs, curves, state
-    DATA = "data"  # data sets, all that the options name
+    DATA = "data"  # data sets that the options name
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Return the kind in words."""
         return _WORDS[self]
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it is one of several, each with its iteration."""
+        """Return True for kinds with an iteration each."""
         return self in (What.FULL, What.WEIGHTS)
 
 
@@ -62,30 +62,30 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     to: str  # URL
     what: What
-    iteration: int = 0  # 0 for what is no checkpoint
-    of: str = ""  # checksum of the manifest that the checkpoint had here: another save of that name is another one
+    iteration: int = 0  # 0 for other kinds than checkpoints
+    of: str = ""  # checksum of the checkpoint's manifest here: another save of that name has another one
     form: str = "files"  # or "tar"
     files: int = 0
     bytes: int = 0
     sent_at: Moment | None = None
     by: str = ""  # user@host
-    verified_at: Moment | None = None  # when all of it was last proven there by checksum; None: never
-    proof: str = ""  # what the store said of the files then (`backups.far`); the proof holds while it says the same
+    verified_at: Moment | None = None  # time of the last complete check by checksum; None: never
+    proof: str = ""  # the store's listing at that time (`backups.far`); the check is valid while it is the same
     lost: str = ""  # why it no longer counts; empty while it does
 
     @property
     def counts(self) -> bool:
-        """Whether it may be relied on."""
+        """Return True if the backup is reliable."""
         return not self.lost and self.verified_at is not None
 
     @property
     def key(self) -> tuple[str, int, What]:
-        """What the line speaks of."""
+        """Return the identity of the thing that the line describes."""
         return self.to, self.iteration, self.what
 
 
 def digest_here(folder: Path) -> str | None:
-    """`digest_of` of the checkpoint in `folder`; None where there is no manifest to be read."""
+    """Return `digest_of` of the checkpoint in `folder`; None without a readable manifest."""
     try:
         text = read_text(folder, folder / MANIFEST)
     except OSError:
@@ -94,13 +94,13 @@ def digest_here(folder: Path) -> str | None:
 
 
 def read_backups(paths: RunPaths) -> list[BackedUp]:
-    """What is on record, each thing once, as last told, in the order in which it came. Raises OSError."""
+    """Return the newest line of each thing, in order of first appearance. Raises OSError."""
     return _newest(read_lines(paths.output, paths.backups, BackedUp))
 
 
 def record(paths: RunPaths, lines: Iterable[BackedUp]) -> None:
-    """Put lines on record; writes the file anew when it is long. Raises OSError, OpsctlError where its lock is held."""
-    with locked(paths.output, paths.backups_lock, LOCK_WAIT_S, "put backups on record"):
+    """Append lines, and rewrite the file if it is long. Raises OSError; OpsctlError if its lock is held."""
+    with locked(paths.output, paths.backups_lock, LOCK_WAIT_S, "record backups"):
         for line in lines:
             append_state(paths.output, paths.backups, line)
         all_lines = read_lines(paths.output, paths.backups, BackedUp)
@@ -110,20 +110,20 @@ def record(paths: RunPaths, lines: Iterable[BackedUp]) -> None:
 
 
 def where_full(lines: Iterable[BackedUp], iteration: int, of: str | None) -> list[str]:
-    """Destinations that have this very checkpoint whole, proven there and not lost since."""
+    """Return the destinations with a complete, verified and not lost backup of this save."""
     return [
         line.to for line in lines if (line.iteration, line.what, line.of) == (iteration, What.FULL, of) and line.counts
     ]
 
 
 def places_named(run: RunView) -> frozenset[str]:
-    """Destinations that the published [backup] names, as the ledger calls them; before that those of the run file."""
+    """Return the destinations of the published [backup], or else of the run file, in the ledger's form."""
     file = run.revision.file if run.revision else run.loaded.file if run.loaded else None
     return frozenset(map(plain_url, file.backup.to)) if file is not None and file.backup is not None else frozenset()
 
 
 def plain_url(to: str) -> str:
-    """A destination as the ledger calls it, so that one place has one name."""
+    """Return a destination in the ledger's form, so that each place has one name."""
     if "://" in to:
         return to.rstrip("/")
     return os.path.abspath(os.path.expanduser(to))  # noqa: PTH100, PTH111 - links stay as written
@@ -149,30 +149,30 @@ def _newest(lines: Iterable[BackedUp]) -> list[BackedUp]:
 
 @dataclass(frozen=True)
 class Every:
-    """How often checkpoints leave, in iterations; 0: never by number."""
+    """The intervals of backups in iterations; 0: none."""
 
     full: int = 0  # with all their files
-    weights: int = 0  # without optimizer states, where a whole one does not leave
+    weights: int = 0  # without optimizer states, if no full one is due
 
     def form(self, iteration: int) -> What | None:
-        """In which form one leaves; None where none does. The beginning, before any iteration, is no interval's end."""
+        """Return the form in which a checkpoint is due; None if none. Iteration 0 is never due."""
         if divides(self.full, iteration):
             return What.FULL
         return What.WEIGHTS if divides(self.weights, iteration) else None
 
 
 def divides(every: int, iteration: int) -> bool:
-    """Whether an iteration is one of every so many."""
+    """Return True if the iteration is a multiple of `every`."""
     return every > 0 and iteration > 0 and iteration % every == 0
 
 
 def sent_as(manifest: Manifest, what: What) -> Manifest:
-    """The manifest of what is sent in that form: a place has no file that its manifest does not name."""
+    """Return the manifest of the files that are sent in that form."""
     return without_optimizer(manifest) if what is What.WEIGHTS else manifest
 
 
 def folders_oldest_first(checkpoints: Path) -> list[Path]:
-    """Every checkpoint's folder, whole or not. Raises OpsctlError where nobody can see them."""
+    """Return every checkpoint's folder, complete or not. Raises OpsctlError if they cannot be listed."""
     try:
         return checkpoint_folders(checkpoints)[::-1]
     except CheckpointError as error:
@@ -180,11 +180,11 @@ def folders_oldest_first(checkpoints: Path) -> list[Path]:
 
 
 def manifest_or_fault(folder: Path) -> Manifest | str:
-    """A complete checkpoint's manifest, or why it is none that can leave."""
+    """Return a complete checkpoint's manifest, or why it cannot be sent."""
     fault = fault_of(folder)
     if fault is not None:
         return fault
     try:
         return read_manifest(folder)
-    except CheckpointError as error:  # it went this moment
+    except CheckpointError as error:  # deleted just now
         return str(error)

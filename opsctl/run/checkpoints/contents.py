@@ -1,4 +1,4 @@
-"""What is in one checkpoint, for people and programs: from its manifest, without reading a weight."""
+"""The contents of one checkpoint as text and as JSON, from its manifest, without reading a weight."""
 
 from __future__ import annotations
 
@@ -30,63 +30,61 @@ _LABEL_WIDTH, _WIDTH = 14, 100
 
 
 class ShownChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was another before a start."""
+    """One setting that changed at a start."""
 
-    name: Annotated[str, Meta(description="An option's name, or what a manifest calls it.")]
-    before: Annotated[Any, Meta(description="What it was.")] = msgspec.field(name="from")
-    now: Annotated[Any, Meta(description="What it is from then on.")] = msgspec.field(name="to")
+    name: Annotated[str, Meta(description="An option's name, or a manifest's key.")]
+    before: Annotated[Any, Meta(description="The old value.")] = msgspec.field(name="from")
+    now: Annotated[Any, Meta(description="The new value.")] = msgspec.field(name="to")
 
 
 class ShownStart(msgspec.Struct, frozen=True, kw_only=True):
     """One start of the training that led to a checkpoint."""
 
     at: Annotated[Moment, Meta(description="When.")]
-    by: Annotated[str, Meta(description="Who, as user@host.")]
+    by: Annotated[str, Meta(description="User and host, as user@host.")]
     kind: Annotated[str, Meta(description="`began`, `resumed`, `finetuned`, `imported` or `converted`.")]
     iteration: Annotated[int, Meta(description="Iterations done when it started.")]
-    loaded_from: Annotated[str | None, Meta(description="The checkpoint's folder, or what was imported.")]
-    layout: Annotated[dict[str, int | str], Meta(description="How its ranks were divided.")]
-    changes: Annotated[list[ShownChange], Meta(description="What was different from the start before.")]
-    allowed_by: Annotated[str | None, Meta(description="The option that let another training's checkpoint through.")]
+    loaded_from: Annotated[str | None, Meta(description="The checkpoint's folder, or the imported source.")]
+    layout: Annotated[dict[str, int | str], Meta(description="Layout of its ranks.")]
+    changes: Annotated[list[ShownChange], Meta(description="Differences from the previous start.")]
+    allowed_by: Annotated[str | None, Meta(description="The option that allowed another training's checkpoint.")]
     attempt: Annotated[str | None, Meta(description="The job's id.")]
     revision: Annotated[int | None, Meta(description="The run's revision.")]
 
 
 class ShownCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint; null or empty for what an older trainer did not write down."""
+    """One checkpoint; null or empty for facts that an older trainer did not record."""
 
     iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
-    latest: Annotated[bool, Meta(description="Whether it is what the next task goes on from.")]
-    pinned: Annotated[bool, Meta(description="Whether its iteration was named, so that no pruning takes it.")]
-    problem: Annotated[str | None, Meta(description="Why it is not complete, by its files' sizes.")]
+    latest: Annotated[bool, Meta(description="True if the next task resumes from it.")]
+    pinned: Annotated[bool, Meta(description="True if it is pinned, so that prune keeps it.")]
+    problem: Annotated[str | None, Meta(description="Why it is incomplete, by its files' sizes; else null.")]
     not_finite: Annotated[
-        str | None, Meta(description="Which of its numbers are NaN or infinite (`--save-non-finite`); null: none.")
+        str | None, Meta(description="Which numbers are NaN or infinite (`--save-non-finite`); null: none.")
     ]
     files: Annotated[int, Meta(description="Number of its files.")]
     bytes: Annotated[int, Meta(description="Size of its files together.")]
     manifest_schema: Annotated[int, Meta(description="The manifest's schema version.")]
     precision: Annotated[str, Meta(description="`fp32`, `bf16` or `fp16`.")]
     parameters: Annotated[int | None, Meta(description="Parameters of the model, padding rows counted.")]
-    model: Annotated[dict[str, Any], Meta(description="The options that decide the shape of the weights.")]
-    layout: Annotated[dict[str, int | str], Meta(description="How the ranks were divided that saved it.")]
+    model: Annotated[dict[str, Any], Meta(description="Options that determine the shape of the weights.")]
+    layout: Annotated[dict[str, int | str], Meta(description="Layout of the ranks that saved it.")]
     consumed_samples: Annotated[int, Meta(description="Samples trained on.")]
     consumed_tokens: Annotated[int, Meta(description="Tokens trained on.")]
-    loss: Annotated[float | None, Meta(description="Of the last step.")]
-    learning_rate: Annotated[
-        float | None, Meta(description="Of the next step, by the schedule that it was saved with.")
-    ]
+    loss: Annotated[float | None, Meta(description="Loss of the last step.")]
+    learning_rate: Annotated[float | None, Meta(description="Learning rate of the next step, by the saved schedule.")]
     saved_at: Annotated[Moment | None, Meta(description="When.")]
-    saved_by: Annotated[str | None, Meta(description="Who, as user@host.")]
+    saved_by: Annotated[str | None, Meta(description="User and host, as user@host.")]
     attempt: Annotated[str | None, Meta(description="The id of the job that saved it.")]
     revision: Annotated[int | None, Meta(description="The run's revision that was trained.")]
-    training: Annotated[dict[str, Any], Meta(description="What makes it this training and no other.")]
-    settings: Annotated[dict[str, Any], Meta(description="What may change on the way, as it was in force.")]
+    training: Annotated[dict[str, Any], Meta(description="Facts that identify the training.")]
+    settings: Annotated[dict[str, Any], Meta(description="Settings that may change, at the time of the save.")]
     history: Annotated[list[ShownStart], Meta(description="Every start of the training, the first one first.")]
 
 
 def shown(folder: Path) -> ShownCheckpoint:
-    """What the manifest in `folder` says. Raises CheckpointError where it cannot be read."""
+    """Return the contents of the manifest in `folder`. Raises CheckpointError if it cannot be read."""
     manifest = read_manifest(folder)
     try:
         latest = latest_folder(folder.parent)
@@ -122,13 +120,13 @@ def shown(folder: Path) -> ShownCheckpoint:
 
 
 def lines_of(one: ShownCheckpoint) -> Iterator[str]:
-    """The screen's lines."""
+    """Yield the lines of the report."""
     marks = [word for word, holds in (("the latest", one.latest), ("pinned", one.pinned)) if holds]
     yield printable(one.folder + (f" ({', '.join(marks)})" if marks else ""))
     finite = f"; not finite: {one.not_finite}" if one.not_finite else ""
     yield from _row("state", f"{one.problem or 'complete'}; {one.files:,} files, {bytes_words(one.bytes)}{finite}")
     origin = _origin(one.saved_by, one.attempt, one.revision)
-    yield from _row("saved", f"{iso(one.saved_at) or 'nobody knows when'}{origin}")
+    yield from _row("saved", f"{iso(one.saved_at) or 'time unknown'}{origin}")
     yield from _row(
         "reached",
         f"iteration {one.iteration:,}, {one.consumed_samples:,} samples, {one.consumed_tokens:,} tokens"
@@ -146,7 +144,7 @@ def lines_of(one: ShownCheckpoint) -> Iterator[str]:
 
 def _history(one: ShownCheckpoint) -> Iterator[str]:
     if not one.history:
-        yield from _row("history", "not written down by the trainer that saved it")
+        yield from _row("history", "not recorded by the trainer that saved it")
     for number, start in enumerate(one.history):
         parts = [f"{iso(start.at)} {start.kind} at iteration {start.iteration:,}"]
         parts.append(_origin(start.by, start.attempt, start.revision))
@@ -156,7 +154,7 @@ def _history(one: ShownCheckpoint) -> Iterator[str]:
         for change in start.changes:
             yield from _row("", f"  {change.name}: {_value(change.before)} -> {_value(change.now)}")
         if start.allowed_by:
-            yield from _row("", f"  another training's checkpoint, let through by {start.allowed_by}")
+            yield from _row("", f"  another training's checkpoint, allowed by {start.allowed_by}")
 
 
 def _start(one: Start) -> ShownStart:
@@ -177,7 +175,7 @@ def _start(one: Start) -> ShownStart:
 def _parameters(manifest: Manifest) -> int | None:
     try:
         return sum(math.prod(one.shape) for one in parameters_of(manifest))
-    except (CheckpointError, KeyError, TypeError, ValueError):  # a model that this release cannot count
+    except (CheckpointError, KeyError, TypeError, ValueError):  # a model that this release does not know
         return None
 
 
@@ -226,23 +224,23 @@ def _row(label: str, text: str) -> Iterator[str]:
         yield f"  {label if not number else '':<{_LABEL_WIDTH}}{line}".rstrip()
 
 
-#: The record has the first problems. More of them do not change the result.
+#: Problems that are recorded; more do not change the result.
 _MOST_PROBLEMS = 100
 
 
 class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of which every file was read."""
+    """A checkpoint whose files were all read."""
 
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
     files: Annotated[int, Meta(description="Number of files that its manifest names.")]
-    bytes: Annotated[int, Meta(description="Size of those together.")]
-    problems: Annotated[list[str], Meta(description="What is wrong, a sentence for each file; empty when it is whole.")]
+    bytes: Annotated[int, Meta(description="Total size of these files.")]
+    problems: Annotated[list[str], Meta(description="Problems, one sentence for each file; empty if complete.")]
     damage: Annotated[
         list[str],
-        Meta(description="The problems that prove damage: none of permissions or of a silent server."),
+        Meta(description="Problems that prove damage, without those of permissions or servers."),
     ] = []
     manifest_xxh64: Annotated[
-        str | None, Meta(description="Checksum of the manifest that the files were compared with; null: not readable.")
+        str | None, Meta(description="Checksum of the manifest that the files were compared with; null if unreadable.")
     ] = None
 
 
@@ -257,4 +255,4 @@ def record_verification(output: Path, found: VerifiedCheckpoint) -> None:
     try:
         write_state(output, path, record)
     except OSError as error:
-        raise OpsctlError(f"the result is not on record: {file_problem(error, path)}") from None
+        raise OpsctlError(f"the result was not recorded: {file_problem(error, path)}") from None

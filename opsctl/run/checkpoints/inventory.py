@@ -1,4 +1,4 @@
-"""What checkpoints a run has: the one that the next task would go on from."""
+"""The checkpoint from which a run's next task would resume."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from trainer.recipe.options import Options
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint, and how far the training had come."""
+    """A complete checkpoint, and the progress of the training in it."""
 
     folder: Path
     iteration: int
     consumed_train_samples: int
     consumed_train_tokens: int = 0
-    not_finite: str | None = None  # a clause: which of its numbers are NaN or infinite
+    not_finite: str | None = None  # a clause that names the numbers with NaN or infinity
 
 
 def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """Return the whole checkpoint that `latest` names; None without one, see `latest_problem`."""
+    """Return the complete checkpoint that `latest` names; None without one, see `latest_problem`."""
     found = latest_reached(checkpoints)
     if found is None:
         return None
@@ -44,7 +44,7 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
-    """Return why no training resumes from the latest checkpoint, and the way out; None when one can. falls_back: an
+    """Return why no training resumes from the latest checkpoint, and the solution; None if one can. falls_back: an
     earlier checkpoint may replace a damaged latest.
     """
     try:
@@ -60,7 +60,7 @@ def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
 
 
 def latest_iteration(checkpoints: Path) -> int | None:
-    """Iteration of the checkpoint that is called the latest, None where that cannot be told."""
+    """Return the iteration of the latest checkpoint; None if unknown."""
     try:
         latest = latest_folder(checkpoints)
     except CheckpointError:
@@ -69,20 +69,20 @@ def latest_iteration(checkpoints: Path) -> int | None:
 
 
 class Length(NamedTuple):
-    """How long a training is, as its options ask; None: it is not counted in these."""
+    """The length of a training according to its options; None: not counted in this unit."""
 
     samples: int | None
     iterations: int | None
 
 
 def is_finished(options: Options, checkpoint: Checkpoint | None) -> bool:
-    """Whether the trainer would take no further step from `checkpoint`."""
+    """Return True if the trainer would take no further step from `checkpoint`."""
     end = _end(options)
     return checkpoint is not None and end is not None and end.is_reached(checkpoint)
 
 
 def length(options: Options, checkpoint: Checkpoint | None) -> Length:
-    """What the options ask for, tokens as samples."""
+    """Return the length that the options define, with tokens as samples."""
     end = _end(options)
     if end is None:
         return Length(None, None)
@@ -90,7 +90,7 @@ def length(options: Options, checkpoint: Checkpoint | None) -> Length:
 
 
 def _end(options: Options) -> End | None:
-    """None where the options do not say it, or cannot be: then no task could train."""
+    """Return the end that the options define; None without one or with invalid options, which train nothing."""
     try:
         return End.of(options)
     except (TypeError, ValueError):
@@ -98,7 +98,7 @@ def _end(options: Options) -> End | None:
 
 
 def mark_of(root: Path, folder: Path) -> str:
-    """Return what stays with a checkpoint's folder when it is moved, and differs for a later one of its name. Raises
+    """Return an identifier that a checkpoint's folder keeps when it is moved, and that differs for a later one. Raises
     OSError, Untrusted.
     """
     with opened_folder(root, folder) as (opened, _):

@@ -1,4 +1,4 @@
-"""What checkpoints there are, each with what is wrong with it, for people and programs."""
+"""List the checkpoints of a run with their state, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 
 _HEAD = ("ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE")
-#: So much of a destination is shown on however narrow a screen.
+#: The least width for a destination on a narrow screen.
 _LEAST_OF_A_PLACE = 30
 
 
@@ -35,49 +35,47 @@ class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
 
     to: Annotated[str, Meta(description="The destination.")]
     what: Annotated[str, Meta(description="`full`, or `weights`: without optimizer states.")]
-    verified_at: Annotated[Moment | None, Meta(description="When all of it was last proven there by checksum.")]
-    lost: Annotated[str | None, Meta(description="Why it no longer counts.")]
+    verified_at: Annotated[Moment | None, Meta(description="Time of the last complete check by checksum.")]
+    lost: Annotated[str | None, Meta(description="Reason why it no longer counts.")]
     named: Annotated[
         bool | None,
-        Meta(description="Whether [backup] to names the destination, else prune does not rely on it; null: not known."),
+        Meta(description="True if [backup] to names the destination, so that prune relies on it; null if unknown."),
     ]
 
     @property
     def state(self) -> str:
-        """In a word: `full` and `weights` count."""
+        """Return the state as a word; only `full` and `weights` count as backups."""
         return "lost" if self.lost else self.what if self.verified_at else "unproven"
 
 
 class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that is called like a checkpoint."""
+    """A folder with a checkpoint's name."""
 
     iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
-    latest: Annotated[bool, Meta(description="Whether it is what the next task goes on from.")]
+    latest: Annotated[bool, Meta(description="True if the next task resumes from it.")]
     complete: Annotated[
         bool,
-        Meta(description="Whether manifest and sizes are right, and the last check of its bytes found no damage."),
+        Meta(description="True if manifest and sizes are right, and the last check of its bytes found no damage."),
     ]
-    problem: Annotated[str | None, Meta(description="What is wrong with it.")]
+    problem: Annotated[str | None, Meta(description="Its problem; null if none.")]
     not_finite: Annotated[
-        str | None, Meta(description="Which of its numbers are NaN or infinite (`--save-non-finite`); null: none.")
+        str | None, Meta(description="Which numbers are NaN or infinite (`--save-non-finite`); null: none.")
     ] = None
     consumed_samples: Annotated[int | None, Meta(description="Samples consumed when it was saved.")]
     bytes: Annotated[int | None, Meta(description="Size of its files together.")]
-    saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
-    pinned: Annotated[bool, Meta(description="Whether its iteration was named, so that no pruning takes it.")]
+    saved_at: Annotated[Moment | None, Meta(description="Time at which it was complete.")]
+    pinned: Annotated[bool, Meta(description="True if it is pinned, so that prune keeps it.")]
     verified_at: Annotated[
-        Moment | None, Meta(description="When `verify` last compared all its bytes with its manifest; null: never.")
+        Moment | None, Meta(description="Time of the last `verify` of all its bytes; null: never.")
     ] = None
-    backups: Annotated[
-        list[ListedBackup], Meta(description="Where this very save is backed up, as the ledger has it.")
-    ] = []
+    backups: Annotated[list[ListedBackup], Meta(description="Backups of this save according to the ledger.")] = []
 
 
 def listed(
     checkpoints: Path, ledger: Sequence[BackedUp] = (), named: Collection[str] | None = None
 ) -> list[ListedCheckpoint]:
-    """Return all, oldest first, every file's size checked. named: what [backup] to names. Raises CheckpointError."""
+    """Return all checkpoints, oldest first, with checked sizes. named: [backup] to. Raises CheckpointError."""
     try:
         latest = latest_folder(checkpoints)
     except CheckpointError:
@@ -88,7 +86,7 @@ def listed(
 
 
 def checkpoint_table(found: Sequence[ListedCheckpoint], width: int | None = None) -> list[str]:
-    """Lines of a table, and one for each destination by its number there, cut to `width` characters; None: not cut."""
+    """Return the lines of a table, then one for each numbered destination. width: characters; None: unlimited."""
     places = {one.to: one for checkpoint in found for one in checkpoint.backups}
     numbers = {to: f"[{number}]" for number, to in enumerate(sorted(places), 1)}
     lines = table_lines([_HEAD, *(_row(one, numbers) for one in found)], ">>>>><")
@@ -96,14 +94,14 @@ def checkpoint_table(found: Sequence[ListedCheckpoint], width: int | None = None
 
 
 def _place_line(number: str, one: ListedBackup, width: int | None) -> str:
-    note = "" if one.named is not False else ", which [backup] to does not name: prune does not rely on it"
+    note = "" if one.named is not False else ", not in [backup] to, so prune does not rely on it"
     room = None if width is None else max(_LEAST_OF_A_PLACE, width - len(f"{number} {note}"))
     return f"{number} {printable(one.to) if room is None else shortened(one.to, room)}{note}"
 
 
 def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> ListedCheckpoint:
     iteration, fault = iteration_of(folder.name), fault_of(folder)
-    assert iteration is not None, "it is called like a checkpoint"
+    assert iteration is not None, "it has a checkpoint's name"
     try:
         manifest = read_manifest(folder)
     except CheckpointError:
@@ -127,7 +125,7 @@ def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> L
 def _verified_at(folder: Path) -> datetime | None:
     try:
         found = read_verification(folder)
-    except CheckpointError:  # which the fault says
+    except CheckpointError:  # reported as the problem
         return None
     return found.at if found is not None and found.manifest_xxh64 == digest_here(folder) else None
 
@@ -148,7 +146,7 @@ def _backups(folder: Path, ledger: Sequence[BackedUp], named: Collection[str] | 
 
 
 def saved_at(folder: Path) -> datetime | None:
-    """When its manifest was written; None where that cannot be seen."""
+    """Return when its manifest was written; None if unknown."""
     try:
         return datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime, now().tzinfo).replace(microsecond=0)
     except OSError:
@@ -156,7 +154,7 @@ def saved_at(folder: Path) -> datetime | None:
 
 
 def _backup(backups: Sequence[ListedBackup], numbers: Mapping[str, str]) -> str:
-    """What there is of it somewhere, the best first, each with the numbers of its destinations."""
+    """Return the backups, the best first, with the numbers of their destinations."""
     there = {(one.state, one.to) for one in backups}
     states = {
         state: "".join(number for to, number in numbers.items() if (state, to) in there)

@@ -1,4 +1,4 @@
-"""Would the trainer go on from the run's last checkpoint? Asked before a chain waits in the queue to find out."""
+"""Check before a submission if the trainer would resume from the run's last checkpoint."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainer.recipe.options import Options
 
 
 def resumption_problem(run: ExpandedRun) -> str | None:
-    """Why the trainer would refuse the newest checkpoint, in its own words; None when there is none or it would not."""
+    """Return why the trainer would refuse the newest checkpoint, in its words; None if it would not."""
     options = run.options
     try:
         found = _to_go_on_from(run)
         if found is None:
             return None
         manifest = found.manifest
-        # Without a vocabulary size of its own the tokenizer decides, and only the trainer can ask that.
+        # Without a vocabulary size the tokenizer decides, and only the trainer reads that.
         rows: int = manifest.model.get("padded_vocab_size", 0)
         vocabulary = Vocabulary(manifest.model.get("vocab_size") or rows, rows)
         if options.vocab_size is not None:
@@ -37,7 +37,7 @@ def resumption_problem(run: ExpandedRun) -> str | None:
 
 
 def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
-    """The layout of the newest checkpoint and the one that the run loads it into; None when they are the same."""
+    """Return the newest checkpoint's layout and the run's layout; None if they are equal."""
     try:
         found = _to_go_on_from(run)
         saved = found.manifest.layout if found else {}
@@ -55,24 +55,24 @@ def _to_go_on_from(run: ExpandedRun) -> Found | None:
 
 
 def _another_order(found: Found, options: Options) -> str | None:
-    """Why the trainer would find another order of the samples than the checkpoint's, where that is to be told here."""
+    """Return why the order of samples would differ from the checkpoint's, if that is known here."""
     allowed = options["allow_changed"] or ()
     if begins_anew(found.manifest, options) or "sample_order" in allowed:
         return None
     try:
         why = shuffled_anew(found.manifest, options)
-    except (DataError, OSError):  # not to be seen on this machine
+    except (DataError, OSError):  # not readable on this machine
         return None
     if why is None:
         return None
     return (
-        f"{found.folder} is of another training: the order of the samples changes, {why}: give a length that needs as "
-        f"many passes as the checkpoint's, or {ALLOW} sample_order to go on with the new order"
+        f"{found.folder} is of another training: the order of the samples changes, {why}. Give a length with as "
+        f"many passes as the checkpoint's, or {ALLOW} sample_order to continue with the new order"
     )
 
 
 def _data_seen_from_here(options: Options) -> dict[str, Any]:
-    """What the data's headers and the tokenizer's files say; nothing where they are not to be seen on this machine."""
+    """Return facts of the data's headers and tokenizer files; empty if they are not readable on this machine."""
     try:
         return data_facts(options, read=False)
     except DataError:

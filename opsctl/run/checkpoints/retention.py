@@ -1,9 +1,8 @@
-"""Which checkpoints stay, each with every reason, and which may go. Pure; what is unsure stays.
+"""Decide which checkpoints are kept, with all reasons, and which are deleted. Pure; unclear ones are kept.
 
-Whatever the policy says, these are never pruned: the latest, the two newest complete ones, what a training may be
-loading from, what somebody is sending, what is pinned, what is later than the latest, and what is not complete. A
-checkpoint that a check of its bytes found damaged is not complete. One with NaN or infinity never takes the place of a
-finite one.
+Whatever the policy, these are never pruned: the latest, the two newest complete ones, those that a training may be
+loading or a command is sending, pinned ones, those after the latest, and incomplete ones. A checkpoint with damaged
+bytes is incomplete. One with NaN or infinity never counts in place of a finite one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.run.config.schema import RetentionTable
 
-#: What destinations say of copies when they are asked: empty where all of it is there, else why it cannot be relied on.
+#: Destinations' answers about backups: empty if the backup is complete, else why it is unreliable.
 Answers = Mapping[BackedUp, str]
 
 NOT_BACKED_UP = "not backed up"
@@ -22,18 +21,18 @@ NOT_BACKED_UP = "not backed up"
 
 @dataclass(frozen=True)
 class Copies:
-    """What is on record of a run's copies, and what may be made of it."""
+    """The recorded backups of a run, and the answers of their destinations."""
 
     ledger: Sequence[BackedUp]
-    named: Collection[str]  # destinations that [backup] to names
-    answers: Answers | None = None  # of destinations that were asked; None: none was, and the ledger alone counts
+    named: Collection[str]  # destinations in [backup] to
+    answers: Answers | None = None  # of the destinations that were asked; None: only the ledger counts
 
     def relied_on(self, iteration: int, of: str | None) -> tuple[BackedUp, ...]:
-        """Those of this very save that count."""
+        """Return the reliable backups of this save."""
         return tuple(line for line in self._whole(iteration, of) if not self._fault(line))
 
     def why_not(self, iteration: int, of: str | None) -> str:
-        """Why none of this very save counts, in a clause; empty where one does."""
+        """Return why no backup of this save is reliable, in a clause; empty if one is."""
         whole = self._whole(iteration, of)
         faults = [self._fault(line) for line in whole]
         if whole and not all(faults):
@@ -47,14 +46,14 @@ class Copies:
         if line.lost:
             return f"lost in {line.to}: {line.lost}"
         if line.verified_at is None:
-            return f"not proven in {line.to}"
+            return f"not verified in {line.to}"
         if line.to not in self.named:
             return f"{line.to} is not in [backup] to"
         why = "" if self.answers is None else self.answers.get(line, "was not asked")
         return f"{line.to}: {why}" if why else ""
 
 
-#: Complete ones that no policy takes: the latest may turn out to be damaged.
+#: Complete checkpoints that no policy deletes: the latest may be damaged.
 LEAST = 2
 
 
@@ -65,36 +64,36 @@ class Kept:
     iteration: int
     consumed_samples: int
     is_full: bool = True  # with optimizer states
-    is_pinned: bool = False  # as its manifest says
-    problem: str = ""  # why it is not complete, or not to be judged; empty when it is complete
+    is_pinned: bool = False  # according to its manifest
+    problem: str = ""  # why it is incomplete or unclear; empty if it is complete
     is_finite: bool = True  # False: its manifest reports NaN or infinity
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a decision needs to know of the training."""
+    """The state of the training for a decision."""
 
-    latest: int  # iteration of what the next task goes on from
-    train_samples: int | None  # of the whole training; None where nobody knows
-    loading: Collection[int] = ()  # iterations that somebody may be loading from now, beside the latest
-    being_read: Collection[int] = ()  # iterations that somebody is sending somewhere
+    latest: int  # iteration from which the next task resumes
+    train_samples: int | None  # of the whole training; None if unknown
+    loading: Collection[int] = ()  # iterations that a training may be loading, besides the latest
+    being_read: Collection[int] = ()  # iterations that a command is sending
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of one checkpoint."""
+    """The decision on one checkpoint."""
 
     iteration: int
-    reasons: tuple[str, ...]  # to keep it; none: it may go
+    reasons: tuple[str, ...]  # for keeping it; none: delete it
 
     @property
     def goes(self) -> bool:
-        """Whether it may go."""
+        """Return True if it is deleted."""
         return not self.reasons
 
 
 def never_backed_up(_iteration: int) -> str:
-    """For a forecast: none is backed up."""
+    """Answer for a forecast: no checkpoint is backed up."""
     return NOT_BACKED_UP
 
 
@@ -104,7 +103,7 @@ def verdicts(
     progress: Progress,
     why_not_backed_up: Callable[[int], str] = never_backed_up,
 ) -> list[Verdict]:
-    """What becomes of each, oldest first. why_not_backed_up: why nothing elsewhere can be relied on; empty: one can."""
+    """Return a verdict for each, oldest first. why_not_backed_up: why no backup is reliable; empty: one is."""
     in_order = sorted(found, key=lambda one: one.iteration)
     complete = [one for one in in_order if not one.problem and one.iteration <= progress.latest]
     finite = [one for one in complete if one.is_finite]
@@ -137,10 +136,10 @@ def _divides(interval: int, iteration: int) -> bool:
 
 
 def _spaced(complete: Sequence[Kept], policy: RetentionTable, progress: Progress) -> set[int]:
-    """Full ones of which each follows the one before within so much of the training, wherever there is such a one.
+    """Choose full checkpoints so that each follows the previous one within the policy's share of the training.
 
-    From the training's beginning on always the last that is near enough. A later look, which has only what this one
-    left and newer ones, chooses the same: the newest stay anyway. All where the training's length is not known.
+    Starts at the beginning and always takes the last one within reach. A later run, with only these and newer ones,
+    chooses the same. Returns all if the training's length is unknown.
     """
     full = [one for one in complete if one.is_full]
     if not policy.full_percent:

@@ -1,4 +1,4 @@
-"""The record of who let which checkpoint be the latest."""
+"""The records of rollbacks, repoints and prunes, and the change of the latest checkpoint."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from trainer.formats.json_text import Moment
 
 
 def append_rollback(paths: RunPaths, rollback: Rollback) -> None:
-    """Put it on record. Raises OSError."""
+    """Append it to the record. Raises OSError."""
     append_state(paths.output, paths.rollbacks, rollback)
 
 
 def read_rollbacks(paths: RunPaths) -> list[Rollback]:
-    """All on record, oldest first. Raises OSError where they cannot be read."""
+    """Return all records, oldest first. Raises OSError if they cannot be read."""
     return read_lines(paths.output, paths.rollbacks, Rollback)
 
 
@@ -57,27 +57,27 @@ _RECORD = "rollback.json"
 
 
 class MovedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint later than what the rollback goes back to."""
+    """A checkpoint later than the target of the rollback."""
 
     iteration: int
-    mark: str  # of its folder (`inventory.mark_of`): another one of that name is not meant
+    mark: str  # of its folder (`inventory.mark_of`), to exclude another one of that name
 
 
 class MovedEvents(msgspec.Struct, frozen=True):
-    """An event file of TensorBoard's with points beyond."""
+    """An event file of TensorBoard with points after the target."""
 
     name: str  # in the folder of the curves
-    is_cut: bool  # what it has from before stays in its place, written anew
+    is_cut: bool  # points before the target stay in its place, in a new file
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollback. It is on the disk before anything moves, so that whoever comes next can finish it."""
+    """One rollback. It is recorded before anything moves, so that another command can finish it."""
 
     schema_version: int = 1
     number: int
     state: str  # begun, done, undoing or undone
     to: int  # iteration
-    before: int | None = msgspec.field(default=None, name="from")  # iteration; None where nobody could tell
+    before: int | None = msgspec.field(default=None, name="from")  # iteration; None if unknown
     by: str = ""  # user@host
     at: Moment | None = None
     why: str = ""
@@ -86,35 +86,33 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether somebody was cut off in the middle of it."""
+        """Return True if it was interrupted."""
         return self.state in (BEGUN, UNDOING)
 
 
 def refuse_unfinished(paths: RunPaths) -> None:
-    """Raise OpsctlError where a rollback was cut off: what belongs to the training is not settled."""
+    """Raise OpsctlError after an interrupted rollback: it is unclear which files belong to the training."""
     unfinished = next((one for one in read_set_aside(paths) if one.is_unfinished), None)
     if unfinished is not None:
         raise OpsctlError(
-            f"a rollback to iteration {unfinished.to} by {unfinished.by} was cut off: opsctl checkpoints rollback "
-            f"--to {unfinished.to} finishes it"
+            f"a rollback to iteration {unfinished.to} by {unfinished.by} was interrupted. To finish it: opsctl "
+            f"checkpoints rollback --to {unfinished.to}"
         )
 
 
 def folder_of(paths: RunPaths, number: int) -> Path:
-    """Where that rollback has what it set aside."""
+    """Return the folder with the files that the rollback set aside."""
     return paths.set_aside / f"{number:04d}"
 
 
 def read_set_aside(paths: RunPaths) -> list[SetAside]:
-    """Every rollback with a record, oldest first. Raises OSError, and OpsctlError for a record that cannot be read."""
-    found = (
-        read_whole(paths.output, folder / _RECORD, SetAside, "look at it") for _, folder in numbered_folders(paths)
-    )
+    """Return every recorded rollback, oldest first. Raises OSError; OpsctlError for an unreadable record."""
+    found = (read_whole(paths.output, folder / _RECORD, SetAside, "read it") for _, folder in numbered_folders(paths))
     return [one for one in found if one is not None]
 
 
 def numbered_folders(paths: RunPaths) -> list[tuple[int, Path]]:
-    """Every rollback's folder with its number, in order, also of one that was cut off before its record."""
+    """Return every rollback's folder with its number, in order, even without a record."""
     try:
         with opened_folder(paths.output, paths.set_aside) as (folder, _):
             names = listed_within(folder)
@@ -124,12 +122,12 @@ def numbered_folders(paths: RunPaths) -> list[tuple[int, Path]]:
 
 
 def write_set_aside(paths: RunPaths, one: SetAside) -> None:
-    """Replace the record as a whole. Raises OSError."""
+    """Replace the record atomically. Raises OSError."""
     write_state(paths.output, folder_of(paths, one.number) / _RECORD, one)
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """A line of `checkpoints/prunes.jsonl`; it is there before the checkpoint goes, unless the disk was full."""
+    """A line of `checkpoints/prunes.jsonl`, written before the checkpoint is deleted, unless the disk is full."""
 
     iteration: int
     bytes: int = 0
@@ -138,31 +136,31 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 def append_prune(paths: RunPaths, pruned: Pruned) -> None:
-    """Put it on record. Raises OSError."""
+    """Append it to the record. Raises OSError."""
     append_state(paths.output, paths.prunes, pruned)
 
 
 def read_prunes(paths: RunPaths) -> list[Pruned]:
-    """All on record, oldest first. Raises OSError where they cannot be read."""
+    """Return all records, oldest first. Raises OSError if they cannot be read."""
     return read_lines(paths.output, paths.prunes, Pruned)
 
 
-#: How the lease calls those who change the latest by hand; both hold the run's lock as long as they have it.
+#: Lease holders that change the latest checkpoint by hand; both hold the run's lock at the same time.
 _BY_HAND = ("repoint by ", "rollback by ", "restore by ")
 
 
 @dataclass(frozen=True)
 class Repointed:
-    """What a repoint did, or with a dry run would do."""
+    """The result of a repoint, or of its dry run."""
 
-    before: int | None  # iteration of the latest; None where nobody can tell
+    before: int | None  # iteration of the latest; None if unknown
     to: int  # iteration
     folder: Path
     warning: str = ""
 
     @property
     def is_same(self) -> bool:
-        """Whether the latest names it already."""
+        """Return True if the latest already names it."""
         return self.before == self.to
 
 
@@ -190,7 +188,7 @@ def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool 
     except OSError as error:
         what = FULL_DISK.get(error.errno or 0) or error.strerror or str(error)
         where = error.filename or paths.checkpoints
-        raise OpsctlError(f"cannot repoint {name}: {where}: {what}; the latest is as it was") from None
+        raise OpsctlError(f"cannot repoint {name}: {where}: {what}. The latest is unchanged") from None
 
 
 def _chosen(paths: RunPaths, to: int | None) -> Repointed:
@@ -200,7 +198,7 @@ def _chosen(paths: RunPaths, to: int | None) -> Repointed:
     except CheckpointError as error:
         raise OpsctlError(str(error)) from None
     iteration = iteration_of(folder.name)
-    assert iteration is not None, "it is called like a checkpoint"
+    assert iteration is not None, "it has a checkpoint's name"
     return Repointed(latest_iteration(root), iteration, folder)
 
 
@@ -208,18 +206,18 @@ def _newest(root: Path) -> Path:
     found = newest_complete(root)
     if found is None:
         what = "no checkpoint is complete" if checkpoint_folders(root) else "there are no checkpoints"
-        raise OpsctlError(f"{root}: {what}: opsctl checkpoints list shows what there is")
+        raise OpsctlError(f"{root}: {what}. To see all: opsctl checkpoints list")
     return found.folder
 
 
 def complete_checkpoint(root: Path, iteration: int) -> Path:
-    """The folder of that checkpoint. Raises OpsctlError where there is none, or it is not complete."""
+    """Return the folder of that checkpoint. Raises OpsctlError if it is missing or incomplete."""
     folder = root / tag_of(iteration)
     if folder not in checkpoint_folders(root):
-        raise OpsctlError(f"{root} has no {folder.name}: opsctl checkpoints list shows what there is")
+        raise OpsctlError(f"{root} has no {folder.name}. To see all: opsctl checkpoints list")
     fault = fault_of(folder)
     if fault is not None:
-        raise OpsctlError(f"{folder.name} is not complete: {fault}; opsctl checkpoints list shows which are")
+        raise OpsctlError(f"{folder.name} is not complete: {fault}. To see complete ones: opsctl checkpoints list")
     return folder
 
 
@@ -236,33 +234,33 @@ def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
     silent = refuse_beside_a_training(paths, name, is_locked=True)
 
     def why_over(held: lease.Held) -> str | None:
-        return "its heartbeat stood still, or its process is gone" if held.holder.number == silent else None
+        return "its heartbeat stopped, or its process is gone" if held.holder.number == silent else None
 
     own = lease.take(paths, f"{what} by {account_and_host()}", None, account_name(), why_over)
     if isinstance(own, lease.Held):
-        raise OpsctlError(f"cannot {what} {name}: {own.holder.named()} has just begun to write there")
+        raise OpsctlError(f"cannot {what} {name}: {own.holder.named()} has just started to write there")
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # silence ends it as well
+        with contextlib.suppress(OSError):  # the lease also expires without heartbeats
             own.end(what)
 
 
 def refuse_beside_a_training(
     paths: RunPaths, name: str, is_locked: bool = False, what: str = "change the latest"
 ) -> int | None:
-    """Return the number of a held lease that is over: silent or, with the run's lock, of an ended command. Raises
+    """Return the number of a held lease that has expired: silent or, with the run's lock, of an ended command. Raises
     OpsctlError for a live one.
     """
     try:
         seen = lease.look(paths)
     except OSError as error:
         where = error.filename or paths.lease
-        raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; mend that first") from None
+        raise OpsctlError(f"cannot find the jobs that train {name}: {where}: {error.strerror}. Fix it first") from None
     is_left_behind = is_locked and seen.holder is not None and seen.holder.attempt.startswith(_BY_HAND)
     if seen.holder is not None and not seen.is_silent and not is_left_behind:
         raise OpsctlError(
-            f"cannot {what} while {name} is being trained by {seen.told()}: opsctl kill-switch trigger "
-            f"ends that; a job that is gone must have been silent for {SILENT_S:.0f} s"
+            f"cannot {what} while {name} is being trained by {seen.told()}. To stop it: opsctl kill-switch trigger. "
+            f"A dead job's lease ends after {SILENT_S:.0f} s of silence"
         )
     return seen.holder.number if seen.holder else None
