@@ -1,7 +1,7 @@
-"""Build an environment beside those in use: in a folder of its own, checked, and only then named by the link.
+"""Build an environment next to those in use: in a new folder, checked, and only then used by the link.
 
-An environment is not changed after it is complete, and none is removed, so running jobs keep theirs. A build that is
-killed leaves a folder without its mark, which the next build removes; the next build finds what was fetched.
+A complete environment is neither changed nor removed, so running jobs keep theirs. A killed build leaves a folder
+without its mark, which the next build removes; the next build reuses the downloads.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from trainer.formats.attempt.environment import digest_of
 from trainer.formats.json_text import Moment, json_file_text
 
 KIND = Kind("an environment folder", "[environment] folder", "the run file's [run]", "opsctl env build")
-#: For one command of a build: torch's wheels over a slow line, or a large extension.
+#: Seconds for one command of a build: torch's wheels over a slow connection, or a large extension.
 STAGE_S = 3 * 3600.0
 _LOCK_WAIT_S = 2.0
 _LAST_LINES = 3
-#: The user's own settings of the installers, which would change a build; those that reach an index stay.
+#: The user's settings of the installers, which would change a build; settings for reaching an index stay.
 _SETTINGS = ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 _KEPT = ("UV_HTTP_TIMEOUT", "UV_INDEX_USERNAME", "UV_INDEX_PASSWORD")
-#: Of a repository what training reads: its tokenizer and configuration, not the weights.
+#: The files of a repository that training reads: tokenizer and configuration, not the weights.
 _FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken")
 _FETCH = """
 import sys
@@ -63,19 +63,19 @@ _SOURCED = 'source "$1"; shift; exec "$@"'
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """`built.json`: this environment is complete."""
+    """`built.json`: marks a complete environment."""
 
-    recipe: str  # digest of what it was built from
-    environment: str  # digest of what is in it
+    recipe: str  # digest of its recipe
+    environment: str  # digest of its contents
     at: Moment
 
 
 class BuiltEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build has left in use."""
+    """The environment in use after a build."""
 
     folder: Annotated[str, Meta(description="The environment that the next step starts with.")]
-    new: Annotated[bool, Meta(description="False where it was there, built from the same.")]
-    lock: Annotated[str, Meta(description="Requirements file that pins all of it.")]
+    new: Annotated[bool, Meta(description="False if it existed, built from the same recipe.")]
+    lock: Annotated[str, Meta(description="Requirements file that pins all packages.")]
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ class Built:
     """The result of a build."""
 
     folder: Path
-    is_new: bool  # False: the one in use was built from the same
-    others: int  # complete ones beside it, which running jobs may use
+    is_new: bool  # False: the one in use was built from the same recipe
+    others: int  # other complete ones, which running jobs may use
 
 
 def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], None]) -> Built:
-    """Build `recipe` and let `current` name it; do nothing if the one in use was built from it, unless `again`.
+    """Build `recipe` and point `current` to it; do nothing if the one in use has this recipe, unless `again`.
 
-    offline: from the caches alone. report: gets a line for each step. Raises OpsctlError with the last words of the
-    step that failed; the environment in use then stays in use.
+    offline: use only the caches. report: gets a line for each step. Raises OpsctlError with the last lines of the step
+    that failed; the environment in use then stays in use.
     """
     places = recipe.places
     open_to(places.folder, recipe.group, KIND)
@@ -102,8 +102,8 @@ def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], No
         _remove_incomplete(places)
         folder = places.built / f"{now():%Y%m%d-%H%M%S}-{recipe.digest}-{secrets.token_hex(2)}"
         if os.pathsep in str(folder):
-            raise OpsctlError(f"{folder} contains a colon, which no PATH can hold: write another [environment] folder")
-        script = _activation_script(recipe, folder)  # raises for what no script can hold, before anything is fetched
+            raise OpsctlError(f"{folder} contains a colon, which no PATH can hold: choose another [environment] folder")
+        script = _activation_script(recipe, folder)  # raises before any download if a value does not fit in a script
         make_folder(places.folder, folder)
         try:
             _fill(recipe, folder, script, offline, report)
@@ -116,22 +116,22 @@ def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], No
 
 
 def planned(recipe: Recipe, offline: bool, again: bool) -> list[str]:
-    """Return what `build` would do, a line each; change nothing. Raises OpsctlError if uv is not installed."""
+    """Return one line for each step of `build` without changing anything. Raises OpsctlError without uv."""
     in_use = recipe.places.newest()
     if in_use is not None and not again and _is_of(recipe.places, in_use, recipe):
-        return [f"nothing: {in_use} was built from the same"]
+        return [f"nothing to do: {in_use} was built from the same recipe"]
     table = recipe.table
     return [
         *(f"{words}: {' '.join(command)}" for words, command in stages(recipe, recipe.places.built / "DATE", offline)),
         *([f"fetch from the hub: {', '.join(table.hub)}"] if table.hub and not offline else []),
         *(f"compile {name}" for name in table.extensions),
         *([f"import {', '.join(table.imports)}"] if table.imports else []),
-        f"let {recipe.places.current} name it",
+        f"point {recipe.places.current} to it",
     ]
 
 
 def stages(recipe: Recipe, folder: Path, offline: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the commands of uv that make the environment, each with what it does. Raises OpsctlError without uv."""
+    """Return (description, uv command) of each step that creates the environment. Raises OpsctlError without uv."""
     path = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     uv = find_program("uv", {"PATH": path})
     if uv is None:
@@ -139,12 +139,12 @@ def stages(recipe: Recipe, folder: Path, offline: bool) -> list[tuple[str, tuple
     lock = str(folder / LOCK)
     net = ("--offline",) if offline else ()
     links = tuple(word for one in recipe.find_links for word in ("--find-links", one))
-    # With folders of wheels and no index, packages come from those folders alone.
+    # With folders of wheels and without an index, packages come only from those folders.
     index = ("--index-url", recipe.table.index) if recipe.table.index else ("--no-index",) if links else ()
     common = ("--quiet", *net, *index, *links, "--python", str(folder / "venv" / "bin" / "python"))
     pins = ("--generate-hashes", "--no-header", "--no-annotate", "--output-file", lock)
     return [
-        ("make it", (uv, "venv", "--quiet", *net, "--python", recipe.python, str(folder / "venv"))),
+        ("create the environment", (uv, "venv", "--quiet", *net, "--python", recipe.python, str(folder / "venv"))),
         ("choose every version", (uv, "pip", "compile", *common, *pins, *map(str, recipe.requirements))),
         ("install", (uv, "pip", "install", *common, "--require-hashes", "-r", lock)),
     ]
@@ -152,7 +152,7 @@ def stages(recipe: Recipe, folder: Path, offline: bool) -> list[tuple[str, tuple
 
 @contextlib.contextmanager
 def _ended_with_its_command() -> Iterator[None]:
-    """On SIGTERM, as at a job's limit, end what was started too: an installer would continue by itself."""
+    """On SIGTERM, for example at a job's limit, also end the child processes: an installer would continue."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -176,7 +176,7 @@ def _activation_script(recipe: Recipe, folder: Path) -> str:
 
 
 def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, report: Callable[[str], None]) -> None:
-    """Do everything up to the mark that it is complete. text: its script's."""
+    """Do all steps before the mark of completion. text: the environment's script."""
     places, table, script = recipe.places, recipe.table, folder / ACTIVATE
     umask = 0o007 if recipe.group is not None else 0o077
 
@@ -195,7 +195,7 @@ def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, report: Callab
         make_folder(places.folder, one)
     for words, command in stages(recipe, folder, offline):
         step(words, command, _environment_of_uv(places))
-    # uv does not keep to the umask for all of its files.
+    # uv ignores the umask for some files.
     step("close it to others", ("/bin/chmod", "-R", "o-rwx", str(folder)), os.environ)
     write_atomically(places.folder, script, text)
     if table.hub and not offline:
@@ -209,7 +209,9 @@ def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, report: Callab
     if asked.found is None:
         raise OpsctlError(f"{folder} does not start: {asked.problem}; the environment in use was not changed")
     if Path(asked.found.executable).parent.resolve() != (folder / "venv" / "bin").resolve():
-        raise OpsctlError(f"{script} starts {asked.found.executable}, not what was built; nothing in use was changed")
+        raise OpsctlError(
+            f"{script} starts {asked.found.executable}, not the new environment. Nothing in use was changed"
+        )
     frozen = msgspec.structs.replace(asked.found, took_s=0.0)
     write_atomically(places.folder, folder / FROZEN, json_file_text(frozen))
     write_state(places.folder, folder / BUILT, Mark(recipe=recipe.digest, environment=digest_of(frozen), at=now()))
@@ -242,7 +244,7 @@ def _environment_of_uv(places: Places) -> dict[str, str]:
 
 
 def _environment_of_the_hub(places: Places, environment: Mapping[str, str]) -> dict[str, str]:
-    """Leave the token where it is: it is not copied next to what is fetched."""
+    """Return the hub's variables. The token stays at its place, so that it is not stored next to the downloads."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "/")) / ".cache")
     home = environment.get("HF_HOME") or str(Path(cache) / "huggingface")
     token = environment.get("HF_TOKEN_PATH") or str(Path(home) / "token")
@@ -270,7 +272,7 @@ def _remove_incomplete(places: Places) -> None:
 
 
 def _put_in_use(places: Places, folder: Path) -> None:
-    """Let `current` name it in one step: a process that follows the link finds the old or the new one."""
+    """Point `current` to it in one step: a process that follows the link finds the old or the new one."""
     current = render_template("environment-current.sh.j2", current=str(places.current))
     write_atomically(places.folder, places.activate, current)
     beside = places.folder / f".{places.current.name}.{secrets.token_hex(4)}"

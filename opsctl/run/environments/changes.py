@@ -1,4 +1,4 @@
-"""What changed in the environment since a run was last started, as seen from here: for submit and revise."""
+"""Changes of the environment since the last attempt, as seen from this host, for submit and revise."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from opsctl.run.environments.query import Asked, ask, why_not_started
 from opsctl.run.state.rehearsals import rehearsed_as_now
 from trainer.formats.attempt.environment import OF_NODES, Environment, differences
 
-#: A submit waits no longer for the answer.
+#: The time that a submission waits for the answer.
 _TIMEOUT_S = 20.0
 
 
 def changes_since_last(run: ExpandedRun, is_for_own_job: bool = False) -> tuple[str, ...]:
-    """Return a line for the last attempt, and one for the rehearsal of the present run file, if anything differs.
+    """Return a line for the last attempt, and one for the rehearsal of the current run file, if anything differs.
 
-    is_for_own_job: whether the caller is about to submit. What only the nodes have, their driver and the kernels that
-    are compiled there, is not compared. An environment that others can change is named instead of started.
+    is_for_own_job: the caller is about to submit. Facts that only nodes have, driver and compiled kernels, are not
+    compared. An environment that others can change is named instead of started.
     """
     known = [(when, one) for when, one in (_at_last_attempt(run), _at_rehearsal(run)) if one is not None]
     if not known:
         return ()
     if why := why_not_started(run.file, run.path, run.paths.output, is_for_own_job):
-        return (f"what changed in the environment {known[0][0]} was not checked: it is not started here, {why}",)
+        return (f"changes of the environment {known[0][0]} were not checked, because it is not started here: {why}",)
     asked = environment_here(run)
     if asked.found is None:
-        return (f"what changed in the environment {known[0][0]} cannot be seen from here: {asked.problem}",)
+        return (f"changes of the environment {known[0][0]} cannot be checked here: {asked.problem}",)
     lines = []
     for when, before in known:
-        # A host without modules cannot have the run's.
+        # A host without environment modules cannot have the run's.
         ignored = OF_NODES | ({"modules"} if before.modules and not asked.found.modules else frozenset())
         if changed := differences(before, asked.found, ignored):
-            lines.append(f"the environment is not what it was {when}, as seen from here: {in_a_clause(changed)}")
+            lines.append(f"the environment has changed {when}, as seen from this host: {in_a_clause(changed)}")
     return tuple(lines)
 
 
@@ -43,12 +43,12 @@ def _at_last_attempt(run: ExpandedRun) -> tuple[str, Environment | None]:
     try:
         last = last_environment(run.paths, events.read(run.paths))
     except OSError:
-        return "", None  # the command that needs the records reports it
+        return "", None  # the command that needs the records reports the error
     return (f"since attempt {last[0].number}", last[1]) if last is not None else ("", None)
 
 
 def _at_rehearsal(run: ExpandedRun) -> tuple[str, Environment | None]:
-    """Return what the rehearsal of the present run file was started with; None if it is not known any more."""
+    """Return the environment of the rehearsal of the current run file; None if unknown."""
     if run.file.run.rehearses is not None:
         return "", None
     try:
@@ -64,6 +64,6 @@ def _at_rehearsal(run: ExpandedRun) -> tuple[str, Environment | None]:
 
 
 def environment_here(run: ExpandedRun, timeout_s: float = _TIMEOUT_S) -> Asked:
-    """Return what the run's next step would find if it were started on this host."""
+    """Return the environment that the run's next step would have on this host."""
     script = run.file.run.environment
     return ask(None if script is None else Path(script), run.file.env, timeout_s)

@@ -1,7 +1,7 @@
-"""Locks that torch leaves in its folder of compiled extensions: every later process waits for one without end.
+"""Find stale locks in torch's folder of compiled extensions, for which every later process would wait forever.
 
-torch makes a file `lock` when it begins to compile an extension and removes it at the end. A process that is killed
-leaves it. It counts as dead if no process of this host has it open and nothing beside it has changed for an hour.
+torch creates a file `lock` when it begins to compile an extension and removes it at the end. A killed process leaves
+it. A lock is stale if no process of this host has it open and nothing next to it has changed for an hour.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 from opsctl.core.account import account_name
 from opsctl.core.errors import file_problem
 
-LOCK = "lock"  # torch's name for it
+LOCK = "lock"  # torch's name
 DEAD_AFTER_S = 3600.0
 _DEEPEST = 4
 
 
 @dataclass(frozen=True)
 class ExtensionLock:
-    """One lock."""
+    """One lock of an extension."""
 
     path: Path
     owner: str
     is_own: bool
-    age_s: float  # since anything changed beside it
+    age_s: float  # since the last change next to it
     is_held_here: bool  # a process of this host has it open
 
     @property
     def is_dead(self) -> bool:
-        """Whether no process compiles there any more, as far as this host can see."""
+        """Return True if no process compiles there, as far as this host can tell."""
         return not self.is_held_here and self.age_s > DEAD_AFTER_S
 
 
@@ -46,14 +46,14 @@ def find_locks(folder: Path, now_s: float | None = None) -> list[ExtensionLock]:
             status = path.stat()
             beside = [one.stat(follow_symlinks=False).st_mtime for one in os.scandir(path.parent)]
         except OSError:
-            continue  # it was removed meanwhile
+            continue  # removed meanwhile
         is_held, is_own = (status.st_dev, status.st_ino) in held, status.st_uid == os.geteuid()
         found.append(ExtensionLock(path, account_name(status.st_uid), is_own, now_s - max(beside), is_held))
     return found
 
 
 def remove_dead(locks: Sequence[ExtensionLock]) -> list[str]:
-    """Remove the caller's dead locks. Returns a line for each; one that cannot be removed is reported in its line."""
+    """Remove the caller's stale locks. Returns one line for each, with the error if it cannot be removed."""
     lines = []
     for lock in locks:
         if lock.is_dead and lock.is_own:
@@ -78,7 +78,7 @@ def _open_files() -> Iterator[tuple[int, int]]:
     for process in Path("/proc").glob("[0-9]*/fd"):
         try:
             for entry in os.scandir(process):
-                if os.readlink(entry.path).endswith(f"/{LOCK}"):  # noqa: PTH115 - of a process that may go any moment
+                if os.readlink(entry.path).endswith(f"/{LOCK}"):  # noqa: PTH115 - of a process that may end at any time
                     found = os.stat(entry.path)  # noqa: PTH116
                     yield found.st_dev, found.st_ino
         except OSError:

@@ -1,4 +1,4 @@
-"""Check the environment that a run's next step starts with, on this host, and print what is in it as a lock file."""
+"""Check the environment of a run's next step on this host, and print its contents as a lock file."""
 
 from __future__ import annotations
 
@@ -20,46 +20,44 @@ from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, i
 from trainer.formats.attempt.environment import PLACES, Environment, Package, differences
 from trainer.formats.tolerant import decode
 
-#: Different on every node.
+#: Facts that differ between nodes.
 _OF_THE_HOST = frozenset({"driver", "variables"})
 _IMPORTS_AT_ONCE = 4
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
-#: Changed files of one package that are named.
+#: Changed files of one package that a report names.
 _MOST_FILES = 3
-_HEAD = "# What was installed when this was written; comments name what an installer cannot restore."
+_HEAD = "# The installed packages at the time of writing. Comments name facts that an installer cannot restore."
 Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
-#: These may follow from another environment being in use than the one that was built.
+#: Problems that can follow from the use of another environment.
 _FOLLOWS = ("differs", "missing", "more", "cannot be imported")
 
 
 class Discrepancy(Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be."""
+    """One difference from the expected environment."""
 
-    kind: Annotated[Kind, Meta(description="What is wrong with it.")]
-    text: Annotated[str, Meta(description="The same in a line.")]
-    todo: Annotated[str, Meta(description="What to type or to do; empty where that follows from it.")] = ""
+    kind: Annotated[Kind, Meta(description="Kind of the difference.")]
+    text: Annotated[str, Meta(description="Description in one line.")]
+    todo: Annotated[str, Meta(description="Command or advice; empty if obvious.")] = ""
 
 
 class CheckedEnvironment(Struct, frozen=True, kw_only=True):
-    """What `env check` found on one host."""
+    """The result of `env check` on one host."""
 
-    host: Annotated[str, Meta(description="Where it was looked at.")]
-    python: Annotated[str, Meta(description="Path of the environment's interpreter; empty where it did not answer.")]
-    held_against: Annotated[
-        str, Meta(description="Path of what it should be; empty where there is nothing to hold it to.")
-    ]
-    problems: Annotated[list[Discrepancy], Meta(description="What is not as it should be.")]
+    host: Annotated[str, Meta(description="Host of the check.")]
+    python: Annotated[str, Meta(description="Path of the environment's interpreter; empty if it did not answer.")]
+    held_against: Annotated[str, Meta(description="Path of the expected contents; empty if there are none.")]
+    problems: Annotated[list[Discrepancy], Meta(description="Differences from the expected environment.")]
 
 
 class FrozenFile(Struct, frozen=True):
-    """What `env freeze --json` prints."""
+    """The output of `env freeze --json`."""
 
     environment: Environment
 
 
 @dataclass(frozen=True)
 class Pins:
-    """Package -> version, as a requirements file pins them. is_whole: it is a lock, so there may be no others."""
+    """Package -> version, as a requirements file pins them. is_whole: a lock file, so there may be no others."""
 
     versions: dict[str, str]
     is_whole: bool = False
@@ -71,11 +69,11 @@ class Target:
 
     script: Path | None = None  # None: this Python
     variables: dict[str, str] = field(default_factory=dict)
-    why_not_started: str = ""  # who else decides what starting it would run
-    reads_files: bool = False  # whether files of packages are compared with what was installed
+    why_not_started: str = ""  # users who can change the code that it runs
+    reads_files: bool = False  # compare files of packages with their installed state
 
     def ask(self) -> Asked:
-        """Return what its Python sees."""
+        """Return the facts of its Python."""
         if self.why_not_started:
             return Asked(problem=f"it was not started, {self.why_not_started}")
         how = (READ_FILES_S, "--read-files") if self.reads_files else (TIMEOUT_S,)
@@ -85,12 +83,12 @@ class Target:
 def check(
     target: Target, against: Path | None, imports: Sequence[str], places: recipe.Places | None = None
 ) -> CheckedEnvironment:
-    """Check it against what `env freeze --json` wrote, or a requirements or lock file.
+    """Check it against the output of `env freeze --json`, or a requirements or lock file.
 
-    places: where the environment of the next step should be. If it is another, that comes first among the problems.
+    places: where the environment of the next step should be. If it is another, that is the first problem.
     Raises OpsctlError if `against` cannot be read.
     """
-    expected = None if against is None else _expected(against)  # refuse a wrong FILE before the long check
+    expected = None if against is None else _expected(against)  # reject a wrong FILE before the long check
     asked = target.ask()
     environment = asked.found
     if environment is None:
@@ -120,7 +118,7 @@ def locks_of(environment: Environment) -> list[ExtensionLock]:
 
 
 def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Path | None:
-    """Return the file to check an environment against: as it was built, else the only requirements file."""
+    """Return the file to check an environment against: as built, else the only requirements file."""
     newest = places.newest()
     if newest is not None:
         return newest / recipe.FROZEN
@@ -128,7 +126,7 @@ def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Pa
 
 
 def without_what_follows(problems: Sequence[Discrepancy]) -> list[Discrepancy]:
-    """Leave out the problems that may follow from the first one, that another environment is in use."""
+    """Leave out problems that may follow from the first one, the use of another environment."""
     if not problems or problems[0].kind != "not in use":
         return list(problems)
     return [one for one in problems if one.kind not in _FOLLOWS]
@@ -139,7 +137,7 @@ def stale_locks(locks: Sequence[ExtensionLock]) -> list[Discrepancy]:
     found = []
     for lock in locks:
         age = f"{lock.age_s / 3600:.1f} hours" if lock.age_s >= 3600 else f"{max(lock.age_s, 0) / 60:.0f} minutes"
-        state = "a process here compiles" if lock.is_held_here else f"nothing has changed beside it for {age}"
+        state = "a process here compiles" if lock.is_held_here else f"nothing next to it has changed for {age}"
         todo = "opsctl env check --remove-stale-locks" if lock.is_own else f"ask {lock.owner} to remove it"
         if not lock.is_dead:
             todo = "wait until it is compiled, or an hour, and check again"
@@ -198,7 +196,7 @@ def _expected(against: Path) -> Environment | Pins:
 
 
 def _differences(environment: Environment, expected: Environment | Pins | None) -> list[Discrepancy]:
-    """Return the packages, and with an Environment all else, that differ, are missing, or are more than expected."""
+    """Return packages and, with an Environment, other facts that differ, are missing or are additional."""
     if isinstance(expected, Environment):
         kinds: tuple[tuple[str, Kind], ...] = ((" is gone", "missing"), (" is new", "more"))
         return [
@@ -222,12 +220,12 @@ def _differences(environment: Environment, expected: Environment | Pins | None) 
 
 
 def _edited(environment: Environment, expected: Environment | Pins | None) -> list[Discrepancy]:
-    """Return files that were changed after their package was installed, apart from changes that were frozen."""
+    """Return files that changed after the installation of their package, without frozen changes."""
     known = (expected.edited or {}) if isinstance(expected, Environment) else {}
     found = []
     for name, files in (environment.edited or {}).items():
         new = {path: digest for path, digest in files.items() if known.get(name, {}).get(path) != digest}
-        todo = f"install {name} again, or freeze what it is now"
+        todo = f"install {name} again, or freeze the environment again"
         found += [Discrepancy(kind="differs", text=text, todo=todo) for text in _edited_words(environment, name, new)]
     return found
 
@@ -241,7 +239,7 @@ def _edited_words(environment: Environment, name: str, files: Mapping[str, str])
 
 
 def _not_in_use(target: Target, environment: Environment, places: recipe.Places) -> list[Discrepancy]:
-    """Return that the next step starts with another environment than the one that was built, and how to change it."""
+    """Return a problem if the next step starts with another environment than the built one, with its solution."""
     built = places.newest()
     if built is not None and Path(environment.executable).parent.resolve().is_relative_to(built.resolve()):
         return []
@@ -251,12 +249,12 @@ def _not_in_use(target: Target, environment: Environment, places: recipe.Places)
     elif built is None:
         return []  # another environment is checked against the requirements
     else:
-        text = f"{target.script} starts {environment.executable}, not what was built in {built}"
+        text = f"{target.script} starts {environment.executable}, not the environment in {built}"
     return [Discrepancy(kind="not in use", text=text, todo=write if built else f"opsctl env build; {write}")]
 
 
 def _not_importable(target: Target, imports: Sequence[str]) -> list[Discrepancy]:
-    """Import each in a process of its own: one that crashes or hangs hides no other."""
+    """Import each module in a separate process, so that a crash or hang hides no other problem."""
     with ThreadPoolExecutor(_IMPORTS_AT_ONCE) as pool:
         problems = pool.map(lambda name: import_problem(target.script, target.variables, name), imports)
         return [

@@ -17,15 +17,15 @@ from trainer.formats.attempt import environment_facts
 from trainer.formats.attempt.environment import Environment
 from trainer.formats.tolerant import decode
 
-#: For an environment script with its modules, and for some hundred packages on a slow file system.
+#: For an environment script with modules, and some hundred packages on a slow file system.
 TIMEOUT_S = 30.0
-#: Every file of every package is read: some gigabytes from a cold network file system.
+#: For reading every file of every package: some gigabytes from a cold network file system.
 READ_FILES_S = 1800.0
-#: torch is read from a cold file system; an import that needs longer hangs.
+#: For importing torch from a cold file system; a longer import hangs.
 IMPORT_S = 180.0
-#: A batch job has its owner's login environment and nothing of the shell that submitted it (--export=NONE).
+#: A batch job gets its owner's login environment and nothing of the submitting shell (--export=NONE).
 _OF_THE_ACCOUNT = ("HOME", "USER", "LOGNAME", "PATH", "SHELL", "LANG", "TMPDIR")
-#: Printed before the facts: a script, or a module, may print anything.
+#: Printed before the facts, because a script or a module may print other text.
 _MARK = "opsctl-environment:"
 _LONGEST_CLAUSE = 200
 _SOURCE = """
@@ -47,7 +47,7 @@ class Asked:
 
 
 def ask(script: Path | None, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
-    """Return what the `python` of an environment script sees with the run's variables. script None: this Python.
+    """Return the facts of the `python` of an environment script, with the run's variables. script None: this Python.
 
     options: of `trainer.formats.attempt.environment_facts`.
     """
@@ -59,7 +59,7 @@ def ask(script: Path | None, variables: Mapping[str, str], timeout_s: float = TI
 
 
 def start_problem(script: Path | None, variables: Mapping[str, str], *words: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Return why `python WORDS` fails in an environment, in its own last words; empty if it does not."""
+    """Return why `python WORDS` fails in an environment, as its last line; empty if it succeeds."""
     ended = _run_python(script, variables, words, timeout_s)
     return ended if isinstance(ended, str) else _last_line(ended) if ended.code else ""
 
@@ -73,7 +73,7 @@ def import_problem(script: Path | None, variables: Mapping[str, str], module: st
 def printed_by_module(
     script: Path | None, variables: Mapping[str, str], words: Sequence[str], timeout_s: float = TIMEOUT_S
 ) -> str | None:
-    """Return what `python -m WORDS` prints in an environment, whatever its exit code; None if it cannot be run."""
+    """Return the output of `python -m WORDS` in an environment, whatever its exit code; None if it cannot run."""
     ended = _run_python(script, variables, ["-P", "-m", *words], timeout_s)
     return None if isinstance(ended, str) else _after_mark(ended).decode(errors="replace")
 
@@ -84,11 +84,11 @@ def account_environment(environment: Mapping[str, str] = os.environ) -> dict[str
 
 
 def why_not_started(file: RunFile, run_file: Path, output: Path, is_for_own_job: bool = False) -> str:
-    """Return who else decides what starting the run's environment would run, in a clause; empty if nobody does.
+    """Return which other users can change the code that the environment runs, in a clause; empty if none can.
 
-    file: expanded. The script, and the variables of `[env]`, which load code too, would run as the caller, so they
-    have to be root's and the caller's alone. If the caller's jobs run what the run's group decides, as those of the
-    output folder's owner do and one that is about to be submitted (is_for_own_job), they may be the group's too.
+    file: expanded. The script and the variables of `[env]` would run as the caller, so only root and the caller may
+    control them. If the caller's jobs run what the run's group controls, the group may control them too: jobs of the
+    output folder's owner, and one that is about to be submitted (is_for_own_job).
     """
     script = None if file.run.environment is None else Path(file.run.environment)
     paths = [path for path in (script, run_file if file.env else None) if path is not None]
@@ -105,13 +105,13 @@ def why_not_started(file: RunFile, run_file: Path, output: Path, is_for_own_job:
 
 
 def _group_of_the_jobs(file: RunFile, output: Path, is_for_own_job: bool) -> int | None:
-    """Return the group whose members decide what the caller's jobs of this run do: the output folder's."""
+    """Return the group whose members control the caller's jobs of this run: the output folder's."""
     if file.run.publish != "group":
         return None
     try:
         found = output.stat()
     except FileNotFoundError:
-        return None  # nobody shares it yet
+        return None  # not shared yet
     is_shared = bool(found.st_mode & stat.S_IWGRP)
     return found.st_gid if is_shared and (is_for_own_job or found.st_uid == os.geteuid()) else None
 
@@ -119,7 +119,7 @@ def _group_of_the_jobs(file: RunFile, output: Path, is_for_own_job: bool) -> int
 def _run_python(
     script: Path | None, variables: Mapping[str, str], words: Sequence[str], timeout_s: float
 ) -> Ended | str:
-    """Run the script's `python`, or this one. Returns why it did not end by itself as a text."""
+    """Run the script's `python`, or this one. Returns the reason as text if it did not end by itself."""
     command, environment = [sys.executable, *words], {**os.environ, **variables}
     if script is not None:
         assignments = [f"{name}={value}" for name, value in variables.items()]
@@ -141,4 +141,4 @@ def _after_mark(ended: Ended) -> bytes:
 def _last_line(ended: Ended) -> str:
     lines = [line.strip() for line in ended.err.decode(errors="replace").splitlines() if line.strip()]
     words = lines[-1][:_LONGEST_CLAUSE] if lines else f"exit code {ended.code} without a message"
-    return words if ended.code else f"its Python printed nothing that can be read: {words}"
+    return words if ended.code else f"its Python printed no valid facts: {words}"

@@ -1,4 +1,4 @@
-"""What an environment is built from, and where: the run file's `[environment]` with its paths absolute."""
+"""The recipe of an environment, and its folder: the run file's `[environment]` with absolute paths."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from opsctl.run.config.expansion import absolute, expand_text
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.schema import EnvironmentTable
 
-#: The one in use, a link into `built`; and the script that follows it, which the run file names.
+#: The link to the environment in use, in the folder; and the script that the run file names, which follows it.
 CURRENT, ACTIVATE = "current", "activate.sh"
 #: In a built environment: its contents, its packages to install again, the mark that it is complete.
 FROZEN, LOCK, BUILT = "environment.json", "requirements.lock", "built.json"
 
 
 class Places:
-    """An environment folder, and what is stored where in it."""
+    """An environment folder and the paths in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,15 +42,15 @@ class Places:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to build."""
+    """The recipe of an environment."""
 
     table: EnvironmentTable
-    python: str  # a version, or an interpreter's path
+    python: str  # a version, or the path of an interpreter
     requirements: tuple[Path, ...]
     find_links: tuple[str, ...]
     group: str | None
     places: Places
-    digest: str  # of all that decides the result, the text of the requirement files included
+    digest: str  # of everything that affects the result, including the text of the requirement files
 
 
 def recipe_of(loaded: LoadedRun) -> Recipe:
@@ -96,7 +96,7 @@ def _text(run_file: Path, path: Path) -> bytes:
 
 
 def _digest(table: EnvironmentTable, python: str, links: tuple[str, ...], texts: list[bytes]) -> str:
-    """Other wheels in a folder of `find_links` may make another environment, so their names count."""
+    """Hash the recipe. Includes the names of wheels in `find_links`, because other wheels can change the result."""
     wheels = [sorted(path.name for path in Path(one).iterdir()) if Path(one).is_dir() else [] for one in links]
     values = {**msgspec.structs.asdict(table), "python": python, "find_links": [*links, *wheels]}
     for key in ("folder", "requirements"):

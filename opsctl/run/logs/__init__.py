@@ -1,1 +1,1 @@
-"""The training log: its lines as records, what they show, following it as it grows."""
+"""The training log: parse its lines into records, measure, follow and index it."""

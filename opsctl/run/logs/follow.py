@@ -1,6 +1,6 @@
-"""Following a log as it grows, through rotation, truncation and its creation, by looking at it again and again.
+"""Follow a growing log by polling, through rotation, truncation and creation.
 
-Looking, not inotify: what another node appends on a network file system raises no event here.
+Polling instead of inotify: appends from another node on a network file system raise no event here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from opsctl.run.logs.lines import split_prefix
 from opsctl.run.state.attempt_folder import rank_map
 from trainer.formats.attempt.attempt_records import RANKS_FILES
 
-#: Seconds that a pause should take.
+#: Seconds between two checks.
 POLL_S = 0.25
 
 
@@ -30,11 +30,11 @@ def follow(
     pause: Callable[[], None],
     wanted: Filter = whole,
 ) -> Iterator[str]:
-    """The last `lines` wanted lines of `path` under the run's folder `root`, then every further one, for ever.
+    """Yield the last `lines` wanted lines of `path` under the run's folder `root`, then every new line, forever.
 
-    A half-written line is waited for; before a rotation or at a truncation it is given as it stands. `say` gets what a
-    person should know: there is no log yet, it was replaced, it was cut. `pause` is called between two looks. Raises
-    OSError for a log that cannot be read.
+    Waits for the rest of an incomplete line; before a rotation or at a truncation it is yielded as it is. `say` gets
+    messages for the user: there is no log yet, it was replaced, it was truncated. `pause` is called between checks.
+    Raises OSError for an unreadable log.
     """
     source = _Source(root, path)
     if source.find():
@@ -48,7 +48,7 @@ def follow(
         event = source.moved()
         if event:
             yield from shown(source.rest(), wanted)
-            source.begin_anew()
+            source.restart()
             say(f"{path} {event}")
         else:
             pause()
@@ -58,23 +58,23 @@ class _Source:
     def __init__(self, root: Path, path: Path) -> None:
         self.root, self.path = root, path
         self.fd: int | None = None
-        self.next_fd: int | None = None  # what has taken the place of `fd`
+        self.next_fd: int | None = None  # the file that replaced `fd`
         self.at = 0
         self.lines = Lines()
         self.is_idle = True
 
     def find(self) -> bool:
-        """Whether there is a log."""
+        """Open the log, and return True if there is one."""
         self.fd = self._opened()
         return self.fd is not None
 
     def skip_to_last(self, count: int, wanted: Filter) -> None:
-        """Begin with the last `count` whole lines; the half one after them comes when it is whole."""
+        """Start at the last `count` whole lines; an incomplete line follows when it is complete."""
         if self.fd is not None:
             self.at = start_of_last(self.fd, count, end_of_whole_lines(self.fd), wanted)
 
     def new_lines(self) -> Iterator[str]:
-        """What has been written since the last look."""
+        """Yield the lines written since the last check."""
         self.is_idle = True
         if self.fd is not None:
             for at, data in blocks(self.fd, self.at, os.fstat(self.fd).st_size):
@@ -82,16 +82,16 @@ class _Source:
                 yield from self.lines.feed(data)
 
     def moved(self) -> str:
-        """Says what happened to the file when it is no longer what was being read; else ""."""
+        """Return a message if the file was created, replaced or truncated; else an empty text."""
         if self.fd is None:
             self.next_fd = self._opened()
             return "" if self.next_fd is None else "is there now"
         here = os.fstat(self.fd)
         if here.st_size < self.at:
-            return "was cut short; reading it from its beginning"
+            return "was truncated; reading it from its beginning"
         there = self._opened()
         if there is None:
-            # Between the two steps of a rotation there is no file: keep reading the old one until a new one appears.
+            # During a rotation there is no file for a moment: keep reading the old one until a new one appears.
             return ""
         if os.path.samestat(os.fstat(there), here):
             os.close(there)
@@ -100,12 +100,12 @@ class _Source:
         return "was replaced; reading the new one"
 
     def rest(self) -> Iterator[str]:
-        """What is left of a file that will not be continued: written since the last look, and a half line."""
+        """Yield the remaining lines of a file that does not continue, including an incomplete one."""
         yield from self.new_lines()
         yield from self.lines.rest()
 
-    def begin_anew(self) -> None:
-        """Read what is there now from its beginning."""
+    def restart(self) -> None:
+        """Read the current file from its beginning."""
         if self.next_fd is not None:
             if self.fd is not None:
                 os.close(self.fd)
@@ -113,7 +113,7 @@ class _Source:
         self.at = 0
 
     def _opened(self) -> int | None:
-        """Another descriptor each time: on a network file system an old one may know an old size."""
+        """Open the file again, because on a network file system an old descriptor may have an old size."""
         try:
             return open_file(self.root, self.path)
         except FileNotFoundError:
@@ -122,24 +122,24 @@ class _Source:
 
 @dataclass(frozen=True)
 class LogSource:
-    """A file, and the local rank whose lines are wanted, without their prefix; None: every line as it stands."""
+    """A log file, and the local rank whose lines to show without prefix; None: all lines unchanged."""
 
     root: Path  # the run's output folder
     path: Path
     local_rank: int | None = None
 
     def last(self, count: int) -> Iterator[str]:
-        """The last `count` lines. Raises OpsctlError when there is no file yet, OSError for one that cannot be read."""
+        """Yield the last `count` lines. Raises OpsctlError if there is no file yet, OSError if it is unreadable."""
         try:
             with opened_file(self.root, self.path) as fd:
                 yield from last_lines(fd, count, self._wanted)
         except FileNotFoundError:
             raise OpsctlError(
-                f"no log yet at {self.path}: the first task writes it; opsctl status says what it waits for"
+                f"no log yet at {self.path}. The first task writes it. To see what it waits for: opsctl status"
             ) from None
 
     def follow(self, count: int, say: Callable[[str], None], pause: Callable[[], None]) -> Iterator[str]:
-        """The last `count` lines and every one that comes, for ever; see `opsctl.run.logs.follow`."""
+        """Yield the last `count` lines and every new one, forever; see `opsctl.run.logs.follow`."""
         return follow(self.root, self.path, count, say, pause, self._wanted)
 
     def _wanted(self, line: str) -> str | None:
@@ -150,7 +150,7 @@ class LogSource:
 
 
 def main_source(paths: RunPaths) -> LogSource:
-    """The training log: every line of every rank."""
+    """Return the training log, with every line of every rank."""
     return LogSource(paths.output, paths.main_log)
 
 
@@ -163,12 +163,12 @@ def rank_source(paths: RunPaths, rank: int) -> LogSource:
     for place in places:
         if place.rank == rank and place.local_rank is not None:
             return LogSource(paths.output, folder / f"{place.node}.out", place.local_rank)
-    has = f"ranks {places[0].rank} to {places[-1].rank}" if places else "none that can be read"
+    has = f"ranks {places[0].rank} to {places[-1].rank}" if places else "no readable rank map"
     raise OpsctlError(f"no rank {rank} in attempt {folder.name}: it has {has} ({folder})")
 
 
 def _newest_attempt_folder(paths: RunPaths) -> Path | None:
-    """The one whose ranks started last; job ids may start over on a new cluster, so times decide."""
+    """Return the attempt whose ranks started last, by time: job ids may start over on a new cluster."""
     started: list[tuple[float, Path]] = []
     for file in (paths.logs / "attempts").glob(f"*/{RANKS_FILES}"):
         try:

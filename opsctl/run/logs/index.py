@@ -1,8 +1,8 @@
-"""What a whole training log shows, read once: every later look reads only what has come since.
+"""A summary of a whole training log, read once: every later check reads only the new part.
 
-The summary lies in the account's own cache, so nobody else's word is taken, two lookers cannot hurt each other, and an
-emptied cache costs one more reading. Which log it is about is told by contents: its first bytes, and the last ones that
-were read. A log that was replaced, cut short or written anew from the beginning is another one.
+The summary is stored in the account's own cache, so it depends on no other user, two processes cannot damage it, and a
+lost cache costs one more reading. The log is identified by its contents: its first bytes, and the last bytes read. A
+log that was replaced, truncated or rewritten is a new log.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
 from opsctl.run.logs.reader import Found, LogReader
 from trainer.formats.logs.training_line import TrainingLine
 
-#: Stretches are joined when there are more.
+#: With more stretches, neighbours are joined.
 MOST = 512
 
 
 class Point(NamedTuple):
-    """Means over one stretch of iterations; None: no line of it says."""
+    """Means over one stretch of iterations; None: not in any of its lines."""
 
     iteration: int  # the first of the stretch
     loss: float | None
@@ -47,7 +47,7 @@ class Stretch(msgspec.Struct, array_like=True):
     seconds_sum: float = 0.0
 
     def add(self, other: Stretch) -> None:
-        """Take the lines of another one in."""
+        """Add the lines of another stretch."""
         self.losses += other.losses
         self.loss_sum += other.loss_sum
         self.timed += other.timed
@@ -55,14 +55,14 @@ class Stretch(msgspec.Struct, array_like=True):
 
 
 class Curve(msgspec.Struct):
-    """What has been taken so far. It changes as lines are taken."""
+    """The curve of all lines so far; `take` changes it."""
 
-    width: int = 1  # iterations to a stretch
+    width: int = 1  # iterations per stretch
     stretches: list[Stretch] = []
     last_iteration: int = -1
 
     def take(self, line: TrainingLine) -> None:
-        """Add a line of the log; they are taken in its order."""
+        """Add a line of the log. Lines must be added in order."""
         number = line.iteration // self.width
         if line.iteration < self.last_iteration:
             self._go_back(number)
@@ -74,7 +74,7 @@ class Curve(msgspec.Struct):
             self._join()
 
     def points(self) -> list[Point]:
-        """Oldest first; a stretch of which nothing was logged is not among them."""
+        """Return the points, oldest first, without stretches that have no lines."""
         return [
             Point(
                 one.number * self.width,
@@ -85,7 +85,7 @@ class Curve(msgspec.Struct):
         ]
 
     def _go_back(self, number: int) -> None:
-        """The stretch that is gone back into is begun anew: its sums do not tell which of them still counts."""
+        """Restart the stretch that the training went back into: its sums mix kept and discarded iterations."""
         while self.stretches and self.stretches[-1].number >= number:
             self.stretches.pop()
 
@@ -102,7 +102,7 @@ class Curve(msgspec.Struct):
 
 
 def curve_of(lines: Iterable[TrainingLine]) -> Curve:
-    """The curve of lines in the log's order."""
+    """Return the curve of lines in the log's order."""
     curve = Curve()
     for line in lines:
         curve.take(line)
@@ -119,20 +119,20 @@ def _of_line(line: TrainingLine, number: int) -> Stretch:
     return one
 
 
-#: So much of a log's beginning, and of what was read last, tells whether it is still the same.
-_TOLD_BY_BYTES = 4096
+#: Bytes at a log's beginning, and of the last part read, that identify it.
+_IDENTIFYING_BYTES = 4096
 
 
 def digests(fd: int, read_bytes: int) -> tuple[str, str]:
-    """Of the first bytes of what was read, and of the last. Raises OSError."""
+    """Return the digests of the first and the last bytes read. Raises OSError."""
     return (
-        _digest(fd, 0, min(_TOLD_BY_BYTES, read_bytes)),
-        _digest(fd, max(0, read_bytes - _TOLD_BY_BYTES), read_bytes),
+        _digest(fd, 0, min(_IDENTIFYING_BYTES, read_bytes)),
+        _digest(fd, max(0, read_bytes - _IDENTIFYING_BYTES), read_bytes),
     )
 
 
 def is_same(fd: int, read_bytes: int, known: tuple[str, str]) -> bool:
-    """Whether what is open now begins with what was read. Raises OSError."""
+    """Return True if the open file begins with the part that was read. Raises OSError."""
     return read_bytes <= os.fstat(fd).st_size and digests(fd, read_bytes) == known
 
 
@@ -140,17 +140,17 @@ def _digest(fd: int, start: int, end: int) -> str:
     return hashlib.blake2b(os.pread(fd, end - start, start), digest_size=16).hexdigest()
 
 
-#: One of these is in every line about an iteration, whichever program writes it.
+#: Every line about an iteration, of any program, has one of these.
 _MARKS = (b"iteration", b" - INFO - ")
-#: Another one where what is kept, or how lines are understood, has changed.
+#: Increased when the stored fields, or the parsing of lines, change.
 VERSION = 2
-#: Seconds that one look may read for: a log of terabytes is caught up with over several looks.
+#: Seconds of reading per check: a log of terabytes takes several checks.
 USUAL_S = 0.1
-#: So much is read again rather than kept at every look.
+#: Less than this is read again at every check instead of stored.
 _WORTH_KEEPING_BYTES = 64 * 1024
-#: A kept summary is some 30 kB, and the beginning of a line.
+#: A stored summary has about 30 kB, and the beginning of a line.
 _LARGEST_BYTES = 1 << 20
-#: Of a log that nobody has looked at for so long, nothing is kept.
+#: Summaries of logs that were not checked for so long are deleted.
 _FORGOTTEN_AFTER_S = 90 * 86400.0
 
 
@@ -159,9 +159,9 @@ class LogIndex(msgspec.Struct, kw_only=True):
 
     version: int = VERSION
     read_bytes: int = 0
-    begun: bytes = b""  # of the line that had not ended there, no more than is kept of any
-    size_bytes: int = 0  # of the log, when it was last looked at
-    first: str = ""  # digests of the log's first bytes, and of the last that were read
+    begun: bytes = b""  # of the unfinished line there, up to the length kept of any line
+    size_bytes: int = 0  # of the log at the last check
+    first: str = ""  # digests of the log's first bytes, and of the last bytes read
     last: str = ""
     reader: LogReader = msgspec.field(default_factory=LogReader)
     curve: Curve = msgspec.field(default_factory=Curve)
@@ -169,17 +169,17 @@ class LogIndex(msgspec.Struct, kw_only=True):
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether nothing but a line that is not ended yet is left to read."""
+        """Return True if only an unfinished line is left to read."""
         return self.size_bytes - self.read_bytes <= LONGEST_LINE_BYTES
 
     def is_of(self, fd: int) -> bool:
-        """Return whether the log that is open as `fd` is the one that was read."""
+        """Return True if the open file is the log that was read."""
         is_known = self.version == VERSION and self.read_bytes > 0
         return is_known and is_same(fd, self.read_bytes, (self.first, self.last))
 
 
 def look(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
-    """Return the log's summary, reading on for up to `budget_s` seconds; an empty one without a trusted log."""
+    """Return the log's summary after reading for up to `budget_s` seconds; an empty one without a trusted log."""
     with contextlib.suppress(OSError), opened_file(paths.output, paths.main_log) as fd:
         folder = cache_folder("logs")
         file = folder / f"{hashlib.sha256(str(paths.main_log).encode()).hexdigest()[:24]}.json" if folder else None
@@ -191,11 +191,11 @@ def look(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
             _keep(folder, file, index)
         take_newest(index)
         return index
-    return LogIndex()  # what the index adds is not worth a failure
+    return LogIndex()  # the summary is optional, so it never fails
 
 
 def read_on(fd: int, index: LogIndex, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-    """Take what has come since into `index`, at least one block of it. Raises OSError."""
+    """Add new lines to `index`, at least one block. Raises OSError."""
     until_s = clock() + budget_s
     index.size_bytes = os.fstat(fd).st_size
     for at, data in blocks(fd, index.read_bytes, index.size_bytes):
@@ -211,7 +211,7 @@ def read_on(fd: int, index: LogIndex, budget_s: float, clock: Callable[[], float
 
 
 def take_newest(index: LogIndex) -> None:
-    """Take the newest line as it stands, though it may go on in the next: for who shows it and reads no further."""
+    """Add the newest line although it may continue in the next: for a caller that reads no further."""
     _take(index, index.reader.rest())
 
 
@@ -223,7 +223,7 @@ def _take(index: LogIndex, records: Iterable[Found]) -> None:
 
 
 def _records(reader: LogReader, data: bytes) -> Iterator[Found]:
-    """What whole lines say of iterations. Lines with no mark are passed over, but for the rest of a broken one."""
+    """Yield the records of whole lines about iterations. Skips lines without a mark, except pieces of broken ones."""
     at = 0
     marks = {mark: data.find(mark) for mark in _MARKS}
     while True:
@@ -241,7 +241,7 @@ def _records(reader: LogReader, data: bytes) -> Iterator[Found]:
 
 
 def _keep(folder: Path, file: Path, index: LogIndex) -> None:
-    """Not being able to costs the next look a longer reading. Whoever looks beside us keeps what is as true."""
+    """Store the summary. If that fails, the next check reads more. A concurrent check stores an equally valid one."""
     with contextlib.suppress(OSError):
         is_new = not file.exists()
         write_atomically(folder, file, msgspec.json.encode(index), mode=0o600)

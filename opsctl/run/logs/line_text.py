@@ -1,4 +1,4 @@
-"""A log's bytes as lines of text, in bounded memory: holes are skipped, NULs left out, and a line too long is cut."""
+"""Read a log's bytes as lines of text in bounded memory: skip holes, remove NULs, cut long lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from opsctl.run.logs import line_text
 
-#: What is kept of a line: a progress bar, or a file that is no log, may never end one.
+#: Bytes of a line that are kept: a progress bar, or a binary file, may have no line ends.
 LONGEST_LINE_BYTES = 64 * 1024
 _BLOCK_BYTES = 256 * 1024
 
 
 def blocks(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (position after it, bytes) from `start` to `end`; of a hole only its end. Ends if the file is cut."""
+    """Yield (position after it, bytes) from `start` to `end`; of a hole only its end. Stops if the file was cut."""
     while start < end:
         there = _data_from(fd, start)
         if there is None or there > start:
@@ -30,7 +30,7 @@ def blocks(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def blocks_backwards(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The same, last block first, as (position of it, bytes)."""
+    """Yield (position, bytes) of the same blocks, last first."""
     while end > start:
         begin = _begin_of_hole(fd, start, end)
         if begin < end:
@@ -46,21 +46,21 @@ def blocks_backwards(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes
 
 
 def having(marks: Sequence[bytes]) -> Callable[[bytes], object]:
-    """What tells whether one of `marks` stands in a line's bytes; every line where there are none."""
+    """Return a function that tests if a line's bytes contain one of `marks`; always true without marks."""
     return re.compile(b"|".join(map(re.escape, marks))).search
 
 
 class Lines:
-    """Puts lines together from bytes as they come; of what has no end yet no more than a line's worth is kept."""
+    """Joins blocks of bytes into lines; keeps at most LONGEST_LINE_BYTES of an unfinished line."""
 
     def __init__(self, marks: Sequence[bytes] = ()) -> None:
-        """`marks`: only lines with one of them are given, when there are any."""
+        """Return only lines with one of `marks`, if there are any."""
         self._is_wanted = having(marks)
         self._begun = bytearray()
         self._cut_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that end in `data`; to be taken all before more is fed."""
+        """Yield the lines that end in `data`. Consume all of them before the next call."""
         first, *others = without_nuls(data).split(b"\n")
         self._add(first)
         if not others:
@@ -73,7 +73,7 @@ class Lines:
         self._add(begun)
 
     def rest(self) -> Iterator[str]:
-        """The line that was not ended, if one was begun."""
+        """Yield the unfinished line, if any."""
         if self._begun or self._cut_bytes:
             yield from self._taken()
 
@@ -91,23 +91,23 @@ class Lines:
 
 
 def text_of(line: bytes, cut_bytes: int = 0) -> str:
-    """A line as text, whatever its bytes, with how much of it is not there."""
+    """Decode a line, with a note on the bytes that were cut."""
     text = line.decode(errors="replace")
     return f"{text} ... and {cut_bytes} bytes more" if cut_bytes else text.rstrip("\r")
 
 
 def without_nuls(piece: bytes) -> bytes:
-    """What a crashed node, or a writer that did not see its file cut, left of holes where they are not kept as such."""
+    """Remove NULs, which a crashed node or a truncated file leaves in place of holes on some file systems."""
     return piece.translate(None, b"\0") if b"\0" in piece else piece
 
 
 def is_hole(fd: int, start: int, end: int) -> bool:
-    """Whether nothing was ever written there, as far as the file system tells."""
+    """Return True if nothing was ever written there, according to the file system."""
     return not _has_data(fd, start, end)
 
 
 def _begin_of_hole(fd: int, start: int, end: int) -> int:
-    """Where the hole that ends at `end` begins, at the latest; `end` where none does. Its steps grow."""
+    """Return a position in the hole that ends at `end`, near its beginning; `end` without a hole. Its steps grow."""
     begin, width = end, _BLOCK_BYTES
     while begin > start and not _has_data(fd, max(start, begin - width), begin):
         begin = max(start, begin - width)
@@ -128,12 +128,12 @@ def _data_from(fd: int, position: int) -> int | None:
         return None if error.errno == errno.ENXIO else position
 
 
-#: A line -> what to show of it, None: nothing.
+#: Maps a line to the text to show; None: hide the line.
 Filter = Callable[[str], str | None]
 
 
 def whole(line: str) -> str | None:
-    """The filter that shows everything."""
+    """Show every line."""
     return line
 
 
@@ -160,11 +160,11 @@ def last_lines(fd: int, count: int, wanted: Filter = whole, begin: int = 0, end:
 
 
 def start_of_last(fd: int, count: int, end: int, wanted: Filter = whole) -> int:
-    """Where the last `count` wanted lines before `end` begin; the beginning where there are no more."""
+    """Return the position of the last `count` wanted lines before `end`; 0 if there are fewer."""
     if count <= 0:
         return end
     for number, (start, line, cut_bytes) in enumerate(_placed_backwards(fd, 0, end)):
-        is_line = number > 0 or line  # nothing, or a hole, after the last line end is none
+        is_line = number > 0 or line  # empty text or a hole after the last line end is no line
         if is_line and wanted(text_of(line, cut_bytes)) is not None:
             count -= 1
             if count == 0:
@@ -173,19 +173,19 @@ def start_of_last(fd: int, count: int, end: int, wanted: Filter = whole) -> int:
 
 
 def end_of_whole_lines(fd: int) -> int:
-    """The position after the last line end."""
+    """Return the position after the last line end."""
     end = os.fstat(fd).st_size
     return next((start for start, _, _ in _placed_backwards(fd, 0, end)), 0)
 
 
 def shown(lines: Iterator[str], wanted: Filter) -> Iterator[str]:
-    """What `wanted` shows of `lines`."""
+    """Return the texts that `wanted` shows."""
     return (text for line in lines if (text := wanted(line)) is not None)
 
 
 def _placed_backwards(fd: int, start: int, end: int, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes, int]]:
     """Yield (position, bytes, bytes cut) of each line, last first; without `marks` it may leave lines out."""
-    line, cut_bytes = b"", 0  # the later part of a line whose beginning lies in a block before
+    line, cut_bytes = b"", 0  # the later part of a line that begins in an earlier block
     begin = end
     for begin, data in blocks_backwards(fd, start, end):
         stop = len(data)

@@ -1,6 +1,6 @@
-"""A training log's lines to typed records: what the trainer writes, then what opsctl writes into it. Pure.
+"""Parse lines of a training log into typed records: the trainer's lines, and opsctl's own. Pure.
 
-A line that is no record (DeepSpeed's chatter, tracebacks, half of a line) is None, never an error.
+Other lines (DeepSpeed's messages, tracebacks, incomplete lines) give None, never an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.formats.logs.log_lines import (
 )
 from trainer.formats.logs.training_line import Layout, TrainingLine, number_or_none, parse_training_line
 
-#: One of these is in every line here that says something: what a search through a log's bytes looks for.
+#: Every line that this module parses has one of these; used for searching a log's bytes.
 OTHER_MARKS = (b" - INFO - ", b" ...", b"Skipped iterations ")
 
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
@@ -45,7 +45,7 @@ _TRAINER = {
     "sequence_length": re.compile(r"sequence length (\d{1,18})"),
     "total_iterations": re.compile(r"total steps (\d{1,18})"),
 }
-#: torchtitan's names of what a training line has.
+#: torchtitan's names of the fields of a training line.
 _TITAN_FIELDS = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -66,7 +66,7 @@ TitanRecord = TrainingLine | Evaluation | CheckpointLoaded | Setting | SaveEnded
 
 
 def parse_titan_line(text: str) -> TitanRecord | None:
-    """Return what a line of torchtitan's says, with or without colours, else None; `reader` adds what it omits."""
+    """Parse a line of torchtitan, with or without colours; None for others. `reader` adds missing fields."""
     match = _TITAN.match(_COLOUR.sub("", text)) if " - INFO - " in text else None
     at = parse_clock(match["at"], None) if match else None
     if match is None or at is None:
@@ -78,14 +78,14 @@ def parse_titan_line(text: str) -> TitanRecord | None:
 
 
 def parse_setting(text: str) -> Setting | None:
-    """What a line of the list of arguments says that matters here, else None."""
+    """Parse a line of the argument list; None for other lines and arguments."""
     match = _ARGUMENT.fullmatch(text) if " ..." in text else None
     field = _ARGUMENTS.get(match["name"].replace("-", "_")) if match else None
     return Setting(**{field: int(match["value"])}) if match and field else None
 
 
 def parse_skipped(text: str) -> SkippedRange | None:
-    """The range that a line says was left out, else None."""
+    """Return the skipped range in a line, else None."""
     match = _SKIPPED.match(text) if "Skipped iterations " in text else None
     return SkippedRange(int(match["first"]), int(match["last"])) if match else None
 
@@ -115,7 +115,7 @@ def _milestone(said: str, at: datetime) -> CheckpointLoaded | Setting | SaveEnde
     return Setting(**found) if "sequence_length" in found else None
 
 
-#: In every such line: what a search through a log's bytes looks for.
+#: Every such line has this; used for searching a log's bytes.
 ATTEMPT_MARKS = (b" TIME: ",)
 _START, _END = "START TIME", "END TIME"
 _TIME_LINE = re.compile(rf"(?P<what>{_START}|{_END}): (?P<at>\S+) attempt ")
@@ -128,31 +128,31 @@ _START_LINE = re.compile(
 
 
 class AttemptStart(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt begins."""
+    """The start of an attempt."""
 
     at: datetime  # with zone
     attempt: int
     job: str  # as squeue shows it
     job_id: int
-    requeues: int  # of this job, before
+    requeues: int  # earlier requeues of this job
     revision: str
-    iteration: int | None  # that it goes on from; None: the beginning
+    iteration: int | None  # that it resumes from; None: the beginning
     nodes: tuple[str, ...]
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt has ended."""
+    """The end of an attempt."""
 
     at: datetime  # with zone
     attempt: int
     reason: str
     exit_code: int | None
-    checkpoint: int | None  # iteration of the last whole one
+    checkpoint: int | None  # iteration of the last complete one
     first_failure: str = ""  # in a few words
 
 
 def write_attempt_start(start: AttemptStart) -> str:
-    """One line."""
+    """Return the line."""
     origin = "the beginning" if start.iteration is None else f"iteration {start.iteration}"
     again = f", requeued {start.requeues} times" if start.requeues else ""
     return (
@@ -162,7 +162,7 @@ def write_attempt_start(start: AttemptStart) -> str:
 
 
 def write_attempt_end(end: AttemptEnd) -> str:
-    """One line."""
+    """Return the line."""
     failed = f", first failure: {end.first_failure}" if end.first_failure else ""
     saved = "none" if end.checkpoint is None else f"iteration {end.checkpoint}"
     return (
@@ -172,7 +172,7 @@ def write_attempt_end(end: AttemptEnd) -> str:
 
 
 def parse_attempt_start(text: str) -> AttemptStart | None:
-    """What the line says of an attempt that begins, else None."""
+    """Parse the start line of an attempt; None for other lines."""
     match = _START_LINE.match(text) if text.startswith(_START) else None
     at = parse_moment(match["at"]) if match else None
     if match is None or at is None:
@@ -190,7 +190,7 @@ def parse_attempt_start(text: str) -> AttemptStart | None:
 
 
 def parse_attempt_time(text: str) -> Stamp | None:
-    """When an attempt began or ended, else None."""
+    """Return the time of an attempt's start or end line, else None."""
     match = _TIME_LINE.match(text) if " TIME: " in text else None
     at = parse_moment(match["at"]) if match else None
     return Stamp(match["what"], at) if match and at else None
@@ -198,12 +198,12 @@ def parse_attempt_time(text: str) -> Stamp | None:
 
 _PREFIX = re.compile(r"(?:\d+:\s?)?(?:\[[A-Za-z_]*(?P<local_rank>\d+)\]:)?")
 
-#: `[2026-04-27 00:00:03] `, or what Argonne's fork prints, `[2024-09-16 22:59:19.287338][INFO][training_log:661] -  `.
+#: `[2026-04-27 00:00:03] `, or in Argonne's fork `[2024-09-16 22:59:19.287338][INFO][training_log:661] -  `.
 _LOGGER = re.compile(rf"\s*\[(?P<at>{CLOCK})(?:[.,]\d{{1,9}})?\](?:\[\w+\]\[[^\]]*\] -)? ")
 
 
 def split_prefix(line: str) -> tuple[int | None, str]:
-    """The local rank in front of a launcher's line (`[default3]:`), None without one, and what follows it."""
+    """Return the local rank of a launcher's prefix (`[default3]:`), or None, and the rest of the line."""
     match = _PREFIX.match(line)
     if match and match["local_rank"] is not None:
         return int(match["local_rank"]), line[match.end() :]
@@ -211,14 +211,14 @@ def split_prefix(line: str) -> tuple[int | None, str]:
 
 
 def split_logger(text: str) -> tuple[datetime | None, str]:
-    """The moment that a logger put before the line, without a zone, and what follows it; None where none did."""
+    """Return the time of a logger's prefix, without a zone, or None, and the rest of the line."""
     match = _LOGGER.match(text) if text.lstrip().startswith("[2") else None
     at = parse_clock(match["at"], None) if match else None
     return (at, text[match.end() :]) if match and at else (None, text)
 
 
 def parse_line(line: str) -> Record | None:
-    """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
+    """Return the record in this line, or None. Removes line ends inside it, from mail programs that wrap lines."""
     _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
     if "\n" in line:
         text = closed(text)
@@ -241,33 +241,33 @@ def parse_line(line: str) -> Record | None:
 
 
 def closed(text: str) -> str:
-    """A line that was put together again: what broke it may have taken the `|` after an iteration's last part."""
+    """Complete a line that was joined from pieces: the `|` after an iteration's last part may be missing."""
     return f"{text} |" if is_of_an_iteration(text) and not text.rstrip().endswith("|") else text
 
 
 def parse_lines(lines: Iterable[str]) -> Iterable[Record]:
-    """The records among `lines`, in their order."""
+    """Return the records among `lines`, in order."""
     return (record for line in lines if (record := parse_line(line)) is not None)
 
 
 def is_of_an_iteration(line: str) -> bool:
-    """Whether it is a line that a training prints for an iteration, by its mark."""
+    """Return True for a line with a mark of an iteration."""
     return any(mark.decode() in line for mark in training_line.MARKS)
 
 
 def iteration_losses(text: str) -> list[tuple[int, float]]:
-    """(iteration, loss) of every training line in `text` that has a loss, in the log's order."""
+    """Return (iteration, loss) of every training line in `text` with a loss, in order."""
     records = parse_lines(filter(is_of_an_iteration, text.splitlines()))
     return [(one.iteration, one.loss) for one in records if isinstance(one, TrainingLine) and one.loss is not None]
 
 
 def example_of(text: str) -> str:
-    """What later lines are held against: the whole line without what a launcher and a logger put before it."""
+    """Return the part of a line that later lines are compared with, without the prefixes of launcher and logger."""
     return split_logger(split_prefix(text)[1])[1]
 
 
 def read_alike(text: str, example: str) -> TrainingLine | None:
-    """What `parse_line` says of a line that looks like `example`; None for any other, and without an example."""
+    """Return the result of `parse_line` for a line with the layout of `example`; None for any other line."""
     if not example or not text.endswith(("|", " ")):
         return None
     _, said = split_prefix(text)

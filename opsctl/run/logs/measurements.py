@@ -1,4 +1,4 @@
-"""What a run's training log shows: how long things take, how far it is. Reads from its end, whatever its size."""
+"""Measure durations and progress from the end of a run's training log, whatever its size."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ from trainer.formats.logs.log_lines import (
 )
 from trainer.formats.logs.training_line import TrainingLine
 
-#: What a search from the end looks for.
+#: Marks for a search from the end of the log.
 _MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, b"] PULSE: ")
-#: How much of a log's end `measured` and `recent` look at.
+#: Bytes at a log's end that `measured` and `recent` read.
 TAIL_BYTES = 4 * 1024 * 1024
-#: Iterations over which durations are taken.
+#: Iterations over which durations are measured.
 WINDOW = 50
-#: Saves, and evaluations, over which theirs is taken: one slow one among them is no rule.
+#: Saves and evaluations over which their duration is measured, so that a slow one does not count alone.
 TYPICAL_OF = 10
-#: Iterations since the last start from which on those before it no longer count.
+#: With this many iterations since the last start, earlier ones do not count.
 _ENOUGH = 3
 
 
 def measured(paths: RunPaths) -> Measured:
-    """What the newest part of the run's training log shows; all None while there is no log."""
+    """Return measurements of the newest part of the run's training log; all None without a log."""
     return _measured(paths, None)
 
 
 def recent(paths: RunPaths) -> Measured:
-    """`measured` from no more than the newest iterations, for who cannot wait."""
+    """Return `measured` from only the newest iterations, for callers that cannot wait."""
     return _measured(paths, WINDOW + 1)
 
 
 def recent_in(fd: int) -> tuple[Measured, Pulse | Alert | None]:
-    """`recent` from a log that is open, and what a watchdog last said in that part of it."""
+    """Return `recent` of an open log, and the last watchdog's line in that part."""
     records = _records(fd, WINDOW + 1)
-    said = next((one for one in reversed(records) if isinstance(one, Pulse | Alert) and one.at is not None), None)
-    return _seen_in(fd, records), said
+    pulse = next((one for one in reversed(records) if isinstance(one, Pulse | Alert) and one.at is not None), None)
+    return _seen_in(fd, records), pulse
 
 
 class Series(NamedTuple):
-    """The newest lines of iterations, and of the spike guard beside them, as logged, oldest first."""
+    """The newest lines of iterations and of the spike guard, oldest first."""
 
     iterations: tuple[TrainingLine, ...] = ()
     guarded: tuple[GuardLine, ...] = ()
 
 
 def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, Series]:
-    """`recent`, and the newest `iterations` lines of iterations with what is among them, from one reading."""
+    """Return `recent` and the newest `iterations` lines of iterations, from one reading."""
     try:
         with opened_file(paths.output, paths.main_log) as fd:
             records = _records(fd, iterations)
@@ -80,7 +80,7 @@ def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, Serie
 
 
 def series_of(records: Iterable[Record]) -> Series:
-    """Those of them."""
+    """Return the lines of iterations and of the spike guard among records."""
     lines = list(records)
     return Series(
         tuple(one for one in lines if isinstance(one, TrainingLine)),
@@ -92,7 +92,7 @@ def _measured(paths: RunPaths, iterations: int | None) -> Measured:
     try:
         with opened_file(paths.output, paths.main_log) as fd:
             return _seen_in(fd, _records(fd, iterations))
-    except OSError:  # also of a log that is not to be believed, which `opsctl logs` says: the rest of a status counts
+    except OSError:  # also an untrusted log, which `opsctl logs` reports: the rest of a status counts
         return Measured()
 
 
@@ -102,18 +102,18 @@ def _seen_in(fd: int, records: Sequence[Record]) -> Measured:
 
 
 def _newest(records: Sequence[Record], iterations: int) -> Sequence[Record]:
-    """The end of `records` from the one about the iteration on that is the `iterations`-th from behind."""
+    """Return the end of `records` that begins with the `iterations`-th last iteration."""
     at = [number for number, record in enumerate(records) if isinstance(record, TrainingLine)]
     return records[at[-iterations] :] if len(at) >= iterations else records
 
 
 def measure(records: Sequence[Record]) -> Measured:
-    """Durations and progress from records in the log's order.
+    """Measure durations and progress from records in the log's order.
 
-    An iteration's time is the median of the newest since the last start, or of those before it too while they are few;
-    the first after a start is left out when there are others. An evaluation's is what the trainer's own timer says,
-    else what the iteration after it took longer than the median. A save's is what it would take with nothing beside it,
-    also where it was written beside the training. Of evaluations and saves the newest TYPICAL_OF count.
+    The time of an iteration is the median since the last start, including earlier ones if there are few. The first
+    iteration after a start counts only if it is the only one. The time of an evaluation is that of the trainer's
+    timer, else the extra time of the following iteration over the median. The time of a save is that of a
+    synchronous save, also for asynchronous saves. The newest TYPICAL_OF evaluations and saves count.
     """
     iterations = [record for record in records if isinstance(record, TrainingLine)]
     window = _window(records)
@@ -140,12 +140,12 @@ def measure(records: Sequence[Record]) -> Measured:
 
 
 def _is_followed(fd: int) -> bool:
-    """Whether the log's last line is not an iteration's: most of what may follow one is no record."""
+    """Return True if the log's last line is not about an iteration: most lines that may follow have no record."""
     return not any(isinstance(one, TrainingLine) for one in parse_lines(last_lines(fd, 1)))
 
 
 def _records(fd: int, iterations: int | None = None) -> list[Record]:
-    """Return the records at the log's end, in order; not an iteration's line that is still being written."""
+    """Return the records at the log's end, in order, without an incomplete line of an iteration."""
     found: list[Record] = []
     seen, example = 0, ""
     for line in lines_backwards(fd, TAIL_BYTES, _MARKS):
@@ -162,13 +162,13 @@ def _records(fd: int, iterations: int | None = None) -> list[Record]:
 
 
 def _is_being_written(record: Record, line: str) -> bool:
-    # torchtitan's lines, which say no total, have nothing at their end.
+    # torchtitan's lines, which have no total, have no mark at their end.
     is_megatrons = isinstance(record, TrainingLine) and record.total_iterations > 0
     return is_megatrons and not line.rstrip().endswith("|")
 
 
 def _window(records: Sequence[Record]) -> list[TrainingLine]:
-    settled: list[TrainingLine] = []  # all but those that carry a start's costs
+    settled: list[TrainingLine] = []  # without those that include a start's costs
     since_start = 0
     before: TrainingLine | None = None
     started = False
@@ -176,7 +176,7 @@ def _window(records: Sequence[Record]) -> list[TrainingLine]:
         if _is_start(record):
             started = True
         elif isinstance(record, TrainingLine) and not record.is_left_out:
-            # Where nothing else tells, an iteration number that falls back does.
+            # Without other evidence, a smaller iteration number shows a start.
             if started or (before is not None and record.iteration <= before.iteration):
                 since_start = 0
             else:
@@ -216,7 +216,7 @@ def _evaluations_s(records: Sequence[Record], typical_s: float | None) -> list[f
                 and record.iteration > before.iteration
             ):
                 extra_s = (record.seconds_per_iteration - typical_s) * (record.iteration - before.iteration) - saved_s
-                # Less than a tenth of an iteration is noise: this trainer's clock does not run during evaluations.
+                # Less than a tenth of an iteration is noise: this trainer's clock stops during evaluations.
                 if extra_s > 0.1 * typical_s:
                     found.append(extra_s)
             before, evaluated, saved_s = record, False, 0.0
@@ -234,7 +234,7 @@ def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
 
 
 def _saves_s(records: Sequence[Record]) -> list[float]:
-    """Seconds of each save, oldest first: how long it held up the training, and how long it was written beside it."""
+    """Return the seconds of each save, oldest first: the time that it stopped the training plus the time of writing."""
     return [
         sum(_timers_s([record], (SAVE_TIMER, BACKGROUND_TIMER)))
         for record in records
@@ -263,7 +263,7 @@ def _iterations_per_line(window: Sequence[TrainingLine]) -> int:
 
 
 def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
-    """Return the time, with zone, of the first stamped line after the last iteration, which has none."""
+    """Return the time, with zone, of the first stamped line after the last iteration, which itself has none."""
     first: datetime | None = None
     for record in reversed(records):
         if isinstance(record, TrainingLine):
@@ -274,19 +274,19 @@ def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """The middle one of the known values, between two the mean; `statistics` would take 2 ms to import."""
+    """Return the median of the known values; `statistics` would take 2 ms to import."""
     known = sorted(value for value in values if value is not None)
     middle = len(known) // 2
     return (known[middle] + known[~middle]) / 2 if known else None
 
 
-#: A running training that has logged nothing for so many iterations, and so long in seconds, is worth a look.
+#: Silence over this many iterations, and this many seconds, triggers a check.
 SILENT_ITERATIONS = 10
 SILENT_LEAST_S = 600.0
-#: It stands still after fewer, where every known pause is allowed for: that is reported, and ends nothing.
+#: Silence over this many iterations is a standstill, with all known pauses included: it is reported, but ends nothing.
 STILL_ITERATIONS = 20
 STILL_LEAST_S = 60.0
-#: A start, with a checkpoint of terabytes to read and kernels to build, takes so much longer, seconds.
+#: Additional seconds for a start, which reads terabytes of checkpoints and builds kernels.
 START_MOST_S = 1800.0
 
 

@@ -1,7 +1,7 @@
-"""The watchdog's PULSE and ALERT lines, written and read: one table of words for both.
+"""Write and read the watchdog's PULSE and ALERT lines, with one table of words for both.
 
-The forms that BigScience's watchdog printed keep its words, which other tools grep for; ours closes the last
-parenthesis, which the originals left open, and ends in the stamp's zone, ` [+01:00]`.
+The forms of BigScience's watchdog keep its words, which other tools search for. Ours closes the last parenthesis, which
+the original left open, and ends with the time zone, ` [+01:00]`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from opsctl.run.logs.records import Alert, Pulse, Saying
 from trainer.formats.logs.log_lines import CLOCK, ZONE, Stamp, parse_clock, write_clock, write_zone
 
-#: state -> the words that say it, after the training's name; the job in parentheses follows. "unknown" is only read.
+#: State -> the words after the training's name; the job in parentheses follows. "unknown" is only read.
 FORMS = {
     "running": "is running for {elapsed} since {starts_at}",
     "array-limit": "is waiting for the previous Job Array job to finish before scheduling a new one",
@@ -38,7 +38,7 @@ FORMS = {
     "absent": "is not RUNNING or SCHEDULED",
     "rests": "was stopped on purpose: {detail}",
 }
-#: field of a form -> the pattern of what stands there.
+#: Field of a form -> the pattern of its value.
 _FIELDS = {
     "elapsed": r"(?P<elapsed>.+?)",
     "starts_at": r"(?P<starts_at>[^()]*?)",
@@ -56,7 +56,7 @@ _JOB = re.compile(
 
 
 def words_of(saying: Saying) -> str:
-    """What is said of a training, as it stands after PULSE. Raises KeyError for a state that is not in `FORMS`."""
+    """Return the text after PULSE for a state. Raises KeyError for a state that is not in `FORMS`."""
     said = {name: getattr(saying, name) for name in _FIELDS}
     words = f"{saying.name} {FORMS[saying.state].format_map(said)}"
     if not saying.job_id:
@@ -66,19 +66,19 @@ def words_of(saying: Saying) -> str:
 
 
 def pulse_line(at: datetime, words: str, alert: str | None = None) -> str:
-    """The whole line, stamped with the local time of `at`; one that calls for the team `alert` where that is given."""
-    said = alert_line(f"{words}! Alert someone at {alert}") if alert else words
+    """Return the line with the local time of `at`, or with `alert` as an ALERT that calls for that team."""
+    text = alert_line(f"{words}! Alert someone at {alert}") if alert else words
     here = at.astimezone()
-    return f"[{write_clock(here)}] {_PULSE}{said} [{write_zone(here)}]"
+    return f"[{write_clock(here)}] {_PULSE}{text} [{write_zone(here)}]"
 
 
 def alert_line(words: str) -> str:
-    """An ALERT without a stamp, as the job itself puts it into the log."""
+    """Return an ALERT without a time, as the job itself writes it into the log."""
     return f"{_ALERT_BEGINS}{words}***"
 
 
 def is_watchdogs(text: str) -> bool:
-    """Whether a line can be one of these, for who looks at many."""
+    """Return True if a line may be a watchdog's: a fast test before parsing."""
     return _PULSE in text or _ALERT_BEGINS in text
 
 
@@ -99,7 +99,7 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
 
 
 def parse_said_at(line: str) -> Stamp | None:
-    """When a watchdog's line was written that says none of `FORMS`, as most checks' do; None of what is none."""
+    """Return the time of a watchdog's line in none of `FORMS`, as most checks write; None for other lines."""
     stamped = _STAMPED.fullmatch(line)
     at = parse_clock(stamped["at"], stamped["zone"]) if stamped and stamped["rest"].startswith(_PULSE) else None
     return Stamp("watchdog", at) if at is not None else None
@@ -125,7 +125,7 @@ def _form_of(text: str) -> tuple[str, re.Match[str]] | None:
 
 @cache
 def _patterns() -> list[tuple[str, re.Pattern[str]]]:
-    """Compiled at the first watchdog's line: most readers of a log never meet one."""
+    """Compile the patterns at the first watchdog's line: most readers of a log need none."""
     patterns = []
     for state, form in FORMS.items():
         words = re.escape(form)

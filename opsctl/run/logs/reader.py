@@ -1,7 +1,7 @@
-"""A whole log, any program's, from its beginning to its end: bytes to records, in one pass that can be interrupted.
+"""Parse a whole log of any program from beginning to end into records, in one pass that can be interrupted.
 
-`LogReader` is all that the lines so far have to say to those after them. It is small, and JSON takes it: who keeps it
-with the place where he stopped goes on from there.
+`LogReader` is the state between two lines. It is small and can be stored as JSON: with the position it allows to resume
+later.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from trainer.formats.logs.log_lines import CheckpointSaved
 from trainer.formats.logs.training_line import TrainingLine
 
 _ITERATION = b"iteration"
-#: This, or one of these, is in every line that says something.
+#: Every line with a record has this, or one of these.
 _MARKS = (
     *(*log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
     *(b"PULSE: ", b"ALERT: ", b"xiting", b"etected"),
 )
-#: A page or a mail may have broken a line into so many.
+#: A page or a mail may break a line into up to this many pieces.
 _MOST_PIECES = 8
-#: The last part that every Megatron prints: a line that has it, and ends as parts do, was not broken before it.
+#: The last part in every Megatron's line: a line with it that ends like a part is complete.
 _LAST_PART = "number of nan iterations"
 
 Found = Record | AttemptStart
 
 
 class LogReader(msgspec.Struct, kw_only=True):
-    """What is known of a log between two of its lines."""
+    """The state of reading a log between two lines."""
 
     setting: Setting = Setting()  # of the newest start
     example: str = ""  # the newest iteration's line: most look like the one before
-    begun: str = ""  # an iteration's line that may go on in the next
-    pieces: int = 0  # lines that it is of, so far
-    rank: int | None = None  # the one whose lines count, where each rank prints them
-    step: int = 0  # the newest one of those that a line without a duration told
+    begun: str = ""  # a line of an iteration that may continue in the next line
+    pieces: int = 0  # number of lines in `begun`
+    rank: int | None = None  # the rank whose lines count, if each rank prints them
+    step: int = 0  # the newest step of a line without a duration
     step_at: datetime | None = None
     iteration: int = 0  # the newest
 
     def feed(self, data: bytes) -> Iterator[Found]:
-        """Yield the records that are complete with `data`, which has to be whole lines."""
+        """Yield the records that are complete with `data`, which must be whole lines."""
         for line in data.removesuffix(b"\n").split(b"\n") if data else ():
             if self.begun or _ITERATION in line or any(mark in line for mark in _MARKS):
                 text = text_of(without_nuls(line[:LONGEST_LINE_BYTES]))
@@ -66,7 +66,7 @@ class LogReader(msgspec.Struct, kw_only=True):
                     yield from self._line(text)
 
     def rest(self) -> Iterator[Found]:
-        """The record that `begun` is as it stands: for the end of a log, and for who shows the newest one now."""
+        """Yield the record of `begun` without waiting for more: at the end of a log, or to show the newest one."""
         record = parse_line(closed(self.begun) if self.pieces > 1 else self.begun) if self.begun else None
         if record is not None:
             yield self._with_what_is_known(record)
@@ -86,7 +86,7 @@ class LogReader(msgspec.Struct, kw_only=True):
         if record is None or self._is_another_ranks(record, rank):
             return
         if isinstance(record, TrainingLine) and record.total_iterations:
-            # Whatever it ends in, it may have been broken right there.
+            # Even if it looks complete, it may be broken exactly there.
             self.begun, self.pieces = text, 1
             return
         yield self._with_what_is_known(record)
@@ -98,13 +98,13 @@ class LogReader(msgspec.Struct, kw_only=True):
         self.begun, self.pieces = "", 0
 
     def _joined(self, text: str) -> str:
-        """`begun` with `text` behind it, where that makes more of a line of it; else nothing."""
+        """Return `begun` joined with `text` if that is a more complete line; else nothing."""
         if not text.strip() or len(self.begun) + len(text) > LONGEST_LINE_BYTES or parse_line(text) is not None:
             return ""
-        # A break may have taken a blank with it, or have come between two letters.
+        # A break may have removed a blank, or may be between two letters.
         best = max((f"{self.begun}{between}{text}" for between in ("", " ")), key=_parts_known)
         if self._is_whole(self.begun):
-            # Only more parts are more of it: another program's line may have longer numbers for those it has.
+            # Only more parts count: another program's line may have longer numbers in the same parts.
             return best if _parts_known(best)[0] > _parts_known(self.begun)[0] else ""
         return best if _parts_known(best) > _parts_known(self.begun) else ""
 
@@ -113,7 +113,7 @@ class LogReader(msgspec.Struct, kw_only=True):
         return text.rstrip().endswith("|") and (_LAST_PART in text or "iteration=" in text)
 
     def _is_another_ranks(self, record: Found, rank: int | None) -> bool:
-        """Whether it is the line of a program whose ranks all print theirs, and not the first one's."""
+        """Return True for the line of another rank, in a program whose ranks all print their lines."""
         if rank is None or not (isinstance(record, TrainingLine) and record.total_iterations == 0):
             return False
         if self.rank is None:
@@ -121,7 +121,7 @@ class LogReader(msgspec.Struct, kw_only=True):
         return rank != self.rank
 
     def _with_what_is_known(self, record: Found) -> Found:
-        """The record, completed by what the lines before it said; and what it says to those after it is kept."""
+        """Complete the record with earlier lines, and remember it for later ones."""
         if isinstance(record, Setting):
             known = {name: value for name in record.__struct_fields__ if (value := getattr(record, name)) is not None}
             self.setting = msgspec.structs.replace(self.setting, **known)
@@ -137,14 +137,14 @@ class LogReader(msgspec.Struct, kw_only=True):
         return record
 
     def _tokens(self, line: TrainingLine) -> TrainingLine:
-        """Older lines count samples only."""
+        """Compute tokens for older lines, which only have samples."""
         length = self.setting.sequence_length
         if line.consumed_tokens is not None or line.consumed_samples is None or not length:
             return line
         return msgspec.structs.replace(line, consumed_tokens=line.consumed_samples * length)
 
     def _step(self, line: TrainingLine) -> TrainingLine:
-        """A step of which only its number and its clock are told: samples and seconds follow from what was said."""
+        """Complete a step that has only a number and a time: derive samples and seconds from earlier lines."""
         known = self.setting
         batch = known.global_batch_size
         samples = line.iteration * batch if batch else None
@@ -164,7 +164,7 @@ class LogReader(msgspec.Struct, kw_only=True):
 
 
 def _parts_known(text: str) -> tuple[int, int]:
-    """How many of a training line's own parts this one has, and how many digits they have."""
+    """Return the number of a training line's own parts, and of their digits."""
     line = parse_line(text)
     if not isinstance(line, TrainingLine):
         return (0, 0)

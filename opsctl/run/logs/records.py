@@ -1,4 +1,4 @@
-"""What a training log says beside the trainer's own lines, and what all of it together shows. Pure; no file."""
+"""Records of a training log other than the trainer's own lines, and the measurements of a whole log. Pure; no file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.formats.logs.training_line import TrainingLine
 
 
 class Saying(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watchdog says of a training, or of one job of it. A form of words shows only some of it."""
+    """The state of a training, or of one of its jobs, from a watchdog. Each state uses only some of the fields."""
 
     name: str  # of the training
     state: str  # one of opsctl.run.logs.pulse.FORMS
@@ -30,28 +30,28 @@ class Saying(msgspec.Struct, frozen=True, kw_only=True):
     nodes: str = ""
     elapsed: str = ""  # since its start, or to its expected one
     starts_at: str = ""  # real or expected
-    reason: str = ""  # Slurm's: why it waits, or its state
-    detail: str = ""  # how far a finished training came, or why nothing can be seen
+    reason: str = ""  # Slurm's pending reason or state
+    detail: str = ""  # the progress of a finished training, or why nothing can be seen
 
 
 class Pulse(Saying, frozen=True, kw_only=True):
-    """A watchdog's line about a job that is in the system."""
+    """A watchdog's line about a job that Slurm knows."""
 
-    at: datetime  # without a zone where the line says none
+    at: datetime  # without a zone if the line has none
     text: str = ""  # everything after "PULSE: "
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """A watchdog's line about a training that is in trouble or gone."""
+    """A watchdog's line about a training with a problem or without a job."""
 
-    at: datetime | None  # without a zone where the line says none
+    at: datetime | None  # without a zone if the line has none
     name: str
     team: str
     text: str  # between the asterisks
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program says of its training as it starts; each line that says some of it is one of these."""
+    """Settings that a program prints at its start, from one line each."""
 
     sequence_length: int | None = None
     global_batch_size: int | None = None  # samples
@@ -61,14 +61,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkippedRange(msgspec.Struct, frozen=True):
-    """Iterations whose data was left out on request."""
+    """Iterations that were skipped on request."""
 
     first: int
     last: int
 
 
 class SaveEnded(msgspec.Struct, frozen=True):
-    """A save is over, by a program that does not say which: that of the last iteration."""
+    """The end of a save, by a program that does not name it: the save of the last iteration."""
 
 
 Record = (
@@ -92,12 +92,12 @@ Record = (
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What the end of a training log shows. None: it does not show it."""
+    """Measurements from the end of a training log. None: not in the log."""
 
     seconds_per_iteration: float | None = None  # median of the newest iterations
     iterations_per_line: int = 1  # median of the newest lines
     evaluation_seconds: float | None = None  # median of the newest evaluations, each with all its groups
-    evaluations: int = 0  # how many that is the median of
+    evaluations: int = 0  # number of these evaluations
     longest_evaluation_seconds: float | None = None  # of those
     save_seconds: float | None = None  # median of the newest saves
     saves: int = 0
@@ -105,7 +105,7 @@ class Measured(msgspec.Struct, frozen=True):
     samples_per_second: float | None = None  # median of the newest iterations
     tflops: float | None = None  # per GPU, median of the newest iterations
     last_iteration: TrainingLine | None = None
-    stamped_after_it: datetime | None = None  # with zone; of the first line after it that says when it was written
-    is_followed: bool = False  # whether anything was logged after it
-    is_saving: bool = False  # a save has begun after it, and has not ended
-    failed_save: CheckpointFailed | None = None  # the newest save, where it came to nothing and no start came after it
+    stamped_after_it: datetime | None = None  # with zone; of the first stamped line after it
+    is_followed: bool = False  # True if anything was logged after it
+    is_saving: bool = False  # a save began after it and has not ended
+    failed_save: CheckpointFailed | None = None  # the newest save, if it failed and no start followed

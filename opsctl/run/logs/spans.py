@@ -1,6 +1,6 @@
-"""What a whole training log says of each attempt: how long it took to start, iterate, evaluate and save.
+"""Read the time of each attempt from a whole training log: start, iterations, evaluations and saves.
 
-One pass over the log from its beginning; what is kept of an iteration's line is two numbers.
+Reads the log once from its beginning, and keeps two numbers for each line of iterations.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
 from trainer.formats.logs.training_line import TrainingLine
 
 _MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *lines.ATTEMPT_MARKS)
-#: What evaluations' timers are called, ours and the originals'.
+#: Timers of evaluations, ours and the original's.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
 _TRAINS = "before the start of training"
 
 
 @dataclass
 class Span:
-    """One attempt's part of the log. Durations are the trainer's own."""
+    """One attempt's part of the log, with durations by the trainer."""
 
-    attempt: int  # its number; 0 for lines before any attempt's
+    attempt: int  # its number; 0 for lines before any attempt
     job_id: int
-    started_at: datetime | None  # as the job says
-    begins_at: int  # the iteration that it goes on from
-    trains_from: datetime | None = None  # when it was ready to iterate
+    started_at: datetime | None  # according to the job
+    begins_at: int  # the iteration that it resumes from
+    trains_from: datetime | None = None  # time at which it was ready to iterate
     iterations: array[int] = field(default_factory=lambda: array("q"))  # of each line
-    seconds: array[float] = field(default_factory=lambda: array("d"))  # that each line's iterations took in all
+    seconds: array[float] = field(default_factory=lambda: array("d"))  # total of each line's iterations
     evaluations_s: list[float] = field(default_factory=list)
-    saves_s: list[float] = field(default_factory=list)  # how long each held up the training
+    saves_s: list[float] = field(default_factory=list)  # time that each save stopped the training
 
     def take(self, record: Record) -> None:
-        """Add what a line says."""
+        """Add a record."""
         if isinstance(record, TrainingLine):
             before = self.iterations[-1] if self.iterations else self.begins_at
             if record.seconds_per_iteration is not None and record.iteration > before:
@@ -58,14 +58,14 @@ class Span:
 
 
 def read_spans(paths: RunPaths) -> list[Span]:
-    """The attempts in the run's training log, in its order; empty while there is none. Raises OSError."""
+    """Return the attempts in the run's training log, in order; empty without a log. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), opened_file(paths.output, paths.main_log) as fd:
         return spans_of(_lines(fd))
     return []
 
 
 def spans_of(lines: Iterable[str]) -> list[Span]:
-    """The same from lines. What stands before the first attempt's line is nobody's. Pure."""
+    """Return the spans of lines. Lines before the first attempt belong to attempt 0. Pure."""
     found: list[Span] = []
     for line in lines:
         _, text = split_prefix(line)

@@ -1,5 +1,5 @@
-"""Whether a group can work with what is in its folders, and opening them to the group.
+"""Check if a group can use everything in its folders, and open them to the group.
 
-`rule` decides what of a file's or folder's openness is missing (pure), `apply` checks all of a folder and fixes what is
-the caller's own, `report` sums it up by owner, with the command that each must run.
+`rule` decides which access is missing on a file or folder (pure), `apply` checks all of a folder and fixes the caller's
+own entries, `report` groups the results by owner, with the command that each must run.
 """

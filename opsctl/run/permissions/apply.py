@@ -1,7 +1,7 @@
-"""Check all that is in a group's folder, and open what is the caller's own: a visitor of a walk.
+"""Check all entries of a group's folder, and open the caller's own to the group: a visitor of a walk.
 
-Every entry is changed by the descriptor that was checked, in the folder that the walk has open: a link that takes its
-place meanwhile is not followed.
+Every entry is changed through the descriptor that was checked, in the folder that the walk has open, so that a link
+that replaces it meanwhile is not followed.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from opsctl.core.files.trusted import kind_of
 from opsctl.run.permissions.rule import STATE, Lack, is_sealed, lack, left_to_its_owner
 
 _MODE_AND_GROUP = itemgetter(stat.ST_MODE, stat.ST_GID)
-#: Examples that are printed of each kind of trouble.
+#: Examples that are printed of each problem.
 MOST_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One kind of what is wrong."""
+    """One kind of problem."""
 
     uid: int
     is_folder: bool
     lacks: tuple[str, ...]
     is_fixed: bool = False
-    why: str = ""  # why a fix leaves it as it is, or has failed
+    why: str = ""  # why it was not fixed
 
 
 @dataclass
 class Count:
-    """The number of entries with one kind of trouble, and some places."""
+    """The number of entries with one kind of problem, and some places."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
     def add(self, count: int, examples: list[str]) -> None:
-        """Add more of the same."""
+        """Add more entries."""
         self.count += count
         self.examples += examples[: MOST_EXAMPLES - len(self.examples)]
 
 
 @dataclass
 class Seen:
-    """The troubles, and how much was checked."""
+    """The problems found, and the number of entries checked."""
 
     troubles: dict[Trouble, Count] = field(default_factory=dict)
     entries: int = 0
-    own_runs: list[str] = field(default_factory=list)  # runs of another group's, or nobody's: left alone
+    own_runs: list[str] = field(default_factory=list)  # runs of another group, or shared with no group: skipped
 
     def add(self, other: Seen) -> None:
-        """Add what another part of the walk has found."""
+        """Add the results of another part of the walk."""
         self.entries += other.entries
         self.own_runs += other.own_runs
         for trouble, count in other.troubles.items():
@@ -65,10 +65,10 @@ class Seen:
 
 @dataclass
 class Opening(Visitor[Seen]):
-    """A visitor that notes what the group `gid` lacks, and fixes it on request.
+    """A visitor that records which access the group `gid` lacks, and fixes it on request.
 
-    fixes: what is the caller's own, or all for root. only_counts: change nothing. above: where the walk begins, from
-    the output folder of the run on that it is in, because the rule depends on it.
+    fixes: fix the caller's own entries, or all for root. only_counts: change nothing. above: path of the walk's start
+    from the output folder of its run, on which the rule depends.
     """
 
     gid: int
@@ -77,11 +77,11 @@ class Opening(Visitor[Seen]):
     above: str = ""
     seen: Seen = field(default_factory=Seen)
     _entries: int = 0
-    _fine: set[tuple[int, int]] = field(default_factory=set)  # modes and groups that lack nothing, in any folder
+    _fine: set[tuple[int, int]] = field(default_factory=set)  # modes and groups that are right in any folder
     _left_alone: set[str] = field(default_factory=set)
 
     def see_all(self, folder: Folder, names: Sequence[str], seen: Sequence[os.stat_result]) -> None:
-        """Check several entries; if all of them have modes that were fine before, only count them."""
+        """Check several entries; entries whose modes were right before are only counted."""
         self._left_alone.clear()
         if self._fine.issuperset(map(_MODE_AND_GROUP, seen)):
             self._entries += len(names)
@@ -101,7 +101,7 @@ class Opening(Visitor[Seen]):
             self._judge(folder, name, place, seen, is_sticky)
 
     def see_to_read(self, path: Path) -> None:
-        """Check one file that the group is to read and not to write. Raises OSError if it does not exist."""
+        """Check one file that the group may read but not write. Raises OSError if it does not exist."""
         way = Way(path.parent)
         try:
             seen = os.stat(path.name, dir_fd=way.root, follow_symlinks=False)
@@ -112,11 +112,11 @@ class Opening(Visitor[Seen]):
             way.close()
 
     def goes_into(self, folder: Folder, name: str) -> bool:
-        """Return whether the walk enters a folder: not into others' runs."""
+        """Return True if the walk enters a folder: it skips runs of others."""
         return name not in self._left_alone
 
     def take(self) -> Seen:
-        """Return what was found since the last call."""
+        """Return the results since the last call."""
         found, self.seen = self.seen, Seen()
         found.entries, self._entries = self._entries, 0
         return found
@@ -127,7 +127,7 @@ class Opening(Visitor[Seen]):
         if found is not None:
             trouble = self._dealt_with(folder, name, seen, found)
             self.seen.troubles.setdefault(trouble, Count()).add(1, [place])
-        elif not is_kept_apart and not is_sealed(in_run):  # where the rule asks for most
+        elif not is_kept_apart and not is_sealed(in_run):  # the strictest place of the rule
             self._fine.add(_MODE_AND_GROUP(seen))
 
     def _dealt_with(self, folder: Folder, name: str, seen: os.stat_result, found: Lack) -> Trouble:
@@ -144,7 +144,7 @@ class Opening(Visitor[Seen]):
         return replace(trouble, is_fixed=True)
 
     def _is_anothers_run(self, folder: Folder, name: str, seen: os.stat_result) -> bool:
-        """Return whether it is the output folder of a run that is not shared with this group."""
+        """Return True for the output folder of a run that is not shared with this group."""
         if seen.st_gid == self.gid and seen.st_mode & stat.S_IRWXG:
             return False
         with contextlib.suppress(OSError):
@@ -154,11 +154,11 @@ class Opening(Visitor[Seen]):
 
 
 def _fix(within: int, name: str, seen: os.stat_result, gid: int, found: Lack) -> None:
-    """Give the entry its group and mode. Raises OSError, also if the file system does not keep them."""
+    """Set group and mode of the entry. Raises OSError, also if the file system does not keep them."""
     with _held(within, name, seen) as (held, now):
         if now.st_gid != gid:
             os.chown(held, -1, gid)
-        # After the chgrp, at once: that clears the setgid bit.
+        # Directly after chgrp, which clears the setgid bit.
         held.chmod(found.fixed(now.st_mode))
         after = held.stat()
         if after.st_gid != gid or stat.S_IMODE(after.st_mode) != found.fixed(now.st_mode):
@@ -167,13 +167,13 @@ def _fix(within: int, name: str, seen: os.stat_result, gid: int, found: Lack) ->
 
 @contextlib.contextmanager
 def _held(within: int, name: str, seen: os.stat_result) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield a path that is this very entry, and its present state. Raises OSError if another took its place."""
+    """Yield a path of this very entry, and its current state. Raises OSError if it was replaced."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
     try:
         now = os.fstat(fd)
         is_it = os.path.samestat(now, seen) and kind_of(now.st_mode) == kind_of(seen.st_mode)
         if not is_it or now.st_uid != seen.st_uid:
-            raise OSError(0, "something else took its place meanwhile")
+            raise OSError(0, "it was replaced meanwhile")
         yield Path(f"/proc/self/fd/{fd}"), now
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""What is wrong in a group's folder, by whose it is, with the line that they have to type."""
+"""Report the problems of a group's folder by owner, with the command that each must run."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from opsctl.run.permissions.rule import STATE, place_in_run
 
 
 class PrintedTrouble(Struct, frozen=True):
-    """One kind of what is wrong with files, or with folders, of one account."""
+    """One kind of problem with files, or with folders, of one account."""
 
-    what: Annotated[str, Meta(description="What is wrong with each of them, in words.")]
-    is_folder: Annotated[bool, Meta(description="Whether they are folders; else they are files.")]
-    count: Annotated[int, Meta(description="How many they are.")]
-    state: Annotated[str, Meta(description="`wrong` or `mended`; with `--dry-run` what would be.")]
-    why_not: Annotated[str, Meta(description="Why `perms fix` leaves them as they are, or has failed; else empty.")]
-    examples: Annotated[list[str], Meta(description="Places of a few of them; empty: the folder itself.")]
+    what: Annotated[str, Meta(description="The problem, in words.")]
+    is_folder: Annotated[bool, Meta(description="True for folders, false for files.")]
+    count: Annotated[int, Meta(description="Number of entries.")]
+    state: Annotated[str, Meta(description="`wrong` or `mended`; with `--dry-run` the planned state.")]
+    why_not: Annotated[str, Meta(description="Why `perms fix` skips them or failed; else empty.")]
+    examples: Annotated[list[str], Meta(description="Some of their places; empty: the folder itself.")]
 
 
 class PrintedOwner(Struct, frozen=True):
-    """What is wrong with what belongs to one account."""
+    """The problems of one account's files and folders."""
 
     owner: Annotated[str, Meta(description="The account's name.")]
-    wrong: Annotated[int, Meta(description="How many of its files and folders are wrong still.")]
-    troubles: Annotated[list[PrintedTrouble], Meta(description="Each kind of what is wrong or was.")]
-    command: Annotated[str | None, Meta(description="What it has to type; null where nothing is wrong.")]
+    wrong: Annotated[int, Meta(description="Number of its files and folders with problems.")]
+    troubles: Annotated[list[PrintedTrouble], Meta(description="Problems, fixed or not.")]
+    command: Annotated[str | None, Meta(description="Command that it must run; null without problems.")]
 
 
 class PrintedPerms(Struct, frozen=True):
-    """One folder, and whether its group can work with all that is in it."""
+    """One folder, and whether its group can use everything in it."""
 
     folder: Annotated[str, Meta(description="The folder, or the run file.")]
-    group: Annotated[str, Meta(description="The Unix group that is to work with it.")]
-    entries: Annotated[int, Meta(description="Files and folders that were looked at.")]
-    wrong: Annotated[int, Meta(description="How many of them are wrong still.")]
-    owners: Annotated[list[PrintedOwner], Meta(description="By whose they are; who has nothing wrong is not there.")]
-    other_runs: Annotated[list[str], Meta(description="Places of runs not shared with the group: left alone.")]
-    unread: Annotated[int, Meta(description="How many folders could not be looked into.")]
-    unread_examples: Annotated[list[str], Meta(description="A few of those, with why.")]
+    group: Annotated[str, Meta(description="The Unix group.")]
+    entries: Annotated[int, Meta(description="Number of files and folders checked.")]
+    wrong: Annotated[int, Meta(description="Number of these with problems.")]
+    owners: Annotated[list[PrintedOwner], Meta(description="Problems by owner, without owners that have none.")]
+    other_runs: Annotated[list[str], Meta(description="Places of runs not shared with the group, which were skipped.")]
+    unread: Annotated[int, Meta(description="Number of unreadable folders.")]
+    unread_examples: Annotated[list[str], Meta(description="Some of these, with the reason.")]
     hanging: Annotated[list[str], Meta(description="Places that did not answer.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was changed, only told.")]
+    dry_run: Annotated[bool, Meta(description="True if nothing was changed.")]
 
 
 def check_folder(folder: Path, group: str, opening: Opening, report: Callable[[int], None]) -> PrintedPerms:
     """Walk through `folder` once and return what was found. Raises OpsctlError if it cannot be opened.
 
-    report: gets the number of entries that have been checked, now and then.
+    report: regularly gets the number of checked entries.
     """
     seen = Seen()
     opening = replace(opening, above=place_in_run(folder.resolve()))
@@ -69,42 +69,42 @@ def check_folder(folder: Path, group: str, opening: Opening, report: Callable[[i
     try:
         walked = walk(folder, opening, take_in)
     except OSError as error:
-        raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
+        raise OpsctlError(f"cannot read {file_problem(error, folder)}") from None
     return _printed(folder, group, opening, seen, walked)
 
 
 def check_run_file(path: Path, group: str, opening: Opening) -> PrintedPerms:
-    """Check a run file, which the group only reads: its writer decides where alerts go."""
+    """Check a run file, which the group may only read, because it defines where alerts are sent."""
     try:
         opening.see_to_read(path)
     except OSError as error:
-        raise OpsctlError(f"cannot look at {file_problem(error, path)}") from None
+        raise OpsctlError(f"cannot read {file_problem(error, path)}") from None
     return _printed(path, group, opening, opening.take(), Walked((), 1))
 
 
 def refuse_private_run(folder: Path) -> None:
-    """Raise OpsctlError where `folder` is, or is in, the output folder of a run that its owner shares with nobody."""
+    """Raise OpsctlError if `folder` is in the output folder of a run that its owner shares with no group."""
     folder = folder.resolve()
     for one in (folder, *folder.parents):
         try:
             is_run = (one / STATE).is_dir()
             mode = one.stat().st_mode
         except OSError:
-            continue  # closed to the caller, who can then change nothing in it
+            continue  # not accessible to the caller, who can then change nothing in it
         if is_run and not mode & stat.S_IRWXG:
             raise OpsctlError(
-                f"{one} is the output folder of a run that is shared with nobody: "
-                "`group` in its run file's [run], then opsctl kill-switch arm shares it"
+                f"{one} is the output folder of a run that is not shared: "
+                "set `group` in its run file's [run], then run opsctl kill-switch arm"
             )
 
 
 def report_lines(found: PrintedPerms) -> Iterator[str]:
-    """What people read of it."""
+    """Yield the lines of the report."""
     total = f"{found.entries:,} files and folders"
     if found.wrong:
         yield f"{found.folder}: {found.wrong:,} of {total} are not as group {found.group} needs them"
     elif found.unread or found.hanging:
-        yield f"{found.folder}: not all of it could be looked at; {total} are as group {found.group} needs them"
+        yield f"{found.folder}: some of it could not be read; {total} are as group {found.group} needs them"
     else:
         yield f"{found.folder}: {total}, all as group {found.group} needs them"
     for owner in found.owners:
@@ -113,9 +113,9 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
         if owner.command is not None:
             yield f"  {owner.owner} must run: {owner.command}"
     for place in found.other_runs:
-        yield f"  {place}: the output folder of a run that is not shared with group {found.group}: left alone"
+        yield f"  {place}: the output folder of a run that is not shared with group {found.group}: skipped"
     if found.unread:
-        yield f"  {found.unread:,} could not be looked into: {'; '.join(found.unread_examples)}"
+        yield f"  {found.unread:,} could not be read: {'; '.join(found.unread_examples)}"
     for place in found.hanging:
         yield f"  {place or 'the folder itself'}: its file system does not answer"
 
@@ -123,7 +123,7 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
 def _words(trouble: PrintedTrouble, dry_run: bool) -> str:
     kind = ("folder" if trouble.is_folder else "file") + ("" if trouble.count == 1 else "s")
     done = f" {'would be ' if dry_run else ''}fixed" if trouble.state != "wrong" else ""
-    why = f" (perms fix leaves them: {trouble.why_not})" if trouble.why_not else ""
+    why = f" (perms fix skips them: {trouble.why_not})" if trouble.why_not else ""
     return f"{trouble.count:,} {kind}{done}: {trouble.what}{why}, as {trouble.examples[0] or 'the folder itself'}"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.dirwalk.sequential import BEGINNING, Folder, Stretch
+from opsctl.core.errors import OpsctlError
 from opsctl.core.files.sealed import keep_apart, write_sealed
 from opsctl.core.files.state_files import append_state, locked, write_state
 from opsctl.run.config.paths import RunPaths
@@ -192,7 +193,7 @@ def test_runs_that_are_not_the_groups_are_left_alone(shared: Shared) -> None:
     # Nor is anything in it opened or looked at, also by root, to whom nothing is closed.
     assert found.entries == shared.looked("root", fixes=True).entries == 1 + 16 + 1
     assert kept() == before and len(before) == 4
-    with pytest.raises(Exception, match="shared with nobody"):
+    with pytest.raises(OpsctlError):
         refuse_private_run(run / "checkpoints")
 
 
