@@ -1,4 +1,4 @@
-"""What a training takes: disk, time, and electricity."""
+"""The costs of a training: disk, time, and electricity."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from trainer.recipe.sizes import (
     tflops_per_gpu,
 )
 
-#: Of a schedule with more checkpoints than anybody can want only their number is printed.
+#: With more checkpoints than this, only their number is printed.
 _MOST_SAVES = 200_000
 
 
 def checkpoint_sizes(count: int, half: bool = True, interval: int | None = None) -> Section:
-    """A checkpoint of so many parameters on disk."""
+    """Return the size of a checkpoint with `count` parameters on disk."""
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
     each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
     values = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=interval)
@@ -46,7 +46,7 @@ def checkpoint_sizes(count: int, half: bool = True, interval: int | None = None)
 def checkpoint_section(
     options: Mapping[str, Any], shape: ModelShape, expect: ExpectTable, retention: RetentionTable | None
 ) -> Section:
-    """All of the training's checkpoints on disk, as far as the options decide them."""
+    """Return all of the training's checkpoints on disk, as far as the options determine them."""
     half, is_full = is_half(shape.precision), not options["no_save_optim"]
     section = checkpoint_sizes(parameters(shape), half, options["save_interval"])
     each_gib = (arithmetic.checkpoint_gib if is_full else arithmetic.weights_gib)(parameters(shape), half)
@@ -55,13 +55,13 @@ def checkpoint_section(
         return section
     count = schedule.count(lengths.train_iterations)
     values: dict[str, Any] = {"count": count}
-    rows = [*section.rows, ("how many", f"{count:,}, {schedule.words()}")]
+    rows = [*section.rows, ("number", f"{count:,}, {schedule.words()}")]
     if count <= _MOST_SAVES:
         found = traffic(schedule, lengths.train_iterations, lengths.ramp, retention, is_full)
         written = found.count * each_gib
         kept = written if found.kept_most is None else found.kept_most * each_gib
         values = {"count": found.count, "schedule": schedule.words(), "written_gib": written}
-        rows[-1] = ("how many", f"{found.count:,}, {schedule.words()}: {gib_text(written)} written in all")
+        rows[-1] = ("number", f"{found.count:,}, {schedule.words()}: {gib_text(written)} written in total")
         why = "there is no [retention], so all are kept"
         if found.kept_most is not None:
             values |= {"kept_most": found.kept_most, "kept_most_gib": kept}
@@ -71,7 +71,7 @@ def checkpoint_section(
             average = written / (lengths.train_iterations * seconds) * arithmetic.DAY_S
             peak = each_gib / (found.shortest_gap * seconds) * arithmetic.DAY_S
             values |= {"average_gib_per_day": average, "peak_gib_per_day": peak}
-            rows.append(("written in a day", f"{gib_text(average)}; {gib_text(peak)} where saves are nearest"))
+            rows.append(("written in a day", f"{gib_text(average)}; {gib_text(peak)} at the densest saves"))
         if expect.save_seconds:
             values["save_gib_per_second"] = each_gib / expect.save_seconds
             rows.append(("during a save", f"{gib_text(each_gib / expect.save_seconds)} a second"))
@@ -86,9 +86,9 @@ def time_sections(
     layout: Layout,
     assumed: AssumedSpeed | None = None,
 ) -> Iterator[Section]:
-    """Days by the expected TFLOPs and by the expected seconds per iteration, whichever are given.
+    """Yield the days by the expected TFLOPs and by the expected seconds per iteration, if given.
 
-    Without either, days by the `assumed` speed.
+    Without either, the days by the `assumed` speed.
     """
     lengths, gpus, sequence, seconds = lengths_of(options), layout.world_size, options["seq_length"], None
     values: dict[str, float] = {}
@@ -110,7 +110,7 @@ def time_sections(
             values["assumed_mfu"] = assumed.mfu
             add("assumed_mfu", f"assuming {100 * assumed.mfu:g} % MFU", tflops / assumed.tflops / arithmetic.DAY_S)
             peak = f"{assumed.mfu * assumed.peak_tflops:.0f} of {assumed.peak_tflops:g} TFLOP/s on {assumed.gpu}"
-            rows.append(("which is", f"{peak}; [expect] seconds_per_iteration or the training log replaces it"))
+            rows.append(("which is", f"{peak}; [expect] seconds_per_iteration or the training log takes precedence"))
     if rows:
         yield Section("time", "Time to train, without waits between jobs", PlannedTime(**values), tuple(rows))
     if seconds := expect.seconds_per_iteration:
@@ -127,14 +127,14 @@ def time_sections(
 
 
 def days_text(days: float, gpus: float) -> str:
-    """`31.35 days, 192,614 GPU hours`; a clock below a day."""
+    """Format days: `31.35 days, 192,614 GPU hours`; hours and minutes below a day."""
     length = f"{amount(days)} days" if days >= 1 else format_duration(days * arithmetic.DAY_S)
     hours = days * 24 * gpus
     return f"{length}, {whole(hours) if hours >= 100 else amount(hours)} GPU hours"
 
 
 def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
-    """When each job of the chain exits, and what must fit before its limit."""
+    """Return when each job of the chain exits, and what must fit before its limit."""
     probe_s = EFFORTS[slurm.effort].whole_s if slurm.effort in EFFORTS else 0.0
     values = PlannedJob(
         time_limit_s=parse_duration_s(slurm.time),
@@ -160,12 +160,12 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
     if slurm.spare:
         hours = f"{whole(values.spare_gpu_hours_per_day)} GPU hours a day more"
         share = amount(100 * slurm.spare / slurm.nodes)
-        rows.append(("spare nodes", f"{slurm.spare} beside {slurm.nodes}: {hours}, {share} %"))
+        rows.append(("spare nodes", f"{slurm.spare} in addition to {slurm.nodes}: {hours}, {share} %"))
     return Section("job", "Each job", values, tuple(rows))
 
 
 def exit_duration_minutes(slurm: SlurmTable) -> int:
-    """Minutes after which the trainer saves and exits: the time limit less the margin, rounded down, at least one."""
+    """Return the minutes after which the trainer saves and exits: the limit minus the margin, at least one."""
     return max(1, (parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)) // 60)
 
 
@@ -173,25 +173,25 @@ def _seconds(seconds: float | None) -> str:
     return "? s" if seconds is None else f"{seconds:,.3g} s"
 
 
-#: Prunings that a plan goes through; of a training with more saves, one after so many saves.
+#: Prunings that a plan simulates; with more saves, one pruning per group of saves.
 _MOST_PRUNINGS = 2_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """All of a training's checkpoints."""
+    """The checkpoints of a whole training."""
 
     count: int
-    shortest_gap: int  # iterations between the two that are nearest to each other
-    kept_most: int | None  # at once, where what stays is known
+    shortest_gap: int  # iterations between the two closest ones
+    kept_most: int | None  # at the same time, if the retention is known
 
 
 def traffic(
     schedule: SaveSchedule, iterations: int, ramp: BatchRamp, retention: RetentionTable | None, is_full: bool
 ) -> Traffic:
-    """The checkpoints of `iterations` iterations, the last of which is saved whatever the schedule."""
+    """Return the checkpoints of `iterations` iterations; the last iteration is always saved."""
     saved = list(_saved(schedule, iterations))
-    regular = saved[:-1] or saved  # the last is out of turn
+    regular = saved[:-1] or saved  # the last one is outside of the schedule
     gaps = (after - before for before, after in zip([0, *regular], regular, strict=False))
     kept = None if retention is None else _kept_most(saved, ramp, retention, schedule, is_full)
     return Traffic(len(saved), min(gaps), kept)
@@ -208,7 +208,7 @@ def _saved(schedule: SaveSchedule, iterations: int) -> Iterator[int]:
 def _kept_most(
     saved: list[int], ramp: BatchRamp, retention: RetentionTable, schedule: SaveSchedule, is_full: bool
 ) -> int:
-    """At most so many lie there right after a save, each pruning having been done before the next save."""
+    """Return the most checkpoints on disk right after a save, if each pruning ends before the next save."""
     samples_in_all = _samples_after(ramp, saved[-1])
     each = -(-len(saved) // _MOST_PRUNINGS)
     there: list[Kept] = []
@@ -225,15 +225,15 @@ def _kept_most(
 
 
 def _samples_after(ramp: BatchRamp, iterations: int) -> int:
-    """Samples that so many iterations consume from the training's beginning on."""
+    """Return the samples of the first `iterations` iterations."""
     stage = next(one for one in reversed(ramp.stages()) if one.first_step <= iterations + 1)
     return stage.first_sample + (iterations + 1 - stage.first_step) * stage.batch_size
 
 
 def carbon_section(carbon: CarbonTable, g_per_kwh: float | None, time: PlannedTime) -> Section | None:
-    """kWh and kg CO2e, with the interval of what is assumed: of a GPU's power, and the fewest to the most GPU hours.
+    """Return kWh and kg CO2e, with the interval of the assumed GPU power and the expected GPU hours.
 
-    g_per_kwh: of the site's electricity, None where nobody says. None: nobody says what a GPU takes, or how long it is.
+    g_per_kwh: of the site's electricity; None if unknown. Returns None without a GPU power or a duration.
     """
     hours = [one for one in (time.gpu_hours_at_expected_tflops, time.gpu_hours_at_expected_seconds) if one is not None]
     if carbon.gpu_power_w is None or not hours:
@@ -273,7 +273,7 @@ def _amount(value: float) -> str:
 
 
 def with_measured(expect: ExpectTable, seen: Measured) -> Reckoning:
-    """`[expect]` overridden by every duration that the log shows."""
+    """Return `[expect]`, overridden by every duration in the log."""
     keys = [key for key in Reckoning.__struct_fields__ if key in Measured.__struct_fields__ and key != "tflops"]
     measured = {key: value for key in keys if (value := getattr(seen, key)) is not None}
     return Reckoning(**{**asdict(expect), **measured})

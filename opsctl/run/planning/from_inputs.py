@@ -1,4 +1,4 @@
-"""The plan of a few numbers, without a run file: every section that the given numbers suffice for."""
+"""Plan from a few numbers, without a run file: every section that the given numbers allow."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from trainer.recipe.sizes import (
     tflops_per_gpu,
 )
 
-#: Taken if steps are counted in tokens and no length is given; the screen shows it.
+#: Used if steps are counted in tokens and no length is given; the report shows it.
 USUAL_SEQUENCE_LENGTH = 2048
 _WHAT_IT_TAKES = (
-    "days take --params --tokens --gpus --tflops; sizes --num-layers --hidden-size --vocab-size --sequence-length; "
-    "days left --consumed-tokens --goal-tokens --seconds-per-iteration --global-batch-size"
+    "days need --params --tokens --gpus --tflops; sizes need --num-layers --hidden-size --vocab-size "
+    "--sequence-length; days left need --consumed-tokens --goal-tokens --seconds-per-iteration --global-batch-size"
 )
 _SHAPE = ("num_layers", "hidden_size", "sequence_length", "vocab_size")
 Given = Mapping[str, Any]
 
 
 def plan_inputs(inputs: Inputs) -> list[Section]:
-    """Return every section that the inputs suffice for. Raises UsageError for none, or if they contradict."""
+    """Return every section that the inputs allow. Raises UsageError if there is none, or if they contradict."""
     given: dict[str, Any] = msgspec.to_builtins(inputs)
     flags = " ".join("--" + name.replace("_", "-") for name in given)
     hidden, heads = given.get("hidden_size"), given.get("num_attention_heads")
@@ -82,7 +82,7 @@ def _days_left(given: Given) -> Section:
         ("days left", f"{amount(days)} at {seconds:g} s for each step of {batch:,} samples"),
     ]
     if "sequence_length" not in given:
-        rows.append(("sequence length", f"{sequence:,} taken; --sequence-length gives another"))
+        rows.append(("sequence length", f"{sequence:,} assumed; to change it: --sequence-length"))
     values = DaysLeft(days=days, tokens=goal - consumed, sequence_length=sequence)
     return Section("days_left", "What is left", values, tuple(rows))
 
@@ -142,7 +142,7 @@ def _parts(given: Given) -> Section:
     return Section("parts", "Weights by part, 2 bytes a parameter", values, rows)
 
 
-#: The sections of a plan in order, each with the numbers that it takes.
+#: The sections of a plan in order, each with the numbers that it needs.
 _SECTIONS: tuple[tuple[tuple[str, ...], Callable[[Given], Section]], ...] = (
     (("params", "tokens", "gpus", "tflops"), _time),
     (("consumed_tokens", "goal_tokens", "seconds_per_iteration", "global_batch_size"), _days_left),

@@ -1,4 +1,4 @@
-"""The plan of a run file: what it comes to, section by section. Pure: looks at no file and no clock."""
+"""Plan a run file, section by section. Pure: reads no file and no clock."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def plan_sections(
     retention: RetentionTable | None = None,
     gpu: GpuTable | None = None,
 ) -> list[Section]:
-    """Everything a valid run file comes to. What cannot be computed, since something is missing or wrong, is left out.
+    """Return every section of a valid run file, without those that cannot be computed.
 
-    expect: what the log has measured in place of what the run file reckons with. options: of the three tables, complete
-    or not. layout: None when the ranks do not divide.
+    expect: durations measured in the log, in place of the run file's. options: of the three tables, complete or not.
+    layout: None if the ranks do not divide.
     """
     shape, ramp = model_shape(options), ramp_of(options)
     sections: list[Section] = []

@@ -1,4 +1,4 @@
-"""What a search knows of a GPU and of what connects it: from `[gpu]`, else by the name that Slurm is asked for."""
+"""The memory, speed and network of a GPU: from `[gpu]`, else by the name in `[slurm]`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from trainer.recipe.sizes import peak_tflops_of
 
 @dataclass(frozen=True)
 class KnownGpu:
-    """What the maker's data sheet says of a GPU, and what is usual of nodes with it."""
+    """A GPU's data sheet, and usual facts of nodes with it."""
 
-    name: str  # as `trainer.recipe.sizes` knows its peak by
-    pattern: str  # of the name that Slurm is asked for
+    name: str  # as in the peaks of `trainer.recipe.sizes`
+    pattern: str  # of the name in [slurm]
     memory_gb: float
     link_gbs: float  # in one direction, to the other GPUs of the node
-    within_node_gbs: float  # of that, what measured all-reduces reach: about four fifths
+    within_node_gbs: float  # reached by measured all-reduces: about four fifths
     adapter_gbs: float  # each GPU's share of the node's network adapters
-    mfu: float  # a usual share of the dense peak, model FLOPs, for a plan without a measured speed
+    mfu: float  # a usual share of the dense peak, model FLOPs, without a measured speed
     source: str
 
 
 _A100_PCIE = "A100 PCIe data sheet: PCIe 4.0 x16; NVLink connects pairs alone"
-#: Peaks are in `trainer.recipe.sizes`. The first pattern that fits counts.
+#: Peaks are in `trainer.recipe.sizes`. The first matching pattern counts.
 KNOWN: tuple[KnownGpu, ...] = (
     KnownGpu("V100", "v100[^,&|]*32", 32.0, 150.0, 120.0, 12.5, 0.30, "Tesla V100 data sheet; DGX-1: 4 x 100 Gb/s"),
     KnownGpu("V100", "v100", 16.0, 150.0, 120.0, 12.5, 0.30, "Tesla V100 data sheet; DGX-1: 4 x 100 Gb/s"),
@@ -44,7 +44,7 @@ KNOWN: tuple[KnownGpu, ...] = (
     KnownGpu("MI300X", "mi300x", 192.0, 448.0, 358.0, 50.0, 0.30, "Instinct MI300X data sheet: 7 links of 64 GB/s"),
     KnownGpu("L40S", "l40s", 48.0, 32.0, 25.0, 12.5, 0.30, "L40S data sheet: PCIe 4.0 x16; 100 Gb/s for each GPU"),
 )
-#: A part of a GPU, as multi-instance GPUs are called: it has neither the memory nor the peak of the whole.
+#: A part of a GPU (multi-instance GPU): it has neither the memory nor the peak of the whole.
 _PART = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 _WITHIN_GBS, _BETWEEN_GBS, _MFU = 20.0, 25.0, 0.40
 
@@ -61,29 +61,29 @@ class Gpu:
 
     @property
     def is_before_ampere(self) -> bool:
-        """Whether torch has no flash attention for it."""
+        """Return True if torch has no flash attention for it."""
         return self.name == "V100"
 
     def gbs_of_each(self, in_one_node: bool, per_node: int) -> float:
-        """What each GPU has to others: those of its node, or its share of what leaves the node."""
+        """Return the bandwidth of each GPU: to its node's GPUs, or its share of the node's network."""
         return self.within_node_gbs if in_one_node else self.between_nodes_gbs / per_node
 
 
 def asks_for_v100(slurm: SlurmTable) -> bool:
-    """Whether Slurm is asked for GPUs that torch has no flash attention for."""
+    """Return True if the run asks Slurm for GPUs without flash attention in torch."""
     return re.search(r"(?<![a-z])v100", _asked_for(slurm), re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a GPU can do in the run's precision, and who says so."""
+    """The peak of a GPU in the run's precision, and its source."""
 
     tflops: float  # dense
     source: str  # as "an A100 has"
 
 
 def planned_peak(table: GpuTable, slurm: SlurmTable, precision: str) -> Peak | None:
-    """The peak of the run's GPU; None where neither `[gpu]` nor the name that Slurm is asked for tells it."""
+    """Return the peak of the run's GPU; None if neither `[gpu]` nor the name in `[slurm]` defines it."""
     if table.peak_tflops:
         return Peak(table.peak_tflops, "[gpu] gives")
     asked = _asked_for(slurm)
@@ -94,7 +94,7 @@ def planned_peak(table: GpuTable, slurm: SlurmTable, precision: str) -> Peak | N
 
 
 def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:
-    """The run's GPU. Raises UsageError, naming the keys, where memory or speed are not known."""
+    """Return the run's GPU. Raises UsageError with the missing keys if memory or speed are unknown."""
     name = _asked_for(slurm)
     known = _known(name)
     memory_gb = table.memory_gb or (known.memory_gb if known else None)
@@ -103,11 +103,11 @@ def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:
     if unknown:
         keys = " and ".join(unknown)
         asked = (
-            f"[slurm] asks for {name!r}, of which no {keys} is known in {precision}"
+            f"[slurm] asks for {name!r}, which has no known {keys} in {precision}"
             if name
-            else "[slurm] has no gpu_type or constraint, so the GPU is not known"
+            else "[slurm] has no gpu_type or constraint, so the GPU is unknown"
         )
-        raise UsageError(f"{asked}: give [gpu] {keys}, in the run file or a profile")
+        raise UsageError(f"{asked}. Set [gpu] {keys} in the run file or a profile")
     assert memory_gb is not None and peak is not None
     within = table.within_node_gbs or (known.within_node_gbs if known else _WITHIN_GBS)
     between = table.between_nodes_gbs or (known.adapter_gbs * slurm.gpus_per_node if known else _BETWEEN_GBS)
@@ -116,7 +116,7 @@ def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:
 
 @dataclass(frozen=True)
 class AssumedSpeed:
-    """The speed of a training that nobody has measured yet."""
+    """The assumed speed of a training without measurements."""
 
     gpu: str
     mfu: float
@@ -124,12 +124,12 @@ class AssumedSpeed:
 
     @property
     def tflops(self) -> float:
-        """Model TFLOP/s of each GPU."""
+        """Return the model TFLOP/s of each GPU."""
         return self.mfu * self.peak_tflops
 
 
 def assumed_speed(table: GpuTable, slurm: SlurmTable, precision: str) -> AssumedSpeed | None:
-    """Return a usual share of the GPU's peak; None where the peak is not known."""
+    """Return a usual share of the GPU's peak; None if the peak is unknown."""
     peak, known = planned_peak(table, slurm, precision), _known(_asked_for(slurm))
     if peak is None:
         return None

@@ -1,4 +1,4 @@
-"""How the batch grows, the number of iterations, the learning rate, and the evaluations of checkpoints."""
+"""The batch ramp-up, the number of iterations, the learning rate, and the evaluations of checkpoints."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _STAGES_SHOWN = 4
 
 
 def ramp_of(options: Mapping[str, Any]) -> BatchRamp | None:
-    """The batch's ramp-up; None while the options do not say it, where it cannot be, or is too long to walk."""
+    """Return the batch's ramp-up; None if the options do not define it, or it is invalid or too long to compute."""
     ramp = known(BatchRamp.of, options)
     return ramp if ramp is not None and ramp.intervals <= MOST_RAMP_STAGES else None
 
 
 def lengths_of(options: Mapping[str, Any]) -> Lengths | None:
-    """How long the training is; None while the options do not say it, or where they cannot be."""
+    """Return the training's length; None if the options do not define it, or contradict."""
     return known(Lengths.of, options) if ramp_of(options) is not None else None
 
 
 def known(fact: Callable[[Mapping[str, Any]], Fact], options: Mapping[str, Any]) -> Fact | None:
-    """What follows from the options; None where one that it takes is not given (yet), or they contradict each other."""
+    """Return `fact` of the options; None if an option that it needs is missing, or options contradict."""
     try:
         return fact(options)
     except (TypeError, ValueError):
@@ -57,7 +57,7 @@ def known(fact: Callable[[Mapping[str, Any]], Fact], options: Mapping[str, Any])
 
 
 def batch_section(options: Mapping[str, Any], ramp: BatchRamp, layout: Layout | None) -> Section:
-    """The full batch, and the ramp-up to it, nominal beside actual."""
+    """Return the full batch, and the nominal and actual ramp-up to it."""
     micro = options["micro_batch_size"]
     divides = layout is not None and bool(micro) and ramp.global_batch_size % (micro * layout.data) == 0
     values = PlannedBatch(
@@ -114,7 +114,7 @@ def _ramp_up(ramp: BatchRamp) -> RampUp:
 
 
 def _ramp_table(stages: list[RampStage], ramp: BatchRamp) -> tuple[tuple[str, ...], ...]:
-    heading = ("batch", "from sample", "nominal steps", "actual steps", "nominal in all", "actual in all")
+    heading = ("batch", "from sample", "nominal steps", "actual steps", "nominal total", "actual total")
     shown = stages if len(stages) <= 2 * _STAGES_SHOWN else stages[:_STAGES_SHOWN] + stages[-2:]
     rows = [tuple(f"{value:,}" for value in msgspec.structs.astuple(stage)) for stage in shown]
     if len(shown) < len(stages):
@@ -125,7 +125,7 @@ def _ramp_table(stages: list[RampStage], ramp: BatchRamp) -> tuple[tuple[str, ..
 
 
 def schedule_section(options: Mapping[str, Any]) -> Section:
-    """Length and learning rate in samples, tokens and iterations; what is not known is None."""
+    """Return length and learning rate in samples, tokens and iterations; unknown values are None."""
     lengths, sequence = lengths_of(options), options["seq_length"]
     samples = lengths.train_samples if lengths is not None else None
     iterations = lengths.train_iterations if lengths is not None else None
@@ -142,7 +142,7 @@ def schedule_section(options: Mapping[str, Any]) -> Section:
             text = f"{decay:,} samples" + (f" = {billions(decay_tokens)} tokens" if decay_tokens else "")
             rows.append(("decay over", text))
             if last := known(samples_to_decay_last, options):
-                rows.append(("of which down", f"{last:,} samples, {options['lr_wsd_decay_style']}"))
+                rows.append(("of this, decay", f"{last:,} samples, {options['lr_wsd_decay_style']}"))
         if cooldown := known(samples_to_cool_down, options):
             at, style = options["lr_cooldown_at_samples"], options["lr_cooldown_style"]
             rows.append(("cooldown", f"{cooldown:,} samples from sample {at:,}, {style}"))
@@ -160,9 +160,9 @@ def schedule_section(options: Mapping[str, Any]) -> Section:
 
 
 def nodes_section(per_node: int, options: Mapping[str, Any], ramp: BatchRamp) -> Section | None:
-    """From each sample on at which more node counts fit, those that do: every batch still to come divides by them.
+    """Return the node counts that fit from each stage of the ramp-up on: all later batches are divisible by them.
 
-    None without a ramp-up, where the micro-batch is not given, and where none ever fits.
+    None without a ramp-up or a micro-batch, and if no node count fits.
     """
     micro = options["micro_batch_size"]
     model = options["tensor_model_parallel_size"] * options["pipeline_model_parallel_size"]
@@ -186,7 +186,7 @@ def nodes_section(per_node: int, options: Mapping[str, Any], ramp: BatchRamp) ->
 
 
 def _common_divisors(ramp: BatchRamp) -> list[int]:
-    """Of each stage's batch and all after it, the greatest common divisor."""
+    """Return the greatest common divisor of each stage's batch and all later ones."""
     found: list[int] = []
     for stage in reversed(ramp.stages()):
         found.append(math.gcd(stage.batch_size, found[-1] if found else 0))
@@ -194,26 +194,26 @@ def _common_divisors(ramp: BatchRamp) -> list[int]:
 
 
 def _node_counts(replicas: int, model: int, per_node: int) -> list[int]:
-    """Node counts whose GPUs are a number of replicas, of `model` ranks each, that divides `replicas`."""
+    """Return the node counts whose replicas, of `model` ranks each, divide `replicas`."""
     fitting = [count for count in range(1, replicas + 1) if replicas % count == 0]
     return [count * model // per_node for count in fitting if count * model % per_node == 0]
 
 
 def evaluation_sections(table: EvaluationTable | None, options: Mapping[str, Any]) -> Iterator[Section]:
-    """Nothing where nothing is to be evaluated by schedule, or nobody knows how long the training is."""
+    """Yield the evaluations section; nothing without scheduled evaluations, or if the training's length is unknown."""
     schedule, lengths = known(SaveSchedule.of, options), lengths_of(options)
     if table is None or not table.tasks or not table.every or schedule is None:
         return
     if lengths is None or not lengths.train_iterations:
         return
-    last = lengths.train_iterations  # which is saved whatever the schedule
+    last = lengths.train_iterations  # always saved
     count = sum(schedule.is_due(one) or one == last for one in range(table.every, last + 1, table.every))
     limit_s = parse_duration_s(table.time) if table.time else None
     hours = count * table.gpus * limit_s / 3600 if limit_s is not None and table.gpus else None
     if not count:
-        rows = [("how many", f"none: no checkpoint is saved at a multiple of {table.every:,}")]
+        rows = [("number", f"none: no checkpoint is saved at a multiple of {table.every:,}")]
     else:
-        rows = [("how many", f"{count:,}, at multiples of {table.every:,}, {len(table.tasks):,} tasks each")]
+        rows = [("number", f"{count:,}, at multiples of {table.every:,}, {len(table.tasks):,} tasks each")]
     if count and limit_s is not None and hours is not None:
         gpus = f"{table.gpus} GPU{'s' if table.gpus > 1 else ''}"
         rows.append(("their jobs", f"{gpus} for {format_duration(limit_s)}: {whole(hours)} GPU hours if each takes it"))

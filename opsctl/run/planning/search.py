@@ -1,8 +1,8 @@
-"""Layouts that fit the GPUs' memory, the fastest first, by a model of what a step does. Pure.
+"""Search layouts that fit the GPUs' memory, fastest first, with a model of a step's time. Pure.
 
-A step of one replica takes (m + p - 1) turns of its slowest stage, m micro-batches through p stages, and then what
-replicas exchange. A turn is arithmetic, the sums that tensor-parallel ranks wait for, and what stages send each other.
-Nothing is assumed to overlap. If the run's own speed is known, all seconds are scaled to it.
+A step of one replica takes (m + p - 1) turns of its slowest stage, m micro-batches through p stages, then the exchange
+between replicas. A turn is arithmetic, the all-reduces of tensor-parallel ranks, and the transfers between stages.
+No overlap is assumed. If the run's own speed is known, all seconds are scaled to it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import PASSES, parameters_of_ranks, step_flops
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-#: Share of a GPU's memory: the rest is for its libraries and for what its allocator leaves in pieces.
+#: Usable share of a GPU's memory: the rest is for its libraries and for fragmentation.
 USABLE = 0.9
-#: Of the stated peak that large products reach, and the tokens of a micro-batch at which they reach half of that.
+#: Share of the stated peak that large products reach, and the tokens of a micro-batch at which they reach half of it.
 _KERNELS, _HALF_AT_TOKENS = 0.6, 256
-#: All-reduces of a block: two forward, two backward, and two where it is computed again.
+#: All-reduces of a block: two forward, two backward, and two more if it is recomputed.
 _SUMS, _SUMS_RECOMPUTED = 4, 6
 _FP32 = 4
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds of one micro-batch on the slowest stage, by what they go to."""
+    """The seconds of one micro-batch on the slowest stage, by cause."""
 
     compute_s: float
     tensor_s: float
@@ -46,13 +46,13 @@ class Turn:
 
     @property
     def all_s(self) -> float:
-        """The sum: nothing overlaps."""
+        """Return the sum, without overlap."""
         return self.compute_s + self.tensor_s + self.stages_s
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One layout with its micro-batch and recomputation, and what it takes."""
+    """One layout with its micro-batch and recomputation, and its costs."""
 
     layout: Layout
     micro_batch: int
@@ -64,37 +64,37 @@ class Candidate:
 
     @property
     def bubble(self) -> float:
-        """(p - 1) / m: turns in which a stage waits, for each in which it works."""
+        """Return (p - 1) / m: idle turns of a stage per working turn."""
         return (self.layout.pipeline - 1) / self.micro_batches
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step at the full batch, by the model alone."""
+        """Return the seconds of a step at the full batch, unscaled."""
         return self.turn.all_s * self.micro_batches * (1 + self.bubble) + self.replicas_s
 
     @property
     def waiting(self) -> float:
-        """The share of a step that is neither arithmetic nor bubble."""
+        """Return the share of a step that is neither arithmetic nor bubble."""
         return 1 - self.turn.compute_s * (self.micro_batches + self.layout.pipeline - 1) / self.step_s
 
     @property
     def memory_gb(self) -> float:
-        """The fullest GPU's peak, in GB (10^9 bytes)."""
+        """Return the peak memory of the fullest GPU, in GB (10^9 bytes)."""
         return self.memory.peak_bytes / 1e9
 
 
 @dataclass(frozen=True)
 class Search:
-    """The layouts that fit, the fastest first, and the one with the smallest memory."""
+    """The layouts that fit, fastest first, and the one with the least memory."""
 
     fitting: tuple[Candidate, ...]
-    smallest: Candidate | None  # None: no layout divides at all
+    smallest: Candidate | None  # None: no layout divides the model and the batch
 
 
 def search(options: Options, shape: ModelShape, gpus: int, per_node: int, gpu: Gpu) -> Search:
-    """Every TP x PP x DP x micro-batch that divides, each with the least recomputation that fits.
+    """Try every TP x PP x DP x micro-batch that divides, each with the least recomputation that fits.
 
-    TP stays within a node. The batch divides at every stage of its ramp-up.
+    TP stays within a node. The batch must be divisible at every stage of its ramp-up.
     """
     fitting: list[Candidate] = []
     smallest: Candidate | None = None
@@ -128,7 +128,7 @@ def _divisions(options: Options, shape: ModelShape, gpus: int, per_node: int) ->
 def candidate(
     options: Options, shape: ModelShape, layout: Layout, micro: int, recompute: str, per_node: int, gpu: Gpu
 ) -> Candidate | None:
-    """Return what this choice takes; None if blocks or weights do not divide by it."""
+    """Return the costs of this choice; None if blocks or weights are not divisible by it."""
     chosen = options.replace(
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
@@ -147,13 +147,13 @@ def candidate(
 
 
 def turn_of(options: Options, shape: ModelShape, layout: Layout, per_node: int, gpu: Gpu) -> Turn:
-    """One micro-batch, forward and backward, on the stage that takes longest."""
+    """Return the turn of one micro-batch, forward and backward, on the slowest stage."""
     batch = micro_batch(options, shape, layout)
     recompute = recomputed(options)
     stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
 
     def flops(blocks: int) -> float:
-        """Of so many blocks and the output layer."""
+        """Return the FLOPs of that many blocks and the output layer."""
         return step_flops(dataclasses.replace(shape, layers=blocks), batch.samples, batch.length, *PASSES[recompute])
 
     output = 2 * flops(1) - flops(2)
@@ -172,7 +172,7 @@ def turn_of(options: Options, shape: ModelShape, layout: Layout, per_node: int, 
 
 
 def replicas_s(options: Options, shape: ModelShape, layout: Layout, per_node: int, gpu: Gpu) -> float:
-    """Seconds in which replicas add up gradients, in fp32 for bf16, and gather the weights that each has updated."""
+    """Return the seconds for adding gradients over replicas, in fp32 for bf16, and gathering the updated weights."""
     stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
     held = max(parameters_of_ranks(shape, stages, layout.tensor))
     weights = 4 if shape.precision == "fp32" else 2
@@ -188,9 +188,9 @@ _SHOWN = 10
 def layout_search(
     name: str, slurm: SlurmTable, table: GpuTable, expect: ExpectTable, options: Options, gpus: int
 ) -> LayoutSearch:
-    """All layouts of the run's model and batch on so many GPUs that fit.
+    """Search the layouts of the run's model and batch that fit on `gpus` GPUs.
 
-    Raises UsageError where the model or the GPU is not known, and where nothing fits: with what would.
+    Raises UsageError if the model or the GPU is unknown, or if nothing fits: with the GPUs that would.
     """
     shape = model_shape(options)
     if shape is None or not options.global_batch_size or not options.seq_length:
@@ -233,8 +233,8 @@ def _nothing_fits(smallest: Candidate | None, gpu: Gpu, gpus: int) -> str:
     more = math.ceil(smallest.memory_gb / usable)
     return (
         f"nothing fits {gpus} GPUs of {gpu.memory_gb:g} GB ({usable:g} usable): {smallest.layout} with a micro-batch "
-        f"of {smallest.micro_batch} and --recompute {smallest.recompute} takes least, {smallest.memory_gb:.1f} GB; "
-        f"GPUs of {math.ceil(smallest.memory_gb / USABLE)} GB would do, or about {more} times as many"
+        f"of {smallest.micro_batch} and --recompute {smallest.recompute} needs least, {smallest.memory_gb:.1f} GB. "
+        f"Use GPUs of {math.ceil(smallest.memory_gb / USABLE)} GB, or about {more} times as many"
     )
 
 
@@ -248,7 +248,7 @@ def _own(slurm: SlurmTable, options: Options, shape: ModelShape, gpu: Gpu) -> Ca
 
 
 def _scale(own: Candidate | None, expect: ExpectTable, options: Options, shape: ModelShape) -> float | None:
-    """The run's own seconds of a step, measured or expected, over those of the model for the run's own layout."""
+    """Return the ratio of the run's seconds per step, measured or expected, to those of the model for its layout."""
     if own is None:
         return None
     seconds = expect.seconds_per_iteration
@@ -283,7 +283,7 @@ def search_lines(found: LayoutSearch) -> Iterator[str]:
     yield f"{found.run}: {len(found.layouts)} layouts fit {gpu.gpus} GPUs of {gpu.memory_gb:g} GB, the fastest first"
     rows = [_HEADING, *(_row(_place(place, one), one) for place, one in enumerate(found.layouts[:_SHOWN], 1))]
     if found.own is not None:
-        rows.append(_row("as it is", found.own))
+        rows.append(_row("current", found.own))
     yield from (f"  {line}" for line in table_lines(rows, ">"))
     yield ""
     yield (
@@ -291,11 +291,11 @@ def search_lines(found: LayoutSearch) -> Iterator[str]:
         f"of each GPU within its node, {gpu.between_nodes_gbs:g} GB/s between nodes ([gpu])"
     )
     yield (
-        "  * is the run's own layout and micro-batch, with as little recomputed as fits. "
+        "  * is the run's layout and micro-batch, with the least recomputation that fits. "
         + (
-            "Seconds are by stated speeds alone."
+            "Seconds are estimated from stated speeds only."
             if found.scaled_by is None
-            else "Seconds are scaled to the run's own speed."
+            else "Seconds are scaled to the run's speed."
         )
     )
 

@@ -1,4 +1,4 @@
-"""One part of a plan: what JSON gets and what a person sees, and its text for a terminal of about 100 columns."""
+"""One section of a plan: its JSON values, and its rows for a terminal of about 100 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.core.output import table_lines
 
 @dataclass(frozen=True)
 class Section:
-    """`values` go into the plan's JSON under `key`; `rows` are (label, text) on the screen, `table` a table's rows.
+    """A section. `values` go into the plan's JSON under `key`; `rows` are (label, text), `table` the rows of a table.
 
     `key` is the field of `plan.RunPlan` or `plan.NumbersPlan` that takes `values`.
     """
@@ -27,12 +27,12 @@ class Section:
 
 
 def whole(number: float) -> str:
-    """`1,234,567`."""
+    """Format a whole number: `1,234,567`."""
     return f"{number:,.0f}"
 
 
 def billions(number: float) -> str:
-    """A count of parameters or tokens in the unit people use: `176.25B`, `13.5M`."""
+    """Format a count of parameters or tokens: `176.25B`, `13.5M`."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if number >= size:
             return f"{number / size:.5g}{letter}"
@@ -40,19 +40,19 @@ def billions(number: float) -> str:
 
 
 def gib_text(gib: float) -> str:
-    """GiB, or MiB or TiB where those read better."""
+    """Format GiB, as MiB or TiB if that is more readable."""
     if gib < 0.1:
         return f"{gib * 1024:,.2f} MiB"
     return f"{gib / 1024:,.2f} TiB" if gib >= 10 * 1024 else f"{gib:,.2f} GiB"
 
 
 def gb_text(gb: float) -> str:
-    """GB (10^9 bytes), or MB where that reads better."""
+    """Format GB (10^9 bytes), as MB if that is more readable."""
     return f"{gb * 1e3:,.2f} MB" if gb < 0.1 else f"{gb:,.2f} GB"
 
 
 def amount(number: float, digits: int = 2) -> str:
-    """A measured quantity with `digits` decimals, more where it is small."""
+    """Format a quantity with `digits` decimals, and with more if it is small."""
     if number and abs(number) < 10**-digits:
         return f"{number:.2g}"
     return f"{number:,.{digits}f}"
@@ -63,7 +63,7 @@ _WIDTH = 100
 
 
 def lines_of(sections: Sequence[Section]) -> Iterator[str]:
-    """The screen's lines, a blank one before each section but the first."""
+    """Yield the lines of the report, with a blank line between sections."""
     for position, section in enumerate(sections):
         if not section.rows and not section.table:
             continue
@@ -79,7 +79,7 @@ def lines_of(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def bullet_lines(title: str, texts: Sequence[str]) -> Iterator[str]:
-    """A title and one line per text; nothing when there is none."""
+    """Yield a title and one line per text; nothing without texts."""
     if texts:
         yield ""
         yield title

@@ -26,12 +26,12 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import output_parameters, word_embedding
 from trainer.recipe.sizes import TRAINING_BYTES_PER_PARAMETER, formula_parameters, parameters, parameters_of_block
 
-#: The usual formula of parameters as JSON says it.
+#: The usual formula of parameters in JSON.
 FORMULA = "l*(12h^2+13h)+v*h+s*h+2h"
 
 
 def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
-    """The model's shape; None while the options do not say it all."""
+    """Return the model's shape; None if the options do not define all of it."""
     needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
     vocabulary = options["vocab_size"] or options["pad_vocab_size_to"]
     if vocabulary is None or any(options[key] is None for key in needed):
@@ -43,14 +43,14 @@ def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
 
 
 def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Section]:
-    """The count of what is really trained beside the usual formula, and the spread of initial weights."""
+    """Yield the actual parameters compared with the usual formula, and the spread of initial weights."""
     real = parameters(shape)
     vocabulary = options["vocab_size"] or shape.vocabulary
     formula = formula_parameters(shape.layers, shape.hidden, options["seq_length"], vocabulary)
     block, embedding = parameters_of_block(shape), word_embedding(shape).size
     output = sum(one.size for one in output_parameters(shape))
     rows = f"vocabulary of {shape.vocabulary:,}, {_positions(shape)}"
-    own_output = (("output layer", f"{whole(output)}, a weight of its own"),) if output else ()
+    own_output = (("output layer", f"{whole(output)}, untied"),) if output else ()
     values = PlannedModel(
         layers=shape.layers,
         hidden=shape.hidden,
@@ -90,7 +90,7 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
 
 
 def init_std_section(hidden: int, given: float | None = None) -> Section:
-    """Usual spreads of the initial weights, and the run's."""
+    """Return usual spreads of the initial weights, and the run's."""
     third, fifths = arithmetic.init_std_third(hidden), arithmetic.init_std_two_fifths(hidden)
     text = f"sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"
     values = InitStd(init_method_std=given, sqrt_1_over_3h=third, sqrt_2_over_5h=fifths)
@@ -105,17 +105,17 @@ def _positions(shape: ModelShape) -> str:
 
 
 def _heads(shape: ModelShape) -> str:
-    """A plain model's heads and MLP go without saying more of them."""
+    """Describe the heads and MLP, without defaults of a plain model."""
     shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
     return f"{shape.heads} heads{shared}" + (f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else "")
 
 
-#: Beyond this nobody reads lists of ranks.
+#: With more ranks, no lists of ranks are printed.
 MOST_RANKS_LISTED = 65_536
 
 
 def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -> Iterator[Section]:
-    """The layout on the screen and in JSON; every rank of every process group in JSON alone."""
+    """Yield the layout for text and JSON, and every rank of every process group for JSON."""
     nodes, replica = layout.world_size // per_node, layout.tensor * layout.pipeline
     groups: dict[str, list[list[int]]] = {}
     if layout.world_size <= MOST_RANKS_LISTED:
@@ -154,7 +154,7 @@ def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -
 
 
 def stages_of(options: Mapping[str, Any], layout: Layout) -> list[int] | None:
-    """Blocks of each pipeline stage; None where they do not divide."""
+    """Return the blocks of each pipeline stage; None if they do not divide."""
     if options["num_layers"] is None:
         return None
     try:
@@ -173,13 +173,13 @@ def _groups_text(groups: list[list[int]]) -> str:
     return f"{len(groups)} of {len(groups[0])}: {shown}{', ...' if len(groups) > 2 else ''}"
 
 
-_NOTE = "What the GPU's own libraries take, some 1 to 2 GB, is not counted, nor what its allocator leaves in pieces."
+_NOTE = "The GPU's libraries, about 1 to 2 GB, and fragmentation of the allocator are not included."
 
 
 def memory_section(
     options: Mapping[str, Any], shape: ModelShape, layout: Layout | None, before_ampere: bool = False
 ) -> Section:
-    """A replica's states, and the fullest GPU's peak if the run's layout and micro-batch are known."""
+    """Return a replica's states, and the fullest GPU's peak if the run's layout and micro-batch are known."""
     section = replica_memory(parameters(shape))
     if layout is None or not options["micro_batch_size"]:
         return section
@@ -193,7 +193,7 @@ def memory_section(
 
 
 def replica_memory(count: int) -> Section:
-    """A replica's weights, gradients and optimizer states, at 18 bytes a parameter."""
+    """Return a replica's weights, gradients and optimizer states, at 18 bytes per parameter."""
     total = arithmetic.memory_gb(count)
     values = PlannedMemory(bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=total)
     rows = (("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted"),)
@@ -214,14 +214,14 @@ def _rows(peak: PlannedPeak, options: Mapping[str, Any], layout: Layout) -> list
     where = f", of stage {peak.stage + 1} of {layout.pipeline}" if layout.pipeline > 1 else ""
     shared = f", shared by {layout.data} replicas" if layout.data > 1 else ""
     recomputes = recomputed(options)
-    kept = "all is kept" if recomputes == NONE else f"--recompute {recomputes}"
+    kept = "nothing recomputed" if recomputes == NONE else f"--recompute {recomputes}"
     parts = [
         ("weights", peak.weights_gb, ""),
         ("gradients", peak.gradients_gb, ""),
         ("optimizer", peak.optimizer_gb, f"fp32 weights and two moments{shared}"),
-        ("reduction", peak.buckets_gb, "buckets that gradients are copied into"),
+        ("reduction", peak.buckets_gb, "buckets for copies of gradients"),
         ("activations", peak.activations_gb, f"of the micro-batches in flight; {kept}"),
-        ("at work", peak.working_gb, "gradients of a block or of the loss, what is computed again"),
+        ("at work", peak.working_gb, "gradients of a block or of the loss, and recomputed values"),
         ("between stages", peak.pipeline_gb, ""),
     ]
     rows = [("the fullest GPU", f"{gb_text(peak.total_gb)}{where}, {_MOMENTS[peak.moment]}:")]
