@@ -1,5 +1,5 @@
 #!/bin/bash
-# step.sh PROGRAM [ARGUMENT...]: runs the launcher on one node of the allocation, its output copied to a file of that node.
+# step.sh PROGRAM [ARGUMENT...]: runs the launcher on one node of the allocation, and copies its output to the node's file.
 set -euo pipefail
 
 # Variables
@@ -7,16 +7,16 @@ export DS_ACCELERATOR=cpu
 export GLOO_SOCKET_IFNAME=lo
 export OMP_NUM_THREADS=1
 
-# The node's file is made new, or there is none: who shares the folder could put a link to somewhere else in its place.
+# Create the node's file new: a group member could have put a link to another file in its place.
 output=$OPSCTL_ATTEMPT_FOLDER/$SLURMD_NODENAME.out
 set -C
 if [[ -e $output || -L $output ]] || ! { exec {copy}> "$output"; } 2> /dev/null; then
-    echo "cannot make $output, so this node's output is in the job's alone" >&2
+    echo "cannot create $output, so this node's output is only in the job's output" >&2
     exec {copy}> /dev/null
 fi
 set +C
 
-# Launcher: it gets the signals itself. This shell and tee outlive them, to carry its last words and its exit status.
+# Launcher: it receives signals itself. This shell and tee survive them, to pass on its last output and exit status.
 trap : TERM INT USR1
 "$@" 2>&1 {copy}>&- | (
     trap '' TERM INT USR1

@@ -14,12 +14,12 @@
 #SBATCH --open-mode=append
 #SBATCH --export=ALL
 
-# One job of a long command: it ends the command before its limit, and submits the next job that goes on with it.
+# One job of a long command: it ends the command before its limit, and submits the next job to continue it.
 set -euo pipefail
-# No warning is to end what is only starting.
+# Ignore Slurm's warning until the command runs.
 trap '' USR1
 
-# Environment: that of who typed the command, but for what Slurm's own commands are asked with.
+# Environment: that of the submission, except for variables that Slurm's commands need.
 unset SLURM_TIME_FORMAT SLURM_BITSTR_LEN LC_ALL
 export LC_ALL=fr_FR.UTF-8
 

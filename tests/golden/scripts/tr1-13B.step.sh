@@ -1,8 +1,8 @@
 #!/bin/bash
-# step.sh PROGRAM [ARGUMENT...]: runs the launcher on one node of the allocation, its output copied to a file of that node.
+# step.sh PROGRAM [ARGUMENT...]: runs the launcher on one node of the allocation, and copies its output to the node's file.
 set -euo pipefail
 
-# Environment script: as careless as such scripts are, a variable not set or a last test that fails is no reason to stop.
+# Environment script: it may use undefined variables or end with a failed test, so neither stops this script.
 if [[ ! -r /six_ALL_CCFRWORK/code/tr1-13B/bigscience/train/tr1-13B-base/start-tr1-13B ]]; then
     echo 'cannot read the environment script /six_ALL_CCFRWORK/code/tr1-13B/bigscience/train/tr1-13B-base/start-tr1-13B' "on $SLURMD_NODENAME" >&2
     exit 1
@@ -20,16 +20,16 @@ export HF_MODULES_CACHE=/six_ALL_CCFRWORK/modules
 export TRANSFORMERS_CACHE=/six_ALL_CCFRWORK/models
 export TRANSFORMERS_OFFLINE=1
 
-# The node's file is made new, or there is none: who shares the folder could put a link to somewhere else in its place.
+# Create the node's file new: a group member could have put a link to another file in its place.
 output=$OPSCTL_ATTEMPT_FOLDER/$SLURMD_NODENAME.out
 set -C
 if [[ -e $output || -L $output ]] || ! { exec {copy}> "$output"; } 2> /dev/null; then
-    echo "cannot make $output, so this node's output is in the job's alone" >&2
+    echo "cannot create $output, so this node's output is only in the job's output" >&2
     exec {copy}> /dev/null
 fi
 set +C
 
-# Launcher: it gets the signals itself. This shell and tee outlive them, to carry its last words and its exit status.
+# Launcher: it receives signals itself. This shell and tee survive them, to pass on its last output and exit status.
 trap : TERM INT USR1
 "$@" 2>&1 {copy}>&- | (
     trap '' TERM INT USR1

@@ -21,11 +21,11 @@
 #SBATCH --export=NONE
 #SBATCH --hint=nomultithread
 
-# Every task of the chain runs this; what it trains is in the newest revision when it starts.
+# Every task of the chain runs this script, and trains the newest revision at its start.
 set -euo pipefail
 
-# Environment: nothing of the submitter's shell comes along (--export=NONE). Where slurmd cannot read the login
-# environment these are missing, and srun would hand NONE on to the ranks.
+# Environment: the submitter's shell has no effect (--export=NONE). If slurmd cannot read the login environment,
+# these are missing, and srun would pass NONE to the ranks.
 umask 0007
 export PATH HOME=~ USER="${USER:-$(id -un)}"
 export SLURM_EXPORT_ENV=ALL
