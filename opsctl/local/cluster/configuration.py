@@ -1,4 +1,4 @@
-"""The folder of a local cluster before its daemons start: configuration files, keys and files that stand for GPUs."""
+"""Create the folder of a local cluster: configuration files, keys, and files in place of GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opsctl.local.cluster.spec import NodeGroup, Spec
 
 
 def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, installation: Installation) -> str:
-    """slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
+    """Return slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
     version = installation.version
     lines = [
         f"ClusterName={spec.slurm_name}",
@@ -36,7 +36,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, i
         f"SlurmctldLogFile={places.logs}/slurmctld.log",
         f"SlurmdLogFile={places.logs}/slurmd-%n.log",
         "",
-        # No cgroups and no CPU binding: neither is to be had without root, and every node is the same two cores anyway.
+        # No cgroups and no CPU binding: both need root, and all nodes are the same machine.
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "MpiDefault=none",
@@ -52,12 +52,12 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, i
         "MailProg=/bin/true",
         "EnforcePartLimits=ALL",
         "",
-        # People and tests wait for every one of these.
+        # Users and tests wait for each of these.
         "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0",
         "KillWait=5",
         "CompleteWait=0",
         "UnkillableStepTimeout=60",
-        # Of nodes that one slurmd answers for it would take all but one for lost.
+        # If one slurmd answers for all nodes, Slurm would consider all but one lost.
         f"SlurmdTimeout={0 if spec.one_slurmd else spec.slurmd_timeout_s}",
         *(["TreeWidth=50"] if spec.one_slurmd else []),
         "SlurmctldTimeout=30",
@@ -70,7 +70,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, i
             "AccountingStorageType=accounting_storage/slurmdbd",
             "AccountingStorageHost=127.0.0.1",
             f"AccountingStoragePort={ports.slurmdbd}",
-            # Without the socket's path here every call to slurmdbd fails with "Protocol authentication error".
+            # Without the socket's path here, every call to slurmdbd fails with "Protocol authentication error".
             f"AccountingStoragePass={places.munge_socket}",
             "AccountingStorageEnforce=associations,limits,qos,safe",
             "AccountingStorageTRES=gres/gpu",
@@ -99,21 +99,21 @@ def _plugin_folder(installation: Installation) -> list[str]:
 
 
 def has_own_signature(version: tuple[int, int]) -> bool:
-    """Whether slurmctld signs what slurmds may start with Slurm's own key instead of munge.
+    """Return True if slurmctld signs job credentials with Slurm's own key instead of munge.
 
-    One munged for all nodes takes the second node's look at the same credential for a replay; Slurm knows better only
-    when configured with --enable-multiple-slurmd, as Debian's is. Its own signature, from 23.11 on, does not mind.
+    With one munged for all nodes, the second node's check of a credential looks like a replay, unless Slurm was
+    configured with --enable-multiple-slurmd, as on Debian. Slurm's own signature, from 23.11 on, has no such check.
     """
     return version >= (23, 11)
 
 
 def authentication_info(places: Places, version: tuple[int, int]) -> str:
-    """Where munge listens; and no socket of Slurm's own under /run, which only root could make and one cluster have."""
+    """Return munge's socket, without Slurm's own socket under /run, which needs root and serves one cluster."""
     return f"socket={places.munge_socket}{',disable_sack' if has_own_signature(version) else ''}"
 
 
 def _node_line(group: NodeGroup, ports: list[int]) -> str:
-    # With CPUs alone, and no sockets and cores, the nodes become INVAL.
+    # With only CPUs, and no sockets and cores, the nodes become INVAL.
     words = [
         f"NodeName={group.folded}",
         "NodeAddr=127.0.0.1",
@@ -129,7 +129,7 @@ def _node_line(group: NodeGroup, ports: list[int]) -> str:
 
 
 def gres_conf(spec: Spec, places: Places) -> str:
-    """GPUs are plain files: a count without files makes nodes INVAL."""
+    """Return gres.conf, with plain files as GPUs: a count without files makes nodes INVAL."""
     lines = []
     for group in spec.node_groups:
         if group.gpus:
@@ -144,7 +144,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
 
 
 def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, installation: Installation) -> str:
-    """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, by the Unix user that owns it."""
+    """Return slurmdbd.conf. `MYSQL_UNIX_PORT` names the database's socket, which its Unix user owns."""
     return "\n".join(
         [
             f"DbdHost={host}",
@@ -166,7 +166,7 @@ def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, installati
 
 
 def lay_out(spec: Spec, places: Places, ports: Ports, installation: Installation, user: str) -> None:
-    """Make everything the daemons need. Other users must get through to the socket, only the owner to the secrets."""
+    """Create all files that the daemons need. Others can reach the socket, but only the owner the secrets."""
     link_root(places)
     with contextlib.suppress(PermissionError):
         places.folder.chmod(0o755)
@@ -185,7 +185,7 @@ def lay_out(spec: Spec, places: Places, ports: Ports, installation: Installation
 
 
 def forget_jobs(places: Places) -> None:
-    """Remove what an earlier cluster of another shape left: slurmctld refuses another cluster's state."""
+    """Remove the files of an earlier cluster of another shape: slurmctld refuses another cluster's state."""
     for name in ("state", "spool", "db", "log", "pid"):
         shutil.rmtree(places.folder / name, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""The processes of a local cluster: start a daemon, find what belongs to the cluster, end it.
+"""The processes of a local cluster: start a daemon, find the cluster's processes, end them.
 
-Nothing is ever found by its name alone.
+No process is found by its name alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psutil
 from opsctl.core.errors import OpsctlError
 from opsctl.local.cluster.files import Places
 
-#: Every daemon carries this variable with its cluster's folder; jobs do not inherit it.
+#: An environment variable of every daemon with its cluster's folder; jobs do not inherit it.
 MARKER = "OPSCTL_LOCAL_CLUSTER"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _PID_FILE_SETTLES_S = 3.0
@@ -31,19 +31,19 @@ _STAMP = re.compile(r"^(\[[^]]*\]|\d{4}-\d\d-\d\d [\d:]+ *(\d+ )?)\s*")
 
 @dataclass(frozen=True)
 class Process:
-    """One living process of a cluster."""
+    """One running process of a cluster."""
 
     pid: int
-    kind: str  # "daemon", "step" (a slurmstepd) or "task" (what jobs run)
+    kind: str  # "daemon", "step" (a slurmstepd) or "task" (a job's program)
     command: str  # for messages
-    node: str = ""  # of a step or task: the cluster's node it runs on
+    node: str = ""  # of a step or task: its node
 
 
 def processes_of(places: Places) -> list[Process]:
-    """Return all living processes of the cluster, with a pid file or not, whoever started them.
+    """Return all running processes of the cluster, with or without a pid file, of all users.
 
-    A daemon has the marker in its environment. A slurmstepd may overwrite its own, so it is known by its open files
-    too. A task has the SLURM_CONF and node name that slurmd gave it, or is a child of one that does.
+    A daemon has the marker in its environment. A slurmstepd may overwrite its environment, so its open files count
+    too. A task has the SLURM_CONF and node name from slurmd, or is a descendant of one that does.
     """
     configurations = {f"{root}/slurm.conf" for root in (places.root, places.folder)}
     found: dict[int, tuple[str, str]] = {}
@@ -76,7 +76,7 @@ def processes_of(places: Places) -> list[Process]:
 
 
 def pid_of(places: Places, daemon: str) -> int | None:
-    """Return the living process that the daemon's pid file names, if it really is this cluster's."""
+    """Return the running process of the daemon's pid file, if it is this cluster's."""
     try:
         pid = int(places.pid_file(daemon).read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -85,7 +85,7 @@ def pid_of(places: Places, daemon: str) -> int | None:
 
 
 def is_daemon_of(places: Places, pid: int) -> bool:
-    """Return whether `pid` lives and carries this cluster's marker: after a reboot a pid file may name anything."""
+    """Return True if `pid` runs and has this cluster's marker: after a reboot a pid file may name any process."""
     with contextlib.suppress(psutil.Error, OSError, ValueError, OverflowError):
         process = psutil.Process(pid)
         return process.status() not in _ENDED and process.environ().get(MARKER) == str(places.folder)
@@ -93,7 +93,7 @@ def is_daemon_of(places: Places, pid: int) -> bool:
 
 
 def end(pids: list[int], grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
-    """Send `first`, wait until all are gone, after `grace_s` seconds send SIGKILL and wait 5 s more at most."""
+    """Send `first` and wait until all have ended; after `grace_s` seconds send SIGKILL and wait up to 5 s more."""
     left = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -101,14 +101,14 @@ def end(pids: list[int], grace_s: float, first: signal.Signals = signal.SIGTERM)
     for signal_number, patience_s in ((first, grace_s), (signal.SIGKILL, 5.0)):
         for process in left:
             with contextlib.suppress(psutil.Error):
-                # SIGCONT as well: a stopped process would keep every other signal for later.
+                # SIGCONT too, because a stopped process does not receive other signals.
                 process.send_signal(signal_number)
                 process.send_signal(signal.SIGCONT)
         _, left = psutil.wait_procs(left, patience_s)
 
 
 def _node_of_step(process: psutil.Process, places: Places, is_marked: bool) -> str | None:
-    """Return the node by its slurmd's log that the step holds open; empty: unclear; None: of another cluster."""
+    """Return the node, by its slurmd's log that the step has open; empty: unclear; None: of another cluster."""
     log = re.compile(re.escape(f"{places.folder}/log/slurmd-") + r"(.+)\.log")
     files: list[str] = []
     with contextlib.suppress(psutil.Error, OSError):
@@ -127,13 +127,13 @@ def start(
     detach: bool = False,
     timeout_s: float = 30,
 ) -> None:
-    """Run a daemon that detaches itself, or `detach` it. Raises OpsctlError if it fails at once."""
+    """Start a daemon that detaches itself, or `detach` it. Raises OpsctlError if it fails at once."""
     log = places.log(daemon)
     # An old pid file would look like a daemon that started and died.
     places.pid_file(daemon).unlink(missing_ok=True)
     argv = ["setsid", "--fork", *command] if detach else list(command)
     with log.open("ab") as out:
-        # A foreground process group of the caller would pass Ctrl-C on to the daemons.
+        # In the caller's foreground process group, Ctrl-C would also reach the daemons.
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -147,7 +147,7 @@ def start(
     try:
         status = process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise OpsctlError(f"{daemon} did not come within {timeout_s:g} s: {complaint(log)}") from None
+        raise OpsctlError(f"{daemon} did not start within {timeout_s:g} s: {complaint(log)}") from None
     if status:
         raise OpsctlError(f"{daemon} ended at once (exit status {status}): {complaint(log)}")
 
@@ -155,7 +155,7 @@ def start(
 def await_ready(
     what: str, log: Path, is_ready: Callable[[], bool], is_alive: Callable[[], bool], timeout_s: float
 ) -> None:
-    """Wait until `is_ready`. Raises OpsctlError with the log's words when `timeout_s` passes or the daemon is gone."""
+    """Wait until `is_ready`. Raises OpsctlError with the log's message after `timeout_s`, or if the daemon ended."""
     deadline = time.monotonic() + timeout_s
     while not is_ready():
         if not is_alive():
@@ -168,7 +168,7 @@ def await_ready(
 
 
 def may_be_starting(places: Places, daemon: str) -> bool:
-    """Alive, or not long past the point where it writes its pid file: some write it just before they fork."""
+    """Return True if it runs, or has just started: some daemons write their pid file just before they fork."""
     try:
         age_s = time.time() - places.pid_file(daemon).stat().st_mtime
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def may_be_starting(places: Places, daemon: str) -> bool:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens on the Unix socket."""
+    """Return True if a process listens on the Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
             client.connect(str(path))
@@ -187,14 +187,14 @@ def answers(path: Path) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on the TCP port here."""
+    """Return True if a process listens on the TCP port here."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
         client.settimeout(2)
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def complaint(log: Path) -> str:
-    """The last two lines of `log` that say error or fatal, else the last, without time stamps; where the rest is."""
+    """Return the last two lines of `log` with error or fatal, else the last line, without times; and its path."""
     try:
         lines = [
             line for line in log.read_text(encoding="utf-8", errors="replace")[-20000:].splitlines() if line.strip()
@@ -204,13 +204,13 @@ def complaint(log: Path) -> str:
     if not lines:
         return f"its log is empty ({log})"
     complaints = [_STAMP.sub("", line.strip()) for line in lines if _COMPLAINT.search(line)]
-    # slurmctld's fatal line often only repeats that it cannot go on; the one before it says why.
+    # slurmctld's fatal line often has no reason; the line before it has.
     said = list(dict.fromkeys(complaints[-2:])) or [_STAMP.sub("", lines[-1].strip())]
     return f"{'; '.join(said)} ({log})"
 
 
 def daemon_environment(bin_folders: Sequence[str], library_folders: Sequence[str], slurm_conf: Path) -> dict[str, str]:
-    """What daemons see: nothing of the caller's settings but where things are. Jobs bring their own environment."""
+    """Return the environment of daemons: only paths of the caller's settings. Jobs bring their own environment."""
     kept = {name: os.environ[name] for name in ("HOME", "TZ", "LANG") if name in os.environ}
     path = [*bin_folders, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     kept |= {"PATH": os.pathsep.join(path), "LC_ALL": "C", "SLURM_CONF": str(slurm_conf)}

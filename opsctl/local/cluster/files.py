@@ -1,4 +1,4 @@
-"""The files of one local cluster, all under its folder, and its description in cluster.json."""
+"""The files of one local cluster, all in its folder, and its description in cluster.json."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from opsctl.local.cluster.ports import Ports
 from opsctl.local.cluster.spec import Spec
 from opsctl.slurm.cluster import CLUSTER_FILE, Cluster
 
-#: A Unix socket's path holds 107 bytes; the longest we and slurmd put under the folder is
-#: spool/NODE/NODE_JOB.STEP with its numbers: two node names and about 35 more.
+#: A Unix socket's path has at most 107 bytes; the longest one in the folder is spool/NODE/NODE_JOB.STEP with its
+#: numbers: two node names and about 35 more.
 _LONGEST_FOLDER = 40
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
 
@@ -26,21 +26,21 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
 class Places:
     """The paths of one cluster, most of them below `root`."""
 
-    folder: Path  # the real one
-    root: Path  # as the configuration names it: the same, or a short plain link to it
-    # Below `folder`, because they are used before there is a link.
-    description: Path = field(init=False)  # what the last `up` made of the cluster
+    folder: Path  # the real path
+    root: Path  # the path in the configuration: the same, or a short link to it
+    # Below `folder`, because they are used before the link exists.
+    description: Path = field(init=False)  # the cluster as the last `up` started it
     lock: Path = field(init=False)  # held by `up` and `down`
     slurm_conf: Path = field(init=False)  # gres.conf and the others are stored next to it
     munge: Path = field(init=False)  # munged's key, seed and socket; mode 0711, so that every user reaches the socket
     munge_socket: Path = field(init=False)
-    state: Path = field(init=False)  # slurmctld's: the queue, which outlives a `down`; mode 0700
-    spool: Path = field(init=False)  # the slurmds', a folder for each node
+    state: Path = field(init=False)  # slurmctld's queue, which is kept after `down`; mode 0700
+    spool: Path = field(init=False)  # of the slurmds, a folder for each node
     logs: Path = field(init=False)  # `log` returns a daemon's
     pids: Path = field(init=False)  # `pid_file` returns a daemon's
     gpus: Path = field(init=False)  # empty files 0, 1, ...: the devices that Slurm hands out as GPUs on every node
     database: Path = field(init=False)  # mariadbd's data; only with accounting
-    database_scratch: Path = field(init=False)  # temporary tables are named by process id: not where others have theirs
+    database_scratch: Path = field(init=False)  # its own folder, because temporary tables are named by process id
     database_socket: Path = field(init=False)  # mariadbd listens on no port
 
     def __post_init__(self) -> None:
@@ -55,16 +55,16 @@ class Places:
         object.__setattr__(self, "lock", self.folder / "lock")
 
     def log(self, daemon: str) -> Path:
-        """`daemon`: munged, slurmctld, slurmdbd, mariadbd, or slurmd-NODE. Under `folder`: the link may be gone."""
+        """Return the log of munged, slurmctld, slurmdbd, mariadbd or slurmd-NODE, below `folder`, not the link."""
         return self.folder / "log" / f"{daemon}.log"
 
     def pid_file(self, daemon: str) -> Path:
-        """`daemon` as for `log`. Under `folder`: the link may be gone."""
+        """Return the pid file of a daemon, as in `log`."""
         return self.folder / "pid" / f"{daemon}.pid"
 
 
 def places_of(folder: Path) -> Places:
-    """The places under `folder`, which a link in /tmp stands for when its path is long (sockets) or has blanks."""
+    """Return the places of `folder`, through a link in /tmp if its path is too long (sockets) or has blanks."""
     real = Path(os.path.realpath(folder))
     if len(str(real)) <= _LONGEST_FOLDER and _PLAIN_PATH.fullmatch(str(real)):
         return Places(real, real)
@@ -73,7 +73,7 @@ def places_of(folder: Path) -> Places:
 
 
 def link_root(places: Places) -> None:
-    """Make the short link, if there is to be one. Raises OpsctlError when somebody else sits on its name."""
+    """Create the short link, if needed. Raises OpsctlError if another file has its name."""
     if places.root == places.folder:
         return
     try:
@@ -83,27 +83,27 @@ def link_root(places: Places) -> None:
         if ours and places.root.readlink() == places.folder:
             return
         raise OpsctlError(
-            f"{places.root} is in the way of the cluster in {places.folder}: remove it or choose a shorter --folder"
+            f"{places.root} is in the way of the cluster in {places.folder}. Remove it or choose a shorter --folder"
         ) from None
 
 
 def unlink_root(places: Places) -> None:
-    """Remove the short link, if it is ours."""
+    """Remove the short link, if it is this cluster's."""
     if places.root != places.folder and places.root.is_symlink() and places.root.lstat().st_uid == os.getuid():
         places.root.unlink(missing_ok=True)
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A local cluster as its last `up` made it."""
+    """A local cluster as its last `up` started it."""
 
     cluster: Cluster
     spec: Spec
     ports: Ports
-    user: str  # who runs the daemons
+    user: str  # owner of the daemons
 
 
 class _Rest(msgspec.Struct):
-    """What the file has beside the fields of Cluster."""
+    """The fields of the file other than those of Cluster."""
 
     user: str
     ports: Ports
@@ -111,14 +111,14 @@ class _Rest(msgspec.Struct):
 
 
 def write_description(places: Places, description: Description) -> None:
-    """Write it so that anyone may read it."""
+    """Write the description, readable for all users."""
     rest = _Rest(description.user, description.ports, description.spec)
     value = {**msgspec.to_builtins(description.cluster), **msgspec.to_builtins(rest)}
     write_state(places.folder, places.description, value, mode=0o644)
 
 
 def read_description(places: Places) -> Description | None:
-    """What the last `up` in this folder wrote; None when there was none. Raises OpsctlError for a damaged file."""
+    """Return the description by the last `up`; None without one. Raises OpsctlError for a damaged file."""
     remedy = "remove it, then opsctl local-cluster up"
     cluster = read_whole(places.folder, places.description, Cluster, remedy)
     rest = read_whole(places.folder, places.description, _Rest, remedy)

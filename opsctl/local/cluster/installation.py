@@ -1,4 +1,4 @@
-"""Where the programs of a local cluster are: Slurm from the system or a prefix, munge, MariaDB."""
+"""Find the programs of a local cluster: Slurm from the system or a prefix, munge, MariaDB."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, SlurmMissing
 
-#: Daemons live here on Debian, where the PATH of an ordinary user does not look.
+#: Folders of daemons on Debian, which an ordinary user's PATH does not contain.
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-#: Program -> the Debian package that has it.
+#: Program -> its Debian package.
 PACKAGES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -32,13 +32,13 @@ ACCOUNTING_PACKAGES = {
 
 @dataclass(frozen=True)
 class Installation:
-    """The programs to run, absolute, and what a caller must add to PATH and LD_LIBRARY_PATH to use them."""
+    """The programs, with absolute paths, and the folders to add to PATH and LD_LIBRARY_PATH."""
 
     programs: dict[str, str]
     version: tuple[int, int]  # (22, 5) for 22.05
     bin_folders: tuple[str, ...]
     library_folders: tuple[str, ...]
-    plugin_folder: str = ""  # what PluginDir says; empty: as compiled in
+    plugin_folder: str = ""  # for PluginDir; empty: as compiled in
     stepd: str = ""  # the slurmstepd that slurmds start; empty: as compiled in
 
     def __getitem__(self, program: str) -> str:
@@ -46,7 +46,7 @@ class Installation:
 
 
 def find_program(name: str, first: Sequence[str] = (), search_path: str | None = None) -> str | None:
-    """Where `name` is: in `first`, `search_path` (default: $PATH) or the system's folders; None when nowhere."""
+    """Return the path of `name` in `first`, `search_path` (default: $PATH) or the system's folders; else None."""
     listed = os.environ.get("PATH", "") if search_path is None else search_path
     for folder in (*first, *filter(None, listed.split(os.pathsep)), *SYSTEM_FOLDERS):
         candidate = Path(folder) / name
@@ -56,7 +56,7 @@ def find_program(name: str, first: Sequence[str] = (), search_path: str | None =
 
 
 def find_installation(prefix: str | None = None, accounting: bool = False) -> Installation:
-    """The Slurm under `prefix` (its `bin`, `sbin`), or the machine's. Raises SlurmMissing saying what to install."""
+    """Return the Slurm under `prefix` (its `bin`, `sbin`), or the system's. Raises SlurmMissing with the packages."""
     wanted = {**PACKAGES, **(ACCOUNTING_PACKAGES if accounting else {})}
     own = tuple(str(Path(prefix).expanduser().absolute() / part) for part in ("bin", "sbin")) if prefix else ()
     from_prefix = {name for name in wanted if wanted[name].startswith("slurm")} if prefix else set()
@@ -69,7 +69,7 @@ def find_installation(prefix: str | None = None, accounting: bool = False) -> In
     absent = [name for name in missing if name in from_prefix]
     if absent:
         raise SlurmMissing(
-            f"no {', '.join(absent)} in {prefix}/bin or {prefix}/sbin: --slurm-prefix is where Slurm was installed"
+            f"no {', '.join(absent)} in {prefix}/bin or {prefix}/sbin. Set --slurm-prefix to Slurm's folder"
         )
     if missing:
         packages = sorted(
@@ -77,13 +77,13 @@ def find_installation(prefix: str | None = None, accounting: bool = False) -> In
             | ({"slurm-wlm-mysql-plugin"} if accounting and "slurmdbd" in missing else set())
         )
         raise SlurmMissing(
-            f"{', '.join(missing)} not found: as root (or with sudo) apt-get install {' '.join(packages)}; "
-            "without them init, plan, render and data still work"
+            f"{', '.join(missing)} not found. As root (or with sudo): apt-get install {' '.join(packages)}. "
+            "Without them init, plan, render and data still work"
         )
     on_path = {folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder}
     clients = str(Path(programs["sbatch"]).parent)
     root = Path(prefix).expanduser().absolute() if prefix else None
-    # A prefix may lie elsewhere than it was configured for: everything is found where it is now.
+    # A prefix may have moved since it was configured, so all paths are set explicitly.
     plugins = root / "lib" / "slurm" if root else None
     stepd = root / "sbin" / "slurmstepd" if root else None
     library = [str(one) for one in (plugins.parent, plugins) if one.is_dir()] if plugins else []
@@ -109,6 +109,6 @@ def _version(slurmctld: str, library_folders: Sequence[str]) -> tuple[int, int]:
         raise OpsctlError(f"{slurmctld} does not run: {error}") from None
     match = re.search(r"(\d+)\.(\d+)", answer.stdout)
     if answer.returncode or not match:
-        said = (answer.stderr.strip() or answer.stdout.strip() or f"exit status {answer.returncode}").splitlines()[-1]
-        raise OpsctlError(f"{slurmctld} -V says: {said}; libraries missing? (Debian: libmunge2 libjson-c5 libmariadb3)")
+        text = (answer.stderr.strip() or answer.stdout.strip() or f"exit status {answer.returncode}").splitlines()[-1]
+        raise OpsctlError(f"{slurmctld} -V: {text}. Missing libraries? (Debian: libmunge2 libjson-c5 libmariadb3)")
     return int(match[1]), int(match[2])

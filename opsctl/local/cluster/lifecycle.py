@@ -1,4 +1,4 @@
-"""Bringing a local cluster up and down, and single daemons of it."""
+"""Start and end a local cluster."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ from opsctl.local.cluster.startup import Progress, Starter, missing_daemons
 from opsctl.slurm.cluster import Cluster
 
 _LOCK_WAIT_S = 60
-#: They go after those that still write to them: slurmctld to slurmdbd, slurmdbd to the database, all through munge.
-_LAST_TO_GO = ("slurmdbd", "mariadbd", "munged")
+#: They end after the daemons that write to them: slurmctld to slurmdbd, slurmdbd to the database, all through munge.
+_ENDED_LAST = ("slurmdbd", "mariadbd", "munged")
 
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A cluster that is up."""
+    """A running cluster."""
 
     folder: Path  # real and absolute
     cluster: Cluster
     spec: Spec
     ports: Ports
-    was_up: bool = False  # nothing had to be started
+    was_up: bool = False  # all daemons were running
 
 
 def up(spec: Spec, folder: Path, progress: Progress = lambda _line: None) -> LocalCluster:
-    """Start what of the cluster in `folder` is not running yet, and wait until every node can take jobs.
+    """Start the missing daemons of the cluster in `folder`, and wait until every node can take jobs.
 
-    Jobs of an earlier life of the same folder and spec are recovered. When anything fails, what was started is ended
-    again. Raises OpsctlError (SlurmMissing where there is no Slurm).
+    Recovers the jobs of an earlier start with the same folder and spec. After an error, ends the daemons that it
+    started. Raises OpsctlError (SlurmMissing without Slurm).
     """
     if not 1 <= len(spec.node_names) <= MAX_NODES:
-        raise OpsctlError(f"{len(spec.node_names)} nodes asked for: a local cluster has 1 to {MAX_NODES}")
+        raise OpsctlError(f"{len(spec.node_names)} nodes requested, but a local cluster has 1 to {MAX_NODES}")
     installation = find_installation(spec.slurm_prefix, spec.accounting)
     user = _user_name()
     folder.mkdir(parents=True, exist_ok=True)
     places = places_of(folder)
-    with locked(places.folder, places.lock, _LOCK_WAIT_S, f"bring the cluster in {places.folder} up"):
+    with locked(places.folder, places.lock, _LOCK_WAIT_S, f"start the cluster in {places.folder}"):
         before = read_description(places)
         running = processes_of(places)
         if running and before is not None and before.spec != spec:
             raise OpsctlError(
-                f"the cluster in {places.folder} is up as {before.spec.summary}, not {spec.summary}: "
-                "opsctl local-cluster down first, or choose another --name"
+                f"the cluster in {places.folder} is up as {before.spec.summary}, not {spec.summary}. "
+                "Run opsctl local-cluster down first, or choose another --name"
             )
         if running and before is not None and not missing_daemons(spec, places):
             link_root(places)
             return LocalCluster(places.folder, before.cluster, spec, before.ports, was_up=True)
-        # Running daemons sit on their ports; else the same as before, if free, so that nothing changes its address.
+        # Running daemons keep their ports; else the earlier ports if free, so that no address changes.
         keep = before.ports if before is not None and running else None
         with _ports(keep, before, spec) as ports:
             cluster = Cluster(spec.name, str(places.slurm_conf), installation.bin_folders, installation.library_folders)
@@ -99,14 +99,14 @@ def down(folder: Path, progress: Progress = lambda _line: None) -> int:
     places = places_of(folder)
     if not places.folder.is_dir():
         return 0
-    with locked(places.folder, places.lock, _LOCK_WAIT_S, f"take the cluster in {places.folder} down"):
+    with locked(places.folder, places.lock, _LOCK_WAIT_S, f"end the cluster in {places.folder}"):
         ended = _end_all(places, progress)
         unlink_root(places)
     return ended
 
 
 def _end_all(places: Places, progress: Progress, keep: set[int] | None = None, timeout_s: float = 40) -> int:
-    """End all but `keep`, until a look finds none: one that was ended may have started another just before."""
+    """End all processes but `keep` repeatedly: a process may have started another just before its end."""
     ended: set[int] = set()
     deadline = time.monotonic() + timeout_s
     while left := [process for process in processes_of(places) if process.pid not in (keep or ())]:
@@ -121,8 +121,8 @@ def _end_all(places: Places, progress: Progress, keep: set[int] | None = None, t
 
 def _end_once(places: Places, left: list[Process]) -> None:
     ours = {process.pid for process in left}
-    late = {name: pid for name in _LAST_TO_GO if (pid := pid_of(places, name)) in ours}
-    # Controller and slurmds first: they would requeue what ends next. Then what jobs run, then their keepers.
+    late = {name: pid for name in _ENDED_LAST if (pid := pid_of(places, name)) in ours}
+    # Controller and slurmds first, because they would requeue jobs. Then the jobs, then the other daemons.
     end([process.pid for process in left if process.kind == "daemon" and process.pid not in late.values()], grace_s=5)
     end([process.pid for process in left if process.kind == "task"], grace_s=2)
     end([process.pid for process in left if process.kind == "step"], grace_s=2, first=signal.SIGKILL)
@@ -135,5 +135,5 @@ def _user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         raise OpsctlError(
-            f"user {os.getuid()} has no name on this machine, and Slurm needs one: add it to /etc/passwd"
+            f"user {os.getuid()} has no name on this machine, but Slurm needs one. Add it to /etc/passwd"
         ) from None

@@ -1,4 +1,4 @@
-"""TCP ports for one cluster, found free and kept from other clusters that start at the same moment."""
+"""Find free TCP ports for a cluster, and reserve them against clusters that start at the same time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from opsctl.core.errors import OpsctlError
 from opsctl.core.tcp_ports import is_free
 
-#: Below Linux's ephemeral ports, so that no outgoing connection sits on one.
+#: Below Linux's ephemeral ports, so that no outgoing connection uses one.
 _FIRST, _LAST, _BLOCK = 20_032, 32_704, 64
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Which ports on this machine the cluster's daemons listen on."""
+    """The ports of the cluster's daemons on this machine."""
 
     slurmctld: int
     slurmdbd: int
@@ -25,7 +25,7 @@ class Ports:
 
     @property
     def first_job_id(self) -> int:
-        """Job ids of clusters on one machine differ, because jobs derive their rendezvous port from them.
+        """Return a first job id that differs between clusters, because jobs derive their rendezvous port from ids.
 
         Jobs whose ids differ by 18,000 get the same port (`opsctl.jobs.runner.rendezvous`). So the first 90 jobs
         of each of the 198 blocks get ports that no other cluster's first 90 jobs get.
@@ -35,10 +35,10 @@ class Ports:
 
 @contextlib.contextmanager
 def reserve(nodes: int, preferred: Ports | None = None) -> Iterator[Ports]:
-    """Free ports for `nodes` slurmds and two daemons more, ours until the block ends: by then the daemons must listen.
+    """Reserve free ports for `nodes` slurmds and two more daemons until the block ends; then the daemons must listen.
 
-    The reservation is an abstract Unix socket per block of ports: in the ports' own network namespace, good between
-    users and gone with the process. `preferred`, what the cluster had before, is taken when it is free.
+    The reservation is an abstract Unix socket per block of ports: it is in the ports' network namespace, works between
+    users and ends with the process. `preferred`, the cluster's earlier ports, is used if it is free.
     """
     blocks_needed = (nodes + 2 + _BLOCK - 1) // _BLOCK
     starts = list(range(_FIRST, _LAST - blocks_needed * _BLOCK + 1, _BLOCK))
@@ -54,7 +54,7 @@ def reserve(nodes: int, preferred: Ports | None = None) -> Iterator[Ports]:
                 yield Ports(start, start + 1, tuple(range(start + 2, start + 2 + nodes)))
                 return
     raise OpsctlError(
-        f"no {nodes + 2} free TCP ports in a row between {_FIRST} and {_LAST}: take other local clusters down"
+        f"no {nodes + 2} free TCP ports in a row between {_FIRST} and {_LAST}. End other local clusters first"
     )
 
 

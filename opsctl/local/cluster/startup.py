@@ -1,4 +1,4 @@
-"""Start the daemons of a local cluster in their order, and wait for each."""
+"""Start the daemons of a local cluster in order, and wait for each."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from opsctl.local.cluster.spec import Reservation, Spec
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.process import Answer, run_slurm
 
-#: sacctmgr's way to say that what was to be added is there.
+#: sacctmgr's messages if an entry already exists.
 _NOTHING_TO_DO = ("Nothing new added", "already exists")
 
 
 Progress = Callable[[str], None]
 
-#: States of a node that has not registered (any with `*` besides) or cannot be used. Drained is somebody's choice.
+#: States of a node that has not registered (also any with `*`) or cannot be used. Drained is a user's choice.
 _NOT_READY_STATES = ("unknown", "down", "inval", "error", "future")
 _NODES_TIMEOUT_S = 60.0
 
 
 def expected_daemons(spec: Spec) -> list[str]:
-    """The names of the daemons of a whole cluster, in the order they start; they name pid files and logs too."""
+    """Return the names of a cluster's daemons in starting order; pid files and logs have the same names."""
     database = ["mariadbd", "slurmdbd"] if spec.accounting else []
     return ["munged", *database, "slurmctld", *(f"slurmd-{node}" for node in spec.slurmd_names)]
 
 
 def missing_daemons(spec: Spec, places: Places) -> list[str]:
-    """Those of `expected_daemons` that do not run."""
+    """Return the expected daemons that do not run."""
     return [name for name in expected_daemons(spec) if pid_of(places, name) is None]
 
 
@@ -48,17 +48,17 @@ class Starter:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What daemons see."""
+        """Return the environment of daemons."""
         found = self.installation
         return daemons.daemon_environment(found.bin_folders, found.library_folders, self.places.slurm_conf)
 
     @property
     def client_environment(self) -> dict[str, str]:
-        """What Slurm's commands see, ours as any user's."""
+        """Return the environment of Slurm's commands, for opsctl and users."""
         return self.description.cluster.environment()
 
     def start_missing(self, fresh: bool, progress: Progress) -> None:
-        """Start what does not run, and wait until every node is ready. `fresh` starts with an empty queue."""
+        """Start the missing daemons, and wait until every node is ready. `fresh` starts with an empty queue."""
         spec, user = self.description.spec, self.description.user
         missing = set(missing_daemons(spec, self.places))
         if "munged" in missing:
@@ -77,7 +77,7 @@ class Starter:
             self.start_slurmd(node)
         if spec.accounting:
             progress("accounts")
-            for words in people_commands(spec, user):  # the controller makes the kinds of limits (gres/gpu) known
+            for words in people_commands(spec, user):  # the controller registers the kinds of limits (gres/gpu)
                 self._sacctmgr(*words)
         self.await_nodes(progress)
         for reservation in spec.reservations:
@@ -87,14 +87,14 @@ class Starter:
         """Start munged and wait until its socket answers."""
         places = self.places
         places.munge_socket.unlink(missing_ok=True)
-        # --force: a group-writable folder above ours is a warning, not the end.
+        # --force: a group-writable parent folder is a warning, not an error.
         command = [self.installation["munged"], "--force", f"--socket={places.munge_socket}"]
         command += [f"--key-file={places.munge / 'munge.key'}", f"--seed-file={places.munge / 'munged.seed'}"]
         command += [f"--pid-file={places.pid_file('munged')}", f"--log-file={places.log('munged')}"]
         self._start("munged", command, lambda: daemons.answers(places.munge_socket))
 
     def start_database(self, missing: set[str], progress: Progress) -> None:
-        """Start the database and slurmdbd as far as they are `missing`."""
+        """Start the `missing` ones of database and slurmdbd."""
         places, environment = self.places, dict(self.environment)
         if "mariadbd" in missing:
             progress("database")
@@ -106,7 +106,7 @@ class Starter:
             command += [f"--user={self.description.user}", f"--datadir={places.database}"]
             command += [f"--socket={places.database_socket}", f"--pid-file={places.pid_file('mariadbd')}"]
             command += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--performance-schema=OFF"]
-            # A cluster to play with need not survive a power cut to the last job.
+            # A local cluster need not keep its last jobs through a power cut.
             command += ["--innodb-flush-log-at-trx-commit=0"]
             daemons.start(places, "mariadbd", command, environment, detach=True)
             self._await("mariadbd", self._database_answers, 60)
@@ -117,7 +117,7 @@ class Starter:
             self._await("slurmdbd", lambda: daemons.listens(self.description.ports.slurmdbd), 60)
 
     def _make_database(self, environment: dict[str, str]) -> None:
-        """Make the system tables under a temporary name, with one account without password: the Unix user's."""
+        """Create the system tables under a temporary name, with one account without password: the Unix user's."""
         if self.places.database.is_dir():
             return
         user, new = self.description.user, self.places.database.with_name("db.new")
@@ -132,7 +132,7 @@ class Starter:
         return daemons.answers(self.places.database_socket) and pid_of(self.places, "mariadbd") is not None
 
     def start_slurmctld(self, fresh: bool) -> None:
-        """Start the controller and wait until it listens. `fresh` forgets the jobs of an earlier life."""
+        """Start the controller and wait until it listens. `fresh` discards earlier jobs."""
         port = self.description.ports.slurmctld
         command = [self.installation["slurmctld"], *(["-c"] if fresh else [])]
         self._start("slurmctld", command, lambda: daemons.listens(port))
@@ -151,7 +151,7 @@ class Starter:
         daemons.await_ready(daemon, self.places.log(daemon), is_ready, alive, timeout_s)
 
     def await_nodes(self, progress: Progress = lambda _line: None, timeout_s: float = _NODES_TIMEOUT_S) -> None:
-        """Wait until every node can take a job. Raises OpsctlError quoting the log of one that cannot."""
+        """Wait until every node can take a job. Raises OpsctlError with the log of a node that cannot."""
         nodes = self.description.spec.node_names
         deadline = time.monotonic() + timeout_s
         while True:
@@ -173,7 +173,7 @@ class Starter:
             time.sleep(0.05)
 
     def reserve(self, reservation: Reservation) -> None:
-        """Make a reservation, if it is not there from an earlier life."""
+        """Create a reservation, if it does not exist from an earlier start."""
         spec, user = self.description.spec, self.description.user
         who = (
             f"Accounts={','.join(reservation.accounts)}"
@@ -219,12 +219,12 @@ def people_commands(spec: Spec, user: str) -> list[list[str]]:
 
 
 def is_ready(state: str) -> bool:
-    """Whether a node in this state has a slurmd that registered."""
+    """Return True if a node in this state has a slurmd that registered."""
     return not state.endswith("*") and not state.startswith(_NOT_READY_STATES)
 
 
 def node_states(sinfo: str, cluster: Cluster, timeout_s: float = 20) -> dict[str, str]:
-    """Node -> state as sinfo says it, with `*` and other marks; empty when the controller does not answer in time."""
+    """Return node -> state as in sinfo, with `*` and other marks; empty if the controller does not answer in time."""
     try:
         answer = run_slurm([sinfo, "-h", "-N", "-o", "%N %T"], cluster.environment(), timeout_s)
     except SlurmUnreachable:

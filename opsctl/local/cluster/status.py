@@ -1,4 +1,4 @@
-"""What local clusters there are, and how each is."""
+"""The local clusters and their states."""
 
 from __future__ import annotations
 
@@ -30,37 +30,33 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
     state: Annotated[
         State,
-        Meta(
-            description="Whether it is up: all daemons run; partial: some do; damaged: its description cannot be read."
-        ),
+        Meta(description="State. up: all daemons run; partial: some run; damaged: its description is unreadable."),
     ]
     shape: Annotated[str, Meta(description="Its nodes and GPUs in words; empty when damaged.")] = ""
-    accounting: Annotated[bool, Meta(description="Whether it has slurmdbd.")] = False
+    accounting: Annotated[bool, Meta(description="True if it has slurmdbd.")] = False
     daemons_alive: Annotated[int, Meta(description="Daemons that run.")] = 0
-    daemons_expected: Annotated[int, Meta(description="Daemons that belong to it.")] = 0
-    daemons_missing: Annotated[tuple[str, ...], Meta(description="Those that do not run, by name.")] = ()
-    nodes_by_state: Annotated[dict[str, int], Meta(description="How many nodes are in each of Slurm's states.")] = (
-        field(default_factory=dict)
-    )
-    jobs_by_state: Annotated[dict[str, int], Meta(description="How many jobs are in each of Slurm's states.")] = field(
+    daemons_expected: Annotated[int, Meta(description="Daemons of the whole cluster.")] = 0
+    daemons_missing: Annotated[tuple[str, ...], Meta(description="Names of daemons that do not run.")] = ()
+    nodes_by_state: Annotated[dict[str, int], Meta(description="Number of nodes in each of Slurm's states.")] = field(
         default_factory=dict
     )
-    processes: Annotated[int, Meta(description="Processes that carry its mark, jobs' too.")] = 0
-    slurm_conf: Annotated[str, Meta(description="Absolute path of its slurm.conf; empty when damaged.")] = ""
-    problem: Annotated[str, Meta(description="What is wrong with it or why its Slurm cannot be asked; else empty.")] = (
-        ""
+    jobs_by_state: Annotated[dict[str, int], Meta(description="Number of jobs in each of Slurm's states.")] = field(
+        default_factory=dict
     )
+    processes: Annotated[int, Meta(description="Processes of the cluster, including jobs.")] = 0
+    slurm_conf: Annotated[str, Meta(description="Absolute path of its slurm.conf; empty when damaged.")] = ""
+    problem: Annotated[str, Meta(description="Its problem, or why its Slurm does not answer; else empty.")] = ""
 
 
 def known_folders(more: tuple[Path, ...] = ()) -> list[Path]:
-    """The folders of the named clusters, and those in `more`."""
+    """Return the folders of the named clusters, and those in `more`."""
     named = local_clusters_folder()
     found = sorted(path.parent for path in named.glob("*/cluster.json")) if named.is_dir() else []
     return [*found, *(folder for folder in more if folder not in found)]
 
 
 def status_of(folder: Path, timeout_s: float = DEADLINE_S) -> ClusterStatus:
-    """How the cluster in `folder` is, asking its Slurm for `timeout_s` seconds at most. OpsctlError: none there."""
+    """Return the state of the cluster in `folder`; Slurm gets `timeout_s`. Raises OpsctlError without one."""
     places = places_of(folder)
     processes = len(processes_of(places))
     try:
@@ -70,7 +66,7 @@ def status_of(folder: Path, timeout_s: float = DEADLINE_S) -> ClusterStatus:
             name=folder.name, folder=str(places.folder), state="damaged", processes=processes, problem=str(error)
         )
     if description is None:
-        raise OpsctlError(f"no cluster in {folder}: opsctl local-cluster up --folder makes one")
+        raise OpsctlError(f"no cluster in {folder}. To create one: opsctl local-cluster up --folder")
     expected = expected_daemons(description.spec)
     missing = tuple(missing_daemons(description.spec, places))
     state: State = "up" if not missing else "partial" if processes else "down"
@@ -100,7 +96,7 @@ def status_of(folder: Path, timeout_s: float = DEADLINE_S) -> ClusterStatus:
 
 
 def _ask(cluster: Cluster, timeout_s: float) -> tuple[dict[str, int], dict[str, int]]:
-    """Nodes by state and jobs by state."""
+    """Return nodes by state and jobs by state."""
     squeue = find_program("squeue", cluster.bin_folders) or "squeue"
     answer = run_slurm([squeue, "-h", "-r", "-o", "%T"], cluster.environment(), timeout_s / 2)
     sinfo = find_program("sinfo", cluster.bin_folders) or "sinfo"

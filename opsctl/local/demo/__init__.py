@@ -1,1 +1,1 @@
-"""`opsctl demo`: the main job through all of opsctl, on a real Slurm on this machine, as a person would type it."""
+"""`opsctl demo`: run the main commands of opsctl on a real Slurm on this machine, as a user would type them."""

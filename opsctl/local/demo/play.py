@@ -1,4 +1,4 @@
-"""The demo: its steps from the first to the last, on a cluster that is taken down at the end."""
+"""The demo: its steps in order, on a cluster that is ended afterwards."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from opsctl.run.state.chosen_cluster import local_clusters_folder
 from trainer.formats.data.vocabulary_files import read_notes
 
 VOCAB_SIZE = 1024
-#: Folders of the standard library that are not its own sources, or tests.
+#: Folders of the standard library that contain tests, or not its own sources.
 LEFT_OUT = ("test", "tests", "idlelib", "*-packages")
 
 
 class Demo(Stage):
-    """The steps, in order. Each method is one of them."""
+    """The steps of the demo, one method each."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -33,7 +33,7 @@ class Demo(Stage):
         self.chain = 0
 
     def play(self) -> None:
-        """All steps. Raises DemoFailed at the first that does not come out."""
+        """Run all steps. Raises DemoFailed at the first step that fails."""
         self.bring_up_the_cluster()
         self.prepare_the_corpus()
         self.plan()
@@ -41,16 +41,16 @@ class Demo(Stage):
         self.watch_the_loss_fall()
         self.try_a_second_chain()
         self.stop_it_through_the_kill_switch()
-        self.go_on()
+        self.resume()
         self.make_the_page()
 
     def bring_up_the_cluster(self) -> None:
-        """Leaves a ready cluster named CLUSTER, beside the user's others."""
-        show("\n== A real Slurm on this machine: 4 nodes, 2 GPUs each in Slurm's books, the trainer on the CPU")
+        """Start a cluster named CLUSTER, next to the user's others."""
+        show("\n== A real Slurm on this machine: 4 nodes with 2 GPUs each for Slurm; the trainer uses the CPU")
         self.opsctl("local-cluster", "up", "--name", CLUSTER, "--nodes", "4", "--gpus", "2", where=self.folder)
 
     def prepare_the_corpus(self) -> None:
-        """Leaves the run folder, the tokenized corpus in its data/, and `entropy_nats` of the corpus."""
+        """Create the run folder, the tokenized corpus in its data/, and `entropy_nats` of the corpus."""
         show("\n== A run folder, and a corpus: the Python standard library's own sources, one document per file")
         self.opsctl("init", "demo", where=self.folder)
         library = sysconfig.get_path("stdlib")
@@ -60,25 +60,25 @@ class Demo(Stage):
         prefix = next(iter((self.run_folder / "data").glob("*.idx"))).with_suffix("")
         noted = read_notes(prefix)
         if noted is None or noted.entropy_nats is None:
-            raise DemoFailed(f"nothing is noted beside {prefix}")
+            raise DemoFailed(f"no statistics found next to {prefix}")
         self.entropy_nats = noted.entropy_nats
-        show(f"   a model that knows nothing has a loss of ln({VOCAB_SIZE}) = {math.log(VOCAB_SIZE):.2f};")
+        show(f"   an untrained model has a loss of ln({VOCAB_SIZE}) = {math.log(VOCAB_SIZE):.2f};")
         show(
-            f"   one that only knows how often each token comes, {self.entropy_nats:.2f}, the corpus's unigram entropy"
+            f"   one that only knows the frequency of each token: {self.entropy_nats:.2f}, the corpus's unigram entropy"
         )
 
     def plan(self) -> None:
-        """Shows the plan of the run file as `opsctl init demo` left it."""
+        """Show the plan of the run file from `opsctl init demo`."""
         show("\n== The plan")
         self.opsctl("plan")
 
     def submit(self) -> None:
-        """Leaves `chain`: the array's job id, the last line that `opsctl submit` prints."""
+        """Submit, and set `chain` to the array's job id: the last line of `opsctl submit`."""
         show("\n== A chain of three array tasks, one at a time: tensor 2 x pipeline 2 x data 2 over four nodes")
         self.chain = int(self.opsctl("submit", "--array", "1-3%1", "--cluster", CLUSTER).strip().splitlines()[-1])
 
     def watch_the_loss_fall(self) -> None:
-        """Waits, 300 s at most, for the last five losses to be below `entropy_nats`."""
+        """Wait up to 300 s until the last five losses are below `entropy_nats`."""
         show("\n== The loss falls from about ln(vocabulary) to below the unigram entropy")
         below = 0
         shown = 0
@@ -97,26 +97,26 @@ class Demo(Stage):
         show(f"   below {self.entropy_nats:.2f} for five iterations in a row")
 
     def try_a_second_chain(self) -> None:
-        """Expects exit code 1 beside the live chain and 0 behind it."""
-        show("\n== A second chain beside a live one is refused; behind it, it is welcome")
+        """Expect exit code 1 next to the live chain, and 0 behind it."""
+        show("\n== A second chain next to a live one is refused; behind it, it is accepted")
         self.opsctl("submit", "--array", "1-2%1", expect=1)
         self.opsctl("submit", "--array", "1-2%1", "--after", "auto")
         self.opsctl("status")
         self.opsctl("watch", "training")
 
     def stop_it_through_the_kill_switch(self) -> None:
-        """Lets the tasks go one by one: 1 leaves when the switch appears, 2 as it finds it. 3 is held."""
-        show("\n== The kill switch: the running task saves and leaves, a queued one sees it and leaves at once")
+        """Release the tasks one by one: 1 leaves when the kill switch appears, 2 when it finds it. 3 is held."""
+        show("\n== The kill switch: the running task saves and leaves, a queued one finds it and leaves at once")
         self.slurm("scontrol", "hold", f"{self.chain}_2", f"{self.chain}_3")
         self.opsctl("kill-switch", "trigger", "--reason", "showing how")
         self.wait_for(lambda: self.ended(1), 120, "task 1 to save and leave")
         self.slurm("scontrol", "release", f"{self.chain}_2")
-        self.wait_for(lambda: self.ended(2), 120, "task 2 to see the switch and leave")
+        self.wait_for(lambda: self.ended(2), 120, "task 2 to find the switch and leave")
         self.opsctl("attempts")
 
-    def go_on(self) -> None:
-        """Raises DemoFailed unless task 3 begins with the iteration after the one saved and logs none twice."""
-        show("\n== The switch is deactivated; the next task goes on from the very iteration saved")
+    def resume(self) -> None:
+        """Raise DemoFailed unless task 3 resumes right after the saved iteration and logs no iteration twice."""
+        show("\n== The kill switch is deactivated; the next task resumes from the saved iteration")
         saved = max((attempt.get("iteration_at_end") or 0 for attempt in self.attempts()), default=0)
         self.opsctl("kill-switch", "deactivate")
         self.slurm("scontrol", "release", f"{self.chain}_3")
@@ -125,36 +125,34 @@ class Demo(Stage):
         )
         after = [line for line in self.log_lines() if line.iteration > saved]
         if after[0].iteration != saved + 1 or len({line.iteration for line in after}) != len(after):
-            raise DemoFailed(f"the training was saved at iteration {saved} and went on at {after[0].iteration}")
-        show(f"   saved at iteration {saved}, went on with iteration {after[0].iteration}, loss {after[0].loss:.3f}")
+            raise DemoFailed(f"the training was saved at iteration {saved} and resumed at {after[0].iteration}")
+        show(f"   saved at iteration {saved}, resumed with iteration {after[0].iteration}, loss {after[0].loss:.3f}")
         self.opsctl("status")
 
     def make_the_page(self) -> None:
-        """Leaves the run's page under the output folder."""
-        show("\n== The run's page: the curves, what happened, where the time went")
+        """Create the run's page in the output folder."""
+        show("\n== The run's page: curves, events, and use of time")
         self.opsctl("report")
 
 
 def play(folder: Path, keep: bool) -> int:
     """Run the demo below `folder`. Return 0, 1 for a failed step, 130. Raises OpsctlError if another demo runs."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it as Ctrl-C does
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(number, signal.default_int_handler)
     clusters = local_clusters_folder()
     clusters.mkdir(parents=True, exist_ok=True)
-    with locked(clusters, clusters / f"{CLUSTER}.lock", 0, "start a demo beside another one"):
+    with locked(clusters, clusters / f"{CLUSTER}.lock", 0, "start a second demo"):
         return _demo((folder / time.strftime("%Y%m%d-%H%M%S")).resolve(), keep)
 
 
 def _demo(folder: Path, keep: bool) -> int:
-    """Play it, then take the cluster down, whatever happened; with `keep` it stays up, unless somebody interrupted."""
+    """Run it, then end the cluster. With `keep` it stays up, unless the demo was interrupted."""
     started = time.monotonic()
     stays_up = False
     try:
         folder.mkdir(parents=True)
         clear_the_stage()
-        show(
-            "Two minutes or so. Behind each $ is what a person types; what a command says to type next, the demo does."
-        )
+        show("This takes about two minutes. Each $ line is a command that a user would type.")
         Demo(folder).play()
         code, stays_up = 0, keep
         show(f"\nDone in {time.monotonic() - started:.0f} s. The run is in {folder / 'demo'};")
@@ -162,10 +160,10 @@ def _demo(folder: Path, keep: bool) -> int:
     except (DemoFailed, OpsctlError, subprocess.SubprocessError) as failure:
         code, stays_up = 1, keep
         show(f"\nthe demo stopped: {failure}")
-        show(f"what it left: {folder}")
+        show(f"its files: {folder}")
     except KeyboardInterrupt:
         code = 130
-        show("\ninterrupted: taking the cluster down")
+        show("\ninterrupted: ending the cluster")
     finally:
         if not stays_up:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -173,13 +171,13 @@ def _demo(folder: Path, keep: bool) -> int:
     if stays_up:
         show_next_commands(folder)
     elif code == 0:
-        show("The cluster is down again. `opsctl demo --keep` (`make demo KEEP=1`) leaves it up to play with.")
-        show(f"`{_activation()}opsctl` says what to do next, anywhere.")
+        show("The cluster is down. To keep it up: opsctl demo --keep (make demo KEEP=1)")
+        show(f"To see the next steps: {_activation()}opsctl")
     return code
 
 
 def show_next_commands(folder: Path) -> None:
-    """The commands for a cluster that is left up."""
+    """Show commands for a cluster that stays up."""
     show("The cluster is up. From the run's folder:")
     for line in (
         f"{_activation()}cd {shlex.quote(str(folder / 'demo'))}",
@@ -194,7 +192,7 @@ def show_next_commands(folder: Path) -> None:
 
 
 def _activation() -> str:
-    """What makes `opsctl` this one, in front of another command; nothing where PATH already has it."""
+    """Return the commands in front of `opsctl` that activate this environment; empty if PATH has it."""
     found, activate = shutil.which("opsctl"), Path(sys.prefix) / "bin" / "activate"
     if found is not None and Path(found).resolve().parent == Path(sys.prefix).resolve() / "bin":
         return ""

@@ -1,4 +1,4 @@
-"""The parts of the demo's steps: the screen, commands as a person types them, and waiting for their results."""
+"""The parts of the demo's steps: the screen, commands as a user types them, and waiting for their results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chosen_cluster import local_clusters_folder
 from trainer.formats.logs.guard_lines import Reason
 
-#: The screen. While something is awaited it shows so, below what is printed.
+#: The screen. While the demo waits, it shows a status line at the bottom.
 SCREEN = Console(highlight=False, markup=False, soft_wrap=True)
 CLUSTER = "demo"
 COMMAND_TIMEOUT_S = 120
-#: Ways an attempt may end here.
+#: Endings of an attempt that the demo expects.
 STOPS = (Reason.KILL_SWITCH, Reason.FINISHED)
 OPSCTL = [sys.executable, "-m", "opsctl"]
 
 
 class DemoFailed(Exception):
-    """A step did not come out as the demo says it does."""
+    """A step of the demo had an unexpected result."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ def show(text: str) -> None:
 
 
 def cluster_folder() -> Path:
-    """Where the demo's own cluster is, beside the user's others."""
+    """Return the folder of the demo's own cluster, next to the user's others."""
     return local_clusters_folder() / CLUSTER
 
 
 def clear_the_stage() -> None:
-    """End what an earlier demo has left up, and forget its queue: its chains would run before this one's."""
+    """End the cluster of an earlier demo and clear its queue, whose chains would run before the new one."""
     if down(cluster_folder()):
-        show("(an earlier demo had left its cluster up: it is down now)")
+        show("(ended the cluster of an earlier demo)")
     shutil.rmtree(cluster_folder(), ignore_errors=True)
 
 
@@ -67,7 +67,7 @@ class Stage:
         self.run_folder = folder / "demo"
 
     def opsctl(self, *words: str, expect: int = 0, where: Path | None = None) -> str:
-        """Show and run one opsctl command; its messages go to the screen. Returns its stdout, which is shown too."""
+        """Show and run an opsctl command, with its messages on the screen. Returns its stdout, which is shown too."""
         show(f"$ {shlex.join(['opsctl', *words])}")
         done = subprocess.run(
             [*OPSCTL, *words],
@@ -79,38 +79,38 @@ class Stage:
         if done.stdout:
             show(done.stdout.removesuffix("\n"))
         if done.returncode != expect:
-            raise DemoFailed(f"`{shlex.join(['opsctl', *words])}` left with exit code {done.returncode}, not {expect}")
+            raise DemoFailed(f"`{shlex.join(['opsctl', *words])}` ended with exit code {done.returncode}, not {expect}")
         return done.stdout
 
     def slurm(self, *words: str) -> None:
-        """One of Slurm's own commands on the demo's cluster."""
+        """Run one of Slurm's commands on the demo's cluster."""
         self.opsctl("local-cluster", "exec", "--name", CLUSTER, "--", *words)
 
     def json(self, *words: str) -> Any:
-        """What `opsctl WORDS --json` prints, decoded, not shown. Raises CalledProcessError when the command fails."""
+        """Return the decoded output of `opsctl WORDS --json`. Raises CalledProcessError if the command fails."""
         done = subprocess.run(
             [*OPSCTL, *words, "--json"],
             cwd=self.run_folder,
             stdout=subprocess.PIPE,
             timeout=COMMAND_TIMEOUT_S,
             check=True,
-            start_new_session=True,  # Ctrl-C is the demo's, not that of a look in passing
+            start_new_session=True,  # Ctrl-C ends the demo, not this background command
         )
         return json.loads(done.stdout)
 
     def attempts(self) -> list[dict[str, Any]]:
-        """This chain's attempts, oldest first."""
+        """Return this chain's attempts, oldest first."""
         attempts: list[dict[str, Any]] = self.json("attempts")["attempts"]
         return attempts
 
     def ended(self, task: int) -> bool:
-        """True once the chain's array task `task` has an attempt that ended."""
+        """Return True if the chain's array task `task` has an attempt that ended."""
         return any(
             attempt.get("array_task") in (task, str(task)) and attempt.get("reason") for attempt in self.attempts()
         )
 
     def log_lines(self) -> list[Line]:
-        """The iterations that the training log tells of, in its order."""
+        """Return the iterations in the training log, in order."""
         from opsctl.run.logs.lines import iteration_losses
 
         try:
@@ -120,7 +120,7 @@ class Stage:
         return [Line(iteration, loss) for iteration, loss in iteration_losses(text)]
 
     def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until `happened`, showing that time passes. Raises DemoFailed, with the log's end, after `timeout_s`."""
+        """Wait until `happened`, with a status line. Raises DemoFailed after `timeout_s`, and shows the log's end."""
         deadline = time.monotonic() + timeout_s
         with SCREEN.status(f"waiting for {what}"):
             while not happened():

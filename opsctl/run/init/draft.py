@@ -20,7 +20,7 @@ class Given:
 
 @dataclass(frozen=True, order=True)
 class Note:
-    """A part of a script that is not taken; `line` 0: of no line in particular."""
+    """A part of a script that is not taken; `line` 0: of no particular line."""
 
     line: int
     text: str
@@ -35,7 +35,7 @@ class Draft:
 
     tables: dict[str, dict[str, Given]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
-    environment_script: list[str] = field(default_factory=list)  # lines of a script beside it; none: it needs none
+    environment_script: list[str] = field(default_factory=list)  # lines of a script next to the run file
 
     def set(self, table: str, key: str, value: Any, remark: str = "") -> None:
         """Set a value, in place of an earlier one."""
@@ -63,7 +63,7 @@ def run_text(draft: Draft, head: Iterable[str]) -> str:
             continue
         lines += ["", f"[{table}]"]
         rows = [(f"{key} = {toml_value(given.value)}", given.remark) for key, given in values.items()]
-        # Remarks stand in one column, unless a value is too long for that.
+        # Remarks are aligned in one column, unless a value is too long.
         width = max((len(row) for row, remark in rows if remark and len(row) <= 40), default=0)
         lines += [f"{row:<{width}}  # {remark}" if remark else row for row, remark in rows]
     if draft.notes:

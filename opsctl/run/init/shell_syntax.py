@@ -23,7 +23,7 @@ class Traced:
 
     @classmethod
     def of(cls, text: str) -> Traced:
-        """Number the lines of a whole script."""
+        """Return a whole script with numbered lines."""
         lines = [number for number, line in enumerate(text.splitlines(keepends=True), 1) for _ in line]
         return cls(text, tuple(lines))
 
@@ -34,7 +34,7 @@ class Traced:
 
     @property
     def line(self) -> int:
-        """The first character's; 0 without any."""
+        """Return the first character's line; 0 without any."""
         return self.lines[0] if self.lines else 0
 
     def __add__(self, other: Traced) -> Traced:

@@ -24,7 +24,7 @@ _ARITHMETIC = re.compile(r"\$\(\((?P<text>.*)\)\)", re.DOTALL)
 _FIELD = re.compile(r"(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\$\{[^}]*\}|`[^`]*`|\S)+")
 _FILES = re.compile(r"[*?]|\[[^]]+\]")
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
-#: Slurm, the login or the shell may have set these, to what is not known.
+#: Slurm, the login or the shell may set these, to unknown values.
 _SET_FOR_EVERY_JOB = re.compile(
     r"(?:SLURM|SLURMD|SRUN|SBATCH|CUDA|GPU|ROCR|HIP|NVIDIA|PMIX?|MODULE|LMOD|CONDA|XDG|LC|SSH|BASH)_?\w*"
     r"|HOME|USER|LOGNAME|PATH|MANPATH|LD_LIBRARY_PATH|HOST|HOSTNAME|HOSTTYPE|OSTYPE|MACHTYPE|PWD|OLDPWD|SHELL|SHLVL"
@@ -34,7 +34,7 @@ _NUMBER_SET = re.compile(
     r"(?:\+\+|--)\s*(?P<stepped>[A-Za-z_]\w*)"
     r"|(?P<name>[A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?:\*|/|%|\+|-|<<|>>|&|\||\^)?=(?!=))"
 )
-#: Python reads these in another way than the shell: `126_953`, `2#101`, `!a == b`, `-2**2`.
+#: Python parses these differently from the shell: `126_953`, `2#101`, `!a == b`, `-2**2`.
 _OTHERWISE = re.compile(r"\d_|#|!(?!=)|-\s*\(?\w+\)?\s*\*\*")
 _LONGEST = 1 << 17  # characters of a value: Linux hands a program no longer word
 _UNDECIDED = "in a way that is not evaluated: a loop, a function, or a branch that the script does not decide"
@@ -60,7 +60,7 @@ class Variable:
 
 @dataclass
 class Asked:
-    """Facts that the whole script shares: what it asks for and does not set."""
+    """Facts about the whole script: variables that it uses and does not set."""
 
     arguments: set[str] = field(default_factory=set)  # asked for, and not given
     taken_unset: dict[str, None] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class State:
     # Variables
 
     def assign(self, name: str, value: Value, append: bool = False, line: int = 0) -> None:
-        """`NAME=value` or `NAME+=value`."""
+        """Assign `NAME=value` or `NAME+=value`."""
         if name in self.asked.references:
             return self.refer(name, line)
         before = self.variables.get(name)
@@ -111,14 +111,14 @@ class State:
         return None
 
     def forget(self, name: str, line: int, why: str = "") -> None:
-        """From here on the value of `name` is not known."""
+        """Mark the value of `name` as unknown from here on."""
         before = self.variables.get(name)
         self.touched[name] = line
         why = why or f"{name} is set in line {line}, {_UNDECIDED}"
         self.variables[name] = Variable(None, line, self.exports_all or bool(before and before.is_exported), why=why)
 
     def refer(self, name: str, line: int) -> None:
-        """`declare -n NAME`, or an assignment to it: it may set any variable."""
+        """Record `declare -n NAME`, or an assignment to it: it may set any variable."""
         self.asked.references.add(name)
         for one in [*self.variables]:
             self.forget(one, line)
@@ -276,7 +276,7 @@ class State:
         return Traced.on(joined(words, " ").text, source.line) if is_known else None
 
     def _with_operator(self, match: re.Match[str], written: Traced, value: Traced | None) -> Traced:
-        """`${NAME:-word}` and the like."""
+        """Expand `${NAME:-word}` and similar forms."""
         name, operator, start = match["name"], match["operator"], 2 + match.start("word")
         if value is None and (name in self.variables or not self.is_taken_unset(name)):
             return in_braces(Traced.on("${" + name + "}", written.line)) if operator[-1] == "?" else written

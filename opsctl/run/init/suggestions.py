@@ -41,12 +41,12 @@ class Size:
 
     @property
     def ffn(self) -> int:
-        """Of three matrices that are together as large as two of 4 x hidden; a multiple of 256."""
+        """Return the width with which three matrices have the size of two of 4 x hidden; a multiple of 256."""
         return self.own_ffn or math.ceil(8 * self.hidden / 3 / 256) * 256
 
     @property
     def parameters(self) -> int:
-        """With both embeddings, which are not tied."""
+        """Return the number of parameters, with both embeddings untied."""
         block = 4 * self.hidden**2 + 3 * self.hidden * self.ffn + 2 * self.hidden
         return self.layers * block + 2 * _VOCABULARY * self.hidden + self.hidden
 
@@ -96,7 +96,7 @@ def size_near(parameters: float) -> Size:
 
 
 def _shapes_about(usual: Size) -> Iterator[Size]:
-    """The usual size, then shapes with other layers, hidden sizes and feed-forward sizes."""
+    """Yield the usual size, then shapes with other layers, hidden sizes and feed-forward sizes."""
     yield usual
     for step in range(-3, 5):
         each = 128 if usual.hidden < 2048 else 256 if usual.hidden < 4096 else 1024
@@ -140,12 +140,12 @@ def gpus_for(parameters: float, tokens: float, gpu: str, per_node: int, nodes: i
 def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout, float]:
     """Return the run, the chosen layout, and the days that it takes at the speeds of data sheets.
 
-    Raises UsageError where no layout fits the GPUs, these are not known, or no shape has about the wanted size.
+    Raises UsageError if no layout fits, if the GPUs are unknown, or if no shape has about the wanted size.
     """
     if wanted.gpus % wanted.gpus_per_node:
         raise UsageError(
-            f"{wanted.gpus} GPUs are no whole nodes of {wanted.gpus_per_node}: jobs get whole nodes; "
-            f"give {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
+            f"{wanted.gpus} GPUs are not whole nodes of {wanted.gpus_per_node}, but jobs get whole nodes. "
+            f"Give {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
         )
     size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu, wanted.gpus_per_node)
     if abs(size.parameters / wanted.parameters - 1) > _FURTHEST:
@@ -199,7 +199,7 @@ def _slurm(draft: Draft, name: str, wanted: Wanted) -> None:
         draft.set("slurm", "cpus_per_task", wanted.cpus_per_node, "all of a node's")
     draft.set("slurm", "time", wanted.time, "limit of each job of the chain")
     limit_s = parse_duration_s(wanted.time)
-    draft.set("slurm", "exit_margin", format_duration(min(600, limit_s // 4)), "saves and leaves so long before it")
+    draft.set("slurm", "exit_margin", format_duration(min(600, limit_s // 4)), "leaves this long before the limit")
     for key in ("partition", "account", "gpu_type"):
         if getattr(wanted, key):
             draft.set("slurm", key, getattr(wanted, key))

@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from opsctl.run.render.templates import cluster_lines, filename_pattern, render_template
 from opsctl.slurm.cluster import Cluster
 
-#: Before the limit, to end the command cleanly and to submit the next job; less where the limit itself is short.
+#: Seconds before the limit to end the command cleanly and submit the next job; less with a short limit.
 WARNING_S = 180
-#: Where its jobs start: the command then goes to where it was typed.
+#: The folder in which its jobs start; the command then changes to the folder of its submission.
 WORK_FOLDER = "/"
 
 
 @dataclass(frozen=True)
 class ErrandRequest:
-    """What one job of an errand asks for."""
+    """The request of one job of an errand."""
 
-    name: str  # the job's
+    name: str  # of the job
     comment: str
     errand: str
-    number: int  # of this job among the errand's, from 1 on
-    options: Sequence[tuple[str, str]]  # of sbatch, as the profile and the command line say
+    number: int  # of this job among the errand's, from 1
+    options: Sequence[tuple[str, str]]  # of sbatch, by the profile and the command line
     limit_s: int
     output: str  # absolute
     cluster: Cluster
     python: str  # absolute path of the interpreter that has opsctl
-    locale: str = ""  # the caller's LC_ALL, where there is one: Slurm's commands are asked without
+    locale: str = ""  # the caller's LC_ALL, if set: Slurm's commands run without it
 
 
 def errand_script(request: ErrandRequest) -> str:
-    """The whole script. Raises RunFileError for a value that no script line can hold."""
+    """Return the script. Raises RunFileError for a value that does not fit in a script line."""
     directives = [
         ("job-name", request.name),
         ("comment", request.comment),
@@ -39,12 +39,12 @@ def errand_script(request: ErrandRequest) -> str:
         ("nodes", "1"),
         ("ntasks", "1"),
         ("signal", f"B:USR1@{warning_s(request.limit_s)}"),
-        # After a lost node Slurm starts it again by itself; nothing else of it would be left to do so.
+        # After a lost node Slurm restarts the job, because no other job of the errand exists.
         ("requeue", None),
         ("chdir", WORK_FOLDER),
         ("output", filename_pattern(request.output)),
         ("open-mode", "append"),
-        # The command is to find what it would find where it was typed; no value of it is written down here.
+        # The command gets the environment of its submission; the script stores no values of it.
         ("export", "ALL"),
     ]
     return render_template(
@@ -59,5 +59,5 @@ def errand_script(request: ErrandRequest) -> str:
 
 
 def warning_s(limit_s: int) -> int:
-    """Seconds before a limit of `limit_s` at which Slurm warns the job."""
+    """Return the seconds before a limit of `limit_s` at which Slurm warns the job."""
     return min(WARNING_S, limit_s // 4)

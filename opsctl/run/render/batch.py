@@ -1,4 +1,4 @@
-"""The batch script that submit hands to sbatch: small, stable, everything Slurm needs in its directives. Pure."""
+"""The batch script that submit passes to sbatch: small and stable, with all of Slurm's options as directives. Pure."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from opsctl.run.render.templates import cluster_lines, filename_pattern, render_
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import parse_duration_s
 
-#: sbatch takes the warning's time in seconds up to this.
+#: The longest warning time that sbatch accepts, in seconds.
 _LONGEST_WARNING_S = 65535
 
 
 @dataclass(frozen=True)
 class ChainRequest:
-    """What one chain of array tasks asks for beside the run file."""
+    """The request of one chain of array tasks, in addition to the run file."""
 
-    array: str  # as sbatch --array takes it
+    array: str  # in the form of sbatch --array
     run_id: str
-    token: str  # finds this very submission again
+    token: str  # identifies this submission
     submitted_at: datetime  # with zone
     python: str  # absolute path of the interpreter that has opsctl
-    folder: str  # where the jobs' working folder is
+    folder: str  # parent of the jobs' working folder
     nodes: int | None = None  # instead of the run file's
-    exclude: str | None = None  # beside the run file's
+    exclude: str | None = None  # in addition to the run file's
     begin: str | None = None
     hold: bool = False
-    after: tuple[str, ...] = ()  # ids of the arrays it waits for
+    after: tuple[str, ...] = ()  # ids of the arrays that it depends on
     arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
     exports: tuple[tuple[str, str], ...] = ()  # see `templates.exports_of`
 
 
 def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> str:
-    """The whole script. Raises RunFileError for a value that no script line can hold."""
+    """Return the script. Raises RunFileError for a value that does not fit in a script line."""
     return render_template(
         "batch.sh.j2",
         directives=[(name, value) for name, value in _directives(run.file, run.paths, request) if value != ""],
@@ -56,7 +56,7 @@ def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> s
 
 
 def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[tuple[str, str | None]]:
-    """(option, value) in the order a person would write them; None: an option without a value, "": leave it out."""
+    """Return (option, value) in the usual order; None: an option without a value; "": omit it."""
     slurm = file.slurm
     gpu = f"gpu:{slurm.gpu_type}:" if slurm.gpu_type else "gpu:"
     excluded = ",".join(filter(None, (slurm.exclude, request.exclude)))
@@ -70,7 +70,7 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("reservation", slurm.reservation or ""),
         ("constraint", slurm.constraint or ""),
         ("nodes", str((request.nodes or slurm.nodes) + slurm.spare)),
-        ("ntasks-per-node", "1"),  # one launcher a node, which forks the ranks
+        ("ntasks-per-node", "1"),  # one launcher per node, which forks the ranks
         ("cpus-per-task", "" if slurm.cpus_per_task is None else str(slurm.cpus_per_task)),
         ("gres", f"{gpu}{slurm.gpus_per_node}"),
         ("time", slurm.time),
@@ -78,14 +78,14 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("exclude", excluded),
         ("array", request.array),
         ("begin", request.begin or ""),
-        # afterany, not afterok: after a crash the training must go on.
+        # afterany, not afterok: after a crash the training must continue.
         ("dependency", "afterany:" + ":".join(request.after) if request.after else ""),
         ("hold", None if request.hold else ""),
-        # A dependency that can never come true stays visible, for the watch to cry about, instead of vanishing.
+        # A dependency that can never be satisfied stays visible for the watch, instead of vanishing.
         ("kill-on-invalid-dep", "no"),
-        # The next task of the array goes on after a lost node; a requeued one would be two attempts under one id.
+        # The next task of the array resumes after a lost node; a requeued job would be two attempts under one id.
         ("no-requeue", None),
-        # With spare nodes the same job goes on without the lost one.
+        # With spare nodes the same job continues without the lost one.
         ("no-kill", None if slurm.spare else ""),
         ("signal", f"B:USR1@{warning_s}"),
         ("chdir", request.folder),
@@ -96,20 +96,20 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
 
 
 def _opens_its_output(file: RunFile) -> bool:
-    """Whether the script opens the job's output file, and not Slurm.
+    """Return True if the script opens the job's output file instead of Slurm.
 
-    Slurm follows a link that lies there, and appends to whatever it leads to as the job's owner. Where members decide
-    what tasks run, that gives them nothing new.
+    Slurm follows a link of that name, and appends to its target as the job's owner. If group members control the
+    tasks' programs, this gives them no additional access.
     """
     return file.run.publish == "owner"
 
 
-#: The kernel takes 128 KiB for one variable, its name and a little more included.
+#: The kernel limits one variable to 128 KiB, including its name.
 LARGEST_BYTES = 120 * 1024
 
 
 def step_script(run: ExpandedRun) -> str:
-    """Return the step script, which is given the launcher's command. Raises RunFileError if it is too long."""
+    """Return the step script, which gets the launcher's command. Raises RunFileError if it is too long."""
     text = render_template("step.sh.j2", environment=run.file.run.environment, env=sorted(run.file.env.items()))
     size = len(text.encode())
     if size > LARGEST_BYTES:

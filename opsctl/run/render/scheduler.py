@@ -1,4 +1,4 @@
-"""The scripts of the pseudo-cron: a tick's, a job's, and the line of a crontab. Pure."""
+"""The scripts of the pseudo-cron: a tick's, a job's, and a crontab line. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORK_FOLDER = "/"
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and with what the ticks and jobs of one cron folder run."""
+    """The settings for the ticks and jobs of one cron folder."""
 
     folder: str  # absolute
     token: str  # of the chain
@@ -29,7 +29,7 @@ class Setting:
 
 
 def tick_script(setting: Setting, due: int, comment: str) -> str:
-    """The batch script of the tick at `due`, seconds since the epoch."""
+    """Return the batch script of the tick at `due`, seconds since the epoch."""
     directives = [
         ("job-name", TICK_NAME),
         ("comment", comment),
@@ -55,7 +55,7 @@ def tick_script(setting: Setting, due: int, comment: str) -> str:
 
 
 def job_script(setting: Setting, name: str, own: Mapping[str, str | None], comment: str, run: str, digest: str) -> str:
-    """The batch script of one run of the job `name`, whose file says `own` itself."""
+    """Return the batch script of one run of the job `name`. own: options in the job's file."""
     given = [(option, value) for option, value in _of_profile(setting.table) if option not in own]
     one_cpu = [("nodes", "1"), ("ntasks", "1"), ("cpus-per-task", "1")]
     job_name, _ = name_and_folder(name, own)
@@ -82,12 +82,12 @@ def job_script(setting: Setting, name: str, own: Mapping[str, str | None], comme
 
 
 def name_and_folder(name: str, own: Mapping[str, str | None]) -> tuple[str, str]:
-    """Return (name, work folder) of the Slurm job that runs the job `name`, whose file says `own` itself."""
+    """Return (name, work folder) of the Slurm job that runs the job `name`. own: options in the job's file."""
     return own.get("job-name") or f"cron-{name.rpartition('/')[2]}", own.get("chdir") or _WORK_FOLDER
 
 
 def crontab_line(setting: Setting, schedule: str) -> str:
-    """The line of a crontab or scrontab that runs a tick at `schedule`. Raises OpsctlError for what none can hold."""
+    """Return a crontab or scrontab line that runs a tick at `schedule`. Raises OpsctlError if it fits in no line."""
     cluster = setting.cluster.additions({"PATH": "/usr/local/bin:/usr/bin:/bin"})
     line = render_template(
         "cron-line.j2",
@@ -99,7 +99,7 @@ def crontab_line(setting: Setting, schedule: str) -> str:
         period_s=setting.period_s,
     ).rstrip("\n")
     if "%" in line:
-        raise OpsctlError(f"a crontab takes % for a line's end, and this has one: {line}; rename it, or --via slurm")
+        raise OpsctlError(f"a crontab line cannot contain %: {line}. Rename the folder, or use --via slurm")
     return line
 
 
@@ -115,5 +115,5 @@ def _of_profile(table: CronTable) -> list[tuple[str, str | None]]:
 
 
 def _of_ours() -> list[tuple[str, str | None]]:
-    # What is started again under the same id would be two runs on record as one.
+    # A job restarted under the same id would be two runs with one record.
     return [("no-requeue", None), ("chdir", _WORK_FOLDER), ("output", "/dev/null"), ("export", "NONE")]

@@ -1,4 +1,4 @@
-"""What an interactive shell of a run is: the script that it begins with, and the commands that open it. Pure."""
+"""The script of a run's interactive shell, and the commands that open it. Pure."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from opsctl.run.render.templates import cluster_lines, render_template
 from opsctl.slurm.cluster import Cluster
 
-#: What is started where nobody says what.
+#: The default command.
 INTERACTIVE = ("bash", "-i")
 
 
 @dataclass(frozen=True)
 class ShellRequest:
-    """What is to be around the shell."""
+    """The settings of the shell."""
 
     run_file: str  # absolute
     folder: str  # absolute
     environment: str | None  # the run's environment script
     env: Mapping[str, str]  # [env], expanded
-    shared: bool  # whether a group shares the run
+    shared: bool  # a group shares the run
     cluster: Cluster
 
 
 def shell_script(request: ShellRequest) -> str:
-    """The script; its arguments are what it becomes in the end. Raises RunFileError for what no line can hold."""
+    """Return the script; it finally executes its arguments. Raises RunFileError for a value that fits in no line."""
     return render_template(
         "shell.sh.j2",
         umask="0007" if request.shared else "0022",
@@ -38,7 +38,7 @@ def shell_script(request: ShellRequest) -> str:
 
 
 def new_job(script: str, command: Sequence[str], options: Mapping[str, str | None], terminal: bool) -> list[str]:
-    """Return the salloc that gets nodes and opens the shell on the first. None: an option that is not given."""
+    """Return the salloc command that allocates nodes and opens the shell on the first. None: omit the option."""
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     return ["salloc", *given, "srun", "--overlap", *_step(script, command, terminal)]
 
@@ -46,7 +46,7 @@ def new_job(script: str, command: Sequence[str], options: Mapping[str, str | Non
 def into_job(
     script: str, command: Sequence[str], job_id: int, node: str | None, gpus: int | None, terminal: bool
 ) -> list[str]:
-    """The srun that opens the shell beside what runs in a job already; without GPUs unless some are asked for."""
+    """Return the srun command that opens the shell in a running job; without GPUs unless some are requested."""
     where = [f"--nodelist={node}"] if node else []
     gres = f"gpu:{gpus}" if gpus else "none"
     return ["srun", f"--jobid={job_id}", "--overlap", f"--gres={gres}", *where, *_step(script, command, terminal)]

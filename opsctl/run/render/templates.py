@@ -1,4 +1,4 @@
-"""The Jinja environment of our scripts: nothing undefined passes, every value goes through a quoting filter."""
+"""The Jinja environment of the scripts: undefined names fail, and every value goes through a quoting filter."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def shell_word(value: Any) -> str:
-    """`value` as one word of bash, whatever is in it. Raises RunFileError for control characters."""
+    """Quote `value` as one word of bash. Raises RunFileError for control characters."""
     return shlex.quote(one_line(str(value)))
 
 
 def directive_word(value: Any) -> str:
-    """Return `value` as one word of a `#SBATCH` line; text with both kinds of quotes is made of pieces."""
+    """Return `value` as one word of a `#SBATCH` line; text with both kinds of quotes is joined from pieces."""
     text = one_line(str(value)).replace("\\", "\\\\")
     if text and all(character in _PLAIN for character in text):
         return text
@@ -41,7 +41,7 @@ def filename_pattern(path: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` itself. Raises RunFileError when it has control characters."""
+    """Return `text` unchanged. Raises RunFileError if it has control characters."""
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise RunFileError(
             f"{text!r} cannot go into a job script: line breaks and control characters are not allowed; rename it"
@@ -50,7 +50,7 @@ def one_line(text: str) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    """`text` cut into runs of single quotes and runs of anything else."""
+    """Split `text` into runs of single quotes and runs of other characters."""
     pieces: list[str] = []
     for character in text:
         if pieces and (character == "'") == pieces[-1].startswith("'"):
@@ -61,7 +61,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """The text of `templates/NAME` with `values`; a name the template asks for and nobody gave is an error."""
+    """Render `templates/NAME` with `values`. Raises an error for a name without a value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -77,14 +77,14 @@ def render_template(name: str, **values: Any) -> str:
     return environment.get_template(name).render(**values)
 
 
-#: Variables of the folders with an account's own profile and state, and these folders in a home.
+#: Variables of the folders with an account's profile and state, and their defaults in a home folder.
 _OWN_FOLDERS = {"XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state"}
 
 
 def exports_of(environment: Mapping[str, str], home: str, *more: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables that a job gets, those named in `more` too, if they are set and fit on a line.
+    """Return the variables that a job gets, including those named in `more`, if they are set and printable.
 
-    home: the folder in which the account's jobs begin. If HOME is another one here, its profile and state are named.
+    home: the folder in which the account's jobs begin. If HOME differs here, its profile and state are named.
     """
     here = environment.get("HOME")
     own = {name: f"{here}/{folder}" for name, folder in _OWN_FOLDERS.items()} if here and here != home else {}
@@ -94,10 +94,10 @@ def exports_of(environment: Mapping[str, str], home: str, *more: str) -> tuple[t
 
 
 def cluster_lines(cluster: Cluster) -> list[str]:
-    """Lines of bash that reach `cluster`: folders put before what the job already has."""
+    """Return lines of bash that give access to `cluster`: folders in front of the job's own."""
     lines = []
     if cluster.slurm_conf:
-        # Where nodes have their configuration elsewhere, they know it best.
+        # If nodes have their configuration elsewhere, that one takes precedence.
         lines.append(f"if [ -r {shell_word(cluster.slurm_conf)} ]; then")
         lines.append(f"    export SLURM_CONF={shell_word(cluster.slurm_conf)}")
         lines.append("fi")

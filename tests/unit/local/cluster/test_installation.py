@@ -39,14 +39,14 @@ def test_without_slurm_one_line_says_what_to_install_and_what_still_works() -> N
 
 def test_only_what_is_missing_is_asked_for(empty_machine: Path) -> None:
     make_programs(empty_machine / "sbin", tuple(name for name in ALL if name != "munged"))
-    with pytest.raises(SlurmMissing, match="apt-get install munge;"):
+    with pytest.raises(SlurmMissing, match=r"apt-get install munge\."):
         find_installation()
 
 
 def test_accounting_asks_for_its_own_packages(empty_machine: Path) -> None:
     make_programs(empty_machine / "sbin", ALL)
     assert find_installation().version == (22, 5)
-    with pytest.raises(SlurmMissing, match="mariadb-server slurm-client slurm-wlm-mysql-plugin slurmdbd;"):
+    with pytest.raises(SlurmMissing, match=r"mariadb-server slurm-client slurm-wlm-mysql-plugin slurmdbd\."):
         find_installation(accounting=True)
 
 

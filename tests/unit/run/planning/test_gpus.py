@@ -58,7 +58,7 @@ def test_what_the_run_file_gives_counts_before_what_is_known() -> None:
 
 @pytest.mark.parametrize("gres", ["nvidia_h100_80gb_hbm3_1g.10gb", "a100_3g.20gb", "k80", "rtx_a1000", "mi300a"])
 def test_a_part_of_a_gpu_and_another_gpu_are_not_taken_for_a_whole_known_one(gres: str) -> None:
-    with pytest.raises(UsageError, match="give \\[gpu\\]"):
+    with pytest.raises(UsageError, match=r"\[gpu\]"):
         gpu_of(GpuTable(), asks(gres), "bf16")
 
 
