@@ -1,4 +1,4 @@
-"""Real trackers of the installed codecarbon, as older programs had them: one in every rank, each with its own file."""
+"""Real trackers of the installed codecarbon, used as in older programs: one in every rank, each with its own file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COARSE_S = 1.0
 
 @pytest.mark.nightly
 def test_ranks_of_one_node_that_each_counted_all_of_it_come_to_one_node(tmp_path: Path) -> None:
-    """Memory that takes 1 kW and a CPU that takes nothing. How long each rank took to start is the machine's affair."""
+    """Use memory of 1 kW and a CPU of 0 kW. The start of each rank takes an unknown time."""
     environment = {**os.environ, "CODECARBON_FORCE_RAM_POWER": "1000", "CODECARBON_FORCE_CPU_POWER": "0"}
     environment = {name: value for name, value in environment.items() if not name.startswith("SLURM")}
     script = RANKS.replace("SLEEP_S", str(SLEEP_S))
@@ -67,7 +67,7 @@ def test_ranks_of_one_node_that_each_counted_all_of_it_come_to_one_node(tmp_path
 
 
 def added_up_moment_by_moment(trackers: list[Placed]) -> float:
-    """kWh of one node at the mean power of the trackers that run at each of many moments."""
+    """Return the kWh of one node at the mean power of the running trackers, summed over many moments."""
     began, ended = min(one.stretch[0] for one in trackers), max(one.stretch[1] for one in trackers)
     steps = 50_000
     total = 0.0

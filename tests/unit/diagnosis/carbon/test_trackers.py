@@ -131,7 +131,7 @@ def test_jobs_that_share_a_node_add_up_to_their_shares_and_never_to_more_than_th
 
 
 def test_two_jobs_on_one_node_each_with_a_tracker_of_the_whole_node_are_the_node_once() -> None:
-    """Codecarbon's own files say neither host nor job; both in one folder, told to be of one node."""
+    """Codecarbon's own files name neither host nor job; both are in one folder, and given as one node."""
     readings = [theirs("x/emissions-000.csv", "job 1"), theirs("x/emissions-001.csv", "job 2", began_h=0.5)]
     assert kwh(readings, Placing(ranks_per_node=2)) == pytest.approx(3.0)  # 1.5 hours of 2 kW
 
@@ -161,7 +161,7 @@ def test_a_rank_in_a_files_name_says_its_node() -> None:
 
 
 def test_of_512_rank_files_at_4_gpus_a_node_each_of_128_nodes_counts_once() -> None:
-    """The size of the records that the 13B model's makers published, of which they could not say what overlaps."""
+    """The size of the published records of the 13B model, whose overlaps were unknown."""
     readings = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}", hours=10) for rank in range(512)]
     assert kwh(readings, Placing()) == pytest.approx(128 * 20)
     assert sum(one.kwh for one in readings) == pytest.approx(4 * 128 * 20)

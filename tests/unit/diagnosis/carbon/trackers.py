@@ -1,4 +1,4 @@
-"""Trackers for tests, in kWh and seconds, and what files of them look like."""
+"""Trackers for tests, in kWh and seconds, and their files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def theirs(
     kw: tuple[float, float, float] = (0.5, 0.1, 1.4),
     **more: Any,
 ) -> Reading:
-    """A tracker of codecarbon's own that saw a node of cpu, ram and gpu kW; 100 g a kWh."""
+    """Return a tracker of codecarbon itself that measured a node of cpu, ram and gpu kW; 100 g per kWh."""
     cpu, ram, gpu = (one * hours for one in kw)
     return Reading(
         file=file,
@@ -48,7 +48,7 @@ def theirs(
 def ours(
     host: str, job: str, share: float = 1.0, devices: tuple[str, ...] | None = ("GPU-a", "GPU-b"), **more: Any
 ) -> Reading:
-    """A tracker of ours, with the job's share of the CPU and memory that `theirs` has."""
+    """Return a tracker of ours, with the job's share of the CPU and memory of `theirs`."""
     whole = theirs(f"emissions-{job}-{host}.csv", more.pop("run_id", f"{job} {host}"), **more)
     beside = Beside(host, job, devices, share, datetime.fromtimestamp(whole.began_s, UTC), True, "intel_rapl", "model")
     cpu, ram = whole.cpu_kwh * share, whole.ram_kwh * share
@@ -58,7 +58,7 @@ def ours(
 
 
 def rank_file(run_ids: list[tuple[str, str, float, float]]) -> str:
-    """A file of codecarbon 2.1: (run id, time of day, hours, kWh of GPUs) for each line, each a running total."""
+    """Write a file of codecarbon 2.1 with (run id, time of day, hours, kWh of GPUs) per line, as running totals."""
     names = OF_RANKS.split(",")
     lines = [OF_RANKS]
     for run_id, at, hours, kwh in run_ids:

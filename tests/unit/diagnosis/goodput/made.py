@@ -1,4 +1,4 @@
-"""Made attempts and spans, on a clock of seconds since a beginning."""
+"""Attempts and spans for tests, in seconds since a beginning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def at(seconds: float) -> datetime:
 
 
 def attempt(number: int, opened: float, closed: float | None, **more: Any) -> Attempt:
-    """One whose chain was submitted at the beginning, and that left at its time if nothing else is said."""
+    """Return an attempt whose chain was submitted at the beginning; by default it left in time."""
     known: dict[str, Any] = {
         "reason": None if closed is None else "exit-duration",
         "chain_submitted_at": at(0),
@@ -28,7 +28,7 @@ def attempt(number: int, opened: float, closed: float | None, **more: Any) -> At
 
 
 def span(number: int, begins_at: int, ready: float | None, *lines: tuple[int, float], **more: Any) -> Span:
-    """Lines are (iteration, seconds that the iterations since the line before took)."""
+    """Return a span. Lines are (iteration, seconds of the iterations since the previous line)."""
     made = Span(number, 70 + number, at(0), begins_at, None if ready is None else at(ready), **more)
     for iteration, seconds in lines:
         made.iterations.append(iteration)

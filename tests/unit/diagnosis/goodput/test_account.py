@@ -16,14 +16,14 @@ from tests.unit.diagnosis.goodput.made import BEGINNING, at, attempt, span
 def told(
     attempts: list[Attempt], spans: list[Span], until: float, is_queued: bool | None = False, **more: Any
 ) -> dict[str, float]:
-    """Seconds of wall time by part, and of what was lost by cause."""
+    """Return the seconds of wall time by part, and of lost time by cause."""
     gpus = {one.id: 8 for one in attempts}
     found = account(attempts, spans, [BEGINNING], gpus, at(until), is_queued, **more)
     return {f"{part} {cause}".strip(): ms / 1000 for (part, cause), ms, _ in found.largest_first()}
 
 
 def test_a_run_that_failed_once_and_went_on_is_told_to_the_second() -> None:
-    """Waited 100 s; started 20, trained 300 (of which 100 in vain), saved 5, died; waited 60; started 10, trained."""
+    """Waited 100 s; started 20, trained 300 (100 of it lost), saved 5, failed; waited 60; started 10, trained."""
     first = attempt(1, 100, 460, reason="signal", iteration_at_end=30, checkpoint_at_end=20)
     second = attempt(2, 520, 1000, iteration_at_start=20, iteration_at_end=60, checkpoint_at_end=60)
     spans = [
@@ -32,7 +32,7 @@ def test_a_run_that_failed_once_and_went_on_is_told_to_the_second() -> None:
     ]
     assert told([first, second], spans, 1000) == {
         "trained": 600.0,
-        "lost signal": 135.0,  # 100 in vain, and 35 from the last line to the end
+        "lost signal": 135.0,  # 100 lost, and 35 from the last line to the end
         "waited": 160.0,
         "evaluated": 40.0,
         "started": 30.0,

@@ -21,9 +21,9 @@ from tests.unit.diagnosis.goodput.made import BEGINNING, at, attempt, span
 
 
 def made(failures: int, interval: int | None = 500, saves: bool = True, timed: bool = True) -> GoodputReport:
-    """Attempts of 1,000 s, the first ones ended by a lost node 100 s after their checkpoint.
+    """Return attempts of 1,000 s, the first ones ended by a lost node 100 s after their checkpoint.
 
-    saves: whether any of them came to one. timed: whether the log says how long they took.
+    saves: some of them saved. timed: the log has the durations of saves.
     """
     attempts, spans = [], []
     for number in range(1, failures + 2):
@@ -107,7 +107,7 @@ def test_a_finished_training_counts_to_its_end() -> None:
 
 
 def exact_overhead(interval_s: float, save_s: float, mtbf_s: float) -> float:
-    """Expected time for each second of work, failures at random: Daly 2006, eq. 20 without restarts."""
+    """Return the expected time per second of work with random failures: Daly 2006, eq. 20 without restarts."""
     return mtbf_s * (math.exp((interval_s + save_s) / mtbf_s) - 1) / interval_s
 
 

@@ -1,4 +1,4 @@
-"""The simulated months (`benchmarks.simulate`) beside what is known otherwise, and by whose functions they decide."""
+"""The simulated months (`benchmarks.simulate`), compared with known results, and the functions that they use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROUGH = replace(Rates(), failures=0.05, broken_every_s=4 * DAY_S, emergency_ever
 
 
 def unhindered(rates: Rates, days: float, interval_s: float) -> Setting:
-    """One task without an end or an evaluation, that starts at once, with nodes to spare."""
+    """Return one task without an end or an evaluation, which starts at once and has spare nodes."""
     setting = set_aside(48, rates, days)
     endless = replace(setting, time_limit_s=1e9, eval_interval=10**9, start_s=(0.0, 0.0), partition=600)
     return replace(endless, fixed_interval_s=interval_s)
@@ -52,7 +52,7 @@ def unhindered(rates: Rates, days: float, interval_s: float) -> Setting:
 def test_without_failures_only_saves_take_time(interval_s: float) -> None:
     setting = unhindered(CALM, 91.0, interval_s)
     expected = interval_s / (interval_s + setting.save_s)
-    # The newest stretch has not come to its line in the log.
+    # The newest stretch has no line in the log yet.
     assert simulate(setting, PLAIN, 0).goodput == pytest.approx(expected, abs=interval_s / 91 / DAY_S + 1e-4)
 
 
@@ -239,5 +239,5 @@ def test_every_way_is_in_the_tables_and_the_picture_and_the_row_by_share_of_hang
 
 
 def an_outcome(goodput: float) -> Outcome:
-    """One of which only the goodput matters."""
+    """Return an outcome of which only the goodput matters."""
     return Outcome(goodput, goodput, {str(part): 0.0 for part in PARTS}, 1, 1, 1, 1.0)

@@ -1,4 +1,4 @@
-"""Made stacks of ranks, as they come from a node."""
+"""Stacks of ranks for tests, in the form of a node's answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 
 
 def stack(rank: int, *calls: str, state: str = "S", node: str = "x1") -> RankStack:
-    """A rank whose main thread is in `calls`, innermost first, beside a thread that reads ahead.
+    """Return a rank whose main thread is in `calls`, innermost first, next to a thread that reads ahead.
 
-    A call is `name` in a file of its own, or `name@FILE:LINE`.
+    A call is `name` in its own file, or `name@FILE:LINE`.
     """
     frames = ""
     for call in calls:
@@ -23,7 +23,7 @@ def stack(rank: int, *calls: str, state: str = "S", node: str = "x1") -> RankSta
 
 
 def waits(rank: int, collective: str = "all_reduce", caller_line: int = 30, node: str = "x1") -> RankStack:
-    """A rank in a collective, called from the training's step."""
+    """Return a rank in a collective, called from the training's step."""
     wrapper = "wrapper@/x/site-packages/torch/distributed/c10d_logger.py:83"
     calls = (f"{collective}@{TORCH}:3040", wrapper, f"reason@/run/leaving.py:{caller_line}", "train@/run/train.py:9")
     return stack(rank, *calls, node=node)

@@ -18,7 +18,7 @@ def test_a_rank_in_a_collective_waits_in_what_the_program_called() -> None:
 @pytest.mark.parametrize(
     ("frames", "collective"),
     [
-        ([Frame("all_reduce", "/run/mine.py", 1), Frame("train", "/run/t.py", 2)], ""),  # somebody's own
+        ([Frame("all_reduce", "/run/mine.py", 1), Frame("train", "/run/t.py", 2)], ""),  # the program's own
         ([Frame("recv", P2P, 1), Frame("_exec", "/x/site-packages/deepspeed/runtime/pipe/engine.py", 2)], "recv"),
         ([Frame("backward", "/x/trainer/parallel/products.py", 57)], "wait"),  # on a work's handle, in C++
         ([Frame("ncclGroupEnd", "libnccl.so.2", 0), Frame("f", "/run/t.py", 2)], "wait"),

@@ -1,4 +1,4 @@
-"""Four nodes and a queue that does what scontrol does; no Slurm runs in these tests."""
+"""Four nodes and a queue with the behaviour of scontrol; no Slurm runs in these tests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opsctl.slurm.types import Job
 
 @dataclass
 class SlurmInMemory:
-    """What this room asks of a Slurm."""
+    """The part of Slurm that these tests use."""
 
     names: tuple[str, ...] = ("n1", "n2", "n3", "n4")
     queue: list[Job] = field(default_factory=list)
-    asked: list[tuple[str, str]] = field(default_factory=list)  # (job, nodes) that it was told to keep it off
+    asked: list[tuple[str, str]] = field(default_factory=list)  # (job, nodes) to exclude
     looks: int = 0
 
     def nodes(self, folded: str | None = None) -> list[Node]:
@@ -35,12 +35,12 @@ class SlurmInMemory:
 
 
 def in_memory(**given: Any) -> Any:
-    """One, as whatever client a function asks for."""
+    """Return a Slurm in memory, as any client type."""
     return SlurmInMemory(**given)
 
 
 def job(array: int, task: str, run_id: str, state: str = "PENDING", nodes: str = "", user: str = "") -> Job:
-    """A row of the queue, of the run."""
+    """Return a row of the queue, of the run."""
     return Job(
         job_id=array,
         array_job_id=array,

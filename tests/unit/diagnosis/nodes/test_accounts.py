@@ -27,7 +27,7 @@ WANTED = Wanted(partition=None, nodes=2)
 
 
 def own_run(folder: Path, user: str) -> RunPaths:
-    """A run of that user's, whose watch has seen that n2 is slow."""
+    """Return a run of that user, whose watch has found n2 slow."""
     paths = RunPaths(folder / user)
 
     def write() -> None:

@@ -212,7 +212,7 @@ def test_a_removed_node_is_no_longer_listed_and_one_that_is_not_excluded_is_refu
 
 
 class Refusing(SlurmInMemory):
-    """Refuses to change chain 10."""
+    """A Slurm that refuses to change chain 10."""
 
     def exclude(self, ids: Iterable[str], folded: str) -> None:
         ids = list(ids)

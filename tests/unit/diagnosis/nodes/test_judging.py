@@ -210,7 +210,7 @@ def ended(
     [
         (ended("signal", KILLED), set()),  # a person may have sent it
         (ended("node-failure", lost=("n1",)), {"n1"}),
-        (ended("failed", RAISED), set()),  # nobody says whose fault it was
+        (ended("failed", RAISED), set()),  # the fault is unknown
         (ended("failed", RAISED, Verdict(cause="gpu-ecc", node="n2")), {"n2"}),
         (ended("failed", RAISED, Verdict(cause="unknown", node="n2")), set()),  # as without a verdict
         (ended("signal", KILLED, Verdict(cause="unknown", node="n2")), set()),
@@ -222,7 +222,7 @@ def ended(
         (ended("failed", RAISED, Verdict(cause="user-code", node="n2", user_fault=True)), set()),
         (ended("signal", KILLED, Verdict(cause="host-oom", node="n2", user_fault=True)), set()),
         (ended("signal", KILLED, Verdict(cause="diverged", node="n2")), set()),
-        (ended("signal", Failure(rank=0, node="n1", signal=15)), set()),  # that is how others are ended
+        (ended("signal", Failure(rank=0, node="n1", signal=15)), set()),  # the signal that ends the other ranks
         (ended("cancelled", KILLED), set()),
         (ended("preempted", KILLED), set()),
         (ended("exit-duration"), set()),

@@ -1,4 +1,4 @@
-"""Answers of many nodes, made: what one node of a kind says, with noise that is assumed, not measured."""
+"""Answers of many nodes for tests, with assumed noise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lines_of(
     numbers: Mapping[tuple[str, str], float] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> list[ProbeLine]:
-    """All that a node in good order says; `numbers` and `texts` in place of what it would."""
+    """Return all lines of a healthy node, with `numbers` and `texts` in place of its own."""
     own = dict(numbers or {})
     said: list[ProbeLine] = []
     values = {**FLAT, **{key: value * _noise(key[1], chance) for key, value in USUAL.items()}, **own}
@@ -93,7 +93,7 @@ def answers(
     lost: Mapping[str, str] | None = None,
     silent: frozenset[int] = frozenset(),
 ) -> list[Answer]:
-    """`count` nodes'; what is planted is given by a node's place, counted from 0."""
+    """Return the answers of `count` nodes; problems are given by a node's place, from 0."""
     chance, nodes = random.Random(seed), names(count)
     said = [
         line

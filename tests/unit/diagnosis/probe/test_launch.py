@@ -1,4 +1,4 @@
-"""Hearing nodes through a program that stands for srun: it runs what it is given here, once for each node."""
+"""Collecting answers through a stand-in for srun, which runs the given program once for each node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def done(node: str) -> str:
 
 
 def environment(folder: Path, body: str) -> dict[str, str]:
-    """Of which srun is a script that says what srun says."""
+    """Return an environment in which srun is a script with srun's messages."""
     path = folder / "srun"
     path.write_text(f"#!/bin/bash\n{body}\n")
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A link that is slow by itself is named, and neither of its ends; that of a slow node is the node's."""
+"""A slow link is reported without blame for its ends; the links of a slow node are the node's."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BANDWIDTH, LATENCY = (NETWORK, "link_gbs"), (NETWORK, "link_latency_us")
 
 
 def with_link(found: list[Answer], key: tuple[str, str], first: int, second: int, factor: float) -> list[Answer]:
-    """What the node `first` says of its link to `second`, times `factor`."""
+    """Return the lines of node `first` about its link to `second`, times `factor`."""
     one = found[first]
     values = {**one.numbers[key], second: one.numbers[key][second] * factor}
     return [replace(one, numbers={**one.numbers, key: values}) if at == first else it for at, it in enumerate(found)]
 
 
 def with_node(found: list[Answer], node: int, factor: float) -> list[Answer]:
-    """What both ends say of every link of a node, times `factor`."""
+    """Return the lines of both ends about every link of a node, times `factor`."""
     said = []
     for at, it in enumerate(found):
         links = {to: value * factor if node in (at, to) else value for to, value in it.numbers[BANDWIDTH].items()}
@@ -58,7 +58,7 @@ def test_good_links_are_none_and_all_links_of_a_slow_node_are_the_nodes(seed: in
 
 
 def racks(sizes: tuple[int, ...], between: float = 0.4) -> list[Answer]:
-    """Good nodes in racks, between which links have `between` of the bandwidth."""
+    """Return healthy nodes in racks, whose links to other racks have `between` of the bandwidth."""
     rack = [number for number, size in enumerate(sizes) for _ in range(size)]
     found = answers(len(rack), seed=2)
     for at, one in enumerate(found):

@@ -1,8 +1,8 @@
-"""What a real probe measured, on a busy machine, and who is named by it.
+"""Verdicts on the measurements of a real probe on a busy machine.
 
-`measured_52.json`: 52 nodes of a local cluster that are one host of two cores with ten times their work beside it, one
-after the other, each by itself (November 2026). On node17 products were planted to be wrong, on node34 each of them was
-computed twenty times. No two nodes tested their network: that noise is assumed, as in `made_answers`.
+`measured_52.json`: 52 nodes of a local cluster on one host of two cores under ten times their load, probed one after
+another (November 2026). On node17 products were made wrong, on node34 each was computed twenty times. No two nodes
+tested their network: that noise is assumed, as in `made_answers`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who of 52 nodes is named, for what, and that nobody else is."""
+"""Verdicts on 52 nodes: the reported nodes, their reasons, and no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = names(ALL)[PLACE]
 
 
 def standings(found: Judgement) -> dict[str, Standing]:
-    """Of those that are not fine."""
+    """Return the standings of nodes that are not fine."""
     return {one.node: one.standing for one in found.nodes if one.standing != Standing.FINE}
 
 
@@ -187,7 +187,7 @@ def test_a_run_folder_that_fails_alike_on_several_nodes_is_nobodys_fault_and_on_
 
 
 def test_a_noisy_cluster_accuses_nobody() -> None:
-    """As a local cluster on a busy machine: rates that differ two- and threefold from node to node."""
+    """Like a local cluster on a busy machine: rates that differ two- and threefold between nodes."""
     noisy = {place: {("products", "fp32_gflops"): rate} for place, rate in enumerate((5, 16, 27, 16, 9, 15, 33, 12))}
     found = judge(answers(8, numbers={key: dict(value) for key, value in noisy.items()}), Expected())
     assert bad(found) == slow(found) == []

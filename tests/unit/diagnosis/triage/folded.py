@@ -1,4 +1,4 @@
-"""Slurm's folded node lists, unfolded as its own programs would."""
+"""Unfold Slurm's node lists in the same way as its own programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding verdicts against a corpus's labels: each case is a folder as a bad end leaves it, with what is true of it."""
+"""Compare verdicts with a corpus's labels: each case is a folder as a failure leaves it, with its label."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HARDWARE = {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE}
 
 @dataclass(frozen=True)
 class Scored:
-    """One case: what is true, what was said."""
+    """One case: the label and the verdict."""
 
     name: str
     label: dict[str, Any]
@@ -60,7 +60,7 @@ class Scored:
 
 
 def score(corpus: Path, scratch: Path) -> list[Scored]:
-    """Every case of `corpus`; `scratch` takes what has to be unpacked."""
+    """Judge every case of `corpus`; `scratch` is for unpacked files."""
     return [_scored(folder, scratch) for folder in cases(corpus)]
 
 

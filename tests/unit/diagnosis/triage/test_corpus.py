@@ -1,4 +1,4 @@
-"""The labels of the corpus: every one complete, every cause there, and as many really caused as are said."""
+"""The labels of the corpus: complete, with every cause, and with the stated number of really caused failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def labels() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def files(name: str) -> dict[str, bytes]:
-    """A case's files, unpacked, without its label."""
+    """Return a case's files, unpacked, without its label."""
     found = {}
     for path in sorted((CORPUS / name).rglob("*")):
         if path.is_file() and path.name != "label.json":
@@ -74,7 +74,7 @@ def test_the_corpus_is_small_and_tells_nothing_of_where_it_was_made() -> None:
 
 
 def _nodes_of_accounting(name: str) -> list[str]:
-    """Those of sacct's last row, unfolded."""
+    """Return the nodes of sacct's last row, unfolded."""
     from opsctl.slurm.nodes import expand_nodes
     from opsctl.slurm.rows import FIELD_END
 

@@ -1,4 +1,4 @@
-"""One verdict from all that is known: who failed first, and what only followed."""
+"""One verdict from all facts: the rank that failed first, and lines that only followed."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_rank_that_was_killed_and_nobody_says_why_is_no_cause_but_has_its_plac
 @pytest.mark.parametrize(
     ("code", "message", "cause"),
     [
-        (7, "", Cause.USER_CODE),  # torchrun says no more
-        (1, "", Cause.NETWORK),  # any error ends so, a lost peer's too
+        (7, "", Cause.USER_CODE),  # torchrun has no further message
+        (1, "", Cause.NETWORK),  # any error ends like this, also a lost peer's
         (1, "exited with status 1", Cause.USER_CODE),  # our launcher, which has an error's words where there is one
         (1, f"followed another rank's failure: {LOST}", Cause.NETWORK),
         (137, "", Cause.NETWORK),
         (HARD_END_STATUS, "", Cause.NETWORK),  # the trainer's own way out where a peer is gone
         (HARD_END_STATUS, f"exited with status {HARD_END_STATUS}", Cause.NETWORK),
-        (120, "", Cause.NETWORK),  # Python's, where it could not write the last of its output
+        (120, "", Cause.NETWORK),  # Python's exit code if it could not write the last of its output
     ],
 )
 def test_a_rank_that_left_by_itself_without_a_word_is_what_the_others_lost(

@@ -1,4 +1,4 @@
-"""Tests of what stands in front of lines, and of further forms in which a log tells cause and node."""
+"""Tests of prefixes of lines, and of further forms in which a log names cause and node."""
 
 from __future__ import annotations
 

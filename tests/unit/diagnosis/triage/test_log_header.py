@@ -1,4 +1,4 @@
-"""Tests of the nodes and ranks at the beginning of a log, and of the node that a log alone then names."""
+"""Tests of the nodes and ranks at the beginning of a log, and of the node that triage of a log alone then names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triage while others write: a log that grows or is cut short, two at once, what a newer release has left."""
+"""Triage during other writes: a log that grows or is truncated, two at once, files of a newer release."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_a_newer_release_has_left_of_nodes_and_ranks_is_passed_over(paths: 
 
 
 def test_of_nodes_whose_clocks_are_hours_apart_the_one_that_failed_first_is_told(paths: RunPaths) -> None:
-    """n1 is three hours ahead, as the file server has it, and failed ten seconds before n0 by one clock."""
+    """By the file server's clock, n1 is three hours ahead and failed ten seconds before n0."""
     folder = paths.attempt_folder(71)
     ahead = timedelta(hours=3)
     for node, advance, at_s, words in (("n0", timedelta(), 10, "ValueError: 4"), ("n1", ahead, 0, "KeyError: 'de'")):

@@ -1,4 +1,4 @@
-"""Tests of the node that a log names in other words: as a peer, a late rank, by another name, or as the only one."""
+"""Tests of the node that a log names indirectly: as a peer, a late rank, by another name, or as the only one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict at a closing: from what is on disk, in time, once on a node's record, and never in the closing's way."""
+"""The verdict when an attempt is closed: from files, in time, recorded once per node, never blocking the closing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ECC = "[default1]:[rank5]: RuntimeError: CUDA error: uncorrectable ECC error enc
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     (tmp_path / "run.toml").write_text('[run]\nname = "small"\noutput = "out"\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
+    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm available
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
@@ -62,7 +62,7 @@ def start(number: int, job: int) -> str:
 def an_attempt(
     paths: RunPaths, number: int = 1, *said: str, reason: Ending = Ending.FAILED, lost_nodes: tuple[str, ...] = ()
 ) -> Attempt:
-    """One that has ended after it said that, on record and in the log."""
+    """Return an attempt that ended after this message, recorded and in the log."""
     job = 70 + number
     with paths.main_log.open("a") as log:
         log.writelines(f"{line}\n" for line in (start(number, job), *said))
@@ -221,7 +221,7 @@ def test_who_cancelled_it_and_when_is_told_of_what_was_cancelled_by_opsctl(
     an_attempt(paths, 2, reason=Ending.CANCELLED)
     by_scancel = printed("triage", triage(capsys, "--json"))
     assert (by_scancel["cause"], by_scancel["cancelled"]) == ("cancelled", None)
-    assert "the user's" not in triage(capsys)  # Slurm's word does not tell who typed scancel
+    assert "the user's" not in triage(capsys)  # Slurm does not record the user of scancel
     cancels = [
         Cancel(at=NOON.replace(hour=13), by="ann", host="login1", jobs=("71", "72"), chains=1),
         Cancel(at=NOON.replace(hour=23), by="bob", host="login2", jobs=("72",), chains=1),  # another job of that id
@@ -279,7 +279,7 @@ def test_a_dead_attempt_is_judged_by_its_own_folder_while_its_job_makes_another_
     told = printed("triage", triage(capsys, "1", "--json"))
     assert told["cause"] == "gpu-ecc" and "of the second" not in str(told)
     folder.with_name(f"{folder.name}.1").rename(folder.with_name("lost"))
-    # Which folder is its own is no longer known: then none is read.
+    # Its own folder is unknown, so none is read.
     assert "of the second" not in triage(capsys, "1", "--json")
 
 

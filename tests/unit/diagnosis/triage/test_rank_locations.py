@@ -1,4 +1,4 @@
-"""Which rank is on which node, and which task, as the lines of a log tell together; and where a cause struck then."""
+"""The nodes of ranks and tasks according to the lines of a log, and the location of a cause by them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_launcher_whose_host_calls_itself_localhost_is_on_the_node_of_its_task
     [
         (BLOCK.format(signal=15) + ENDS, Cause.CANCELLED),
         (ENDS + BLOCK.format(signal=15), Cause.CANCELLED),
-        (BLOCK.format(signal=15) + ENDS + LOST + SRUN, Cause.CANCELLED),  # what came of it
+        (BLOCK.format(signal=15) + ENDS + LOST + SRUN, Cause.CANCELLED),  # consequences
         (BLOCK.format(signal=15) + SRUN + "\n" + ENDS, Cause.UNKNOWN),  # srun ended what was left of it
         (LOST + BLOCK.format(signal=15) + ENDS, Cause.UNKNOWN),
         (BLOCK.format(signal=9) + ENDS, Cause.UNKNOWN),

@@ -1,4 +1,4 @@
-"""The table of rules, and a site's own before it."""
+"""The table of rules, and a site's own table before it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SLOW = OWN.replace("PORT (?P<node>\\w+) FLAPS", "(([a-z])+.)+[A-Z]([a-z])+$")
 
 
 def test_a_sites_pattern_that_takes_for_ever_costs_its_rule_and_nothing_else(tmp_path: Path) -> None:
-    """It would hold the whole program: `re` lets no other thread go on, and no thread end it."""
+    """It would block the whole program: `re` lets no other thread run, and no thread can end it."""
     text = f"{SLOW}\n{OWN.partition('[advice]')[0].replace('our-switch', 'their-switch')}"
     rules = site_rules([site(tmp_path, text)])
     log = tmp_path / "main_log.txt"

@@ -1,4 +1,4 @@
-"""Logs of every kind: without line ends, binary, with holes, larger than may be read, growing."""
+"""Logs of every kind: without line ends, binary, with holes, larger than the limit, growing."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_the_training_went_on_after_is_not_what_killed_it(tmp_path: Path) -
 def test_the_newest_lines_are_judged_though_time_is_over_before_older_ones_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that goes on by a second whenever it is asked, over lines that differ in more than digits."""
+    """Use a clock that advances by a second at each reading, over lines that differ in more than digits."""
     path, seconds = tmp_path / "log", iter(range(1000))
     path.write_bytes(b"".join(b"MemoryError %s\n" % os.urandom(40).hex().encode() for _ in range(100_000)) + ECC)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))

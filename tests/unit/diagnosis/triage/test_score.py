@@ -1,4 +1,4 @@
-"""Verdicts on a corpus of bad ends whose cause, node and rank are known."""
+"""Verdicts on a corpus of failures whose cause, node and rank are known."""
 
 from __future__ import annotations
 

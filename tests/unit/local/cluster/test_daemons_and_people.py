@@ -1,4 +1,4 @@
-"""What a failing daemon's log says; which sacctmgr commands make a shape's accounts; what cluster.json remembers."""
+"""The message of a failing daemon's log; the sacctmgr commands for a shape's accounts; the contents of cluster.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding Slurm, and saying what to install where there is none."""
+"""Finding Slurm, and the message with the packages to install."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_programs(folder: Path, names: tuple[str, ...], version: str = "slurm-wl
 
 @pytest.fixture(autouse=True)
 def empty_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine whose only folder for programs is `sbin`, which is not in PATH."""
+    """Return a machine whose only folder for programs is `sbin`, which is not in PATH."""
     monkeypatch.setattr(installation, "SYSTEM_FOLDERS", (str(tmp_path / "sbin"),))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return tmp_path

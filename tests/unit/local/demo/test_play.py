@@ -1,4 +1,4 @@
-"""The end of the demo. `make demo` and tests/cluster play it."""
+"""The end of the demo. `make demo` and tests/cluster run all of it."""
 
 from __future__ import annotations
 

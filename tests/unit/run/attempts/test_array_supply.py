@@ -1,4 +1,4 @@
-"""How many arrays should wait, and how many do."""
+"""The number of arrays that should wait, and that do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_two_are_kept_behind_the_live_one_and_one_starts_where_nothing_is(
 @pytest.mark.parametrize(
     ("jobs", "left_h", "missing"),
     [
-        # The running task has trained 7805 s of its hour-long share: nothing more comes of it.
+        # The running task has trained 7805 s of its hour-long share: nothing more is expected of it.
         ((RUNNING,), 0.1, 1),
         ((RUNNING,), 2.7, 1),  # 2.97 h with slack, three tasks of one hour each
         ((RUNNING,), 2.8, 2),
@@ -67,7 +67,7 @@ def test_two_are_kept_behind_the_live_one_and_one_starts_where_nothing_is(
         ((replace(RUNNING, elapsed_s=0), WAITING_FOR_TASK), 2.7, 0),  # 1 h + two tasks waiting
         ((replace(RUNNING, elapsed_s=0), WAITING_FOR_TASK), 2.8, 1),
         ((RUNNING,), 0.0, 0),
-        ((), 0.0, 1),  # the speed says it is over, the checkpoint does not
+        ((), 0.0, 1),  # by the speed it is finished, by the checkpoint it is not
         ((), 0.1, 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which rank failed first."""
+"""The rank that failed first."""
 
 from __future__ import annotations
 

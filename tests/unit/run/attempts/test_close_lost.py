@@ -1,4 +1,4 @@
-"""Closing for attempts that could not. A stand-in answers for Slurm here; the cluster tests ask the real one."""
+"""Closings for attempts that could not close themselves, with a stand-in for Slurm. Cluster tests use a real one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def minutes(number: float) -> datetime:
 
 
 class StandIn:
-    """A Slurm that knows these jobs and these ends, and may show nobody's but one's own."""
+    """A Slurm with these jobs and ends, which may show only the caller's jobs."""
 
     def __init__(self, jobs: Iterable[Job] = (), ends: Iterable[JobEnd] = (), hides: bool = False) -> None:
         self._hides, self.preempted_ids = hides, frozenset[int]()
@@ -166,7 +166,7 @@ def test_the_same_id_started_later_is_not_the_same_job(paths: RunPaths) -> None:
 
 @pytest.fixture
 def chained(paths: RunPaths) -> RunPaths:
-    """The run with its id and the chain that job 7 is of."""
+    """Return the run with its id and the chain of job 7."""
     paths.run_id.write_text("abc\n")
     chain = Chain(chain=7, user="ann", submitted_at=NOON, name="run", work_dir="/", array="1-3%1", token="t")
     append_chain(paths, chain)
@@ -257,14 +257,14 @@ def test_an_attempt_of_somebody_whose_jobs_cannot_be_seen_stays_open_and_is_not_
     assert [attempt.reason for attempt in found.attempts] == ["time-limit", None, "unknown"]
     assert found.unseen == {"bobs"}
     assert [attempt.is_open for attempt in read(paths)] == [False, True, False]
-    # What accounting says of a hidden job is Slurm's word all the same.
+    # Accounting data of a hidden job is still Slurm's information.
     told = settle(paths, cast(SlurmClient, StandIn(ends=[end(8, "COMPLETED")], hides=True)))
     assert told.attempts[1].reason == "completed" and not told.unseen
 
 
 @contextlib.contextmanager
 def unwritable() -> Iterator[None]:
-    """No file of this process grows: a limit that the kernel holds root to as well."""
+    """Let no file of this process grow: the kernel applies this limit to root too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

@@ -1,4 +1,4 @@
-"""The words for why an attempt ended, and where they come from."""
+"""The reasons why an attempt ended, and their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attempts were started with, as their first nodes wrote it down, and how that changed from one to the next."""
+"""The environments of attempts, as their first nodes recorded them, and the changes between attempts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def attempt(paths: RunPaths, job_id: int, torch: str, ended: bool = True) -> None:
-    """An attempt that was started with this torch."""
+    """Return an attempt with this torch."""
     environment = Environment(packages={"torch": Package(torch)})
     folder = paths.attempt_folder(job_id)
     folder.mkdir(parents=True)
@@ -37,7 +37,7 @@ def attempt(paths: RunPaths, job_id: int, torch: str, ended: bool = True) -> Non
 def test_an_attempt_says_what_it_was_started_with_where_that_is_not_what_the_one_before_was(paths: RunPaths) -> None:
     attempt(paths, 7, "2.6")
     attempt(paths, 8, "2.6")
-    append_opened(paths, Attempt(number=0, id="left", job_id=9))  # left at its start: it says nothing
+    append_opened(paths, Attempt(number=0, id="left", job_id=9))  # left at its start, without a record
     append_closed(paths, Attempt(number=0, id="left", job_id=9, reason="kill-switch", closed_by="job"))
     attempt(paths, 10, "2.7")
     attempts = read(paths)

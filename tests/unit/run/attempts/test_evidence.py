@@ -1,4 +1,4 @@
-"""What ranks leave in an attempt's folder, whole or cut short."""
+"""The files that ranks leave in an attempt's folder, complete or truncated."""
 
 from __future__ import annotations
 

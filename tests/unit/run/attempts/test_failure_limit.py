@@ -1,4 +1,4 @@
-"""When a chain stops, and which of the queued ones would stop for the same reason."""
+"""When a chain stops, and which queued chains would stop for the same reason."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neut
 def test_one_that_stopped_itself_trips_the_brake_even_after_a_checkpoint_until_somebody_submits() -> None:
     stopped = ended(1, "skipped-iterations", start=0, end=50)
     assert learned_nothing([stopped], NOON) and failed_too_often([stopped], NOON)
-    assert failed_too_often([stopped, ended(2, "brake", at=2)], NOON)  # the task that found it says nothing new
+    assert failed_too_often([stopped, ended(2, "brake", at=2)], NOON)  # the task that found it adds nothing
     assert not failed_too_often([stopped], minutes(5))
     assert not failed_too_often([stopped, ended(2, "failed", start=50, end=60, at=2)], NOON)
 
@@ -109,7 +109,7 @@ def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
     own = Recorded("abc").own(jobs)
     assert chains_to_cancel(own, failures, "ann") == [20, 21]
     assert chains_to_cancel(own, failures[:2], "ann") == []
-    # Where the third was only refilled, the first's word counts for it too, as the second submit would not.
+    # The third was only refilled, so the first's submission counts for it too, unlike the second's.
     chains = [
         Chain(chain=number, submitted_at=minutes(at), user="ann", array="1-3", how=how)
         for number, at, how in ((20, 0, SUBMIT), (22, 2.5, REFILL))

@@ -1,4 +1,4 @@
-"""What others may have in the queue where only one's own jobs are shown."""
+"""Jobs that others may have in the queue if only the caller's jobs are visible."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attempt(number: int, task: str, array: int = 12, reason: str | None = "faile
 
 
 class Hiding:
-    """A Slurm that hides others' jobs, or not; counts how often it is asked."""
+    """A Slurm that hides others' jobs, or not; counts the questions."""
 
     def __init__(self, hides: bool = True) -> None:
         self.hides, self.questions = hides, 0

@@ -1,4 +1,4 @@
-"""Which live jobs see a run's kill switch, and their word."""
+"""The live jobs that see a run's kill switch, and their responses."""
 
 from __future__ import annotations
 

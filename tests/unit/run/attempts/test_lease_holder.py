@@ -1,4 +1,4 @@
-"""Whether a lease that somebody has is over, as far as attempts and Slurm say. The heartbeat says the rest."""
+"""The end of another job's lease according to attempts and Slurm. Heartbeats are tested elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an attempt ended, decided from what is known."""
+"""Why an attempt ended, by all evidence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = Evidence()
     [
         (StepEnd(0), Evidence(exit_reason="finished"), "finished"),
         (StepEnd(0), Evidence(exit_reason="kill-switch"), "kill-switch"),
-        # Ended hard a minute after it had said that it leaves.
+        # Ended hard a minute after it reported that it leaves.
         (StepEnd(137), Evidence(exit_reason="kill-switch"), "kill-switch"),
         (StepEnd(143), Evidence(failures=(KILLED,)), "signal"),
         (StepEnd(143), Evidence(failures=(RAISED,)), "failed"),
@@ -51,7 +51,7 @@ NOTHING = Evidence()
         (StepEnd(None, slurm_state="LOST"), NOTHING, "unknown"),
         # The batch process was killed after the ranks had left properly.
         (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="exit-duration"), "exit-duration"),
-        # A stop request that somebody made is the reason, one that was only a SIGTERM is not.
+        # A stop request of a person is the reason, one that was only a SIGTERM is not.
         (StepEnd(143), Evidence(exit_reason="stop-request", stop_requested=True), "stop-request"),
         # One that Slurm's warning made is the limit's: the trainer left in time for it, as by its own clock.
         (
@@ -63,7 +63,7 @@ NOTHING = Evidence()
         (StepEnd(143, was_told_to_end=True, limit_reached=True, limit_warned=True), NOTHING, "time-limit"),
         (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="stop-request"), "signal"),
         (StepEnd(143, slurm_state="CANCELLED"), Evidence(exit_reason="stop-request"), "cancelled"),
-        # The job notes a SIGTERM as a stop request too: scancel is the reason, whichever the ranks saw first.
+        # The job records a SIGTERM as a stop request too: scancel is the reason, whichever the ranks saw first.
         (
             StepEnd(143, was_told_to_end=True, slurm_state="CANCELLED"),
             Evidence(exit_reason="stop-request", stop_requested=True),
@@ -92,7 +92,7 @@ def test_the_reason_is_the_trainers_word_then_slurms_then_the_launchers(
 @pytest.mark.parametrize(
     ("srun", "cause", "exit_code", "ended_by"),
     [
-        (143, KILLED, 137, 9),  # srun's 143 only says that it ended the others
+        (143, KILLED, 137, 9),  # srun's 143 only shows that it ended the others
         (143, RAISED, 4, None),
         (1, KILLED, 137, 9),
         (7, None, 7, None),

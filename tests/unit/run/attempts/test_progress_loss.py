@@ -1,4 +1,4 @@
-"""Whether the latest checkpoint is earlier than the last attempt left it, and nobody is on record for that. Pure."""
+"""A latest checkpoint that is earlier than at the end of the last attempt, without a recorded rollback. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_latest_that_went_back_is_said_with_where_it_was() -> None:
         (3900, [], []),
         (3900, [OPEN], []),
         (3900, [LEFT_AT_5700], [Rollback(3900, 5700, at=hours(1))]),
-        (4200, [LEFT_AT_5700], [Rollback(3900, 5700, at=hours(1))]),  # and it was trained on from there
+        (4200, [LEFT_AT_5700], [Rollback(3900, 5700, at=hours(1))]),  # and the training continued from there
         (3900, [LEFT_AT_5700], [Rollback(3900)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a person is told of a checkpoint."""
+"""The report on one checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint that a task would go on from."""
+"""The checkpoint from which a task would resume."""
 
 from __future__ import annotations
 

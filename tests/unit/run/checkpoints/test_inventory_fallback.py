@@ -1,4 +1,4 @@
-"""What a damaged latest means for a training that may go on from an earlier one."""
+"""A damaged latest checkpoint, with an earlier one from which the training can resume."""
 
 from __future__ import annotations
 

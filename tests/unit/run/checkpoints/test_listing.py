@@ -1,4 +1,4 @@
-"""What `opsctl checkpoints list` says of each."""
+"""The rows of `opsctl checkpoints list`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiny_run import write_checkpoint
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Path:
-    """Three, the last of them damaged, the second the latest."""
+    """Return a folder of three checkpoints, the last of them damaged, the second the latest."""
     for iteration in (10, 9, 100):
         write_checkpoint(tmp_path, iteration, 8 * iteration)
     folder = tmp_path / "output" / "checkpoints"
@@ -56,7 +56,7 @@ def test_a_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
 
 
 def backed_up(checkpoints: Path, *places: tuple[str, What, str]) -> list[ListedCheckpoint]:
-    """What is listed where the ledger has the checkpoint of iteration 10 so."""
+    """Return the listed backups of the checkpoint of iteration 10 with this ledger."""
     of = digest_here(checkpoints / "global_step10") or ""
     lines = [BackedUp(to=to, what=what, iteration=10, of=of, verified_at=now(), lost=lost) for to, what, lost in places]
     return listed(checkpoints, lines, {"/archive/me", "s3://bucket/me"})

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is the end of a training."""
+"""Checkpoints at the end of a training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = (
         (["--train-samples", "401"], False),
         (["--train-samples=4_00"], True),
         (["--train_samples", "400"], True),
-        (["--train-sam", "400"], True),  # as the trainer takes it
+        (["--train-sam", "400"], True),  # as the trainer parses it
         (["--train-iters", "100"], True),
         (["--train-iters", "101"], False),
         (["--train-samples", "400", "--train-samples", "500"], False),  # a one-off argument comes later and wins

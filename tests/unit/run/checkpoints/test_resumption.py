@@ -1,4 +1,4 @@
-"""A change that the trainer would refuse at the last checkpoint is refused before a chain waits for it."""
+"""A change that the trainer would refuse at the last checkpoint is refused before a chain is submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""The checkpoints that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints leave for another place and in which form: what a backup and a sync to a hub decide alike."""
+"""The checkpoints that are sent, and their form: the same choice for a backup and for a sync to a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose environment is built from wheels of the test's own, without a network."""
+"""Runs whose environment is built from the tests' own wheels, without a network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kill_once():
 
 
 def write_built_run(folder: Path, more: str = "") -> LoadedRun:
-    """A run whose environment is `tiny`, which needs `dep`, both wheels beside it."""
+    """Write a run whose environment is `tiny`, which needs `dep`, with both wheels next to it."""
     path = write_run(folder)
     make_wheel(folder / "links", "tiny", "1.0", needs=("dep>=1",), text=COMPILES)
     make_wheel(folder / "links", "dep", "1.5")
@@ -54,7 +54,7 @@ def built(loaded: LoadedRun, offline: bool = False, again: bool = False) -> Buil
 
 
 def seen_by(script: Path, code: str) -> str:
-    """What `python -c CODE` prints where `script` was sourced, in a job's bare shell."""
+    """Return the output of `python -c CODE` after sourcing `script`, in a job's bare shell."""
     command = ["bash", "-c", 'set +eu; source "$1"; exec python -c "$2"', "job", str(script), code]
     done = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Environments really built, by uv, from wheels of the test's own."""
+"""Environments really built by uv, from the tests' own wheels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_is_built_locked_by_hashes_and_named_and_can_be_built_again_without_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A person's own settings of the installers change nothing.
+    # The user's settings of the installers have no effect.
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -92,7 +92,7 @@ def test_one_that_fails_says_why_in_a_line_and_what_is_in_use_stays(
     (tmp_path / "requirements.txt").write_text("tiny\n")
     done = built(write_built_run(tmp_path), again=True)
     assert {one for one in places.built.iterdir() if (one / BUILT).is_file()} == {first.folder, done.folder}
-    assert len(list(places.built.iterdir())) == 2  # what had failed is gone
+    assert len(list(places.built.iterdir())) == 2  # the failed build is removed
 
 
 def test_extensions_are_compiled_ahead_for_the_runs_architectures_where_only_this_environment_looks(
@@ -109,7 +109,7 @@ def test_extensions_are_compiled_ahead_for_the_runs_architectures_where_only_thi
 def test_what_training_reads_of_the_hub_is_fetched_and_found_by_a_node_that_asks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's own offline mode finds it; the weights and the token stay where they are."""
+    """The client's own offline mode finds it; the weights and the token stay at their places."""
     with hub_server(tmp_path / "far") as hub:
         hub.make_repo("lab/words")
         hub.commit("lab/words", {"tokenizer.json": b"{}", "config.json": b"{}", "model.safetensors": b"weights"})

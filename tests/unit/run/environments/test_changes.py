@@ -1,4 +1,4 @@
-"""What a submit or a revise says of the environment, where real ones changed since the last attempt."""
+"""The messages of submit and revise on real environments that changed since the last attempt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainer.formats.json_text import json_file_text
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExpandedRun:
-    """A run whose environment script finds a virtual environment and loads a module, whatever this shell has."""
+    """Return a run whose environment script uses a virtual environment and loads a module, whatever this shell has."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOADEDMODULES", "of/this/shell")
     monkeypatch.setenv("_LMFILES_", "/of/this/shell.lua")
@@ -41,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExpandedRun:
 
 
 def record_attempt(run: ExpandedRun, paths: RunPaths | None = None) -> Environment:
-    """An attempt, of the run or in `paths`, that was started with what is there now."""
+    """Record an attempt, of the run or in `paths`, with the current environment."""
     paths = paths or run.paths
     found = environment_here(run).found
     assert found is not None and found.module_files == ()
@@ -86,7 +86,7 @@ def test_a_run_that_was_rehearsed_with_other_packages_is_said_to_be(run: Expande
     assert f" {twin.output}, " in line and line.endswith(": tiny 1.0 -> 2.0")
     assert changes_since_last(replace(run, file=of_twin)) == ()
     changed = msgspec.structs.replace(run.file, trainer={**run.file.trainer, "lr": 0.5})
-    assert changes_since_last(replace(run, file=changed)) == ()  # never rehearsed so
+    assert changes_since_last(replace(run, file=changed)) == ()  # never rehearsed with it
     record_attempt(run)
     install(tmp_path / "venv" / "bin" / "python", make_wheel(tmp_path, "tiny", "3.0"))
     assert [one.rpartition(": ")[2] for one in changes_since_last(run)] == ["tiny 2.0 -> 3.0", "tiny 1.0 -> 3.0"]

@@ -1,4 +1,4 @@
-"""Builds that are killed, run out of disk, or lie in a folder with an odd name: what they leave, and the next one."""
+"""Builds that are killed, run out of disk, or are in a folder with an odd name: their remains, and the next build."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_one_that_is_killed_in_any_of_its_commands_is_never_named_and_the_next_b
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 9, die_at
         assert places.newest() is None and not places.activate.exists()
-        assert len(list(places.built.iterdir())) == 1  # what the one before has left is gone
+        assert len(list(places.built.iterdir())) == 1  # the remains of the previous build are removed
     done = built(loaded)
     assert [done.folder] == list(places.built.iterdir()) and seen_by(places.activate, WHAT) == "1.0 1.5"
 
@@ -71,7 +71,7 @@ def test_one_that_is_killed_in_any_of_its_commands_is_never_named_and_the_next_b
 def test_one_that_is_killed_at_any_step_of_its_own_names_only_what_is_whole_and_the_next_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The installers' part is a copy of what they made once: the sweep is of what is written around it."""
+    """The installers' results are copied from one build: the test kills at each step around them."""
     loaded = write_built_run(tmp_path)
     places = recipe_of(loaded).places
     first = built(loaded).folder
@@ -94,7 +94,7 @@ def test_one_that_is_killed_at_any_step_of_its_own_names_only_what_is_whole_and_
         newest = places.newest()
         assert newest is not None and (newest / "venv" / "bin" / "python").exists()
         assert (newest / "environment.json").exists() and (newest / "activate.sh").exists()
-        for one in places.built.iterdir():  # else the next one would die in clearing this away, not one step further
+        for one in places.built.iterdir():  # else the next build would die while removing this, not one step further
             if not (one / "built.json").exists():
                 shutil.rmtree(one)
     assert deaths >= 8
@@ -106,7 +106,7 @@ def test_one_that_is_killed_at_any_step_of_its_own_names_only_what_is_whole_and_
 
 @pytest.fixture
 def small() -> Iterator[Path]:
-    """A file system of 3 MiB."""
+    """Return a file system of 3 MiB."""
     if os.getuid():
         pytest.skip("mounting needs root")
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from opsctl.run.environments.extension_locks import DEAD_AFTER_S, find_locks, re
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
-    """Left by a compilation two hours ago, as torch leaves it."""
+    """Return a lock that a compilation left two hours ago, as torch leaves it."""
     path = tmp_path / "py311_cu126" / "cpu_adam" / "lock"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -51,7 +51,7 @@ def test_what_torch_itself_makes_is_found_held_while_it_compiles_and_dead_when_i
     assert held.is_held_here and not held.is_dead and held.is_own
     (left,) = find_locks(tmp_path, time.time() + 2 * DEAD_AFTER_S)
     assert not left.is_held_here and left.is_dead
-    assert not find_locks(tmp_path)[0].is_dead  # a node that we cannot see may compile there
+    assert not find_locks(tmp_path)[0].is_dead  # an unseen node may compile there
 
 
 def test_one_beside_which_something_changed_lately_is_not_dead_and_one_that_is_dead_can_be_removed(lock: Path) -> None:

@@ -1,4 +1,4 @@
-"""`env check` and `env freeze` on real environments: what was done to one is what they say."""
+"""`env check` and `env freeze` on real environments, with planted changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.run.environments.built_runs import built, find_uv, write_built_r
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run whose environment was built there. A copy beside it stays as it was."""
+    """Return a folder with a run whose environment was built there, next to an unchanged copy."""
     folder = tmp_path_factory.mktemp("looking") / "run"
     (folder / "home").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as there:
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedRun:
-    """The run with its environment as it was built, whatever an earlier test did to it."""
+    """Return the run with its environment as built, whatever an earlier test changed."""
     shutil.rmtree(folder)
     shutil.copytree(folder.with_name("as-built"), folder, symlinks=True)
     monkeypatch.setenv("HOME", str(folder / "home"))
@@ -147,7 +147,7 @@ def rewrite(loaded: LoadedRun, old: str, new: str) -> None:
 
 @pytest.fixture
 def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small Python that stands for the one that runs opsctl, with whose packages these tests would take a minute."""
+    """Return a small Python in place of the one that runs opsctl, whose many packages would take a minute."""
     python = make_venv(tmp_path / "another-python")
     monkeypatch.setattr(sys, "executable", str(python))
     return python
@@ -171,7 +171,7 @@ def test_where_the_next_step_starts_with_another_environment_that_one_reason_is_
     assert verbose[0] == line and "missing: tiny 1.0 is gone" in verbose
     assert opsctl("env", "check", "--json") == 1
     assert len(printed("env check", capsys.readouterr().out)["problems"]) == len(verbose)
-    # A file that was named is what it is held against, whatever was built.
+    # A named file is used for the check, whatever was built.
     (loaded.folder / "pins.txt").write_text("tiny==1.0\n")
     assert opsctl("env", "check", "--against", "pins.txt") == 1
     assert "missing: tiny 1.0 is not installed" in capsys.readouterr().out.splitlines()
@@ -179,7 +179,7 @@ def test_where_the_next_step_starts_with_another_environment_that_one_reason_is_
     (reason,) = [one for one in doctors(capsys) if one["name"] == "environment's lock"]
     assert f"not in use: {reason['text']} [{reason['todo']}]" == line
 
-    rewrite(loaded, "[run]\n" + says, f'[run]\nenvironment = "{activate}"\n')  # as it was said
+    rewrite(loaded, "[run]\n" + says, f'[run]\nenvironment = "{activate}"\n')  # as advised
     assert opsctl("env", "check") == 0
 
 

@@ -1,4 +1,4 @@
-"""Whose environment scripts are started by looking at a run, or by a command about it, as the Unix users that look."""
+"""Environment scripts that commands about a run start, or refuse to start, as the Unix users that run them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRANGER = "nobody"
 
 @dataclass
 class Shared:
-    """A run of ann's that her group shares, one attempt on record; its script fails once it has left a mark."""
+    """A run of ann that her group shares, with one recorded attempt; its script leaves a mark and fails."""
 
     folder: Path
     ann: str
@@ -51,7 +51,7 @@ class Shared:
             one.chmod(0o660)
 
     def started_by(self, user: str, do: Callable[[], tuple[str, ...]]) -> tuple[bool, str]:
-        """Whether the script was started when `user` did it, and the one line that was said."""
+        """Return True if the command of `user` started the script, and its one message."""
 
         def done() -> tuple[str, ...]:
             os.environ.update(USER=user, HOME=str(self.folder))
@@ -77,7 +77,7 @@ class Shared:
 
 @pytest.fixture
 def shared(unix_user: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
-    monkeypatch.setattr(os, "nice", lambda _: 0)  # the record is written here, by a process that goes on
+    monkeypatch.setattr(os, "nice", lambda _: 0)  # this process continues, and writes the record
     ann, ben = unix_user("ann", groups_of=[GROUP]), unix_user("ben", groups_of=[GROUP])
     with TemporaryDirectory(dir="/tmp") as folder:
         run = Shared(Path(folder), ann, ben)

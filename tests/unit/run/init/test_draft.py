@@ -1,4 +1,4 @@
-"""The text of a run file, whatever its values hold."""
+"""The text of a run file, with any values."""
 
 from __future__ import annotations
 

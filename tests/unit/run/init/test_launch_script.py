@@ -1,4 +1,4 @@
-"""Launch scripts read into run files, held to what bash makes of the same scripts and to the trainer's own table."""
+"""Launch scripts as run files, compared with bash's execution of the scripts and the trainer's own table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(name: str, **said: object) -> Draft:
 
 
 def options_by_bash(name: str, folder: Path, **variables: str) -> dict[str, object]:
-    """The options that the script, carried out by bash, starts the trainer with."""
+    """Return the trainer's options when bash executes the script."""
     written = folder / "arguments"
     environment = {"PATH": os.environ["PATH"], "WRITTEN": str(written), **PLACES, **variables}
     script = STUBS + (SCRIPTS / name).read_text()
@@ -296,7 +296,7 @@ FORMS = {
 
 
 def started_by_bash(text: str, folder: Path) -> list[str]:
-    """The words of the last training that bash starts, from its program on."""
+    """Return the words of the last training that bash starts, from its program on."""
     for name in ("srun", "python", "torchrun", "deepspeed", "tee"):
         body = {"srun": 'exec "$@"', "tee": "cat >/dev/null"}.get(name, f'printf "%s\\0" "$@" >{folder}/arguments')
         (folder / name).write_text(f"#!{BASH}\n{body}\n")

@@ -1,4 +1,4 @@
-"""What Slurm is asked for, as a run file says it."""
+"""The options of a request to Slurm, as a run file has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a script, checked against what bash makes of it: nothing that is known differs."""
+"""Values that are read from a script, compared with bash: no known value differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training's curve in bounded memory, against the means of the very numbers that were taken."""
+"""A training's curve in bounded memory, compared with the means of the same numbers."""
 
 from __future__ import annotations
 

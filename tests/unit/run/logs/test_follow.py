@@ -1,4 +1,4 @@
-"""Following a log while it is written, rotated, cut and created."""
+"""Following a log while it is written, rotated, truncated and created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opsctl.run.logs.follow import follow
 
 
 class Script:
-    """What happens to the log at each look that finds nothing new; the following ends after the last step."""
+    """Changes of the log at each check that finds nothing new; following ends after the last step."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)
@@ -30,7 +30,7 @@ class Script:
     def followed(
         self, path: Path, lines: int = 10, wanted: Callable[[str], str | None] = lambda line: line
     ) -> list[str]:
-        """Every line that came out until the script's end."""
+        """Return every line up to the script's end."""
         out: list[str] = []
         with contextlib.suppress(StopFollowing):
             out.extend(follow(path.parent, path, lines, self.heard.append, self, wanted))
@@ -38,7 +38,7 @@ class Script:
 
 
 class StopFollowing(Exception):
-    """The script is over."""
+    """Raised at the end of the script."""
 
 
 def append(path: Path, text: str) -> Callable[[], object]:
@@ -102,7 +102,7 @@ def test_what_is_written_just_before_the_log_is_replaced_is_not_lost(
     out: list[str] = []
 
     def open_and_write(root: Path, path: Path) -> int:
-        """Right after a look that finds no more, the writer goes on, before the look at what is there now."""
+        """Continue writing right after a check that found nothing, before the check for another file."""
         if beside.exists() and list(out) == ["a"]:
             append(log, "last\n")()
             beside.rename(log)

@@ -1,4 +1,4 @@
-"""The summary of a whole log: read once, on from there, and never of another log than the one that is there."""
+"""The summary of a whole log: read once, continued from there, and never taken for another log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def training(first: int, last: int, loss: float = 3.0) -> str:
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    """A run with an empty log, and an account with an empty cache."""
+    """Return a run with an empty log, and an account with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = RunPaths(tmp_path / "output")
     found.logs.mkdir(parents=True)
@@ -35,7 +35,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From which byte on each look has read."""
+    """Return the byte from which each check has read."""
     begins: list[int] = []
 
     def noted(fd: int, found: LogIndex, budget_s: float) -> None:
@@ -99,9 +99,9 @@ def test_a_look_has_only_so_much_time_and_the_next_goes_on(paths: RunPaths, read
 @pytest.mark.parametrize(
     "change",
     [
-        lambda log: log.write_text(training(1, 7)),  # cut short and begun anew, as copytruncate does
+        lambda log: log.write_text(training(1, 7)),  # truncated and restarted, as by copytruncate
         lambda log: os.truncate(log, 500),
-        lambda log: (log.rename(log.with_suffix(".1")), log.write_text("anew\n" + training(1, 9000))),  # rotated
+        lambda log: (log.rename(log.with_suffix(".1")), log.write_text("again\n" + training(1, 9000))),  # rotated
         lambda log: log.write_text(log.read_text().replace("3.000000E", "1.000000E") + training(901, 999)),
     ],
     ids=["begun anew", "cut", "rotated", "rewritten"],

@@ -1,4 +1,4 @@
-"""Every variant of a training log's lines, as the originals printed them."""
+"""Every variant of a training log's lines, as the original programs printed them."""
 
 from __future__ import annotations
 

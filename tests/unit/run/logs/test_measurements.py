@@ -1,4 +1,4 @@
-"""What a training log has measured."""
+"""Measurements from a training log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_iterations_that_were_skipped_on_request_are_reached_and_take_no_time() 
     assert seen.last_iteration is not None and seen.last_iteration.iteration == 199
     assert (seen.seconds_per_iteration, seen.samples_per_second, seen.tflops) == (2.0, 16.0, 50.0)
     again = found(*[train(n, 2.0) for n in range(1, 10)], *skipped, STARTED, *skipped[-3:], train(200, 9.0))
-    assert again.seconds_per_iteration == 2.0  # the first that is trained after a start does not count
+    assert again.seconds_per_iteration == 2.0  # the first iteration after a start does not count
 
 
 def test_a_save_that_failed_is_known_until_the_next_one_or_start(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_recent_and_measured_agree_on_progress(tmp_path: Path) -> None:
 
 
 def test_any_line_of_the_watchdogs_says_how_long_ago_the_last_iteration_was() -> None:
-    """Else `opsctl watch silence`, which appends what it finds, would end the silence by that."""
+    """Otherwise `opsctl watch silence`, which appends its findings to the log, would end the silence."""
     at = datetime(2026, 3, 1, 11, tzinfo=UTC)
     line = pulse_line(at, "no iteration logged for 30 min, 30 times what one takes: opsctl logs")
     assert found(train(1, 2.0), line).stamped_after_it == at

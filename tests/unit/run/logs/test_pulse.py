@@ -1,4 +1,4 @@
-"""The watchdog's lines: the originals' as they were printed, and our own read back."""
+"""The watchdog's lines: the original ones as printed, and our own parsed again."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ JOBLESS = {"finished", "blind", "absent", "rests"}
 
 @st.composite
 def sayings(draw: st.DrawFn, states: Iterable[str]) -> Saying:
-    """Anything that may be said of a training, with no more in it than its form shows."""
+    """Generate states of a training, each with only the fields of its form."""
     state = draw(st.sampled_from(sorted(states)))
     asked = {name: f"{{{name}}}" in FORMS[state] for name in ("elapsed", "starts_at", "reason")}
     job = {}

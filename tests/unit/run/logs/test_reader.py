@@ -1,4 +1,4 @@
-"""A whole log of whatever program, and one that is read in parts."""
+"""A whole log of any program, also read in parts."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ LOG = [
     "END TIME: 2026-03-01T13:00:00+00:00 attempt 1 ended: signal, exit code 137, last checkpoint iteration 10",
     write_attempt_start(start(2, 10, requeues=1)),
     iteration(15, 1.0),
-    iteration(15, 9.0),  # said twice
+    iteration(15, 9.0),  # logged twice
 ]
 
 

@@ -19,7 +19,7 @@ Opened = Callable[[Path], int]
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    """Opens a file for reading until the test ends."""
+    """Open a file for reading until the test ends."""
     fds: list[int] = []
 
     def open_it(path: Path) -> int:
@@ -123,7 +123,7 @@ def test_what_lies_before_the_end_of_a_big_log_is_not_read(tmp_path: Path, opene
 
 
 def with_holes(path: Path, *pieces: bytes | int) -> None:
-    """A file of these texts and, for each number, a hole of so many bytes."""
+    """Write a file of these texts and, for each number, a hole of that many bytes."""
     with path.open("wb") as file:
         for piece in pieces:
             if isinstance(piece, int):

@@ -1,4 +1,4 @@
-"""Opening what is one's own, as real Unix users on a real file system."""
+"""Opening the caller's own files, as real Unix users on a real file system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUP = f"ocperms{os.getpid()}"
 
 @dataclass(frozen=True)
 class Shared:
-    """A folder of two members of a group, made as careless people make it."""
+    """A folder of two members of a group, with typical mistakes."""
 
     folder: Path
     ann: str
@@ -45,7 +45,7 @@ class Shared:
         return as_user(user, lambda: check_folder(self.folder, GROUP, opening, lambda _: None))
 
     def wrong(self) -> set[str]:
-        """What find says is not the group's to work with."""
+        """Return the entries that the group cannot use, according to find."""
         asked = f"( -type d ( ! -perm -2070 -o ! -group {GROUP} ) -o -type f ( ! -perm -060 -o ! -group {GROUP} ) )"
         words = ["find", str(self.folder), *asked.split()]
         return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split("\n")) - {""}
@@ -63,7 +63,7 @@ def grown(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def members() -> Iterator[tuple[str, str]]:
-    """Make the two members once: a test changes nothing of them but their homes."""
+    """Create the two members once: tests change only their homes."""
     with made_users() as make:
         yield make("ann", [GROUP]), make("ben", [GROUP])
 
@@ -160,7 +160,7 @@ def test_a_link_that_takes_a_files_place_meanwhile_opens_nothing(
 
     class Swapping(Opening):
         def _dealt_with(self, folder: Folder, name: str, seen: os.stat_result, found: Lack):  # type: ignore[no-untyped-def]
-            if name == "b.bin":  # it has been looked at
+            if name == "b.bin":  # it has been checked
                 (own / "sub" / "b.bin").unlink()
                 link(own / "sub" / "b.bin", secret)
             return super()._dealt_with(folder, name, seen, found)
@@ -190,7 +190,7 @@ def test_runs_that_are_not_the_groups_are_left_alone(shared: Shared) -> None:
     found = shared.looked(shared.ann, fixes=True)
     assert found.other_runs == ["private run"]
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
-    # Nor is anything in it opened or looked at, also by root, to whom nothing is closed.
+    # No entry in it is opened or checked, not even by root, who has access to everything.
     assert found.entries == shared.looked("root", fixes=True).entries == 1 + 16 + 1
     assert kept() == before and len(before) == 4
     with pytest.raises(OpsctlError):
@@ -218,7 +218,7 @@ def test_what_a_run_keeps_to_its_makers_stays_so(shared: Shared) -> None:
     found = shared.looked(shared.ann, fixes=True)
     assert {owner.owner for owner in found.owners if owner.wrong} == {shared.ben}
     assert modes() == before and len(before) == 9
-    for path in paths.output.rglob("*"):  # and after somebody has closed all of it, revisions stay its publisher's
+    for path in paths.output.rglob("*"):  # even after a user closed all of it, revisions stay their publisher's
         path.chmod(0o700 if path.is_dir() else 0o600)
     shared.looked(shared.ann, fixes=True)
     (revision,) = paths.revisions.iterdir()
@@ -267,7 +267,7 @@ def test_what_could_not_be_looked_into_is_not_told_to_be_well(shared: Shared) ->
         os.chown(folder, -1, shared.gid)
     inner.chmod(0o2770)
     outer.chmod(0o2775)
-    shared.folder.chmod(0o2775)  # who is not in the group may look at the outer one alone
+    shared.folder.chmod(0o2775)  # users outside of the group may read only the outer folder
     found = as_user("nobody", lambda: check_folder(outer, GROUP, Opening(shared.gid), lambda _: None))
     _, second = report_lines(found)
     assert (found.wrong, found.unread) == (0, 1) and second.strip().startswith("1 ") and "inner" in second

@@ -1,4 +1,4 @@
-"""What is passed by because all of it is as most is: never what differs in one thing, wherever it lies."""
+"""Entries are only skipped if they have the usual modes: never if one thing differs, at any place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GID = os.getegid()
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder of the group's, with files and a folder that lack nothing: these come first in a walk."""
+    """Return a folder of the group with correct files and a correct folder, which come first in a walk."""
     root = tmp_path / "root"
     for number in range(100):
         made(root / "a" / f"{number:03}")
@@ -41,7 +41,7 @@ def made(path: Path, mode: int = 0o660) -> Path:
 
 
 def went(root: Path, fixes: bool = False, only_counts: bool = False) -> Seen:
-    """What one process finds, so that what it has learned is known in all that comes later."""
+    """Return the results of one process, so that what it learned applies to later entries."""
     opening = Opening(GID, fixes, only_counts=only_counts)
     stretch = Stretch(root, opening)
     stretch.go(list(BEGINNING), 10**9, float("inf"))

@@ -1,4 +1,4 @@
-"""What a training takes and comes to, ahead: with the ends of what is assumed."""
+"""The energy and carbon of a planned training, with the interval of the assumptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job of the plan takes."""
+"""The times of a planned job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_exit_duration_is_the_limit_less_the_margin(time: str, margin: str, 
 
 
 def planned_time(expect: ExpectTable, gpu_type: str | None) -> PlannedTime | None:
-    """What a plan of BLOOM says of its time on such GPUs."""
+    """Return the time in a plan of BLOOM on such GPUs."""
     options = parse(BLOOM.split())
     ramp = ramp_of(options)
     assert ramp is not None

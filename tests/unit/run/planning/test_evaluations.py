@@ -1,4 +1,4 @@
-"""The evaluations that a plan counts."""
+"""The evaluations in a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's GPU is known to have, by the name that Slurm is asked for."""
+"""The known facts of a run's GPU, by its name in [slurm]."""
 
 from __future__ import annotations
 

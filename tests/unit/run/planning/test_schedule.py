@@ -1,4 +1,4 @@
-"""From which sample on which node counts fit."""
+"""Node counts that fit, by the sample from which on they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searching for layouts, by hand and against what the originals chose."""
+"""Searching for layouts, compared with hand calculations and with the original runs' choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan as a person sees it."""
+"""A plan as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.recipe.options import parse
 
 
 def time_of(gpu: str) -> Section:
-    """The plan's time of BLOOM at an assumed speed of that GPU."""
+    """Return the time of a plan of BLOOM at an assumed speed of that GPU."""
     options = parse(BLOOM.split())
     ramp = ramp_of(options)
     assert ramp is not None

@@ -1,4 +1,4 @@
-"""What all checkpoints of a training come to."""
+"""All checkpoints of a training."""
 
 from __future__ import annotations
 

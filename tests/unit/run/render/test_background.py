@@ -1,4 +1,4 @@
-"""The script of a long command's job against a golden file, and shellcheck over it."""
+"""The script of a long command's job: golden file and shellcheck."""
 
 from __future__ import annotations
 

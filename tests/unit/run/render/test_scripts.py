@@ -1,4 +1,4 @@
-"""Whole scripts against golden files, shellcheck over all of them, and the step script at work."""
+"""Whole scripts: golden files, shellcheck, and the step script in use."""
 
 import os
 import re
@@ -145,7 +145,7 @@ def test_the_script_which_no_member_can_edit_says_that_only_the_owner_publishes(
 
 
 def run_batch(tmp_path: Path, run: ExpandedRun) -> subprocess.CompletedProcess[str]:
-    """The batch script as a job, with a program in opsctl's place that says a word on both outputs."""
+    """Run the batch script as a job, with a program in place of opsctl that writes a word to both outputs."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho trained; echo failed >&2\n")
     program.chmod(0o755)
