@@ -11,7 +11,7 @@ from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.schema import ExpectTable, WatchTable
 from opsctl.run.logs.pulse import words_of
-from opsctl.run.logs.records import Saying
+from opsctl.run.logs.records import WatchdogState
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.save_schedule import SaveSchedule
 
@@ -99,7 +99,7 @@ def _found(detector: Detector, snapshot: Snapshot, settings: Settings) -> list[F
     if not why:
         return detector.find(snapshot, settings)
     # The watchdog's own words: checks that are blind for one reason report one line.
-    words = words_of(Saying(name=settings.name, state="blind", detail=why))
+    words = words_of(WatchdogState(name=settings.name, state="blind", detail=why))
     return [Finding(detector.name, Severity.UNKNOWN, words)]
 
 

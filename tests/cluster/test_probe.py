@@ -60,7 +60,7 @@ def test_a_lying_node_and_a_lost_one_are_replaced_by_spare_ones_within_one_job(t
     probe = json.loads((training.paths.attempt_folder(first["job_id"]) / "probe.json").read_text())
     # On a busy machine a good node may be slow and wait among the spare ones, too.
     assert len(probe["trained_on"]) == 2 and len(probe["spare"]) == 2 and LIAR in probe["spare"]
-    assert f"bad: {LIAR} (computes wrong: 4 of 4 products" in training.log()
+    assert f"bad: {LIAR} (computes wrongly: 4 of 4 products" in training.log()
     (evidence,) = [one for one in read_node_evidence(training.paths) if one.node == LIAR]
     assert (evidence.kind, evidence.attempt, evidence.confidence) == ("probe", first["id"], 0.9)
 

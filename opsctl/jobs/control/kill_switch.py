@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked
 from opsctl.core.output import message
-from opsctl.run.attempts.kill_switch_readers import Refresher, lookers, wait_for_words
+from opsctl.run.attempts.kill_switch_readers import SwitchReader, switch_readers, wait_for_words
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import kill_switch
 from opsctl.run.state.group_folder import LOCK_WAIT_S
@@ -59,10 +59,10 @@ def trigger(paths: RunPaths, reason: str, wait_s: float, dry_run: bool) -> tuple
         message(f"kill switch {change.state.path} triggered: the training saves and exits at its next iteration")
     else:
         message(f"kill switch {change.state.path} was triggered already, {change.state.describe()}; that stays")
-    live = lookers(paths)
+    live = switch_readers(paths)
     heard = _hear(live, paths, wait_s)
-    jobs = tuple(looker.printed(heard.get(looker.attempt.id)) for looker in live)
-    missed = [looker for looker in live if not looker.sees_it and looker.attempt.id not in heard]
+    jobs = tuple(reader.printed(heard.get(reader.attempt.id)) for reader in live)
+    missed = [reader for reader in live if not reader.sees_it and reader.attempt.id not in heard]
     not_reached = missed and (
         f"not reached: {_where(missed)}, which is not in {paths.output}: touch that if it is this run's too, "
         "or let the job's owner run opsctl cancel"
@@ -106,17 +106,17 @@ def _unchanged(paths: RunPaths, line: str) -> PrintedKillSwitch:
     return printed_switch(kill_switch.state(paths), False)
 
 
-def _hear(live: Sequence[Refresher], paths: RunPaths, wait_s: float) -> dict[str, str]:
+def _hear(live: Sequence[SwitchReader], paths: RunPaths, wait_s: float) -> dict[str, str]:
     """Return what each attempt reports within `wait_s` seconds, and print it."""
     heard: dict[str, str] = {}
 
-    def hear(looker: Refresher, word: str) -> None:
-        heard[looker.attempt.id] = word
-        message(f"job {looker.job} {word}")
+    def hear(reader: SwitchReader, word: str) -> None:
+        heard[reader.attempt.id] = word
+        message(f"job {reader.job} {word}")
 
     if live and wait_s:
-        message(f"waiting up to {wait_s:g} s for job {', '.join(looker.job for looker in live)}")
-    silent = [looker.job for looker in wait_for_words(paths, live, wait_s, hear) if looker.sees_it]
+        message(f"waiting up to {wait_s:g} s for job {', '.join(reader.job for reader in live)}")
+    silent = [reader.job for reader in wait_for_words(paths, live, wait_s, hear) if reader.sees_it]
     if silent and wait_s:
         message(
             f"no word yet of job {', '.join(silent)}: its start, a long iteration, an evaluation, a save or a full "
@@ -127,9 +127,9 @@ def _hear(live: Sequence[Refresher], paths: RunPaths, wait_s: float) -> dict[str
 
 
 def _warn_of_jobs_that_look_elsewhere(paths: RunPaths) -> None:
-    if elsewhere := [looker for looker in lookers(paths) if not looker.sees_it]:
+    if elsewhere := [reader for reader in switch_readers(paths) if not reader.sees_it]:
         message(f"{_where(elsewhere)}, which is not in {paths.output}: triggering here does not reach it")
 
 
-def _where(live: Sequence[Refresher]) -> str:
-    return "; ".join(f"job {looker.job} looks at {looker.attempt.kill_switch_path}" for looker in live)
+def _where(live: Sequence[SwitchReader]) -> str:
+    return "; ".join(f"job {reader.job} looks at {reader.attempt.kill_switch_path}" for reader in live)

@@ -30,7 +30,7 @@ from opsctl.run.checkpoints.rollbacks import (
     append_rollback,
     complete_checkpoint,
     read_rollbacks,
-    refuse_beside_a_training,
+    refuse_during_training,
     sole_writer,
 )
 from opsctl.run.config.paths import RunPaths
@@ -100,13 +100,13 @@ def rollback(
     """
     if dry_run:
         planned = _planned(paths, to, why, read_curves, None, 0)
-        refuse_beside_a_training(paths, name)
+        refuse_during_training(paths, name)
         return _told(planned, None)
     with _explained(paths, f"roll back {name}"), _locked(paths, f"roll back {name}") as warning:
         finished = _finish(paths, name)
         number = 1 + max((number for number, _ in rollbacks.numbered_folders(paths)), default=0)
         folder = rollbacks.folder_of(paths, number)
-        refuse_beside_a_training(paths, name, is_locked=True)
+        refuse_during_training(paths, name, is_locked=True)
         planned = _planned(paths, to, why, read_curves, folder, number)
         if planned.before == to and not planned.checkpoints and not planned.events:
             return RolledBack(to, planned.before, (), (), None, None, finished, warning)
@@ -128,13 +128,13 @@ def undo(paths: RunPaths, name: str, number: int | None, read_curves: ReadCurves
     """
     if dry_run:
         chosen = _to_undo(paths, number)
-        refuse_beside_a_training(paths, name)
+        refuse_during_training(paths, name)
         _refuse_new_branch(paths, chosen, read_curves)
         return _brought_back(paths, chosen)
     with _explained(paths, f"undo a rollback of {name}"), _locked(paths, f"undo a rollback of {name}") as warning:
         finished = _finish(paths, name)
         chosen = _to_undo(paths, number)
-        refuse_beside_a_training(paths, name, is_locked=True)
+        refuse_during_training(paths, name, is_locked=True)
         _refuse_new_branch(paths, chosen, read_curves)
         chosen = replace(chosen, state=rollbacks.UNDOING)
         rollbacks.write_set_aside(paths, chosen)

@@ -104,7 +104,7 @@ def with_verdict(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd)
     verdict = ended.verdict  # of a step that hung
     if verdict is None:
         word = SlurmEnd(step_end.slurm_state, step_end.lost_nodes, ended.exit_code, ended.signal)
-        is_ending = step_end.was_told_to_end or ended.reason in _BY_SLURM
+        is_ending = step_end.was_asked_to_end or ended.reason in _BY_SLURM
         verdict = verdict_of(paths, ended, word, ENDING_S if is_ending else CLOSING_S, task.log.add_line)
     if verdict is None:
         return ended

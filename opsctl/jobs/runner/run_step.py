@@ -79,7 +79,7 @@ def run_step(
     lost_nodes = tuple(step.lost_nodes)
     end = StepEnd(
         exit_code=code,
-        was_told_to_end=is_told,
+        was_asked_to_end=is_told,
         limit_reached=limit_reached,
         slurm_state=state,
         lost_nodes=lost_nodes,

@@ -205,8 +205,8 @@ def complaint(log: Path) -> str:
         return f"its log is empty ({log})"
     complaints = [_STAMP.sub("", line.strip()) for line in lines if _COMPLAINT.search(line)]
     # slurmctld's fatal line often has no reason; the line before it has.
-    said = list(dict.fromkeys(complaints[-2:])) or [_STAMP.sub("", lines[-1].strip())]
-    return f"{'; '.join(said)} ({log})"
+    message = list(dict.fromkeys(complaints[-2:])) or [_STAMP.sub("", lines[-1].strip())]
+    return f"{'; '.join(message)} ({log})"
 
 
 def daemon_environment(bin_folders: Sequence[str], library_folders: Sequence[str], slurm_conf: Path) -> dict[str, str]:

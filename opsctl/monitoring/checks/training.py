@@ -24,7 +24,7 @@ from opsctl.run.attempts.failure_limit import FAILURE_LIMIT
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, describe
 from opsctl.run.logs.measurements import training_left_s
 from opsctl.run.logs.pulse import words_of
-from opsctl.run.logs.records import Saying
+from opsctl.run.logs.records import WatchdogState
 from opsctl.slurm.arrays import array_problem, count_tasks
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import Reason, State, Wait, wait_of
@@ -113,7 +113,7 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
         return _state(Severity.WARNING, name, "rests", snapshot.stopped_by, todo=todo)
     if snapshot.was_submitted or snapshot.checkpoint is not None:
         return critical(
-            words_of(Saying(name=name, state="absent")),
+            words_of(WatchdogState(name=name, state="absent")),
             "absent",
             alert=settings.team,
             evidence=("squeue has none of the run's jobs",),
@@ -123,7 +123,7 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
 
 
 def _state(severity: Severity, name: str, state: str, detail: str = "", todo: str = "") -> Finding:
-    return finding(severity, words_of(Saying(name=name, state=state, detail=detail)), todo=todo)
+    return finding(severity, words_of(WatchdogState(name=name, state=state, detail=detail)), todo=todo)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _JobWords:
 
 def _job_words(name: str, job: Job, now: datetime) -> _JobWords:
     severity, form = _form(job)
-    saying = Saying(
+    saying = WatchdogState(
         name=name,
         state=form,
         job_id=job.display_id,

@@ -66,7 +66,7 @@ def log(seen: Snapshot, asked: Asked) -> Snapshot:
 
 def curve(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.CURVE: what the whole log shows, and its last iteration where more noise came after it than is looked at."""
-    found = index.look(asked.paths)
+    found = index.read_current(asked.paths)
     if seen.measured.last_iteration is None and found.last_line is not None and Part.LOG in asked.parts:
         measured = msgspec.structs.replace(seen.measured, last_iteration=found.last_line, is_followed=True)
         seen = replace(seen, measured=measured)

@@ -20,7 +20,7 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Refresher:
+class SwitchReader:
     """A live attempt, and whether its trainer sees this run's kill switch."""
 
     attempt: Attempt
@@ -36,7 +36,7 @@ class Refresher:
         return PrintedLooker(self.job, self.attempt.kill_switch_path, self.sees_it, response)
 
 
-def lookers(paths: RunPaths) -> list[Refresher]:
+def switch_readers(paths: RunPaths) -> list[SwitchReader]:
     """Return the open attempts. Raises OpsctlError if they cannot be read, because none would be a wrong answer."""
     try:
         attempts = attempts_file.read(paths)
@@ -45,7 +45,7 @@ def lookers(paths: RunPaths) -> list[Refresher]:
             f"cannot find the jobs that check it: cannot read {error.filename or paths.attempts}: {error.strerror}"
         ) from None
     return [
-        Refresher(one, sees(one.kill_switch_path, one.kill_switch_inode, paths.kill_switch, folder_inode))
+        SwitchReader(one, sees(one.kill_switch_path, one.kill_switch_inode, paths.kill_switch, folder_inode))
         for one in attempts
         if one.is_open
     ]
@@ -86,17 +86,17 @@ def _at(iteration: int | None) -> str:
 
 
 def wait_for_words(
-    paths: RunPaths, live: Sequence[Refresher], wait_s: float, tell: Callable[[Refresher, str], None]
-) -> list[Refresher]:
+    paths: RunPaths, live: Sequence[SwitchReader], wait_s: float, tell: Callable[[SwitchReader, str], None]
+) -> list[SwitchReader]:
     """Wait up to `wait_s` seconds until each has responded or ended, pass responses to `tell`, return the others."""
     deadline, silent = time.monotonic() + wait_s, list(live)
     while True:
         ended = _ended(paths)
-        for looker in list(silent):
-            said = word(paths, looker.attempt) or ended.get(looker.attempt.id, "")
-            if said:
-                tell(looker, said)
-                silent.remove(looker)
+        for reader in list(silent):
+            response = word(paths, reader.attempt) or ended.get(reader.attempt.id, "")
+            if response:
+                tell(reader, response)
+                silent.remove(reader)
         if not silent or time.monotonic() >= deadline:
             return silent
         time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))

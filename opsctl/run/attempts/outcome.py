@@ -164,7 +164,7 @@ class StepEnd:
     """The end of the step as the batch process saw it."""
 
     exit_code: int | None  # srun's, 128 + signal if a signal ended it; None if unknown
-    was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
+    was_asked_to_end: bool = False  # Slurm sent SIGTERM to the batch process
     limit_reached: bool = False  # the SIGTERM came at the time limit
     slurm_state: str = ""  # Slurm's state, or LOST; "" if unknown
     lost_nodes: tuple[str, ...] = ()  # nodes that failed according to srun
@@ -205,7 +205,7 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
         return Ending.HANG
     if slurms is not None:
         return slurms
-    if step.was_told_to_end:
+    if step.was_asked_to_end:
         return Ending.TIME_LIMIT if step.limit_reached else Ending.CANCELLED
     cause, _ = elect(evidence.failures)
     if cause is not None:
@@ -229,7 +229,7 @@ def _was_sent_away(step: StepEnd) -> bool:
     """Return True if the stop request is the job's own record of a SIGTERM other than the limit's."""
     if slurm_reason(step.slurm_state) is not None:
         return end_of(step.slurm_state) in (End.CANCELLED, End.PREEMPTED)
-    return step.was_told_to_end and not step.limit_reached
+    return step.was_asked_to_end and not step.limit_reached
 
 
 def closed(

@@ -170,7 +170,7 @@ def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool 
     """
     if dry_run:
         found = _chosen(paths, to)
-        refuse_beside_a_training(paths, name)
+        refuse_during_training(paths, name)
         return found
     try:
         make_folder(paths.output, paths.state)
@@ -183,8 +183,8 @@ def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool 
             return Repointed(found.before, found.to, found.folder, warning)
     except PermissionError as error:
         where = error.filename or paths.checkpoints
-        said = f"{where}: {error.strerror or error}; {way_in(paths.output)}"
-        raise OpsctlError(f"cannot repoint {name}: {said}") from None
+        text = f"{where}: {error.strerror or error}; {way_in(paths.output)}"
+        raise OpsctlError(f"cannot repoint {name}: {text}") from None
     except OSError as error:
         what = FULL_DISK.get(error.errno or 0) or error.strerror or str(error)
         where = error.filename or paths.checkpoints
@@ -231,7 +231,7 @@ def _write(paths: RunPaths, name: str, found: Repointed, why: str) -> None:
 @contextlib.contextmanager
 def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
     """Hold the lease for `what` while the caller has the run's lock. Raises OpsctlError while a job trains."""
-    silent = refuse_beside_a_training(paths, name, is_locked=True)
+    silent = refuse_during_training(paths, name, is_locked=True)
 
     def why_over(held: lease.Held) -> str | None:
         return "its heartbeat stopped, or its process is gone" if held.holder.number == silent else None
@@ -246,7 +246,7 @@ def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
             own.end(what)
 
 
-def refuse_beside_a_training(
+def refuse_during_training(
     paths: RunPaths, name: str, is_locked: bool = False, what: str = "change the latest"
 ) -> int | None:
     """Return the number of a held lease that has expired: silent or, with the run's lock, of an ended command. Raises

@@ -105,12 +105,12 @@ def _gpus(draft: Draft, asked: dict[str, Directive]) -> None:
 
 def _tasks_of_a_node(draft: Draft, asked: dict[str, Directive]) -> int | None:
     """Return 1 if no tasks are given, None if their number differs between nodes or is not known."""
-    said = {name: asked[name].value or "" for name in ("ntasks-per-node", "ntasks") if name in asked}
-    if not said:
+    given = {name: asked[name].value or "" for name in ("ntasks-per-node", "ntasks") if name in asked}
+    if not given:
         return 1
-    if not all(value.isdigit() for value in said.values()):
+    if not all(value.isdigit() for value in given.values()):
         return None
-    if "ntasks-per-node" in said:
-        return int(said["ntasks-per-node"])
-    nodes, tasks = draft.value("slurm", "nodes"), int(said["ntasks"])
+    if "ntasks-per-node" in given:
+        return int(given["ntasks-per-node"])
+    nodes, tasks = draft.value("slurm", "nodes"), int(given["ntasks"])
     return tasks // nodes if nodes and not tasks % nodes else None

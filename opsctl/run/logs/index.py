@@ -178,7 +178,7 @@ class LogIndex(msgspec.Struct, kw_only=True):
         return is_known and is_same(fd, self.read_bytes, (self.first, self.last))
 
 
-def look(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
+def read_current(paths: RunPaths, budget_s: float = USUAL_S) -> LogIndex:
     """Return the log's summary after reading for up to `budget_s` seconds; an empty one without a trusted log."""
     with contextlib.suppress(OSError), opened_file(paths.output, paths.main_log) as fd:
         folder = cache_folder("logs")

@@ -35,7 +35,7 @@ from trainer.formats.logs.training_line import Layout, TrainingLine, number_or_n
 OTHER_MARKS = (b" - INFO - ", b" ...", b"Skipped iterations ")
 
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
-_TITAN = re.compile(rf"\s*(?:\[titan\] )?(?P<at>{CLOCK}),(?P<fraction>\d{{1,9}}) - \S+ - INFO - (?P<said>.*)")
+_TITAN = re.compile(rf"\s*(?:\[titan\] )?(?P<at>{CLOCK}),(?P<fraction>\d{{1,9}}) - \S+ - INFO - (?P<message>.*)")
 _STEP = re.compile(r"(?P<validate>validate )?step:\s*(?P<step>\d{1,18})\s+loss:")
 _PART = re.compile(r"(?P<name>[a-z_]+):\s*(?P<number>-?[\d.,]+(?:e[-+]?\d+)?|nan|inf)")
 _FROM = re.compile(r"Loading the checkpoint from (?P<folder>.+?step-(?P<step>\d{1,18}))")
@@ -73,8 +73,8 @@ def parse_titan_line(text: str) -> TitanRecord | None:
         return None
     # Steps may take less than a second.
     at += timedelta(microseconds=int(match["fraction"][:6].ljust(6, "0")))
-    said = match["said"]
-    return _step(said, at) or _milestone(said, at)
+    message = match["message"]
+    return _step(message, at) or _milestone(message, at)
 
 
 def parse_setting(text: str) -> Setting | None:
@@ -90,11 +90,11 @@ def parse_skipped(text: str) -> SkippedRange | None:
     return SkippedRange(int(match["first"]), int(match["last"])) if match else None
 
 
-def _step(said: str, at: datetime) -> TrainingLine | Evaluation | None:
-    head = _STEP.match(said)
+def _step(message: str, at: datetime) -> TrainingLine | Evaluation | None:
+    head = _STEP.match(message)
     if head is None:
         return None
-    values = {part["name"]: number_or_none(part["number"].replace(",", "")) for part in _PART.finditer(said)}
+    values = {part["name"]: number_or_none(part["number"].replace(",", "")) for part in _PART.finditer(message)}
     if head["validate"]:
         loss = values.get("loss")
         return None if loss is None else Evaluation("validation", int(head["step"]), loss, None)
@@ -102,15 +102,15 @@ def _step(said: str, at: datetime) -> TrainingLine | Evaluation | None:
     return TrainingLine(iteration=int(head["step"]), total_iterations=0, logged_at=at, **fields)  # type: ignore[arg-type]
 
 
-def _milestone(said: str, at: datetime) -> CheckpointLoaded | Setting | SaveEnded | Stamp | Left | None:
-    if match := _FROM.match(said):
+def _milestone(message: str, at: datetime) -> CheckpointLoaded | Setting | SaveEnded | Stamp | Left | None:
+    if match := _FROM.match(message):
         return CheckpointLoaded(int(match["step"]), match["folder"])
-    if said.startswith("Finished saving the checkpoint"):
+    if message.startswith("Finished saving the checkpoint"):
         return SaveEnded()
-    if said.startswith("Training completed"):
+    if message.startswith("Training completed"):
         return Left(Reason.FINISHED, "", at)
-    found = {field: int(match[1]) for field, pattern in _TRAINER.items() if (match := pattern.search(said))}
-    if match := _STARTS.match(said):
+    found = {field: int(match[1]) for field, pattern in _TRAINER.items() if (match := pattern.search(message))}
+    if match := _STARTS.match(message):
         return Setting(starts_at=int(match["step"]), **found)
     return Setting(**found) if "sequence_length" in found else None
 
@@ -223,7 +223,7 @@ def parse_line(line: str) -> Record | None:
     if "\n" in line:
         text = closed(text)
     if pulse.is_watchdogs(text):
-        return pulse.parse_pulse(text) or pulse.parse_said_at(text)
+        return pulse.parse_pulse(text) or pulse.parse_watchdog_stamp(text)
     at, text = split_logger(text)
     return (
         parse_training_line(text, at)
@@ -270,9 +270,9 @@ def read_alike(text: str, example: str) -> TrainingLine | None:
     """Return the result of `parse_line` for a line with the layout of `example`; None for any other line."""
     if not example or not text.endswith(("|", " ")):
         return None
-    _, said = split_prefix(text)
-    at, said = split_logger(said)
-    return _layout(example).read(said, at)
+    _, message = split_prefix(text)
+    at, message = split_logger(message)
+    return _layout(example).read(message, at)
 
 
 _layout = lru_cache(maxsize=16)(Layout)

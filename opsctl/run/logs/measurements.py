@@ -291,29 +291,29 @@ START_MOST_S = 1800.0
 
 
 def longest_silence_s(
-    seconds_per_iteration: float, told_s: float | None, pauses_s: float, is_starting: bool, log_interval: int = 1
+    seconds_per_iteration: float, given_s: float | None, pauses_s: float, is_starting: bool, log_interval: int = 1
 ) -> float:
-    """Return the longest usual silence in seconds. told_s: the run file's. pauses_s: an evaluation and a save.
+    """Return the longest usual silence in seconds. given_s: the run file's. pauses_s: an evaluation and a save.
     is_starting: no iteration yet. log_interval: iterations to a line.
     """
-    if told_s is not None and not is_starting:
-        return told_s
+    if given_s is not None and not is_starting:
+        return given_s
     iterations = max(SILENT_ITERATIONS, 3 * log_interval)
     limit_s = max(SILENT_LEAST_S, iterations * seconds_per_iteration) + pauses_s
-    return max(limit_s, told_s or 0.0) + (START_MOST_S if is_starting else 0.0)
+    return max(limit_s, given_s or 0.0) + (START_MOST_S if is_starting else 0.0)
 
 
 def standstill_s(
     seconds_per_iteration: float,
-    told_s: float | None,
+    given_s: float | None,
     pauses_s: float,
     is_starting: bool,
     log_interval: int,
     may_pause: bool,
 ) -> float:
     """Return after how many silent seconds a training stands still. may_pause: a pause of unknown length may be on."""
-    longest_s = longest_silence_s(seconds_per_iteration, told_s, pauses_s, is_starting, log_interval)
-    if is_starting or may_pause or told_s is not None:
+    longest_s = longest_silence_s(seconds_per_iteration, given_s, pauses_s, is_starting, log_interval)
+    if is_starting or may_pause or given_s is not None:
         return longest_s
     iterations = max(STILL_ITERATIONS, 3 * log_interval)
     return min(longest_s, max(STILL_LEAST_S, iterations * seconds_per_iteration) + pauses_s)

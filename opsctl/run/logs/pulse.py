@@ -10,7 +10,7 @@ import re
 from datetime import datetime
 from functools import cache
 
-from opsctl.run.logs.records import Alert, Pulse, Saying
+from opsctl.run.logs.records import Alert, Pulse, WatchdogState
 from trainer.formats.logs.log_lines import CLOCK, ZONE, Stamp, parse_clock, write_clock, write_zone
 
 #: State -> the words after the training's name; the job in parentheses follows. "unknown" is only read.
@@ -55,14 +55,14 @@ _JOB = re.compile(
 )
 
 
-def words_of(saying: Saying) -> str:
+def words_of(seen: WatchdogState) -> str:
     """Return the text after PULSE for a state. Raises KeyError for a state that is not in `FORMS`."""
-    said = {name: getattr(saying, name) for name in _FIELDS}
-    words = f"{saying.name} {FORMS[saying.state].format_map(said)}"
-    if not saying.job_id:
+    values = {name: getattr(seen, name) for name in _FIELDS}
+    words = f"{seen.name} {FORMS[seen.state].format_map(values)}"
+    if not seen.job_id:
         return words
-    nodes = f" ({saying.nodes})" if saying.nodes else ""
-    return f"{words} ({saying.job_id} on '{saying.partition}' partition{nodes})"
+    nodes = f" ({seen.nodes})" if seen.nodes else ""
+    return f"{words} ({seen.job_id} on '{seen.partition}' partition{nodes})"
 
 
 def pulse_line(at: datetime, words: str, alert: str | None = None) -> str:
@@ -98,7 +98,7 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
     return _pulse(at, *found, text)
 
 
-def parse_said_at(line: str) -> Stamp | None:
+def parse_watchdog_stamp(line: str) -> Stamp | None:
     """Return the time of a watchdog's line in none of `FORMS`, as most checks write; None for other lines."""
     stamped = _STAMPED.fullmatch(line)
     at = parse_clock(stamped["at"], stamped["zone"]) if stamped and stamped["rest"].startswith(_PULSE) else None

@@ -80,8 +80,8 @@ class LogReader(msgspec.Struct, kw_only=True):
                     yield from self._ended()
                 return
             yield from self._ended()
-        rank, said = split_prefix(text)
-        start = parse_attempt_start(said)
+        rank, rest = split_prefix(text)
+        start = parse_attempt_start(rest)
         record = start or parse_line(text)
         if record is None or self._is_another_ranks(record, rank):
             return

@@ -20,7 +20,7 @@ from trainer.formats.logs.log_lines import (
 from trainer.formats.logs.training_line import TrainingLine
 
 
-class Saying(msgspec.Struct, frozen=True, kw_only=True):
+class WatchdogState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a training, or of one of its jobs, from a watchdog. Each state uses only some of the fields."""
 
     name: str  # of the training
@@ -34,7 +34,7 @@ class Saying(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""  # the progress of a finished training, or why nothing can be seen
 
 
-class Pulse(Saying, frozen=True, kw_only=True):
+class Pulse(WatchdogState, frozen=True, kw_only=True):
     """A watchdog's line about a job that Slurm knows."""
 
     at: datetime  # without a zone if the line has none

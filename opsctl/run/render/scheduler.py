@@ -104,14 +104,14 @@ def crontab_line(setting: Setting, schedule: str) -> str:
 
 
 def _of_profile(table: CronTable) -> list[tuple[str, str | None]]:
-    said = {
+    options = {
         "partition": table.partition,
         "account": table.account,
         "qos": table.qos,
         "constraint": table.constraint,
         "nice": str(table.nice) if table.nice else None,
     }
-    return [(option, value) for option, value in said.items() if value is not None]
+    return [(option, value) for option, value in options.items() if value is not None]
 
 
 def _of_ours() -> list[tuple[str, str | None]]:

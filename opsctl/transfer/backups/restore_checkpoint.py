@@ -19,7 +19,7 @@ from opsctl.core.files.state_files import fsync_folder, locked, make_folder, rem
 from opsctl.core.files.trusted import opened_folder
 from opsctl.run.checkpoints.backups import What, digest_here
 from opsctl.run.checkpoints.inventory import latest_iteration
-from opsctl.run.checkpoints.rollbacks import refuse_beside_a_training, sole_writer
+from opsctl.run.checkpoints.rollbacks import refuse_during_training, sole_writer
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import LOCK_WAIT_S
 from opsctl.run.state.identity import read_run_id
@@ -95,7 +95,7 @@ def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flo
         return _restored(chosen, paths.checkpoints / tag, is_latest, was_there=True)
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.lock, LOCK_WAIT_S, f"restore {tag}"):
-        refuse_beside_a_training(paths, name, is_locked=True, what=f"restore {tag}")
+        refuse_during_training(paths, name, is_locked=True, what=f"restore {tag}")
     make_folder(paths.output, paths.checkpoints)
     with _coming(paths.output, paths.checkpoints, tag) as beside:
         _fetch(store, chosen, paths.output, beside, flow)

@@ -276,17 +276,17 @@ class Course:
             is_zoned = self.is_local
         else:
             self.zone, is_zoned = moment.tzinfo, True
-        told_s = moment.timestamp()
+        given_s = moment.timestamp()
         if self.clock_s is not None and not self.is_told:
             # So far it was the time that was trained: that ends now.
-            self._shift(told_s - self.clock_s)
+            self._shift(given_s - self.clock_s)
         elif is_zoned and self.is_told and not self.has_zone:
             # The moments before it were of the same clock on the wall.
             offset = moment.utcoffset()
             self._shift(-offset.total_seconds() if offset is not None else 0.0)
         self.is_told, self.has_zone = True, self.has_zone or is_zoned
         # Logs of several writers are not in order to the second; time goes on.
-        self.clock_s = told_s if self.clock_s is None else max(self.clock_s, told_s)
+        self.clock_s = given_s if self.clock_s is None else max(self.clock_s, given_s)
 
     def _shift(self, by_s: float) -> None:
         """Move all times that were taken so far."""

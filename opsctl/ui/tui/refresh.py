@@ -168,7 +168,7 @@ class OneRun:
 
     def _looked(self) -> Shown:
         run = view(self._run_file)
-        index.look(run.paths, _READING_S)  # what it has read by then the look itself need not
+        index.read_current(run.paths, _READING_S)  # what it has read by then the look itself need not
         status = status_of_run(run, self._slurms.of(choose_cluster(self._cluster, run.paths)))
         return Shown(
             run.table.name, status, settings_of(run).saves, _last_lines(run.paths), "", status.overview.seen.now

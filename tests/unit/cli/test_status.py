@@ -11,7 +11,7 @@ import pytest
 from opsctl.core.files import state_files
 from opsctl.run.config.load import load_run_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.index import look
+from opsctl.run.logs.index import read_current
 from opsctl.run.state.identity import make_run_id
 from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
@@ -51,7 +51,7 @@ def test_a_status_of_a_log_of_any_size_reads_its_end_and_knows_what_came_long_be
         log.writelines([noise] * 40)
         log.write(line.replace("iteration 7/", "iteration 8/"))
         log.writelines([noise] * 40)
-    assert look(paths, 600).is_caught_up
+    assert read_current(paths, 600).is_caught_up
     with paths.main_log.open("a") as log:
         log.write("nothing new\n" * 1000)
     before = read_so_far_bytes()

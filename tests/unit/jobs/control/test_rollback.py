@@ -209,9 +209,9 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
     for step in killed_at_every_step(lambda: back(folder, curves=copied)):
         told = rollbacks.read_set_aside(paths)
         if any(one.is_unfinished for one in told):
-            with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
+            with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20"):
                 prune(seen(folder), lambda _line: None, asks_nobody)
-            with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
+            with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20"):
                 repoint(paths, "tiny", 20, "")
         assert latest(folder) in ("global_step20", "global_step40")
         done = back(folder, curves=copied)

@@ -68,7 +68,7 @@ def test_while_slurm_ends_the_job_a_verdict_is_waited_for_a_short_time(
     monkeypatch.setattr(own_attempt, "ENDING_S", 0.05)
     monkeypatch.setattr(on_close, "facts_of", lambda *_: time.sleep(30))
     said: list[str] = []
-    step_end = StepEnd(exit_code=143, was_told_to_end=reason == Ending.SIGNAL)
+    step_end = StepEnd(exit_code=143, was_asked_to_end=reason == Ending.SIGNAL)
     close(task_of(paths, said), paths, ended(paths, reason), step_end)
     (line,) = said
     assert "opsctl triage" in line

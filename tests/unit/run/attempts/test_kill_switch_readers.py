@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.core.errors import OpsctlError
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
-from opsctl.run.attempts.kill_switch_readers import folder_inode, lookers, wait_for_words, word
+from opsctl.run.attempts.kill_switch_readers import folder_inode, switch_readers, wait_for_words, word
 from opsctl.run.config.paths import RunPaths
 
 
@@ -37,7 +37,7 @@ def leave_word(paths: RunPaths, job_id: int, name: str = "leaving.json", **said:
 
 
 def sees(paths: RunPaths) -> list[bool]:
-    return [looker.sees_it for looker in lookers(paths)]
+    return [reader.sees_it for reader in switch_readers(paths)]
 
 
 def test_a_job_that_looks_at_the_runs_own_path_sees_it(paths: RunPaths) -> None:
@@ -47,7 +47,7 @@ def test_a_job_that_looks_at_the_runs_own_path_sees_it(paths: RunPaths) -> None:
 
 def test_an_attempt_that_has_ended_looks_no_more(paths: RunPaths) -> None:
     append_closed(paths, Attempt(number=1, id=begin(paths, "/elsewhere/kill-switch").id, job_id=12, reason="finished"))
-    assert lookers(paths) == []
+    assert switch_readers(paths) == []
 
 
 def test_a_job_that_looks_elsewhere_does_not_see_it(paths: RunPaths, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_attempts_that_cannot_be_read_are_not_taken_for_none(paths: RunPaths) ->
     paths.attempts.unlink()
     paths.attempts.mkdir()
     with pytest.raises(OpsctlError, match=r"attempts\.jsonl"):
-        lookers(paths)
+        switch_readers(paths)
 
 
 def test_a_job_says_when_it_has_seen_it(paths: RunPaths) -> None:
@@ -115,17 +115,17 @@ def test_what_a_cut_or_odd_word_says_is_taken_as_far_as_it_goes(paths: RunPaths)
 def test_waiting_ends_as_soon_as_all_have_said_something(paths: RunPaths) -> None:
     begin(paths, paths.kill_switch)
     ends = begin(paths, paths.kill_switch, job_id=13)
-    live, told = lookers(paths), dict[str, str]()
+    live, told = switch_readers(paths), dict[str, str]()
     later = [
         threading.Timer(0.05, leave_word, (paths, 12), {"reason": "kill-switch", "iteration": 7}),
         threading.Timer(0.1, append_closed, (paths, Attempt(number=2, id=ends.id, job_id=13, reason="cancelled"))),
     ]
     for timer in later:
         timer.start()
-    silent = wait_for_words(paths, live, 60, lambda looker, said: told.update({looker.job: said}))
+    silent = wait_for_words(paths, live, 60, lambda reader, said: told.update({reader.job: said}))
     assert silent == [] and set(told) == {"12", "13"} and "7" in told["12"] and "cancelled" in told["13"]
 
 
 def test_those_that_say_nothing_in_time_are_returned(paths: RunPaths) -> None:
     begin(paths, paths.kill_switch)
-    assert [one.job for one in wait_for_words(paths, lookers(paths), 0.0, lambda *_: None)] == ["12"]
+    assert [one.job for one in wait_for_words(paths, switch_readers(paths), 0.0, lambda *_: None)] == ["12"]

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import index
-from opsctl.run.logs.index import LogIndex, look, read_on, take_newest
+from opsctl.run.logs.index import LogIndex, read_current, read_on, take_newest
 
 NOISE = "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
 
@@ -58,9 +58,9 @@ def grow(paths: RunPaths, text: str) -> int:
 
 def test_a_second_look_reads_only_what_has_come_since(paths: RunPaths, read: list[int]) -> None:
     size = grow(paths, NOISE * 2000 + training(1, 800))
-    assert look(paths, 60).last_line is not None
+    assert read_current(paths, 60).last_line is not None
     grow(paths, training(801, 900, 2.0))
-    found = look(paths, 60)
+    found = read_current(paths, 60)
     assert read == [0, size]
     assert found.last_line is not None and found.last_line.iteration == 900 and found.is_caught_up
     whole = LogIndex()
@@ -73,24 +73,24 @@ def test_a_second_look_reads_only_what_has_come_since(paths: RunPaths, read: lis
 def test_a_line_that_is_being_written_is_taken_when_it_is_whole(paths: RunPaths) -> None:
     text = NOISE * 2000 + training(1, 2)
     grow(paths, text[:-20])
-    half = look(paths, 60)
+    half = read_current(paths, 60)
     assert half.last_line is not None and half.last_line.iteration == 1
     grow(paths, text[-20:])
-    found = look(paths, 60)
+    found = read_current(paths, 60)
     assert found.last_line is not None and found.last_line.iteration == 2 and found.read_bytes == len(text)
 
 
 def test_a_line_over_the_border_of_two_blocks_is_read_as_one(paths: RunPaths) -> None:
     for shift in (0, 50, 150):
         paths.main_log.write_text("x" * (256 * 1024 - shift - 1) + "\n" + training(1, 3) + NOISE)
-        found = look(paths, 60)
+        found = read_current(paths, 60)
         assert found.last_line is not None and found.last_line.iteration == 3
         assert [one.iteration for one in found.curve.points()] == [1, 2, 3]
 
 
 def test_a_look_has_only_so_much_time_and_the_next_goes_on(paths: RunPaths, read: list[int]) -> None:
     grow(paths, (NOISE * 10_000 + training(1, 5)) * 4)
-    while not (found := look(paths, 0.0)).is_caught_up:
+    while not (found := read_current(paths, 0.0)).is_caught_up:
         assert len(read) < 50
     assert len(read) > 4 and read == sorted(set(read))
     assert found.last_line is not None and found.last_line.iteration == 5
@@ -108,10 +108,10 @@ def test_a_look_has_only_so_much_time_and_the_next_goes_on(paths: RunPaths, read
 )
 def test_of_another_log_in_its_place_nothing_is_taken_over(change: object, paths: RunPaths, read: list[int]) -> None:
     grow(paths, NOISE * 2000 + training(1, 900))
-    look(paths, 60)
+    read_current(paths, 60)
     assert callable(change)
     change(paths.main_log)
-    found = look(paths, 60)
+    found = read_current(paths, 60)
     assert read == [0, 0]
     last = [int(line.split()[1].strip("/")) for line in paths.main_log.read_text().splitlines() if "iteration" in line]
     assert (found.last_line.iteration if found.last_line else None) == (last[-1] if last else None)
@@ -119,16 +119,16 @@ def test_of_another_log_in_its_place_nothing_is_taken_over(change: object, paths
 
 def test_a_copy_of_the_log_in_its_place_is_the_same_log(paths: RunPaths, read: list[int]) -> None:
     size = grow(paths, NOISE * 2000 + training(1, 900))
-    look(paths, 60)
+    read_current(paths, 60)
     shutil.copy(paths.main_log, paths.main_log.with_suffix(".new"))
     paths.main_log.with_suffix(".new").rename(paths.main_log)
-    look(paths, 60)
+    read_current(paths, 60)
     assert read == [0, size]
 
 
 def test_the_summary_is_the_accounts_own_and_closed_to_others(paths: RunPaths, tmp_path: Path) -> None:
     grow(paths, NOISE * 2000 + training(1, 9))
-    look(paths, 60)
+    read_current(paths, 60)
     (file,) = kept(tmp_path)
     assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
 
@@ -137,23 +137,23 @@ def test_a_cache_that_others_can_write_is_neither_read_nor_written(
     paths: RunPaths, tmp_path: Path, read: list[int]
 ) -> None:
     grow(paths, NOISE * 2000 + training(1, 9))
-    look(paths, 60)
+    read_current(paths, 60)
     (file,) = kept(tmp_path)
     file.parent.chmod(0o777)
     file.write_text("{}")
-    assert look(paths, 60).curve.points() and read == [0, 0] and file.read_text() == "{}"
+    assert read_current(paths, 60).curve.points() and read == [0, 0] and file.read_text() == "{}"
 
 
 def test_a_damaged_summary_or_one_of_another_release_is_made_anew(
     paths: RunPaths, tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow(paths, NOISE * 2000 + training(1, 9))
-    look(paths, 60)
+    read_current(paths, 60)
     (file,) = kept(tmp_path)
     file.write_bytes(file.read_bytes()[:-9])
-    assert len(look(paths, 60).curve.points()) == 9
+    assert len(read_current(paths, 60).curve.points()) == 9
     monkeypatch.setattr(index, "VERSION", index.VERSION + 1)
-    assert len(look(paths, 60).curve.points()) == 9
+    assert len(read_current(paths, 60).curve.points()) == 9
     assert read == [0, 0, 0]
 
 
@@ -167,22 +167,22 @@ def test_no_log_a_folder_in_its_place_and_a_full_disk_are_no_errors(
 
     with monkeypatch.context() as patch:
         patch.setattr(index, "write_atomically", full)
-        assert len(look(paths, 60).curve.points()) == 9
+        assert len(read_current(paths, 60).curve.points()) == 9
     paths.main_log.unlink()
-    assert look(paths).curve.points() == []
+    assert read_current(paths).curve.points() == []
     paths.main_log.mkdir()
-    assert look(paths).curve.points() == []
+    assert read_current(paths).curve.points() == []
 
 
 def test_of_a_log_that_nobody_looked_at_for_months_nothing_is_kept(paths: RunPaths, tmp_path: Path) -> None:
     grow(paths, NOISE * 2000 + training(1, 9))
-    look(paths, 60)
+    read_current(paths, 60)
     (old,) = kept(tmp_path)
     os.utime(old, (0, 0))
     other = RunPaths(tmp_path / "other")
     other.logs.mkdir(parents=True)
     shutil.copy(paths.main_log, other.main_log)
-    look(other, 60)
+    read_current(other, 60)
     assert len(kept(tmp_path)) == 1 and old not in kept(tmp_path)
 
 
@@ -190,23 +190,23 @@ def test_a_line_that_a_page_has_broken_is_read_whole_also_between_two_looks(path
     whole = training(1, 1).rstrip("\n") + " number of nan iterations:   0 |\n"
     first, second = whole[:90] + "\n", whole[90:]
     grow(paths, NOISE * 2000 + first)
-    look(paths, 60)
+    read_current(paths, 60)
     grow(paths, second + NOISE * 2000)
-    found = look(paths, 60)
+    found = read_current(paths, 60)
     assert found.curve.points() == [(1, 3.0, 2.0)]
 
 
 def test_torchtitans_steps_are_iterations_with_the_seconds_between_their_clocks(paths: RunPaths) -> None:
     titan = "2025-04-27 00:00:{at:02d},123 - root - INFO - step: {step:2d}  loss: {loss:.4f}  memory: 30.0GiB(31.00%)\n"
     grow(paths, "".join(titan.format(at=3 * n, step=n, loss=9.0 - n) for n in range(1, 6)))
-    assert look(paths, 60).curve.points()[-1] == (5, 4.0, 3.0)
+    assert read_current(paths, 60).curve.points()[-1] == (5, 4.0, 3.0)
 
 
 def test_a_line_without_an_end_is_read_no_longer_than_a_look_may_take(paths: RunPaths, read: list[int]) -> None:
     grow(paths, NOISE + training(1, 3) + "a" * 3_000_000)
-    sizes = [look(paths, 0.0).read_bytes for _ in range(4)]
+    sizes = [read_current(paths, 0.0).read_bytes for _ in range(4)]
     assert sizes[0] < sizes[1] < sizes[2] < sizes[3] < 3_000_000 and read == [0, *sizes[:3]]
     grow(paths, "\n" + training(4, 5))
-    found = look(paths, 60)
+    found = read_current(paths, 60)
     assert found.last_line is not None and found.last_line.iteration == 5
     assert [one.iteration for one in found.curve.points()] == [1, 2, 3, 4, 5]

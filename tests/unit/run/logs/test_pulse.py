@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.run.logs.pulse import FORMS, alert_line, parse_pulse, pulse_line, words_of
-from opsctl.run.logs.records import Alert, Pulse, Saying
+from opsctl.run.logs.records import Alert, Pulse, WatchdogState
 from opsctl.slurm.durations import format_duration
 
 STAMP = "[2021-10-02 05:00:03] PULSE: "
@@ -126,7 +126,7 @@ JOBLESS = {"finished", "blind", "absent", "rests"}
 
 
 @st.composite
-def sayings(draw: st.DrawFn, states: Iterable[str]) -> Saying:
+def sayings(draw: st.DrawFn, states: Iterable[str]) -> WatchdogState:
     """Generate states of a training, each with only the fields of its form."""
     state = draw(st.sampled_from(sorted(states)))
     asked = {name: f"{{{name}}}" in FORMS[state] for name in ("elapsed", "starts_at", "reason")}
@@ -138,7 +138,7 @@ def sayings(draw: st.DrawFn, states: Iterable[str]) -> Saying:
             "partition": draw(st.from_regex(r"[\w-]+", fullmatch=True)),
         }
         job["nodes"] = draw(st.sampled_from(["", "node1", "r6i4n[0-3,5],iam[12-14]"]))
-    return Saying(
+    return WatchdogState(
         name=draw(NAMES),
         state=state,
         elapsed=draw(DURATION) if asked["elapsed"] else "",
@@ -153,16 +153,16 @@ AT = st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1), timezones=st.just(
 
 
 @given(AT, sayings(FORMS.keys() - {"absent"}))
-def test_whatever_is_said_of_a_job_is_read_back_whatever_the_trainings_name(at: datetime, said: Saying) -> None:
+def test_whatever_is_said_of_a_job_is_read_back_whatever_the_trainings_name(at: datetime, said: WatchdogState) -> None:
     read = parse_pulse(pulse_line(at, words_of(said)))
     assert isinstance(read, Pulse)
-    assert Saying(**{name: getattr(read, name) for name in Saying.__struct_fields__}) == said
+    assert WatchdogState(**{name: getattr(read, name) for name in WatchdogState.__struct_fields__}) == said
     assert (read.at, read.text) == (at.replace(microsecond=0), words_of(said))
     assert read.at.tzinfo is not None
 
 
 @given(AT, sayings(FORMS), st.from_regex(r"[\w ,.-]*\w", fullmatch=True))
-def test_whatever_is_called_out_is_read_back_with_whom_it_calls(at: datetime, said: Saying, team: str) -> None:
+def test_whatever_is_called_out_is_read_back_with_whom_it_calls(at: datetime, said: WatchdogState, team: str) -> None:
     read = parse_pulse(pulse_line(at, words_of(said), team))
     assert isinstance(read, Alert)
     assert (read.name, read.team) == (said.name, team)
@@ -170,7 +170,7 @@ def test_whatever_is_called_out_is_read_back_with_whom_it_calls(at: datetime, sa
 
 
 def test_the_forms_that_other_tools_look_for_are_letter_for_letter_the_originals() -> None:
-    job = Saying(
+    job = WatchdogState(
         name="tr1-13B",
         state="running",
         job_id="1528763_4",
@@ -183,7 +183,7 @@ def test_the_forms_that_other_tools_look_for_are_letter_for_letter_the_originals
     assert words_of(job) == (
         "tr1-13B is running for 2:10:00 since 2021-10-02T02:50:03 (1528763_4 on 'gpu_p13' partition (r6i4n[0-3,5]))"
     )
-    absent = words_of(Saying(name="tr1-13B", state="absent"))
+    absent = words_of(WatchdogState(name="tr1-13B", state="absent"))
     at = datetime(2021, 10, 2, 5, 0, 3).astimezone()
     line = pulse_line(at, absent, "Eng WG")
     zone = at.isoformat()[-6:]

@@ -8,7 +8,7 @@ from opsctl.run.logs.measurements import longest_silence_s
 
 
 @pytest.mark.parametrize(
-    ("iteration_s", "told_s", "pauses_s", "is_starting", "log_interval", "limit_s"),
+    ("iteration_s", "given_s", "pauses_s", "is_starting", "log_interval", "limit_s"),
     [
         (1.0, None, 0.0, False, 1, 600.0),  # ten minutes at least
         (100.0, None, 0.0, False, 1, 1000.0),  # ten iterations
@@ -20,6 +20,6 @@ from opsctl.run.logs.measurements import longest_silence_s
     ],
 )
 def test_how_long_a_training_may_log_nothing(
-    iteration_s: float, told_s: float | None, pauses_s: float, is_starting: bool, log_interval: int, limit_s: float
+    iteration_s: float, given_s: float | None, pauses_s: float, is_starting: bool, log_interval: int, limit_s: float
 ) -> None:
-    assert longest_silence_s(iteration_s, told_s, pauses_s, is_starting, log_interval) == limit_s
+    assert longest_silence_s(iteration_s, given_s, pauses_s, is_starting, log_interval) == limit_s
