@@ -66,7 +66,7 @@ def _exclude_nodes(run: RunView, snapshot: Snapshot, cluster: str | None) -> Ite
     try:
         wanted = wanted_by(run.paths, run.file.slurm)
     except OSError as error:
-        yield f"bad nodes cannot be kept out of the queue: {error}"
+        yield f"cannot exclude bad nodes from queued jobs: {error}"
         return
     yield from keep_and_apply(run.paths, client_for(choose_cluster(cluster, run.paths)), wanted)
 

@@ -194,7 +194,7 @@ def judge(
             found.append(record if record.is_a_persons else _still(record, case))
         elif case.is_enough:
             found.append(_new(record, case, now))
-        elif record is not None and now - _end(record) <= policy.remembered:
+        elif record is not None and now - (record.removed_at or record.until) <= policy.remembered:
             found.append(record)
     return tuple(sorted((*untouched, *found), key=lambda one: one.node))
 
@@ -247,7 +247,3 @@ def _new(record: Exclusion | None, case: Case, now: datetime) -> Exclusion:
         times=times,
         seen_until=case.newest if case.newest is not None and case.newest > now else None,
     )
-
-
-def _end(record: Exclusion) -> datetime:
-    return record.removed_at or record.until

@@ -13,6 +13,8 @@ from opsctl.diagnosis.triage.rules import Fault, Role
 from opsctl.run.attempts.verdict import Cause
 from trainer.formats.attempt.attempt_records import Failure
 
+#: Causes of the whole job instead of a rank.
+_OF_A_JOB = (Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.CANCELLED, Cause.NODE_FAILURE)
 #: Causes that all ranks of a node share.
 _OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)
 #: Causes of a GPU: the kernel and a rank may report the same failure as different ones.
@@ -41,7 +43,7 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
         one.node not in ("", winner.node) and _TO_ANOTHER.search(one.text) for one in facts.findings
     ):
         return replace(winner, node="", rank=None)
-    if not _is_about_ranks(winner.cause):
+    if winner.cause in _OF_A_JOB:
         return winner if winner.node else max(same, key=lambda one: bool(one.node))
     if not winner.names_place and not (place := _one_end(same, winner)):
         failed = set(facts.failed_tasks) if winner.cause is Cause.USER_CODE and len(facts.nodes) > 1 else set()
@@ -161,8 +163,3 @@ def _other_nodes_work(nodes: set[str], facts: Facts) -> bool:
     alone = set(facts.failed_tasks) == nodes and len(facts.nodes) > 1
     followed = {one.node for one in facts.findings if one.rule.role is Role.CASCADE and one.node} - nodes
     return alone or bool(followed)
-
-
-def _is_about_ranks(cause: Cause) -> bool:
-    """Return True for a failure of one rank; Slurm's states concern the whole job."""
-    return cause not in (Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.CANCELLED, Cause.NODE_FAILURE)

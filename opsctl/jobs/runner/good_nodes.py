@@ -163,7 +163,7 @@ def keep_off_bad_nodes(task: Task) -> None:
     try:
         wanted = wanted_by(task.paths, slurm, task.allocation.array_job_id)
     except OSError as error:
-        task.log.add_line(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
+        task.log.add_line(f"opsctl: cannot exclude bad nodes from queued jobs: {error}")
         return
     for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
         task.log.add_line(f"opsctl: {line}")

@@ -54,8 +54,9 @@ def may_be_queued(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> list[
     begun = {(attempt.array_job_id or attempt.job_id) for attempt in attempts}
     waited_for = {int(one) for chain in chains if chain.chain in begun for one in chain.after if one.isdigit()}
     opened = {(attempt.array_job_id or attempt.job_id): attempt for attempt in attempts if attempt.is_open}
+    numbers = {array: attempt.number for array, attempt in opened.items()}
     found = {
-        chain.chain: Unseen(chain.chain, chain.user, chain.after, _number(opened.get(chain.chain)))
+        chain.chain: Unseen(chain.chain, chain.user, chain.after, numbers.get(chain.chain))
         for chain in chains
         if chain.chain not in waited_for and not _has_ended(chain, attempts)
     }
@@ -86,7 +87,3 @@ def _has_ended(chain: Chain, attempts: Sequence[Attempt]) -> bool:
     ended = [one for one in last.values() if not one.is_open and one.reason != Ending.REQUEUED]
     tasks = 1 if array_problem(chain.array) else count_tasks(chain.array)
     return len(ended) >= tasks
-
-
-def _number(attempt: Attempt | None) -> int | None:
-    return attempt.number if attempt else None

@@ -281,7 +281,10 @@ def search_lines(found: LayoutSearch) -> Iterator[str]:
     """Yield the lines for the screen: the assumptions, and the fastest layouts."""
     gpu = found.gpu
     yield f"{found.run}: {len(found.layouts)} layouts fit {gpu.gpus} GPUs of {gpu.memory_gb:g} GB, the fastest first"
-    rows = [_HEADING, *(_row(_place(place, one), one) for place, one in enumerate(found.layouts[:_SHOWN], 1))]
+    rows = [
+        _HEADING,
+        *(_row(f"{place}{'*' if one.is_the_run else ' '}", one) for place, one in enumerate(found.layouts[:_SHOWN], 1)),
+    ]
     if found.own is not None:
         rows.append(_row("current", found.own))
     yield from (f"  {line}" for line in table_lines(rows, ">"))
@@ -298,10 +301,6 @@ def search_lines(found: LayoutSearch) -> Iterator[str]:
             else "Seconds are scaled to the run's speed."
         )
     )
-
-
-def _place(place: int, one: FittingLayout) -> str:
-    return f"{place}{'*' if one.is_the_run else ' '}"
 
 
 def _row(name: str, one: FittingLayout) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def test_repoint_goes_back_to_the_one_that_was_named(folder: Path, capsys: pytes
     assert opsctl("checkpoints", "repoint", "--to", "10") == 0 and latest(folder) == "global_step10"
     assert [(line["from"], line["to"]) for line in rollbacks(folder)] == [(None, 20), (20, 10)]
     for words, said in (
-        (("--to", "30"), r"global_step30: opsctl checkpoints list"),
+        (("--to", "30"), r"global_step30.*opsctl checkpoints list"),
         (("--to", "20"), r"global_step20\b.*\bmanifest\.json"),
     ):
         (folder / "output" / "checkpoints" / "global_step20" / "manifest.json").unlink(missing_ok=True)
@@ -253,7 +253,7 @@ class TestCare:
         assert opsctl("checkpoints", "show", "--step", "20", "--json") == 0
         assert printed("checkpoints show", capsys.readouterr().out)["iteration"] == 20
         assert opsctl("checkpoints", "show", "--step", "25") == 1
-        assert "global_step25: opsctl checkpoints list" in capsys.readouterr().err
+        assert "global_step25" in capsys.readouterr().err
 
     def test_verify_reads_the_bytes_and_exits_1_where_one_is_flipped(
         self, run: Path, capsys: pytest.CaptureFixture[str]
