@@ -1,4 +1,4 @@
-"""The draft of a run file: each value with its origin, and notes of what was not taken. Pure."""
+"""The draft of a run file: each value with its origin, and notes on parts that were not taken. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Draft:
         return None if given is None else given.value
 
     def note(self, line: int, text: str) -> None:
-        """Record what is not taken, and why."""
+        """Record a part that is not taken, and why."""
         self.notes.append(Note(line, text))
 
 

@@ -28,7 +28,7 @@ _ZERO_READ = frozenset(
 
 
 def take_engine(draft: Draft, text: str, line: int) -> None:
-    """Set the options of the file, whose text begins on `line`; note what is not taken."""
+    """Set the options of the file, whose text begins on `line`; note entries that are not taken."""
     try:
         given = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
     except (ValueError, RecursionError) as error:
@@ -56,7 +56,7 @@ def take_engine(draft: Draft, text: str, line: int) -> None:
     if _section(given, "curriculum_learning").get("enabled"):
         draft.note(line, "curriculum_learning in DeepSpeed's file: every sequence has its whole length here at once")
     if rest := [name for name in given if name not in _READ]:
-        draft.note(line, f"DeepSpeed's file has what is not needed or not known here: {', '.join(rest)}")
+        draft.note(line, f"DeepSpeed's file has entries that are not needed or not known here: {', '.join(rest)}")
 
 
 def _number(text: str) -> float | int:

@@ -23,7 +23,7 @@ from trainer.recipe.options import BY_KEY
 
 #: Values that every run needs and that a script may leave to the command line of sbatch.
 NEEDED = ("nodes", "gpus_per_node", "time")
-_TRAINING, _OURS = "pretrain", "pretrain_gpt"  # programs that train, and those that train as the trainer does
+_TRAINING, _OURS = "pretrain", "pretrain_gpt"  # programs that train, and those with the trainer's method
 #: Options without which there is no model.
 _OF_A_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 #: BigScience's share below which the last epoch is shuffled separately; Megatron-LM's is the trainer's default.
@@ -190,11 +190,11 @@ def _launcher_options(words: tuple[Traced, ...]) -> Iterator[tuple[str, int]]:
 
 
 def _the_launch(draft: Draft, script: Script) -> Launch:
-    """Return the last command that starts a training; one that surely runs is preferred. Raises UsageError."""
+    """Return the last command that starts a training, preferably one that certainly runs. Raises UsageError."""
     found = launches(script)
     if not found:
         lines = ", ".join(str(line) for line, what in script.notes if "not evaluated" in what)
-        hint = f"; not evaluated are the loops and functions of lines {lines}" if lines else ""
+        hint = f"; the loops and functions of lines {lines} are not evaluated" if lines else ""
         raise UsageError(
             "the script starts no training that could be found: no command in it runs a Python program with "
             f"Megatron's options (--num-layers, --hidden-size, ...){hint}"
@@ -204,11 +204,11 @@ def _the_launch(draft: Draft, script: Script) -> Launch:
     launch = next((one for one in reversed(trainings) if one.command.is_sure), trainings[-1])
     line = launch.program.line
     for other in sorted({one.program.line for one in found} - {line}):
-        draft.note(other, f"another training is started here; taken is that of line {line}")
+        draft.note(other, f"another training is started here; taken: the one of line {line}")
     if not launch.command.is_sure:
         draft.note(line, "it is started in a loop, in a function, or under a condition that is not decided")
     if not launch.name.startswith(_OURS):
-        draft.note(line, f"{launch.name}: the trainer trains as pretrain_gpt.py does; what else this does is lost")
+        draft.note(line, f"{launch.name}: the trainer trains as pretrain_gpt.py does; its other functions are lost")
     return launch
 
 
@@ -222,7 +222,7 @@ def _nodes_and_gpus(draft: Draft, launch: Launch) -> None:
             draft.set("slurm", key, given, "as given to the launcher")
         elif given is not None and given != asked:
             line = launch.program.line
-            draft.note(line, f"the launcher is given {given} {what}, Slurm {asked}: taken is {asked}")
+            draft.note(line, f"the launcher is given {given} {what}, Slurm {asked}: {asked} is taken")
 
 
 # Folders, options and DeepSpeed's file
@@ -281,7 +281,7 @@ def _engine(
         take_engine(draft, written.text, written.line)
         return
     if lost is not None:
-        draft.note(line, f"--deepspeed_config {path}: what line {lost} makes of it is not known")
+        draft.note(line, f"--deepspeed_config {path}: the change by line {lost} is unknown")
         return
     is_elsewhere = into is not None and not is_known_but_for_variables(into.text) and not path.startswith("/")
     path_here = place if place.startswith("/") else posixpath.normpath(f"{folder}/{path}")
@@ -353,7 +353,7 @@ def _exported(
 
 
 def _is_own(name: str, text: str) -> bool:
-    """Return whether the value adds to what the variable had before the script."""
+    """Return whether the value extends the variable's value from before the script."""
     return name in names_in(text) or re.search(rf"\${{{name}\W", text) is not None
 
 

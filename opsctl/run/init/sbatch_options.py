@@ -22,7 +22,7 @@ _NUMBERED = re.compile(r"(?:(?P<type>[^:,()]+):)?(?P<number>\d+)")
 
 
 def take_slurm(draft: Draft, lines: Sequence[Directive]) -> None:
-    """Set `[slurm]` and `[array]`; note what a run cannot have. The caller checks what every run needs."""
+    """Set `[slurm]` and `[array]`; note options that a run cannot have. The caller checks for required ones."""
     asked = {one.name: one for one in lines}
     for name, one in asked.items():
         value, remark = (one.value or "").strip(), f"line {one.line}"
@@ -41,7 +41,7 @@ def take_slurm(draft: Draft, lines: Sequence[Directive]) -> None:
             if least.isdigit():
                 draft.set("slurm", "nodes", int(least), remark)
             if not least.isdigit() or (most and most != least):
-                taken = f"; taken is {least}" if least.isdigit() else ""
+                taken = f"; {least} is taken" if least.isdigit() else ""
                 draft.note(one.line, f"--nodes={value}: a run has one number of nodes{taken}")
         elif name == "array":
             problem = array_problem(value)

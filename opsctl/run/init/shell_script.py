@@ -43,11 +43,11 @@ class Files:
     lost: dict[str, int] = field(default_factory=dict)  # by name, without the folder
 
     def copy(self) -> Files:
-        """Return the same files; what is written to one copy does not change the other."""
+        """Return an independent copy of the files."""
         return Files(dict(self.known), dict(self.lost))
 
     def write(self, path: str, text: Traced | None, appends: bool, line: int) -> None:
-        """Record what a file holds from here on; text None: not known."""
+        """Record the contents of a file from here on; text None: unknown."""
         name = posixpath.basename(path)
         if text is None or (appends and name in self.lost):
             self.known = {one: known for one, known in self.known.items() if posixpath.basename(one) != name}
@@ -76,7 +76,7 @@ class Command:
 
 @dataclass
 class Script:
-    """The commands of a script. `notes`: line and text of what is not followed."""
+    """The commands of a script. `notes`: line and text about commands that are not followed."""
 
     state: State
     commands: list[Command] = field(default_factory=list)
@@ -205,7 +205,9 @@ class _Reader:
 
     def loop(self, node: Node) -> None:
         """Read a loop once. A turn begins with what another may have set, so nothing that it sets is known in it."""
-        self.script.notes.append((node.line, f"{node.kind}: a loop is not evaluated; what it sets is not known"))
+        self.script.notes.append(
+            (node.line, f"{node.kind}: a loop is not evaluated, so the values that it sets are unknown")
+        )
         self.read_repeated(node, node.words[0].plain if node.words and node.kind in ("for", "select") else None)
 
     def read_repeated(self, node: Node, name: str | None = None) -> None:
@@ -222,13 +224,13 @@ class _Reader:
                     self.run(body)
 
     def not_known(self) -> tuple[object, ...]:
-        """Return what a body has changed so far, so that the next turn of it begins without."""
+        """Return the changes by a body so far, so that its next turn begins without them."""
         names = {name for name, variable in self.state.variables.items() if variable.value is None}
         return names, self.state.arguments, self.state.folder, set(self.script.files.lost)
 
     @contextmanager
     def perhaps(self, line: int) -> Iterator[None]:
-        """Read what may be done or not: what it sets is not known afterwards."""
+        """Read commands that may not run: the values that they set are unknown afterwards."""
         before, files, was_sure = self.state.copy(), self.script.files.copy(), self.is_sure
         functions = {name: list(bodies) for name, bodies in self.script.functions.items()}
         self.is_sure, self.state.touched = False, {}
@@ -254,7 +256,7 @@ class _Reader:
 
     @contextmanager
     def own_shell(self) -> Iterator[None]:
-        """Read in a shell of its own, whose variables and folder are lost at its end."""
+        """Read in a subshell, whose variables and folder are lost at its end."""
         state, shell, has_ended = self.state.copy(), self.shell, self.has_ended
         self.shells += 1
         self.shell = (*shell, self.shells)
@@ -387,7 +389,7 @@ class _Reader:
                     self.state.refer(name, line)
 
     def follow(self, command: Command) -> None:
-        """Do to the state what a command does: a function, a shell within, one of the shell's own commands."""
+        """Apply a command to the state: a function, an inner shell, or a built-in command."""
         words, state, line = command.words, self.state, command.line
         name, texts = command.words[0].text, [one.text for one in command.words[1:]]
         match name:
@@ -438,7 +440,7 @@ class _Reader:
 
     def call(self, name: str, line: int) -> None:
         """Read a function's body as what may be done or not, any number of times."""
-        note = (line, f"{name}: a function is not evaluated; what it sets is not known")
+        note = (line, f"{name}: a function is not evaluated, so the values that it sets are unknown")
         if note not in self.script.notes:
             self.script.notes.append(note)
         bodies, arguments, asked = self.script.functions[name], self.state.arguments, set(self.state.asked.arguments)
@@ -449,7 +451,7 @@ class _Reader:
         self.script.functions[name], self.state.arguments, self.state.asked.arguments = bodies, arguments, asked
 
     def enter_a_shell(self, command: Command) -> None:
-        """Read the script of `bash -c TEXT NAME ARGUMENTS...`: only what is exported is there."""
+        """Read the script of `bash -c TEXT NAME ARGUMENTS...`: only exported variables are set there."""
         words = command.words
         place = next((n for n, word in enumerate(words) if word.text.rpartition("/")[2] in _SHELLS), len(words))
         flag = next((n for n in (place + 1, place + 2) if n < len(words) and _takes_text(words[n].text)), None)
@@ -477,7 +479,7 @@ class _Reader:
             self.script.files.write(placed(self.state.folder, path), text, appends, line)
 
     def write_files(self, command: Command, redirections: Sequence[tuple[Operator, Word]]) -> None:
-        """Record what a command writes: `cat`, `tee` and `echo` are followed, of others it is not known."""
+        """Record the output of a command to files. Only `cat`, `tee` and `echo` are followed."""
         words, name = command.words[1:], command.name
         bodies = [operator.body for operator, _ in redirections if operator.body is not None]
         text = None
@@ -504,7 +506,7 @@ def _assigned(word: Word) -> re.Match[str] | None:
 
 
 def _runs(part: Part) -> bool:
-    """Return whether it is what a command prints: an assignment then succeeds as that command does."""
+    """Return whether it is the output of a command: an assignment then has that command's result."""
     text = part.traced.text
     return part.is_expansion and (("$(" in text and not text.startswith("$((")) or "`" in text)
 

@@ -329,7 +329,7 @@ class _Lexer:
 
 
 def parsed(source: Traced) -> tuple[Node, list[tuple[int, str]]]:
-    """Parse a script. Returns also line and text of what no shell accepts. Raises Unreadable for what is not closed."""
+    """Parse a script. Returns also line and text of syntax errors. Raises Unreadable for an unclosed quote."""
     parser = _Parser(source)
     return parser.list_up_to(), parser.problems
 

@@ -82,7 +82,7 @@ class State:
     touched: dict[str, int] = field(default_factory=dict)  # variables that were set or forgotten -> line
 
     def copy(self) -> State:
-        """Return the same state; what is set in one copy does not change the other."""
+        """Return an independent copy of the state."""
         return replace(self, variables=dict(self.variables), touched=dict(self.touched))
 
     # Variables
@@ -146,12 +146,12 @@ class State:
     def why_unknown(self, name: str) -> str:
         """Explain why the value of `name` is not known."""
         if is_argument(name):
-            given = "" if self.arguments is None else f"; given are {len(self.arguments)}"
-            return f"${name} is what the script, or the function, is called with{given}"
+            given = "" if self.arguments is None else f"; arguments given: {len(self.arguments)}"
+            return f"${name} is an argument of the script or function{given}"
         found = self.variables.get(name)
         if found is None:
             return f"the script does not set {name}"
-        return found.why or f"{name} is split at what the script has set IFS to"
+        return found.why or f"{name} is split by the script's own IFS"
 
     def argument(self, name: str, is_needed: bool = True) -> Traced | None:
         """Return `$1`, `$#` or `$@`; None if it is not given. is_needed: it is then missing."""
@@ -234,7 +234,7 @@ class State:
         return (value,) if isinstance(value, Traced) else value
 
     def expanded(self, part: Part) -> Traced:
-        """Expand one part; what is not known stays as written, a plain variable as `${NAME}`."""
+        """Expand one part. Unknown parts stay as written, plain variables as `${NAME}`."""
         written = part.traced
         if not part.is_expansion:
             return written
@@ -454,7 +454,7 @@ def why_open(text: str) -> str:
     if "$((" in text:
         return "this arithmetic is not evaluated, or no shell does: a number with _ in it is none to a shell"
     if "$(echo " in text:
-        return "it stands for files, or for several words, which are not looked up"
+        return "it is a pattern of files or words, which is not expanded"
     if re.search(r"\$\{[^}]*[^}\w]", text):
         return "this expansion is not evaluated"
-    return "it is what a command prints"
+    return "it is the output of a command"

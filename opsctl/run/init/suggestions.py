@@ -51,7 +51,7 @@ class Size:
         return self.layers * block + 2 * _VOCABULARY * self.hidden + self.hidden
 
 
-#: A shape is near a wanted number of parameters within this share; one that is further off than the next is refused.
+#: A shape is near a wanted number of parameters within this share; shapes beyond the second share are refused.
 _NEAR, _FURTHEST = 0.015, 0.02
 _SIZES = (
     Size(12, 768, 12, 256, 6e-4),
@@ -85,7 +85,7 @@ class Wanted:
 
 
 def size_near(parameters: float) -> Size:
-    """Return a shape with about so many parameters: within 2 % from 60M to 400B.
+    """Return a shape with about that many parameters: within 2 % from 60M to 400B.
 
     It has the batch and the rate of the nearest usual size, and is that size where that is near enough. Hidden sizes
     are multiples of 128, from 4096 on of 1024, so that heads of 128 divide among 8 tensor-parallel ranks.

@@ -66,9 +66,11 @@ def _options(words: Sequence[Traced], draft: Draft, state: State) -> Iterator[li
         elif option and len(option) <= _most_values(option[0]) and not _adds_alone(option[0], word):
             option.append(word)
         elif names := names_in(word.text):
-            draft.note(word.line, f"{word.text}: {state.why_unknown(names[0])}, so what it adds is not known")
+            draft.note(
+                word.line, f"{word.text}: {state.why_unknown(names[0])}, so the options that it adds are unknown"
+            )
         elif is_open(word.text):
-            draft.note(word.line, f"{word.text}: {why_open(word.text)}, so what it adds is not known")
+            draft.note(word.line, f"{word.text}: {why_open(word.text)}, so the options that it adds are unknown")
         else:
             draft.note(word.line, f"{word.text}: belongs to no option")
     if option:
@@ -96,7 +98,7 @@ def _key(name: Traced) -> str:
 
 
 def _why_unknown(option: list[Traced], state: State) -> str | None:
-    """Explain why the script alone does not decide this option's values; None if it does."""
+    """Explain why the script alone does not determine this option's values; None if it does."""
     known = BY_KEY.get(_key(option[0]))
     for word in option if known else ():
         if not is_known_but_for_variables(word.text):
