@@ -1,1 +1,1 @@
-"""Saving whole and loading back."""
+"""Saving and loading of whole checkpoints."""

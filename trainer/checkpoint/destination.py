@@ -1,4 +1,4 @@
-"""The destination of a training's saves: the folder wherever it is moved to, the lease, and the lock of the writer."""
+"""The destination of a training's saves: the folder, even if it is moved, the lease, and the writer's lock."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.file_lock import is_locked_by_another, open_to_lock, refuse_other_than_a_plain_file
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
-#: Seconds that a save waits for the lease's lock, before it goes by what it reads without.
+#: Seconds that a save waits for the lease's lock before it reads the lease without it.
 LOCK_WAIT_S = 30.0
 
 
 class Overtaken(Refusal):
-    """Another writer has this training; the text is the clause that says who. Every rank knows it."""
+    """Another writer has taken over this training. The text is a clause that names it. Every rank raises this."""
 
 
 class OwnLease:
-    """The number under which this training writes. Used on the first rank alone."""
+    """The lease number with which this training writes. Used on the first rank only."""
 
     def __init__(self, path: Path, number: int, lock_wait_s: float = LOCK_WAIT_S) -> None:
         self._path, self._number, self._lock_wait_s = path, number, lock_wait_s
@@ -34,9 +34,9 @@ class OwnLease:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[str | None]:
-        """While the lock is held that whoever overtakes needs too: why this training may write no more, or None.
+        """Yield why this training may no longer write, or None, while holding the lock that a new writer also needs.
 
-        A file that cannot be read says nothing against it: what it trained since the last checkpoint would be lost.
+        A file that cannot be read is no reason to stop: all training since the last checkpoint would be lost.
         """
         with contextlib.ExitStack() as held:
             yield self._look(held)
@@ -46,7 +46,7 @@ class OwnLease:
             folder = self._folder.descriptor()
             lease = held.enter_context(locked_lease(self._path.name, self._lock_wait_s, dir_fd=folder)).read()
         except OSError as error:
-            complain(f"trainer: {self._path} cannot be read ({error.strerror}): going on without knowing who has it")
+            complain(f"trainer: {self._path} cannot be read ({error.strerror}): continuing without checking its holder")
             return None
         if self._own is None and lease.last is not None and lease.last.number == self._number:
             self._own = lease.last
@@ -55,7 +55,7 @@ class OwnLease:
 
 @dataclass(frozen=True)
 class Destination:
-    """What a save goes to. Without a lease everybody may."""
+    """The folder of a training's saves. Without a lease, every process may write."""
 
     folder: HeldFolder
     lease: OwnLease | None = None
@@ -65,10 +65,10 @@ class Destination:
         return self.lease.shown() if self.lease else contextlib.nullcontext()
 
     def make(self, with_parents: bool = False) -> None:
-        """Make the folder where there is none. Raises OSError.
+        """Create the folder if it does not exist. Raises OSError.
 
-        One that was held and has vanished with all around it was moved to where nobody can follow: without parents it
-        is not made anew at its old place.
+        If an open folder has vanished with its parents, it was moved to an unknown place. Without `with_parents` it is
+        not created again at its old place.
         """
         with contextlib.suppress(OSError):
             self.folder.descriptor()
@@ -79,7 +79,7 @@ class Destination:
 
 
 def refuse_if_overtaken(lease: OwnLease | None) -> None:
-    """Collective. Raises Overtaken on every rank where the first finds that another writer has this training."""
+    """Raise Overtaken on every rank if the first one finds another writer of this training. Collective."""
 
     def look() -> str | None:
         if lease is None:
@@ -93,10 +93,10 @@ def refuse_if_overtaken(lease: OwnLease | None) -> None:
 
 
 def open_destination(destination: Destination, iteration: int) -> None:
-    """Make the folder and hold it on every rank, for a training that begins at `iteration`.
+    """Create the folder and open it on every rank, for a training that begins at `iteration`.
 
-    Collective. Raises Refusal where it cannot be made, where the latest of its checkpoints cannot be told, and where
-    that is later than the training begins: the first save would take its place.
+    Collective. Raises Refusal if the folder cannot be created, if its latest checkpoint is unknown, or if that is
+    later than the training's start: the first save would replace it.
     """
     root = destination.folder.path
 
@@ -115,7 +115,7 @@ def open_destination(destination: Destination, iteration: int) -> None:
 
 @contextlib.contextmanager
 def as_checkpoint_error(folder: HeldFolder) -> Iterator[None]:
-    """Errors of files in the folder as CheckpointErrors that call it as the user does."""
+    """Raise errors of files in the folder as CheckpointErrors that name the user's path."""
     try:
         yield
     except OSError as error:
@@ -126,16 +126,16 @@ def as_checkpoint_error(folder: HeldFolder) -> Iterator[None]:
 
 
 WRITER_LOCK = ".writer.lock"
-#: Seconds that are left to one that is just ending.
+#: Seconds to wait for a process that is about to end.
 _WAIT_S = 5.0
 
 
 @contextlib.contextmanager
 def only_writer(destination: Destination) -> Iterator[None]:
-    """Hold the lock on what is saved to, which is made first.
+    """Hold the lock on the folder, which is created first.
 
-    Collective. Raises Refusal where another process has it: with a lease, which decides, that is only said. A file
-    system without locks, or a file that cannot be opened, keeps nobody away.
+    Collective. Raises Refusal if another process has the lock; with a lease, which decides, only print it. A file
+    system without locks, or a file that cannot be opened, excludes no process.
     """
     with contextlib.ExitStack() as held:
         from_first_rank(lambda: _take(destination, held), (CheckpointError,))
@@ -150,16 +150,14 @@ def _take(destination: Destination, held: contextlib.ExitStack) -> None:
     try:
         fd = _opened(path)
     except OSError as error:
-        complain(
-            f"trainer: {shown} cannot be locked ({error.strerror}): whether another training saves here is unknown"
-        )
+        complain(f"trainer: {shown} cannot be locked ({error.strerror}): another training may save here")
         return
     held.callback(os.close, fd)
     if is_locked_by_another(fd, 0.0 if destination.lease else _WAIT_S):
         what = f"another process has the lock on {shown}, so it saves to this folder too"
         if destination.lease is None:
-            raise CheckpointError(f"{what}: stop one of the two, or give this one another --save")
-        complain(f"trainer: {what}; going on, as this training has the run's lease")
+            raise CheckpointError(f"{what}: stop one of the two, or use another --save for this one")
+        complain(f"trainer: {what}; continuing, because this training has the run's lease")
 
 
 def _opened(path: Path) -> int:

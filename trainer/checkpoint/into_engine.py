@@ -1,7 +1,7 @@
-"""Filling one rank's engine from a checkpoint of any layout: of every parameter the part that the rank has, no more.
+"""Loading of one rank's part of each parameter into its engine, from a checkpoint of any layout.
 
-Weights go into the model, fp32 weights and moments straight into the partition of the optimizer that is this data
-rank's. Nothing here talks to other ranks.
+Weights go into the model. fp32 weights and moments go directly into this data rank's partition of the optimizer.
+Nothing here communicates with other ranks, except `step_back` and `go_back`.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_line
 from trainer.parallel.agreement import from_first_rank
 
-# Of the loss scaler: where it has come to. What it goes by is the command line's.
+# The state of the loss scaler. Its settings come from the command line.
 _SCALER_COUNTERS = ("cur_iter", "last_overflow_iter")
 _COMPARED_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
 class Own:
-    """What one rank has of one of the engine's parameters."""
+    """One rank's part of one of the engine's parameters."""
 
     saved: SavedParameter
     parameter: nn.Parameter
     tensor_rank: int
-    copy: int  # which tensor rank's file it comes from where all have it whole
+    copy: int  # the tensor rank whose file is read, if all have the whole parameter
 
     @property
     def rows(self) -> int:
-        """Of the rank's part; a vector's elements."""
+        """Rows of the rank's part; the elements of a vector."""
         return int(self.parameter.shape[0])
 
     @property
     def columns(self) -> int:
-        """Of the rank's part; 1 for a vector."""
+        """Columns of the rank's part; 1 for a vector."""
         return int(self.parameter.shape[1]) if self.parameter.dim() == 2 else 1
 
     def part(self, top: int, bottom: int, left: int, right: int) -> tuple[slice, ...]:
-        """Rows and columns of the rank's part as those of the whole; beyond the end where that has fewer."""
+        """Return rows and columns of the rank's part, as slices of the whole, which may be shorter."""
         down = self.tensor_rank * self.rows if self.saved.split_dim == 0 else 0
         along = self.tensor_rank * self.columns if self.saved.split_dim == 1 else 0
         whole = (slice(down + top, down + bottom), slice(along + left, along + right))
@@ -65,7 +65,7 @@ class Own:
 
 
 def own_parameters(engine: PipelineEngine, state: SavedState) -> list[Own]:
-    """What the rank needs. Raises CheckpointError, with both shapes, where the checkpoint is another model's."""
+    """Return the parts that the rank needs. Raises CheckpointError, with both shapes, if the model is another."""
     saved = {engine_name(one): one for one in state.parameters.values()}
     parallel = engine.module.parallel
     copy = parallel.tensor_rank if state.tensor_ranks == parallel.tensor_size else 0
@@ -93,9 +93,9 @@ def _refuse_other_shape(state: SavedState, own: Own, tensor: int) -> None:
 
 
 def fill_weights(engine: PipelineEngine, state: SavedState, precision_changes: bool) -> None:
-    """Set the model's weights. precision_changes: take them from the fp32 ones, where there are any, and round these.
+    """Set the model's weights. Raises CheckpointError.
 
-    Raises CheckpointError.
+    precision_changes: round the fp32 weights, if there are any, instead of reading the stored ones.
     """
     for own in own_parameters(engine, state):
         target = own.parameter.detach()
@@ -106,9 +106,10 @@ def fill_weights(engine: PipelineEngine, state: SavedState, precision_changes: b
 
 
 def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool) -> None:
-    """Set this data rank's fp32 weights and, `with_moments`, all else that the optimizer keeps. Raises CheckpointError.
+    """Set this data rank's fp32 weights and, `with_moments`, the rest of the optimizer's state.
 
-    The weights must be there: those that are not the fp32 ones rounded are another checkpoint's.
+    The weights must be set before: weights that do not equal the rounded fp32 ones are another checkpoint's. Raises
+    CheckpointError.
     """
     optimizer = engine.optimizer.optimizer
     groups = list(_partitioned(engine, own_parameters(engine, state)))
@@ -123,7 +124,7 @@ def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool
         partition = group["params"][0]
         before, kept = optimizer.state[partition], dict[str, Tensor]()
         for which in state.moments:
-            old = before.get(which)  # of a training that goes back; every parameter holds views of it
+            old = before.get(which)  # after a rollback; every parameter holds views of it
             kept[which] = torch.empty_like(partition, requires_grad=False) if old is None else old
             _fill_partition(state, owned, which, kept[which])
         if "betas" in group:
@@ -140,7 +141,7 @@ def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool
 
 
 def fill_loss_scaler(engine: PipelineEngine, state: SavedState) -> None:
-    """Go on with the fp16 loss scale that had been found, where both scale dynamically. Raises CheckpointError."""
+    """Set the checkpoint's fp16 loss scale, if both scale dynamically. Raises CheckpointError."""
     scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
     if scaler is None or not scaler.dynamic:
         return
@@ -162,7 +163,7 @@ _Placed = tuple[Own, int, int, int]
 
 
 def _partitioned(engine: PipelineEngine, owned: list[Own]) -> Iterator[list[_Placed]]:
-    """Of each of the optimizer's groups: what this data rank's partition has, in the partition's order."""
+    """Yield for each group of the optimizer the parts in this data rank's partition, in order."""
     by_parameter = {own.parameter: own for own in owned}
     for group in optimizer_groups(engine):
         placed = [
@@ -183,12 +184,12 @@ def _fill_partition(state: SavedState, placed: list[_Placed], which: str, flat: 
 
 
 def fill_run(state: SavedState, own: Own, which: str | None, first: int, out: Tensor) -> None:
-    """Fill the flat `out` with the rank's elements from `first` on, row after row; which: None for the weights."""
+    """Fill the flat `out` with the rank's elements from `first` on, in row order. which: None for the weights."""
     place = 0
     for box in boxes_of_run(first, out.numel(), own.columns):
         target = out[place : place + box.rows * box.columns]
         part = own.part(box.top, box.bottom, box.left, box.right)
-        rows = len(range(*part[0].indices(own.saved.shape[0])))  # those behind the last one saved are padding
+        rows = len(range(*part[0].indices(own.saved.shape[0])))  # rows after the last saved one are padding
         target[rows * box.columns :] = 0
         shape = (rows, box.columns)[: len(part)]
         wanted = target[: rows * box.columns].view(shape)
@@ -200,7 +201,7 @@ def fill_run(state: SavedState, own: Own, which: str | None, first: int, out: Te
 
 
 def _refuse_unlike(state: SavedState, own: Own, master: Tensor, first: int) -> None:
-    """Refuse weights that are not the fp32 ones rounded."""
+    """Raise CheckpointError if the weights do not equal the rounded fp32 ones."""
     weights = own.parameter.detach().view(-1)[first : first + master.numel()]
     for start in range(0, master.numel(), _COMPARED_AT_ONCE):
         part = weights[start : start + _COMPARED_AT_ONCE]
@@ -212,9 +213,9 @@ def _refuse_unlike(state: SavedState, own: Own, master: Tensor, first: int) -> N
 
 
 def random_states() -> dict[str, Any]:
-    """States of Python's, numpy's, torch's and, where one is used, the GPU's generator, under Megatron's names.
+    """Return the states of Python's, numpy's, torch's and the used GPU's generator, under Megatron's names.
 
-    Dropout draws from seeds of its own and needs none of them; they are for whatever else draws.
+    Dropout has its own seeds and needs none of them. They are for other random numbers.
     """
     kind, keys, position, has_gauss, cached = numpy.random.get_state()
     states: dict[str, Any] = {
@@ -228,7 +229,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Set what `random_states` returned; states that are not there stay as they are."""
+    """Set the states of `random_states`. Missing ones are not changed."""
     if "random_rng_state" in states:
         random.setstate(states["random_rng_state"])
     if "np_rng_state" in states:
@@ -241,16 +242,16 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
 
 
 def step_back(destination: Destination, fell_back: FellBack) -> None:
-    """Let the checkpoint that was fallen back to be the latest, on record, where the training saves beside it.
+    """Make the checkpoint of a fallback the latest and record it, if the training saves to the same folder.
 
-    Collective. Raises Refusal, and Overtaken when it is another writer's to do.
+    Collective. Raises Refusal, and Overtaken if another writer has the training.
     """
     before, to = iteration_of(fell_back.damaged.name), fell_back.instead.manifest.iteration
-    go_back(destination, to, before, fell_back.said())
+    go_back(destination, to, before, fell_back.message())
 
 
 def go_back(destination: Destination, to: int, before: int | None, why: str) -> None:
-    """Let the checkpoint at iteration `to` be the latest, on record as what came instead of `before`.
+    """Make the checkpoint at iteration `to` the latest, and record that it replaces `before`.
 
     Collective. Raises as `step_back`.
     """

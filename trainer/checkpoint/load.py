@@ -1,4 +1,4 @@
-"""Loading the latest checkpoint, after checking that it is whole and belongs to this training."""
+"""Loading of the latest checkpoint, after checking that it is complete and belongs to this training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
 
 def find_latest(root: Path, with_checksums: bool = True) -> Found | None:
-    """The checkpoint that `root/latest` names, looked over; None where there is no checkpoint at all.
+    """Return the checkpoint that `root/latest` names, after checking it; None if there is no checkpoint.
 
     Collective. Raises Refusal.
     """
@@ -49,7 +49,7 @@ def find_latest(root: Path, with_checksums: bool = True) -> Found | None:
 
 
 def find_at_step(options: Mapping[str, Any]) -> Found:
-    """What --load-step comes to, looked over. Collective. Raises Refusal."""
+    """Return the checkpoint of --load-step, after checking it. Collective. Raises Refusal."""
     found = from_first_rank(lambda: found_at_step(options), (CheckpointError,))
     if not options["no_verify_checkpoint_checksums"]:
         _check_checksums(found)
@@ -57,7 +57,7 @@ def find_at_step(options: Mapping[str, Any]) -> Found:
 
 
 def find_before(folder: HeldFolder, iteration: int, is_wanted: Callable[[Manifest], bool]) -> Found | None:
-    """The newest sound checkpoint in a folder before that iteration, by its files too, that is wanted.
+    """Return the newest sound and wanted checkpoint before that iteration, with its files checked.
 
     Collective. Raises Refusal.
     """
@@ -67,7 +67,7 @@ def find_before(folder: HeldFolder, iteration: int, is_wanted: Callable[[Manifes
         return [one.name for one in there if (iteration_of(one.name) or 0) < iteration and fault_of(one) is None]
 
     def looked_over(name: str) -> Found:
-        place = folder.place() / name  # each process has its own way there
+        place = folder.place() / name  # the path differs between processes
         return Found(place, read_manifest(place))
 
     for name in from_first_rank(candidates, (CheckpointError, OSError)):
@@ -83,9 +83,9 @@ def find_before(folder: HeldFolder, iteration: int, is_wanted: Callable[[Manifes
 
 
 def find_instead_of_a_damaged_one(root: Path, with_checksums: bool) -> FellBack | None:
-    """The newest sound checkpoint before the latest of `root`, where that one is damaged; None where it is sound.
+    """Return the newest sound checkpoint before the latest of `root` if the latest is damaged; None if it is not.
 
-    Collective. Raises Refusal where there is no such checkpoint.
+    Collective. Raises Refusal if there is no such checkpoint.
     """
     damaged: dict[str, str] = {}
     while True:
@@ -102,7 +102,7 @@ def find_instead_of_a_damaged_one(root: Path, with_checksums: bool) -> FellBack 
 
 
 def _check_checksums(found: Found) -> None:
-    """Every rank reads some of the files. Raises Refusal."""
+    """Check the files on all ranks, each rank some of them. Raises Refusal."""
     part, parts = dist.get_rank(), dist.get_world_size()
     on_every_rank(lambda: check_checksums(found.folder, found.manifest, part, parts), (CheckpointError, OSError))
 
@@ -114,11 +114,11 @@ def load_checkpoint(
     weights_only: bool = False,
     said_as: Path | None = None,
 ) -> Mapping[str, Any]:
-    """Load what `find_latest` found into the engine, whatever layout saved it; returns the state saved beside it.
+    """Load what `find_latest` returned into the engine, from any layout; return the state saved with it.
 
-    with_optimizer: its moments, step and loss scale; without, the fp32 weights are the checkpoint's all the same.
-    weights_only: nothing else; the engine begins to count anew. said_as: where the checkpoint is, for people. What
-    options set (rate, betas, decay, clipping) is the engine's. Collective. Raises Refusal.
+    with_optimizer: load its moments, step and loss scale; the fp32 weights are always loaded. weights_only: load
+    nothing else, and count from 0. said_as: the checkpoint's path, for messages. Settings from options (rate, betas,
+    decay, clipping) stay the engine's. Collective. Raises Refusal.
     """
 
     def fill() -> Mapping[str, Any]:

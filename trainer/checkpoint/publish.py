@@ -1,4 +1,4 @@
-"""Writing a checkpoint durably, and publishing it as the latest in one atomic step."""
+"""Durable writing of a checkpoint, and its publication as the latest in one atomic step."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
 
 def clear_leftovers(folder: HeldFolder) -> None:
-    """Put back what was set aside and not replaced, and remove whatever else no save has finished. Raises OSError.
+    """Restore what was set aside and not replaced, and remove all other unfinished files. Raises OSError.
 
-    What cannot be removed stays and is told: the names of the next save's folders are its own.
+    Files that cannot be removed stay and are reported: the next save uses other folder names.
     """
     root = folder.place()
     kept = {one for one, was in replaced_under(root) if not _is_replaced(one, was)}
@@ -52,13 +52,13 @@ def clear_leftovers(folder: HeldFolder) -> None:
         if leftover not in kept:
             shutil.rmtree(leftover, ignore_errors=True)
             if leftover.exists():
-                complain(folder.said(f"trainer: {leftover}, left by a save that was cut off, cannot be removed"))
-    for leftover in root.glob(".*.tmp"):  # beside `latest` and DeepSpeed's programs, by `write_atomically`
+                complain(folder.said(f"trainer: {leftover}, left by an interrupted save, cannot be removed"))
+    for leftover in root.glob(".*.tmp"):  # `write_atomically`'s files for `latest` and DeepSpeed's programs
         leftover.unlink(missing_ok=True)
 
 
 def _is_replaced(set_aside: Path, was: Path) -> bool:
-    """Whether nobody needs what was set aside any more: another one has its place, or it has it again."""
+    """Return True if the folder that was set aside is obsolete: replaced, or already restored."""
     if was.exists():
         return fault_of(was) is None or not _is_whole(set_aside)
     if _is_whole(set_aside):
@@ -75,7 +75,7 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-# DeepSpeed's programs for the files with optimizer states, and where they are.
+# DeepSpeed's programs for the files with optimizer states, and their folders.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 _SCRIPTS_FOLDER = Path(deepspeed.__file__).parent / "utils"
 _RENAME_EXCHANGE = 2
@@ -83,10 +83,10 @@ _AT_FDCWD = -100
 
 
 def make_room(destination: Destination, iteration: int) -> str:
-    """The name of a folder to write a checkpoint into, without what a crash left beside it.
+    """Return the name of a folder for a new checkpoint, after removing the leftovers of a crash.
 
-    No other save has the name: what is left of a killed job may still be writing. Collective. Raises Refusal, of a
-    training that was overtaken Overtaken: what is beside it may be its successor's.
+    The name is unique to this save, because a killed job may still be writing. Collective. Raises Refusal, and
+    Overtaken if another writer has the training: the leftovers may belong to it.
     """
     refuse_if_overtaken(destination.lease)
 
@@ -102,11 +102,11 @@ def make_room(destination: Destination, iteration: int) -> str:
 def publish(
     destination: Destination, name: str, manifest: Manifest, written: Callable[[], Mapping[str, SavedFile]]
 ) -> None:
-    """Make the folder `name`, in which every rank has its files, the checkpoint of the manifest, and the latest.
+    """Publish the folder `name`, with the files of all ranks, as the manifest's checkpoint and the latest.
 
-    written: what `write` returned on this rank, or raises its CheckpointError. Collective. Raises Refusal on every rank
-    when one of them could not write or the first could not publish, and Overtaken when that is another writer's to do;
-    the folder is gone then, and the checkpoint before stays the latest. `manifest` comes with no files.
+    written: the result of `write` on this rank, or its CheckpointError. `manifest` has no files yet. Collective.
+    Raises Refusal on every rank if one of them could not write or the first could not publish, and Overtaken if
+    another writer has the training. The folder is then removed, and the earlier checkpoint stays the latest.
     """
     try:
         own = on_every_rank(lambda: _written(destination, written), (CheckpointError,))
@@ -120,9 +120,9 @@ def publish(
     except Refusal as refusal:
         if dist.get_rank() == 0:
             with contextlib.suppress(OSError):
-                # On a full disk its room is what the record of this failure, and the next task, cannot do without.
+                # On a full disk, the record of this failure and the next task need the space.
                 shutil.rmtree(destination.folder.place() / name, ignore_errors=True)
-        if not isinstance(refusal, Overtaken):  # who overtakes clears away what is half written: no failure of ours
+        if not isinstance(refusal, Overtaken):  # the new writer removes unfinished files
             refuse_if_overtaken(destination.lease)
         raise
 
@@ -133,9 +133,9 @@ def _written(destination: Destination, written: Callable[[], Mapping[str, SavedF
 
 
 def _publish(destination: Destination, name: str, manifest: Manifest) -> str | None:
-    """On the first rank: check, describe, rename, point at it; returns why another writer would have to do it.
+    """Check, describe, rename and point `latest` at it, on the first rank; return why another writer must do it.
 
-    Raises CheckpointError, also where `latest` is further: a writer without a lease, or with a lost one, has been here.
+    Raises CheckpointError, also if `latest` is further: a writer without a lease, or with a lost one, was here.
     """
     with as_checkpoint_error(destination.folder):
         root = destination.folder.place()
@@ -148,10 +148,10 @@ def _publish(destination: Destination, name: str, manifest: Manifest) -> str | N
             if later is not None:
                 raise CheckpointError(
                     f"{root / LATEST} names {later.name}, which another writer has published, so "
-                    f"{tag_of(manifest.iteration)} is not: see opsctl attempts; opsctl checkpoints repoint goes back"
+                    f"{tag_of(manifest.iteration)} is not: see opsctl attempts; opsctl checkpoints repoint reverts that"
                 )
             _point_at(root, folder, manifest)
-        # Only what this save has replaced: past the lock, the others may be those of a writer that has taken over.
+        # Only what this save has replaced: after the lock, other folders may be those of a new writer.
         for replaced in (folder, set_aside(root / tag_of(manifest.iteration))):
             shutil.rmtree(replaced, ignore_errors=True)
     return None
@@ -161,7 +161,7 @@ def _check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
         size = (folder / name).stat().st_size
         if size != file.bytes:
-            raise CheckpointError(f"{folder / name} has {size} bytes, {file.bytes} were written: see the file system")
+            raise CheckpointError(f"{folder / name} has {size} bytes instead of {file.bytes}: check the file system")
 
 
 def _point_at(root: Path, folder: Path, manifest: Manifest) -> None:
@@ -178,7 +178,7 @@ def _point_at(root: Path, folder: Path, manifest: Manifest) -> None:
 
 
 def _leave_scripts(root: Path) -> None:
-    """DeepSpeed's programs that put shards together again, where DeepSpeed leaves them: beside the checkpoints."""
+    """Copy DeepSpeed's programs that merge shards to the place where DeepSpeed stores them, next to the checkpoints."""
     for name in _SCRIPTS:
         text, own = (_SCRIPTS_FOLDER / name).read_text(), root / name
         if not own.is_file() or own.read_text() != text:
@@ -186,27 +186,25 @@ def _leave_scripts(root: Path) -> None:
 
 
 def _put_in_place_of(new: Path, old: Path) -> None:
-    """Swap the two folders' names in one step, so that `latest` never names nothing; `new` then holds the old one."""
+    """Swap the two folders' names in one step, so that `latest` always names one. `new` then holds the old one."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with contextlib.suppress(AttributeError):  # a C library without it
+    with contextlib.suppress(AttributeError):  # some C libraries lack it
         if libc.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
             return
-    # A file system that cannot (NFS): two renames. After a crash between them the next save puts the older one back.
+    # File systems without it (NFS): two renames. After a crash between them the next save restores the older one.
     old.rename(set_aside(old))
     new.rename(old)
 
 
-# torch.save writes a tensor in one piece and dozens of pieces of some bytes around it: only these are put together.
+# torch.save writes a tensor in one piece and dozens of small pieces around it. Only the small ones are buffered.
 _BUFFER_BYTES = 1 << 20
 
 
 def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path, durably: bool = True) -> dict[str, SavedFile]:
-    """Write each of the snapshot's files into `folder` and fsync it; sizes and checksums by name.
+    """Write and fsync each of the snapshot's files in `folder`; return sizes and checksums by name.
 
-    Not durably: whoever writes many leaves it to the system to write them out, and fsyncs all at the end.
-
-    Not collective: it touches nothing but files, so it may run in another thread. Raises CheckpointError, one line with
-    the disk's reason.
+    Without `durably` the system writes the files out later, and the caller fsyncs all at the end. Not collective: it
+    only touches files, so it may run in another thread. Raises CheckpointError, one line with the disk's error.
     """
     try:
         make_folder(folder)
@@ -227,18 +225,18 @@ def _write_file(state: Callable[[], Any], target: Path, durably: bool) -> SavedF
             else:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # Linux begins to write it out
     except (OSError, RuntimeError) as error:
-        # torch's archive writer turns an error of the file into one of its own, which says nothing of the disk.
+        # torch's archive writer replaces the file's error by its own, which does not mention the disk.
         raise _cannot_write(target, sink.error if sink is not None and sink.error is not None else error) from error
     return SavedFile(sink.bytes_written, sink.digest.hexdigest())
 
 
 def _cannot_write(target: Path, error: Exception) -> CheckpointError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return CheckpointError(f"cannot write {target}: {reason}; the checkpoint before it is untouched")
+    return CheckpointError(f"cannot write {target}: {reason}; the previous checkpoint is unchanged")
 
 
 class _HashingSink(io.RawIOBase):
-    """What torch.save writes to: passes everything on to a file and into a checksum."""
+    """A file for torch.save that also computes a checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()

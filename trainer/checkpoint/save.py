@@ -1,8 +1,8 @@
-"""Saving a checkpoint so that a crash at any moment leaves one that loads: snapshot, write, publish.
+"""Crash-safe saving of a checkpoint: snapshot, write, publish. After a crash at any moment, one can be loaded.
 
-Everything is written and fsynced in a folder of this save's own, whose name begins with `.tmp-`; then come the
-manifest, the rename to `global_stepN`, and last `latest`, itself by a rename. DeepSpeed alone writes `latest` before
-the last rank is done.
+All files are written and fsynced in a folder whose name begins with `.tmp-` and is unique to the save. Then follow the
+manifest, the rename to `global_stepN`, and last the rename of `latest`. DeepSpeed alone writes `latest` before the
+last rank is done.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from trainer.formats.checkpoint.manifest import Manifest, SavedFile
 from trainer.formats.errors import CheckpointError
 from trainer.formats.logs.log_lines import CheckpointSaved, CheckpointSaving, write_checkpoint_line
 
-# Where cores are scarce the training's threads come first: nobody waits for this one.
+# If cores are scarce, the training's threads have priority over this one.
 _NICE = 10
-#: What `write` returns: the files that this rank has written, by name.
+#: The result of `write`: the files that this rank has written, by name.
 Written = Mapping[str, SavedFile]
 
 
 class BackgroundWrite:
-    """`write` in a thread of its own, which keeps no process from ending; what came of it waits to be asked for."""
+    """A `write` in a daemon thread, which does not keep the process alive. Its result is kept."""
 
     def __init__(self, write: Callable[[], Written]) -> None:
         self._write = write
@@ -52,16 +52,16 @@ class BackgroundWrite:
             self._written = self._write()
         except CheckpointError as error:
             self._error = error
-        except Exception as error:  # whatever it is, it must reach the thread that trains
+        except Exception as error:  # any error must reach the training thread
             self._error = CheckpointError(f"cannot write a checkpoint: {type(error).__name__}: {error}")
         self.milliseconds = (time.monotonic() - started) * 1000
 
     def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return True if it has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def result(self) -> Written:
-        """What was written, once it is. Raises CheckpointError."""
+        """Return the written files when the write ends. Raises CheckpointError."""
         self._thread.join()
         if self._written is None:
             raise self._error or CheckpointError("cannot write a checkpoint: its thread has ended")
@@ -70,14 +70,14 @@ class BackgroundWrite:
 
 @dataclass(frozen=True)
 class SaveTimes:
-    """Milliseconds of a save."""
+    """The times of a save, in milliseconds."""
 
-    stall: float  # in which nobody trained
-    background: float | None = None  # of the rank that wrote longest beside the training; None: nothing was
+    stall: float  # during which the training waited
+    background: float | None = None  # of the rank that wrote longest in the background; None: none did
 
 
 class SaveUnderWay:
-    """One checkpoint from its snapshot to its publishing. Every rank has the same one."""
+    """One checkpoint from its snapshot to its publication. It is the same one on every rank."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class SaveUnderWay:
 
     @property
     def iteration(self) -> int:
-        """The one that it has."""
+        """The iteration of the checkpoint."""
         return self._manifest.iteration
 
     @property
     def folder(self) -> str:
-        """That of the checkpoints, as the user gave it."""
+        """The folder of the checkpoints, as the user gave it."""
         return str(self._destination.folder.path)
 
     def is_written(self) -> bool:
-        """Whether every rank has ended its write. Collective: one small all-reduce."""
+        """Return True if every rank has ended its write. Collective: one small all-reduce."""
         return self._largest(float(not self._write.is_done())) == 0
 
     def publish(self) -> SaveTimes:
@@ -129,9 +129,9 @@ def save_checkpoint(
 ) -> SaveTimes:
     """Save as `global_stepN` and make it the latest. Collective.
 
-    `manifest` comes with no files; `client_state` goes into DeepSpeed's own files and must be plain data. Raises
-    Refusal on every rank when one of them could not write, Overtaken when another writer has this training: nothing is
-    left of the save then.
+    `manifest` has no files yet. `client_state` goes into DeepSpeed's own files and must be plain data. Raises Refusal
+    on every rank if one of them could not write, and Overtaken if another writer has this training. No files of the
+    save remain then.
     """
     started = time.monotonic()
     name = _make_room(destination, manifest)
@@ -150,10 +150,10 @@ def begin_save(
     copies: HostCopies,
     with_optimizer: bool = True,
 ) -> SaveUnderWay:
-    """Begin what `save_checkpoint` does: the training may go on, and publish it once it is written. Collective.
+    """Begin a save. The training may continue, and publishes it when it is written. Collective.
 
-    Whoever published or gave up what was begun before with the same `copies` may begin another. Raises Refusal and
-    Overtaken as well.
+    The next save with the same `copies` may begin after this one is published or abandoned. Raises Refusal and
+    Overtaken as `save_checkpoint` does.
     """
     started = time.monotonic()
     name = _make_room(destination, manifest)

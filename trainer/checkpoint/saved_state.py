@@ -1,11 +1,11 @@
-"""A checkpoint as parameters, whatever layout wrote it: any part of any of them, read without the rest.
+"""A checkpoint as whole parameters, from any layout. Any part of a parameter can be read without the rest.
 
     state = SavedState(folder, manifest)
     state.weight("layers.0.self_attention.dense.weight", (slice(0, 8), slice(0, 16)))
     state.optimizer("layers.0.self_attention.dense.weight", "exp_avg")
 
-The manifest's parameters and layout say where everything is (`formats.checkpoint.partitions`). Each file that is
-opened is held to it, so what disagrees is refused by name instead of read as something else.
+The manifest's parameters and layout determine where everything is stored (`formats.checkpoint.partitions`). Each
+opened file is checked against them, so a file that differs raises an error instead of being misread.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from trainer.formats.checkpoint.partitions import (
 )
 from trainer.formats.errors import CheckpointError
 
-#: The fp32 weights, among what the optimizer has of a parameter.
+#: The name of the fp32 weights among a parameter's optimizer states.
 MASTER = "fp32"
 
 
 class OptimizerStates:
-    """What the optimizer had of one data rank's partition of each group, with the moments that it keeps.
+    """The optimizer states of one data rank's partition of each group, with the optimizer's moments.
 
-    Raises CheckpointError, with both values, where the file is of another partition.
+    Raises CheckpointError, with both values, if the file has another partition.
     """
 
     def __init__(self, path: Path, groups: list[FlatGroup], data_rank: int, moments: Iterable[str]) -> None:
@@ -68,11 +68,11 @@ class OptimizerStates:
         return self._file.tensor(found, f"{name} of group {group}", elements, torch.float32)
 
     def tensor(self, group: int, which: str) -> StoredTensor | None:
-        """The partition of a group, flat; None stands for zeros."""
+        """Return the flat partition of a group. None means zeros."""
         return self._tensors[group][which]
 
     def step(self, group: int) -> float:
-        """Steps that the optimizer has counted for a group."""
+        """Return the steps that the optimizer has counted for a group."""
         found = self._steps[group]
         if not isinstance(found, Tensor):
             return float(found) if isinstance(found, (int, float)) else 0.0
@@ -83,7 +83,7 @@ class OptimizerStates:
         return value.item()
 
     def loss_scaler(self) -> Mapping[str, Any]:
-        """The fields of DeepSpeed's loss scaler, empty where it has none."""
+        """Return the fields of DeepSpeed's loss scaler; empty without one."""
         scaler = self._states.get("loss_scaler")
         return {} if scaler is None else dict(vars(scaler))
 
@@ -92,29 +92,29 @@ class OptimizerStates:
         expected = [group.data for group in self._groups]
         if count != expected:
             raise CheckpointError(
-                f"{self._path} is cut for {count} data-parallel ranks, the manifest's layout has {expected}: "
+                f"{self._path} is split for {count} data-parallel ranks, the manifest's layout has {expected}: "
                 "it is another checkpoint's"
             )
         mappings = self._states.get("param_slice_mappings")
         if not isinstance(mappings, list) or len(mappings) != len(self._groups):
-            raise CheckpointError(f"{self._path} does not say which parameters it has")
+            raise CheckpointError(f"{self._path} does not list its parameters")
         for mapping, group in zip(mappings, self._groups, strict=True):
             found = {name: (one.start, one.numel) for name, one in mapping.items()}
             refuse_difference(self._path, "(start, elements)", found, group.addresses(self._data_rank))
 
 
 def refuse_difference(path: Path, what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, with both values, for the first name of which a file says other than the manifest."""
+    """Raise CheckpointError, with both values, for the first name whose value in a file differs from the manifest."""
     for name in [*expected, *found]:
         if found.get(name) != expected.get(name):
             values = f"{what} {found.get(name, 'none')}, the manifest's parameters give {expected.get(name, 'none')}"
             raise CheckpointError(f"{path}: {name} has {values}: one of them is another checkpoint's")
 
 
-#: What a part of a parameter is: a slice without a step for each of its dimensions.
+#: A part of a parameter: a slice without a step for each of its dimensions.
 Part = tuple[slice, ...]
 
-#: What each optimizer keeps of a parameter beside the fp32 weights, and how weights of each precision are stored.
+#: Each optimizer's states of a parameter besides the fp32 weights, and the stored dtype of each precision.
 MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 _OPEN_FILES = 64
 
@@ -122,10 +122,10 @@ T = TypeVar("T")
 
 
 class SavedState:
-    """What a checkpoint has of every parameter, by its name in the model.
+    """The parameters and optimizer states of a checkpoint, by their names in the model.
 
-    Every method raises CheckpointError, one line, for a file that is missing, short, no data, or another's. Not for use
-    by several threads at once.
+    Every method raises CheckpointError, one line, for a file that is missing, truncated, not plain data, or another's.
+    Not thread-safe.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -137,37 +137,37 @@ class SavedState:
             self._groups = [flat_groups(stage, self._cut) for stage in stage_parameters]
             self._dtype = DTYPES[manifest.precision]
         except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{folder}: the manifest cannot be right: {error}") from None
+            raise CheckpointError(f"{folder}: the manifest is invalid: {error}") from None
         self._stage = {one.name: number for number, stage in reversed([*enumerate(stage_parameters)]) for one in stage}
         self._open: OrderedDict[Any, Any] = OrderedDict()
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What the optimizer keeps of each parameter beside `fp32`; nothing where it was saved without."""
+        """The optimizer's states of each parameter besides `fp32`; empty if they were not saved."""
         return MOMENTS.get(str(self.manifest.layout.get("optimizer")), ())
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether there are optimizer states."""
+        """True if there are optimizer states."""
         return bool(self.moments)
 
     @property
     def tensor_ranks(self) -> int:
-        """How many shared each split parameter."""
+        """The number of tensor ranks that share each split parameter."""
         return self._cut.tensor
 
     def weight(self, name: str, part: Part | None = None, out: Tensor | None = None, copy: int = 0) -> Tensor:
-        """The part of a parameter (None: the whole), in the model's dtype; put into `out` where that is given.
+        """Return a part of a parameter (None: the whole) in the model's dtype, in `out` if given.
 
-        out: of the part's shape, contiguous, of any dtype, on any device. copy: which tensor rank's, of a parameter
-        that all of them had whole.
+        out: of the part's shape, contiguous, of any dtype, on any device. copy: the tensor rank whose copy is read,
+        for a parameter that all of them have whole.
         """
         return self._gathered(name, part, out, copy, self._dtype, self._weight_runs)
 
     def optimizer(
         self, name: str, which: str, part: Part | None = None, out: Tensor | None = None, copy: int = 0
     ) -> Tensor:
-        """The part of what the optimizer has of a parameter, fp32: "fp32" or one of `moments`; zeros before any step.
+        """Return a part of a parameter's optimizer state, fp32: "fp32" or one of `moments`; zeros before any step.
 
         `out` and `copy` as for `weight`.
         """
@@ -178,24 +178,24 @@ class SavedState:
         return self._gathered(name, part, out, copy, torch.float32, partial(self._optimizer_runs, which))
 
     def step(self, name: str, copy: int = 0) -> float:
-        """How many steps the optimizer has counted for a parameter; 0 for one that does not count."""
+        """Return the steps that the optimizer has counted for a parameter; 0 if it does not count."""
         number, fragments = self._place(self._parameter(name))
         states = self._optimizer_states(self._stage[name], copy, fragments[0].data_rank)
         return states.step(number)
 
     def loss_scaler(self) -> Mapping[str, Any]:
-        """The fp16 loss scaler's fields, by DeepSpeed's names; nothing where there is none."""
+        """Return the fp16 loss scaler's fields, by DeepSpeed's names; empty without one."""
         return self._optimizer_states(0, 0, 0).loss_scaler()
 
     def client_state(self) -> Mapping[str, Any]:
-        """What was saved beside weights and optimizer states: counters, random states, the options of that start."""
+        """Return the other saved state: counters, random states, the options of that start."""
         path = self.folder / state_file(0)
         try:
             state = read_data(str(path), "cpu")
         except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise unreadable(path, error) from None
         if not isinstance(state, Mapping):
-            raise CheckpointError(f"{path} is not what it is called")
+            raise CheckpointError(f"{path} has other contents than its name says")
         return state
 
     def _parameter(self, name: str) -> SavedParameter:
@@ -238,7 +238,7 @@ class SavedState:
         yield Run(file.tensor(found, parameter.name_in_layer, size, self._dtype), 0, 0, size)
 
     def _weights(self, path: Path, layer: int) -> StoredTensors:
-        """A layer's file, held to the names and shapes of its parameters."""
+        """Open a layer's file, and check the names and shapes of its parameters."""
         file = StoredTensors(path)
         found = {name: tuple(one.shape) if isinstance(one, Tensor) else () for name, one in file.mapping().items()}
         expected = {
@@ -250,7 +250,7 @@ class SavedState:
         return file
 
     def _place(self, parameter: SavedParameter) -> tuple[int, list[Fragment]]:
-        """Number of the group that it is in, and where its elements are there."""
+        """Return the number of the parameter's group, and the place of its elements there."""
         name = engine_name(parameter)
         groups = enumerate(self._groups[self._stage[parameter.name]])
         return next((number, group.fragments(name)) for number, group in groups if name in group.places)
@@ -272,7 +272,7 @@ class SavedState:
         return self._kept(path, lambda: OptimizerStates(path, self._groups[stage], data_rank, self.moments))
 
     def _kept(self, path: Path, opened: Callable[[], T]) -> T:
-        """A file that is open already, or is now; the one that was not used for longest makes room."""
+        """Return a file that is open, or open it and close the one that was not used for longest."""
         if path not in self._open:
             self._open[path] = opened()
             if len(self._open) > _OPEN_FILES:
@@ -283,12 +283,12 @@ class SavedState:
 
 
 def _as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns, one of these for a vector."""
+    """Return rows and columns; a vector has one column."""
     return (shape[0], shape[1] if len(shape) == 2 else 1)
 
 
 def _box_of(parameter: SavedParameter, part: Part | None) -> Box:
-    """The part as rows and columns. Raises ValueError for one with steps or of more dimensions."""
+    """Return the part as rows and columns. Raises ValueError for steps or more dimensions."""
     given = part or ()
     if len(given) > len(parameter.shape):
         raise ValueError(f"{parameter.name} has {len(parameter.shape)} dimensions, {len(given)} were given")
@@ -296,6 +296,6 @@ def _box_of(parameter: SavedParameter, part: Part | None) -> Box:
     for dimension, (one, size) in enumerate(zip(given, parameter.shape, strict=False)):
         start, stop, step = one.indices(size)
         if step != 1:
-            raise ValueError(f"{parameter.name}: a part is read without steps, not {one}")
+            raise ValueError(f"{parameter.name}: a part must have no step, got {one}")
         bounds[dimension] = (start, max(start, stop))
     return Box(*bounds[0], *bounds[1])

@@ -1,7 +1,7 @@
-"""Reading a checkpoint's files as data: any part of any tensor, put together from the runs in which it is stored.
+"""Reading of a checkpoint's files as plain data: any part of any tensor, from the ranges in which it is stored.
 
-A pickle can make its reader call anything, and a run's folder is shared. So only tensors, plain values and the few
-classes that DeepSpeed writes next to the optimizer's states are created.
+A pickle can make its reader call anything, and a run's folder is shared. Therefore only tensors, plain values and the
+few classes that DeepSpeed writes next to the optimizer's states are created.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch import Tensor
 
 from trainer.formats.errors import CheckpointError
 
-#: How torch says what it does not make.
+#: torch's error for classes that it does not create.
 _REFUSED = re.compile(r"(?:GLOBAL|WeightsUnpickler error:) (\S+)")
 
 
 def _member(of: Any, name: str) -> Any:
-    """What a pickled member of an enum asks `getattr` for, and nothing else that it could be asked for."""
+    """Return the member of an enum for a pickled `getattr`; refuse all other names."""
     if of is not ZeroStageEnum or name not in ZeroStageEnum.__members__:
         raise pickle.UnpicklingError("builtins.getattr")
     return ZeroStageEnum[name]
@@ -43,7 +43,7 @@ _CLASSES: list[Any] = [
 
 
 def read_data(path: str, map_location: Any = None) -> Any:
-    """What `torch.save` wrote to `path`. Raises OSError, RuntimeError, EOFError, and ValueError for what is no data.
+    """Read a file of `torch.save`. Raises OSError, RuntimeError, EOFError, and ValueError if it is not plain data.
 
     In DeepSpeed's terms this is the `load` of a checkpoint engine.
     """
@@ -52,20 +52,20 @@ def read_data(path: str, map_location: Any = None) -> Any:
             return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         found = _REFUSED.search(str(error))
-        what = f" (it asks for {found[1]})" if found else ""
-        raise ValueError(f"{path} is not only data{what}, so it is not read: whose file is it?") from None
+        what = f" (it refers to {found[1]})" if found else ""
+        raise ValueError(f"{path} is not plain data{what}, so it is not read: check its owner") from None
 
 
-# Elements are converted, and brought to a GPU, through a buffer of this size.
+# Elements are converted, and copied to a GPU, through a buffer of this size.
 _BUFFER_BYTES = 1 << 22
-# From here on the disk is told of the whole run before its first byte is waited for.
+# From this size on, the kernel is asked to read the whole run ahead.
 _WORTH_ASKING_AHEAD_BYTES = 1 << 19
 
 
 class StoredTensors:
     """One file that torch has saved: its `contents`, with tensors that have shapes and dtypes but no data.
 
-    Raises CheckpointError, one line, for a file that cannot be read or holds more than data.
+    Raises CheckpointError, one line, for a file that cannot be read or is not plain data.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,22 +82,22 @@ class StoredTensors:
             os.close(self._descriptor)
 
     def mapping(self, *keys: str) -> Mapping[Any, Any]:
-        """The mapping under these keys of the contents. Raises CheckpointError where there is none."""
+        """Return the mapping under these keys of the contents. Raises CheckpointError if there is none."""
         found = self.contents
         for key in keys:
             found = found.get(key) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping):
-            raise CheckpointError(f"{self.path} has no {'.'.join(keys) or 'mapping'}: it is not what it is called")
+            raise CheckpointError(f"{self.path} has no {'.'.join(keys) or 'mapping'}: its contents do not fit its name")
         return found
 
     def tensor(self, found: Any, what: str, elements: int, dtype: torch.dtype) -> StoredTensor:
-        """What was found in the contents, as a flat tensor of at least so many elements.
+        """Return an object of the contents as a flat tensor of at least so many elements.
 
-        Raises CheckpointError, with both values, where it is another.
+        Raises CheckpointError, with both values, if it is something else.
         """
         wanted = f"{elements} elements of {dtype}"
         if not isinstance(found, Tensor):
-            raise CheckpointError(f"{self.path}: {what} is missing, {wanted} belong there")
+            raise CheckpointError(f"{self.path}: {what} is missing, expected {wanted}")
         if found.dtype != dtype or found.numel() < elements or not found.is_contiguous():
             raise CheckpointError(
                 f"{self.path}: {what} has {found.numel()} elements of {found.dtype} instead of {wanted}"
@@ -108,7 +108,7 @@ class StoredTensors:
         begin += found.storage_offset() * found.element_size()
         end = begin + found.numel() * found.element_size()
         if end > self._bytes:
-            raise CheckpointError(f"{self.path} has {self._bytes} bytes and {what} ends at {end}: it was cut short")
+            raise CheckpointError(f"{self.path} has {self._bytes} bytes and {what} ends at {end}: it is truncated")
         return StoredTensor(self, begin, dtype)
 
     def read(self, begin: int, out: memoryview) -> None:
@@ -119,21 +119,21 @@ class StoredTensors:
             while out:
                 count = os.preadv(self._descriptor, [out], begin)
                 if not count:
-                    raise CheckpointError(f"{self.path} ends at byte {begin}: it was cut short")
+                    raise CheckpointError(f"{self.path} ends at byte {begin}: it is truncated")
                 begin, out = begin + count, out[count:]
         except OSError as error:
             raise unreadable(self.path, error) from None
 
 
 class StoredTensor:
-    """One tensor's place in a file."""
+    """The place of one tensor in a file."""
 
     def __init__(self, file: StoredTensors, begin: int, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self._file, self._begin = file, begin
 
     def reads_straight_into(self, out: Tensor) -> bool:
-        """Whether the file's bytes go where they are wanted without a copy between."""
+        """Return True if the file's bytes can be read without an intermediate copy."""
         return out.dtype == self.dtype and out.device.type == "cpu"
 
     def read(self, first: int, out: Tensor) -> None:
@@ -155,19 +155,19 @@ class StoredTensor:
 
 
 def unreadable(path: Path, error: Exception) -> CheckpointError:
-    """That the file at `path` cannot be read, in one line."""
+    """Return the error for a file that cannot be read, in one line."""
     reason = error.strerror if isinstance(error, OSError) else (str(error).splitlines() or [type(error).__name__])[0]
     return CheckpointError(f"{path} cannot be read: {reason}")
 
 
-# Of a row's columns so many bytes are read by themselves; fewer together with what lies between them.
+# Smallest number of bytes of a row that is read separately. Fewer are read with the data between them.
 _WORTH_A_READ_BYTES = 1 << 14
 _ROWS_BUFFER_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
 class Box:
-    """Rows and columns of a matrix, up to and without the ends."""
+    """A range of rows and columns of a matrix, without the ends."""
 
     top: int
     bottom: int
@@ -176,30 +176,30 @@ class Box:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.bottom - self.top
 
     @property
     def columns(self) -> int:
-        """How many."""
+        """The number of columns."""
         return self.right - self.left
 
     def within(self, other: Box) -> Box | None:
-        """What both have, None where that is nothing."""
+        """Return the intersection; None if it is empty."""
         top, bottom = max(self.top, other.top), min(self.bottom, other.bottom)
         left, right = max(self.left, other.left), min(self.right, other.right)
         return Box(top, bottom, left, right) if top < bottom and left < right else None
 
     def moved(self, down: int, along: int) -> Box:
-        """The same box, counted from another corner."""
+        """Return the same box, relative to another corner."""
         return Box(self.top + down, self.bottom + down, self.left + along, self.right + along)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Elements `first` and on of a matrix, row after row, stored from element `start` of a tensor on.
+    """A range of a matrix' elements in row order, from `first`, stored from element `start` of a tensor on.
 
-    tensor: None where all of them are zero.
+    tensor: None if all of them are zero.
     """
 
     tensor: StoredTensor | None
@@ -209,7 +209,7 @@ class Run:
 
 
 def boxes_of_run(first: int, elements: int, columns: int) -> Iterator[Box]:
-    """A run of a matrix' elements, row after row, as at most three boxes: end of a row, whole rows, begin of a row."""
+    """Split a range of elements into at most three boxes: end of a row, whole rows, start of a row."""
     end = first + elements
     row, column = divmod(first, columns)
     if column or end < (row + 1) * columns:
@@ -224,7 +224,7 @@ def boxes_of_run(first: int, elements: int, columns: int) -> Iterator[Box]:
 
 
 def fill(out: Tensor, wanted: Box, run: Run, columns: int) -> None:
-    """Put into `out`, of `wanted`'s rows and columns, as much of it as the run has. columns: the stored matrix'."""
+    """Copy into `out`, which is `wanted`, the elements that the run has. columns: of the stored matrix."""
     for box in boxes_of_run(run.first, run.elements, columns):
         found = wanted.within(box)
         if found is not None:
@@ -236,7 +236,7 @@ def fill(out: Tensor, wanted: Box, run: Run, columns: int) -> None:
 
 
 def _fill_box(out: Tensor, stored: StoredTensor, origin: int, columns: int, found: Box, target: Box) -> None:
-    """Put a box, all of which is stored, at its target in `out`. origin: where the matrix' first element would be."""
+    """Copy a box that is wholly stored to its target in `out`. origin: position of the matrix' first element."""
 
     def place(row: int) -> int:
         return origin + row * columns + found.left
@@ -252,12 +252,12 @@ def _fill_box(out: Tensor, stored: StoredTensor, origin: int, columns: int, foun
 
 
 def _fill_through_buffer(out: Tensor, stored: StoredTensor, columns: int, found: Box, target: Box, place: int) -> None:
-    """Read some rows at a time with what lies between the wanted columns, and copy these."""
+    """Read some rows at a time, with the data between the wanted columns, and copy these."""
     step = min(found.rows, max(1, _ROWS_BUFFER_BYTES // (columns * stored.dtype.itemsize)))
     buffer = torch.empty(step * columns, dtype=stored.dtype)
     for start in range(0, found.rows, step):
         rows = min(step, found.rows - start)
-        # Nothing behind the last wanted element: it may not be stored.
+        # Nothing after the last wanted element: it may not be stored.
         stored.read(place + start * columns, buffer[: (rows - 1) * columns + found.columns])
         block = buffer[: rows * columns].view(rows, columns)[:, : found.columns]
         out[target.top + start : target.top + start + rows, target.left : target.right].copy_(block)

@@ -1,1 +1,1 @@
-"""Checkpoints in other programs' formats, and back."""
+"""Conversion of checkpoints to and from other programs' formats."""

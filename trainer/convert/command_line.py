@@ -1,4 +1,4 @@
-"""What the programs of this room share: sizes on the command line, interruptions, errors as one line and a code."""
+"""Common parts of this package's programs: interruptions, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GIVEN_BACK_BYTES = 1 << 20
 
 
 def run_program(work: Callable[[], None]) -> int:
-    """Do `work`; 0 done, 1 failed, 130 interrupted, with one line of why."""
+    """Run `work`. Return 0 on success, 1 after a failure, 130 if interrupted, and print the reason in one line."""
     before = signal.signal(signal.SIGTERM, _interrupted)
     give_freed_tensors_back()
     try:
@@ -27,17 +27,17 @@ def run_program(work: Callable[[], None]) -> int:
         where = f"{printable(str(error.filename))}: " if error.filename else ""
         return failed(f"{where}{error.strerror or error}", 1)
     except KeyboardInterrupt:
-        return failed("interrupted; what was being written is gone", 130)
+        return failed("interrupted; unfinished output was removed", 130)
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
 
 
 def give_freed_tensors_back() -> None:
-    """Have the memory of every tensor of a megabyte or more go back to the system when it is freed.
+    """Return the memory of freed tensors of a megabyte or more to the system at once.
 
-    glibc raises the size from which it does so to that of what was freed, and then keeps 16 MiB after 16 MiB on its
-    heap: a freed aligned piece seldom fits the next one of the same size.
+    glibc raises that limit to the size of a freed block, and then keeps 16 MiB blocks on its heap: a freed aligned
+    block seldom fits the next one of the same size.
     """
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES)

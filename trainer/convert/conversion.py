@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint: refusals, the universal and the native files, and the record of its training."""
+"""Conversion between native and universal checkpoints: checks, files, and the history entry."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from trainer.recipe.layout import BY_BLOCK
 
 
 def write_native(files: NativeFiles, root: Path, manifest: Manifest, workers: int) -> Manifest:
-    """Write the new folder `root` with the checkpoint and `latest`; returns the manifest with its files.
+    """Write the checkpoint and `latest` to the new folder `root`; return the manifest with its files.
 
-    Raises CheckpointError, one line; nothing is left then.
+    Raises CheckpointError, one line, and removes all files then.
     """
     try:
         tasks, size_bytes = files.tasks(), files.size_bytes()
     except ValueError as error:
-        raise CheckpointError(f"{error}: ask for another layout") from None
+        raise CheckpointError(f"{error}: choose another layout") from None
     sizes = [size for size, _ in tasks]
     with being_written(root, size_bytes) as folder:
         own = folder / tag_of(manifest.iteration)
@@ -74,24 +74,24 @@ def write_native(files: NativeFiles, root: Path, manifest: Manifest, workers: in
     return whole
 
 
-# All states are fp32. What is around the tensor in a file, and one of the files with a training's options.
+# All states are fp32. Then the bytes around a tensor, and one of the files with a training's options.
 _BYTES, _AROUND_BYTES, _STATE_BYTES = 4, 1 << 11, 1 << 16
 
 Files = dict[str, SavedFile]
 
 
 def universal_bytes(state: NativeStates) -> int:
-    """What a universal checkpoint of these states takes on disk, and a little more."""
+    """Return the size of a universal checkpoint of these states on disk, with a small reserve."""
     elements = sum(math.prod(one.shape) for one in state.parameters.values())
     kinds = 1 + len(state.moments)
     return kinds * elements * _BYTES + len(state.parameters) * (kinds + 1) * _AROUND_BYTES + _STATE_BYTES
 
 
 def write_universal(state: NativeStates, target: Path, manifest: Manifest, workers: int) -> Manifest:
-    """Write the states to the new folder `target` and point DeepSpeed at it; returns the manifest with its files.
+    """Write the states to the new folder `target` with `latest_universal`; return the manifest with its files.
 
-    manifest: what the universal checkpoint shall say of its training. Raises CheckpointError, one line; nothing is left
-    then. In each worker one state of one parameter is in memory at a time.
+    manifest: of the training. In each worker one state of one parameter is in memory at a time. Raises
+    CheckpointError, one line, and removes all files then.
     """
     largest_first = sorted(state.parameters.values(), key=lambda one: math.prod(one.shape), reverse=True)
     sizes = [math.prod(one.shape) for one in largest_first]
@@ -110,7 +110,7 @@ def write_universal(state: NativeStates, target: Path, manifest: Manifest, worke
 
 
 def _write_parameter(state: NativeStates, folder: Path, parameter: SavedParameter) -> Files:
-    """All files of one parameter, by their names in the folder."""
+    """Write all files of one parameter; return them by name."""
     within = Path(ZERO) / engine_name(parameter)
     contents: dict[str, Callable[[], Any]] = {
         f"{which}.pt": partial(_content, state, parameter, which) for which in (MASTER, *state.moments)
@@ -121,7 +121,7 @@ def _write_parameter(state: NativeStates, folder: Path, parameter: SavedParamete
 
 
 def _content(state: NativeStates, parameter: SavedParameter, which: str) -> dict[str, Any]:
-    """One state of a parameter as DeepSpeed's loader wants it, without the rows that are padding."""
+    """Return one state of a parameter as DeepSpeed's loader expects it, without padding rows."""
     rows, about = None, {}
     if parameter.split_dim is not None:
         about[CAT_DIM] = parameter.split_dim
@@ -132,9 +132,9 @@ def _content(state: NativeStates, parameter: SavedParameter, which: str) -> dict
 
 
 def _write_what_is_common(state: NativeStates, folder: Path) -> Files:
-    """The files of the engine and of the training: a copy of each, and what all parameters have in common."""
+    """Write the files of the engine and the training, and the states that all parameters share."""
     common = state.common_state()
-    # DeepSpeed's own conversion takes the padding away and says so.
+    # DeepSpeed's own conversion removes the padding and records that.
     common["group_paddings"] = [0] * len(common["group_paddings"])
     files = _named(Path(ZERO), write({COMMON_STATE: lambda: common}, folder / ZERO))
     cut = Cut.of(state.manifest.layout)
@@ -144,10 +144,10 @@ def _write_what_is_common(state: NativeStates, folder: Path) -> Files:
 
 
 def _with_info(path: Path, info: Mapping[str, Any]) -> dict[str, Any]:
-    """A file of the engine's and the training's, which says how to put the parameters together; older ones do not."""
+    """Return an engine's file with the patterns for merging parameters, which older files lack."""
     found = read_whole(path)
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is not what it is called")
+        raise CheckpointError(f"{path} has other contents than its name says")
     return {**found, INFO: dict(info)}
 
 
@@ -175,7 +175,7 @@ def to_universal(source: Source, output: Path, workers: int, dry_run: bool = Fal
 def to_native(
     source: Source, layout: Mapping[str, int], output: Path, workers: int, dry_run: bool = False
 ) -> ConvertedCheckpoint:
-    """Write the checkpoint, cut for `layout` (tensor, pipeline, data), into the new folder `output`, as its latest.
+    """Write the checkpoint for `layout` (tensor, pipeline, data) to the new folder `output`, as its latest.
 
     Raises CheckpointError.
     """
@@ -191,7 +191,7 @@ def to_native(
     try:
         needed = files.size_bytes()
     except ValueError as error:
-        raise CheckpointError(f"{source.folder}: {error}: ask for another layout") from None
+        raise CheckpointError(f"{source.folder}: {error}: choose another layout") from None
     if dry_run:
         refuse_without_room(output.absolute().parent, needed)
     else:
@@ -200,7 +200,7 @@ def to_native(
 
 
 def _layout_facts(manifest: Manifest, layout: Mapping[str, int]) -> dict[str, int | str]:
-    """A manifest's `layout` with these sizes; states that were not sharded are, as they are written."""
+    """Return a manifest's `layout` with these sizes. The result is always sharded."""
     stage = manifest.layout.get("zero_stage") or 1
     method = manifest.layout.get("partition_method") or BY_BLOCK
     size = math.prod(layout.values())
@@ -208,7 +208,7 @@ def _layout_facts(manifest: Manifest, layout: Mapping[str, int]) -> dict[str, in
 
 
 def _client_state(source: Source, manifest: Manifest, model_rank: int) -> dict[str, Any]:
-    """What the files of a model rank say beside states, fitted to the new layout and vocabulary."""
+    """Return the other state of a model rank, adapted to the new layout and vocabulary."""
     layout, model = manifest.layout, manifest.model
     same = layout["tensor"] * layout["pipeline"] == source.model_ranks  # type: ignore[operator]
     state = source.client_state(model_rank if same else 0)
@@ -224,7 +224,7 @@ def _client_state(source: Source, manifest: Manifest, model_rank: int) -> dict[s
 
 
 def _remembered(manifest: Manifest, source: Source) -> Manifest:
-    """The manifest with this conversion at the end of its history."""
+    """Return the manifest with this conversion at the end of its history."""
     start = started_now(
         kind="converted",
         iteration=manifest.iteration,

@@ -1,7 +1,7 @@
-"""`python -m trainer.convert.convert_program FOLDER --to universal|native --output DIR`.
+"""`python -m trainer.convert.convert_program FOLDER --to universal|native --output DIR`: convert a checkpoint.
 
-Between checkpoints of this trainer, of any layout, and DeepSpeed's universal ones. `opsctl checkpoints convert` starts
-it. Nothing half-written has its name.
+It converts between this trainer's checkpoints, of any layout, and DeepSpeed's universal ones. `opsctl checkpoints
+convert` starts it. Unfinished output never has its final name.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LAYOUT = {"tensor": "tensor_parallel", "pipeline": "pipeline_parallel", "data":
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options; `opsctl checkpoints convert` has the same."""
+    """Return the program's options; `opsctl checkpoints convert` has the same."""
     result = argparse.ArgumentParser(
         "python -m trainer.convert.convert_program",
-        description="Checkpoints to DeepSpeed's universal format, and out of it.",
+        description="Convert checkpoints to DeepSpeed's universal format and back.",
         allow_abbrev=False,
     )
     result.add_argument("folder", type=Path, help="a checkpoint, or a folder that names its latest")
@@ -35,25 +35,25 @@ def parser() -> argparse.ArgumentParser:
         name = option.replace("_", "-")
         result.add_argument(f"--{name}", type=int, metavar="N", help="of the checkpoint to write [default: 1]")
     result.add_argument("--workers", type=int, help="processes [default: one per core, at most 16]")
-    result.add_argument("--dry-run", action="store_true", help="say what would be written")
+    result.add_argument("--dry-run", action="store_true", help="print what would be written")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."""
+    """Return 0 on success, 1 after a failure or refusal, 2 for wrong usage, 130 if interrupted."""
     own = parser()
     arguments = own.parse_args(argv)
     layout = {part: getattr(arguments, option) for part, option in _LAYOUT.items()}
     if arguments.to == _UNIVERSAL and any(layout.values()):
         own.error("a universal checkpoint has no layout: leave out --tensor-parallel and the others")
     if any(value is not None and value < 1 for value in (*layout.values(), arguments.workers)):
-        own.error("--workers and each part of a layout are 1 at least")
+        own.error("--workers and each part of a layout must be at least 1")
     return run_program(lambda: _convert(arguments, {part: value or 1 for part, value in layout.items()}))
 
 
 def _convert(arguments: argparse.Namespace, layout: Mapping[str, int]) -> None:
-    set_process_defaults(2)  # several processes, forked after torch is imported: none of them may have threads
+    set_process_defaults(2)  # processes are forked after torch is imported, so it must not have started threads
     from trainer.convert.conversion import to_native, to_universal
     from trainer.convert.output import refuse_taken
     from trainer.convert.sources import open_source
@@ -73,10 +73,10 @@ def _convert(arguments: argparse.Namespace, layout: Mapping[str, int]) -> None:
 
 
 def report(done: ConvertedCheckpoint) -> str:
-    """What a person reads at the end."""
+    """Return the report for people."""
     layout = f"TP {done.layout['tensor']} x PP {done.layout['pipeline']} x DP {done.layout['data']}"
     size = f"{done.bytes / 1e9:.3g} GB"
-    written = f"{size} are needed" if done.dry_run else f"{size} in {done.files:,} files"
+    written = f"needs {size}" if done.dry_run else f"{size} in {done.files:,} files"
     rows = [
         ("source", printable(done.source)),
         ("output", printable(done.output)),

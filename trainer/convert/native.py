@@ -1,6 +1,7 @@
-"""Writing a checkpoint as the engine saves it, of any layout, from the states of whole parameters.
+"""Writing of a checkpoint in the engine's format, for any layout, from whole parameters' states.
 
-A file at a time in each worker, and of a file a part of one parameter: a rank's own state need not fit into memory.
+Each worker writes one file at a time, and reads a part of one parameter at a time: a rank's state need not fit into
+memory.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from trainer.formats.checkpoint.partitions import (
 )
 from trainer.formats.errors import CheckpointError
 
-_NO_RESERVE = 0x4000  # Linux' MAP_NORESERVE: memory that is never touched need not be there
+_NO_RESERVE = 0x4000  # Linux' MAP_NORESERVE: no memory is reserved for pages that are never touched
 
 
 class StreamedFile:
-    """One file to be, with tensors that take no memory. What is not filled of them is zero."""
+    """A file to write, with tensors that take no memory. Elements that are not filled are zero."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, int, Callable[[], Tensor]]] = []
         self._unfilled: set[int] = set()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = False) -> Tensor:
-        """One that stands for what `fill` gives."""
+        """Return a placeholder for a tensor that `fill` describes."""
         size = math.prod(shape) * dtype.itemsize
         memory = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         found = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)) if size else torch.empty(0, dtype=dtype)
@@ -58,13 +59,13 @@ class StreamedFile:
         return found
 
     def fill(self, tensor: Tensor, first: int, values: Callable[[], Tensor]) -> None:
-        """From element `first` on, row after row, `tensor` shall be what `values` gives, of its dtype."""
+        """Set the values of `tensor` from element `first` on, in row order. `values` returns its dtype."""
         self._parts.append((tensor, first, values))
 
     def write(self, contents: Any, target: Path) -> SavedFile:
-        """Write `contents` to the new file `target`, which is still to be fsynced, asking for one part at a time.
+        """Write `contents` to the new file `target` without fsync, one part at a time.
 
-        Raises OSError, and whatever a part's values raise.
+        Raises OSError, and the errors of `values`.
         """
         os.close(create_file(target))
         with torch.serialization.skip_data():
@@ -83,7 +84,7 @@ class StreamedFile:
 
 
 def _places(contents: Any, stored: Any) -> Iterator[tuple[int, tuple[Tensor, int]]]:
-    """Of every tensor in `contents` its id, itself, and at which byte of the file its own begin."""
+    """Yield each tensor in `contents` with its id and its position in the file."""
     if isinstance(contents, Tensor):
         begin = stored.untyped_storage()._checkpoint_offset + stored.storage_offset() * stored.element_size()
         yield id(contents), (contents, begin)
@@ -103,17 +104,16 @@ def _write(descriptor: int, place: int, values: Tensor) -> None:
         place, left = place + count, left[count:]
 
 
-#: How many elements of a file's tensors there are, and what writes the file into a folder.
+#: The elements of a file's tensors, and the function that writes the file into a folder.
 Task = tuple[int, Callable[[Path], dict[str, SavedFile]]]
 
 
 @dataclass(frozen=True)
 class NativeFiles:
-    """All files of a checkpoint but its manifest.
+    """All files of a checkpoint except its manifest.
 
-    parameters: as they shall be saved; rows of padding that `states` do not have are zero. client_state: what a model
-    rank's file shall have; the engine's part of it is made to fit the layout. Raises ValueError where the layout does
-    not fit the model.
+    parameters: as they are saved; padding rows that `states` lacks are zero. client_state: the other state of a model
+    rank's file; the engine's part is adapted to the layout. Raises ValueError if the layout does not fit the model.
     """
 
     states: States
@@ -139,10 +139,10 @@ class NativeFiles:
         return self.states.common_state()
 
     def tasks(self) -> list[Task]:
-        """Every file by itself, the largest first."""
+        """Return one task per file, the largest first."""
         tensor_ranks, kinds = range(self.cut.tensor), 1 + len(self.states.moments)
         if self.states.moments:
-            _ = self._common, self._first_state  # read once, before the work is shared
+            _ = self._common, self._first_state  # read once, before the fork
         layers: dict[int, list[SavedParameter]] = {}
         for one in self.parameters:
             layers.setdefault(one.layer, []).append(one)
@@ -161,7 +161,7 @@ class NativeFiles:
         return sorted(found, key=lambda task: task[0], reverse=True)
 
     def size_bytes(self) -> int:
-        """What they take on disk, and a little more."""
+        """Return their size on disk, with a small reserve."""
         around = 1 << 16
         width = DTYPES[self.precision].itemsize
         weights = sum(math.prod(one.shape) for one in self.parameters) * self.cut.tensor * width
@@ -170,7 +170,7 @@ class NativeFiles:
     def _write_weights(
         self, parameters: list[SavedParameter], layer: int, tensor_rank: int, folder: Path
     ) -> dict[str, SavedFile]:
-        """One tensor rank's weights of a layer."""
+        """Write one tensor rank's weights of a layer."""
         file = StreamedFile()
         contents: OrderedDict[str, Tensor] = OrderedDict()
         for one in parameters:
@@ -181,7 +181,7 @@ class NativeFiles:
         return {name: file.write(contents, folder / name)}
 
     def _write_state(self, stage: int, tensor_rank: int, folder: Path) -> dict[str, SavedFile]:
-        """What a stage's tensor rank has beside weights and optimizer states."""
+        """Write the other state of a stage's tensor rank."""
         groups = (True, False)
         shapes = [
             OrderedDict(
@@ -202,7 +202,7 @@ class NativeFiles:
         return write({state_file(model_rank): lambda: contents}, folder)
 
     def _write_optimizer(self, stage: int, tensor_rank: int, data_rank: int, folder: Path) -> dict[str, SavedFile]:
-        """One data rank's part of a stage and tensor rank's optimizer states."""
+        """Write one data rank's part of a stage and tensor rank's optimizer states."""
         file, groups = StreamedFile(), self._groups[stage]
         is_bf16 = self.precision == "bf16"
         by_name = {engine_name(one): one for one in self._stages[stage]}
@@ -231,7 +231,7 @@ class NativeFiles:
         tensor_rank: int,
         data_rank: int,
     ) -> None:
-        """Have the elements of a parameter that a data rank has put into its flat tensors."""
+        """Fill a data rank's flat tensors with its elements of a parameter."""
         for fragment in group.fragments(engine_name(one)):
             if fragment.data_rank == data_rank:
                 for which, tensor in flat.items():
@@ -239,7 +239,7 @@ class NativeFiles:
                     file.fill(tensor, fragment.start, values)
 
     def _elements(self, one: SavedParameter, which: str, tensor_rank: int, first: int, elements: int) -> Tensor:
-        """So many elements, row after row, of what a tensor rank has of a parameter; only these rows are read."""
+        """Return elements of a tensor rank's part of a parameter, in row order. Only these rows are read."""
         rows, *columns = self._rank_part(one, tensor_rank)
         width = math.prod(rank_shape(one, self.cut.tensor)[1:])
         top, bottom = first // width, -(-(first + elements) // width)
@@ -247,7 +247,7 @@ class NativeFiles:
         return self._read(one, part, which).reshape(-1)[first - top * width :][:elements]
 
     def _read(self, one: SavedParameter, part: Part, which: str | None) -> Tensor:
-        """A part of the weights (None) or of what the optimizer has; zeros for rows that the states do not have."""
+        """Return a part of the weights (None) or optimizer states, with zeros for rows that the states lack."""
         has, rows = self.states.parameters[one.name].shape[0], part[0]
         there = (slice(min(rows.start, has), min(rows.stop, has)), *part[1:])
         states = self.states
@@ -256,7 +256,7 @@ class NativeFiles:
         return torch.cat((found, found.new_zeros(beyond, *found.shape[1:]))) if beyond else found
 
     def _rank_part(self, one: SavedParameter, tensor_rank: int) -> Part:
-        """Which part of a parameter a tensor rank has."""
+        """Return a tensor rank's part of a parameter."""
         shape = rank_shape(one, self.cut.tensor)
         begins = [tensor_rank * size if dim == one.split_dim else 0 for dim, size in enumerate(shape)]
         return tuple(slice(begin, begin + size) for begin, size in zip(begins, shape, strict=True))
@@ -264,7 +264,7 @@ class NativeFiles:
     def _about_optimizer(
         self, stage: int, data_rank: int, masters: list[Tensor], moving: dict[int, dict[str, Tensor]]
     ) -> dict[str, Any]:
-        """A file of optimizer states around its tensors, in the order in which the engine has it."""
+        """Return the contents of a file of optimizer states around its tensors, in the engine's order."""
         groups = self._groups[stage]
         of_rank: dict[str, Any] = {
             "base_optimizer_state": {"state": moving, "param_groups": self._param_groups(groups)},
@@ -283,7 +283,7 @@ class NativeFiles:
         return {"optimizer_state_dict": states, **about}
 
     def _param_groups(self, groups: list[FlatGroup]) -> list[dict[str, Any]]:
-        """The optimizer's own groups, each of one flat parameter."""
+        """Return the optimizer's own groups, each with one flat parameter."""
         found = self._common["param_groups"]
         if len(found) != len(groups):
             raise CheckpointError(f"the optimizer has {len(found)} groups of parameters, the model {len(groups)}")
@@ -295,7 +295,7 @@ class NativeFiles:
         ]
 
     def _padding(self, group: FlatGroup, data_rank: int) -> int:
-        """As the engine counts it: BF16_Optimizer has the last rank answer for all of it."""
+        """Return the padding as the engine counts it: BF16_Optimizer attributes all of it to the last rank."""
         if self.precision != "bf16":
             return group.partition - group.filled(data_rank)
         is_last = data_rank == self.cut.data - 1

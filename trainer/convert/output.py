@@ -1,4 +1,4 @@
-"""A folder that is there when it is whole, and not before."""
+"""Output folders that exist only when they are complete."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trainer.core.files import create_file, fsync, make_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.file_lock import is_locked, lock_within
 
-# Not `.tmp-`: what is called so beside checkpoints, the next save removes.
+# Not `.tmp-`: the next save removes such folders next to checkpoints.
 _UNFINISHED = ".unfinished-"
-# In it: whose lock is held is still being written.
+# A file in it, which its writer keeps locked.
 _MARK = ".writing"
 
 
 @contextlib.contextmanager
 def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
-    """A folder beside `target` to write into, which becomes `target` where the block ends well, and else is removed.
+    """Yield a temporary folder, which becomes `target` if the block succeeds and is removed if it fails.
 
-    Raises CheckpointError, one line, where something is there already, where the file system has less room than
-    `needed_bytes`, and for every OSError of the block. What a killed writer of the same target left behind is removed.
+    Raises CheckpointError, one line, if `target` exists, if the file system has less room than `needed_bytes`, and for
+    every OSError of the block. Leftovers of a killed writer of the same target are removed.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - `resolve` would go through links, and keep none of their names
     with _as_checkpoint_error(target):
@@ -52,20 +52,20 @@ def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def refuse_taken(target: Path) -> None:
-    """Raise CheckpointError where something is there already."""
+    """Raise CheckpointError if `target` exists."""
     if os.path.lexists(target):
-        raise CheckpointError(f"{target} is there already: give another --output, or remove it")
+        raise CheckpointError(f"{target} exists already: give another --output, or remove it")
 
 
 def refuse_without_room(folder: Path, needed_bytes: int) -> None:
-    """Raise CheckpointError where the file system of `folder`, or of what is to be made, has less room than needed."""
+    """Raise CheckpointError if the file system of `folder`, which may not exist yet, has too little room."""
     there = folder
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
     if free < needed_bytes:
         raise CheckpointError(
-            f"{there} has {_gib(free)} free, {_gib(needed_bytes)} are needed: make room, or give another --output"
+            f"{there} has {_gib(free)} free, {_gib(needed_bytes)} are needed: free space, or give another --output"
         )
 
 
@@ -74,7 +74,7 @@ def _gib(size_bytes: int) -> str:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what others have begun and nobody writes any more: whoever does holds the lock on its mark."""
+    """Remove temporary folders of ended writers. A running writer holds the lock on its mark."""
     for folder in target.parent.iterdir():
         if not folder.name.startswith(f"{_UNFINISHED}{target.name}."):
             continue
@@ -90,7 +90,7 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def _fsync_all(folder: Path) -> None:
-    """The folder's files, then the names in it and in all below it."""
+    """Sync the files, then the names, in the folder and below it."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             fsync(Path(path) / name)
@@ -103,4 +103,6 @@ def _as_checkpoint_error(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename if error.filename is not None else target
-        raise CheckpointError(f"cannot write {where}: {error.strerror or error}; nothing was left behind") from error
+        raise CheckpointError(
+            f"cannot write {where}: {error.strerror or error}; all of its files were removed"
+        ) from error

@@ -1,4 +1,4 @@
-"""The sources of a conversion: a checkpoint of ours or a universal one, with the states of every whole parameter."""
+"""The sources of a conversion: one of our checkpoints or a universal one, with the states of whole parameters."""
 
 from __future__ import annotations
 
@@ -49,45 +49,45 @@ from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 
-# What every data rank's file of optimizer states has of its own.
+# The part of a file of optimizer states that differs between data ranks.
 _OF_ONE_RANK = ("base_optimizer_state", "param_slice_mappings", "single_partition_of_fp32_groups")
 _CANNOT_READ = (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError)
 
 
 class States(Protocol):
-    """A checkpoint's parameters by their names in the model, and what there is of each; `SavedState` is one.
+    """A checkpoint's parameters by their names in the model, with their states; `SavedState` is one.
 
-    Everything raises CheckpointError, one line, for what cannot be read.
+    All methods raise CheckpointError, one line, for unreadable data.
     """
 
     @property
     def parameters(self) -> Mapping[str, SavedParameter]:
-        """All of them, as wholes, in the model's order."""
+        """All of them, whole, in the model's order."""
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What the optimizer keeps of each beside `fp32`."""
+        """The optimizer's states of each parameter besides `fp32`."""
 
     def weight(self, name: str, part: Part | None = None) -> Tensor:
-        """The part of a parameter (None: the whole), in the model's dtype."""
+        """Return a part of a parameter (None: the whole), in the model's dtype."""
 
     def optimizer(self, name: str, which: str, part: Part | None = None) -> Tensor:
-        """The part of "fp32" or one of `moments`, fp32."""
+        """Return a part of "fp32" or one of `moments`, fp32."""
 
     def step(self, name: str) -> float:
-        """How many steps the optimizer has counted for it."""
+        """Return the steps that the optimizer has counted for it."""
 
     def common_state(self) -> dict[str, Any]:
-        """What DeepSpeed's optimizer says of itself, and `param_groups` as torch's does; empty without an optimizer."""
+        """Return the state of DeepSpeed's optimizer, with torch's `param_groups`; empty without an optimizer."""
 
 
 def counts_steps(states: States) -> bool:
-    """Whether the optimizer keeps beside its moments how many steps it has taken: Adam does."""
+    """Return True if the optimizer counts steps next to its moments, as Adam does."""
     return "exp_avg" in states.moments
 
 
 class NativeStates(SavedState):
-    """A checkpoint of any layout of ours."""
+    """One of our checkpoints, of any layout."""
 
     def common_state(self) -> dict[str, Any]:
         """As `States`."""
@@ -97,44 +97,44 @@ class NativeStates(SavedState):
         states = StoredTensors(path).mapping("optimizer_state_dict")
         groups = states.get("base_optimizer_state", {}).get("param_groups")
         if not isinstance(groups, list):
-            raise CheckpointError(f"{path} has no param_groups: it is not what it is called")
+            raise CheckpointError(f"{path} has no param_groups: its contents do not fit its name")
         return {**{key: value for key, value in states.items() if key not in _OF_ONE_RANK}, "param_groups": groups}
 
 
 def refuse_without_states(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError for a checkpoint that has nothing to make a universal one of."""
+    """Raise CheckpointError for a checkpoint without the states that a universal one needs."""
     if manifest.layout.get("optimizer") == NO_OPTIMIZER:
         raise CheckpointError(
-            f"{folder} was saved without optimizer states (--no-save-optim), and a universal checkpoint is made of "
-            "them: convert one that has them"
+            f"{folder} was saved without optimizer states (--no-save-optim), which a universal checkpoint "
+            "needs: convert one that has them"
         )
 
 
 def refuse_unsharded(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError for a checkpoint whose optimizer states are in no files of their own."""
+    """Raise CheckpointError for a checkpoint whose optimizer states have no separate files."""
     if manifest.layout.get("zero_stage") == 0 and manifest.layout.get("optimizer") != NO_OPTIMIZER:
         raise CheckpointError(
-            f"{folder} was saved with --zero-stage 0, which has no files of optimizer states that could be converted: "
+            f"{folder} was saved with --zero-stage 0, which writes no files of optimizer states: "
             "convert one that was saved with --zero-stage 1"
         )
 
 
 def read_whole(path: Path) -> Any:
-    """A small file of torch's, with its tensors. Raises CheckpointError."""
+    """Read a small file of torch's, with its tensors. Raises CheckpointError."""
     try:
         return read_data(str(path), "cpu")
     except _CANNOT_READ as error:
         raise unreadable(path, error) from None
 
 
-# What DeepSpeed's conversion works in, and removes as it ends.
+# The folder in which DeepSpeed's conversion works, and which it removes at the end.
 _FRAGMENTS = "tmp"
 
 
 class UniversalStates:
-    """What a universal checkpoint has of each of the parameters, which its folder itself does not describe.
+    """The states in a universal checkpoint, whose folder does not describe the parameters itself.
 
-    Raises CheckpointError, one line, where a file is missing or of another shape: of a half-written one too.
+    Raises CheckpointError, one line, if a file is missing or has another shape, also in an unfinished one.
     """
 
     def __init__(self, folder: Path, parameters: Iterable[SavedParameter], precision: str, optimizer: str) -> None:
@@ -146,10 +146,10 @@ class UniversalStates:
             for which in (MASTER, *self.moments, *([STEP] if counts_steps(self) else [])):
                 path = self._path(one, which)
                 if not path.is_file():
-                    raise CheckpointError(f"{path} is missing: {folder} is half written, or another model's")
+                    raise CheckpointError(f"{path} is missing: {folder} is incomplete, or another model's")
 
     def weight(self, name: str, part: Part | None = None) -> Tensor:
-        """As `States`: the fp32 weights, rounded as the engine rounds them after each step."""
+        """Return the fp32 weights, rounded as the engine rounds them after each step."""
         return self._read(self.parameters[name], MASTER, part, self._dtype)
 
     def optimizer(self, name: str, which: str, part: Part | None = None) -> Tensor:
@@ -162,7 +162,7 @@ class UniversalStates:
         found = read_whole(path)
         value = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
         if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise CheckpointError(f"{path} says {value}, which is no number of steps")
+            raise CheckpointError(f"{path} says {value}, which is not a number of steps")
         return float(value)
 
     def common_state(self) -> dict[str, Any]:
@@ -170,11 +170,11 @@ class UniversalStates:
         path = self.folder / ZERO / COMMON_STATE
         found = read_whole(path)
         if not isinstance(found, dict) or not isinstance(found.get("param_groups"), list):
-            raise CheckpointError(f"{path} has no param_groups: it is not what it is called")
+            raise CheckpointError(f"{path} has no param_groups: its contents do not fit its name")
         return found
 
     def _read(self, parameter: SavedParameter, which: str, part: Part | None, dtype: torch.dtype) -> Tensor:
-        """The part, with zeros for the rows of padding, which are not stored."""
+        """Return the part, with zeros for the padding rows, which are not stored."""
         rows, columns = (*parameter.shape, 1)[:2]
         slices = (*(part or ()), slice(None), slice(None))
         (top, bottom, _), (left, right, _) = slices[0].indices(rows), slices[1].indices(columns)
@@ -197,24 +197,23 @@ class UniversalStates:
 
 
 def refuse_half_written(folder: Path) -> None:
-    """Raise CheckpointError for what DeepSpeed's conversion has begun and not ended, and for what is none."""
+    """Raise CheckpointError for an unfinished conversion of DeepSpeed's, or a folder that is none."""
     if not (folder / ZERO).is_dir():
-        raise CheckpointError(f"{folder} has no folder {ZERO}: it is no universal checkpoint, or one half written")
+        raise CheckpointError(f"{folder} has no folder {ZERO}: it is not a universal checkpoint, or is incomplete")
     if (folder / _FRAGMENTS).exists():
         raise CheckpointError(
-            f"{folder} still has the folder {_FRAGMENTS} that DeepSpeed's conversion works in, so it is half written: "
-            "convert again"
+            f"{folder} still has the folder {_FRAGMENTS} of DeepSpeed's conversion, so it is incomplete: convert again"
         )
     if not (folder / ZERO / COMMON_STATE).is_file():
-        raise CheckpointError(f"{folder / ZERO / COMMON_STATE} is missing: {folder} is half written")
+        raise CheckpointError(f"{folder / ZERO / COMMON_STATE} is missing: {folder} is incomplete")
 
 
 def _stored_shape(parameter: SavedParameter) -> tuple[int, ...]:
-    """Without the rows that are padding."""
+    """Return the shape without padding rows."""
     return (parameter.token_rows or parameter.shape[0], *parameter.shape[1:])
 
 
-# Counters as the training's own part of a file calls them, by their names in a manifest.
+# The counters in the training's part of a file, by their names in a manifest.
 _COUNTERS = {
     "iteration": "iteration",
     "consumed_train_samples": "consumed_train_samples",
@@ -225,25 +224,25 @@ _COUNTERS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that can be converted. model_ranks: how many files of `state_file` it has."""
+    """A checkpoint that can be converted. model_ranks: the number of its `state_file` files."""
 
     folder: Path
-    manifest: Manifest  # of a universal one the one that was converted
+    manifest: Manifest  # of the checkpoint that a universal one was converted from
     states: States
     model_ranks: int
     is_universal: bool
 
     def client_state(self, model_rank: int) -> dict[str, Any]:
-        """What the engine and the training said of themselves on a model rank; where it has no such, on the first."""
+        """Return the other state of the engine and the training on a model rank, or the first one's without one."""
         path = self.folder / state_file(model_rank if model_rank < self.model_ranks else 0)
         found = read_whole(path)
         if not isinstance(found, dict):
-            raise CheckpointError(f"{path} is not what it is called")
+            raise CheckpointError(f"{path} has other contents than its name says")
         return found
 
 
 def open_source(folder: Path) -> Source:
-    """The checkpoint that `folder` is, or that it names as its latest. Raises CheckpointError, one line."""
+    """Open the checkpoint `folder`, or the latest one in it. Raises CheckpointError, one line."""
     if (folder / MANIFEST).exists():
         return _native(folder, read_manifest(folder))
     if (folder / ZERO).exists() or (folder / UNIVERSAL_MANIFEST).exists():
@@ -255,7 +254,7 @@ def open_source(folder: Path) -> Source:
     pointer = folder / LATEST_UNIVERSAL
     if pointer.is_file():
         return _universal(folder / pointer.read_text().strip())
-    what = "has no checkpoint, neither of ours nor a universal one" if folder.is_dir() else "is no folder"
+    what = "has neither a native nor a universal checkpoint" if folder.is_dir() else "is not a folder"
     raise CheckpointError(f"{folder} {what}: give the folder global_stepN, or one with a folder {ZERO}")
 
 
@@ -273,22 +272,22 @@ def _universal(folder: Path) -> Source:
     refuse_half_written(folder)
     first = folder / state_file(0)
     if not first.is_file():
-        raise CheckpointError(f"{first} is missing: {folder} is half written")
+        raise CheckpointError(f"{first} is missing: {folder} is incomplete")
     state = read_whole(first)
     ranks = state.get("mp_world_size") if isinstance(state, Mapping) else None
     if not isinstance(ranks, int) or ranks < 1:
-        raise CheckpointError(f"{first} does not say how many such files there are (mp_world_size)")
+        raise CheckpointError(f"{first} lacks the number of such files (mp_world_size)")
     for rank in range(ranks):
         if not (folder / state_file(rank)).is_file():
-            raise CheckpointError(f"{folder / state_file(rank)} is missing: {folder} is half written")
-    manifest = _own_manifest(folder) or _told_by(first, state)
+            raise CheckpointError(f"{folder / state_file(rank)} is missing: {folder} is incomplete")
+    manifest = _own_manifest(folder) or _manifest_from(first, state)
     optimizer = str(manifest.layout.get("optimizer"))
     states = UniversalStates(folder, parameters_of(manifest), manifest.precision, optimizer)
     return Source(folder, manifest, states, ranks, is_universal=True)
 
 
 def _own_manifest(folder: Path) -> Manifest | None:
-    """The manifest that this trainer has written beside the states; None where DeepSpeed has written them."""
+    """Return the manifest that this trainer wrote next to the states; None if DeepSpeed wrote them."""
     if not (folder / UNIVERSAL_MANIFEST).exists():
         return None
     manifest = read_manifest_file(folder / UNIVERSAL_MANIFEST)
@@ -296,17 +295,17 @@ def _own_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _told_by(path: Path, state: Mapping[str, Any]) -> Manifest:
-    """A manifest of what the training says of itself in its part of an engine's file."""
+def _manifest_from(path: Path, state: Mapping[str, Any]) -> Manifest:
+    """Return a manifest made from the training's part of an engine's file."""
     arguments, sizes = state.get("args"), state.get("checkpoint_info")
     if not isinstance(arguments, Mapping) or not isinstance(sizes, Mapping):
         raise CheckpointError(
-            f"{path} has no args and checkpoint_info of this trainer, so nobody can tell what it is a checkpoint of: "
-            f"convert the checkpoint that it was made of, which has a {MANIFEST}"
+            f"{path} has no args and checkpoint_info of this trainer, so its model is unknown: "
+            f"convert its source, which has a {MANIFEST}"
         )
     missing = [name for name in _COUNTERS.values() if not isinstance(state.get(name), int)]
     if missing:
-        raise CheckpointError(f"{path} does not say {', '.join(missing)}: how far its training was cannot be told")
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}: its training's progress is unknown")
     try:
         options = Options(dict(arguments))
         vocabulary = Vocabulary(sizes["original_vocab_size"], sizes["padded_vocab_size"])
@@ -314,10 +313,10 @@ def _told_by(path: Path, state: Mapping[str, Any]) -> Manifest:
         identity = Identity.of(options, ranks, vocabulary)
         schedule = LearningRateSchedule.of(options).facts()
     except (KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path}: its args do not say {error}: they are another trainer's") from None
+        raise CheckpointError(f"{path}: its args lack {error}: they are another trainer's") from None
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: its args cannot be right: {error}") from None
-    counters = {name: state[told] for name, told in _COUNTERS.items()}
+        raise CheckpointError(f"{path}: its args are invalid: {error}") from None
+    counters = {name: state[key] for name, key in _COUNTERS.items()}
     return Manifest(
         **Progress(**counters).counters(),
         precision=identity.precision,
@@ -332,9 +331,9 @@ def _told_by(path: Path, state: Mapping[str, Any]) -> Manifest:
 
 
 def with_rows(source: Source, tensor: int) -> Manifest:
-    """The manifest of the same model with the embedding as large as the training makes it for `tensor` ranks.
+    """Return the manifest of the same model with the embedding's size for `tensor` ranks.
 
-    Raises CheckpointError where they cannot share it.
+    Raises CheckpointError if they cannot share it.
     """
     manifest, given = source.manifest, source.client_state(0).get("args")
     rows, tokens = manifest.model["padded_vocab_size"], manifest.model.get("vocab_size")

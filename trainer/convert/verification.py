@@ -1,7 +1,7 @@
-"""Every byte of checkpoints against their manifests: `python -m trainer.convert.verification`.
+"""Verification of all bytes of checkpoints against their manifests: `python -m trainer.convert.verification`.
 
 Prints a line of JSON for each folder: {"folder", "files", "bytes", "problems", "damage", "manifest_xxh64"}, with a
-sentence for every file that is missing, short or not what was written.
+sentence for each file that is missing, truncated or changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.formats.checkpoint.manifest import (
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_line
 
-#: Errors of this account, this process or a server that does not answer. They say nothing about a file's contents.
+#: Errors of this account, this process or a server that does not answer. They do not concern a file's contents.
 _NO_DAMAGE = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN),
@@ -41,7 +41,7 @@ _NO_DAMAGE = frozenset(
 
 
 class File(NamedTuple):
-    """A file of a checkpoint, with what its manifest says of it."""
+    """A file of a checkpoint, and its entry in the manifest."""
 
     folder: Path
     name: str
@@ -49,10 +49,10 @@ class File(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a checkpoint."""
+    """One problem of a checkpoint."""
 
     text: str  # a clause with the file's name
-    is_damage: bool = True  # False: the file could not be read, which says nothing about its contents
+    is_damage: bool = True  # False: the file could not be read, and may be undamaged
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Checked:
 
 
 def problem_of(file: File) -> Problem | None:
-    """Return what is wrong with a file; None when every byte is as it was written."""
+    """Return the problem of a file; None if every byte is correct."""
     path = file.folder / file.name
     try:
         size = path.stat().st_size
@@ -112,7 +112,7 @@ def verify(folders: Sequence[Path], workers: int) -> list[Checked]:
 
 
 def _begun(folder: Path) -> Checked:
-    """Return the files that are to be read, and what is wrong with the manifest itself."""
+    """Return the files to read, and the problems of the manifest itself."""
     path, checked = folder / MANIFEST, Checked(folder)
     try:
         data = read_plain(path, LARGEST_MANIFEST_BYTES)
@@ -121,20 +121,20 @@ def _begun(folder: Path) -> Checked:
         checked.problems.append(Problem(str(error)))
         return checked
     except OSError as error:
-        text = "is missing, so this checkpoint was never finished"
+        text = "is missing, so this checkpoint is unfinished"
         is_missing = isinstance(error, FileNotFoundError)
         checked.problems.append(Problem(f"{path} {text}" if is_missing else f"{path} cannot be read: {error.strerror}"))
         return checked
     checked.manifest_xxh64 = digest_of(data)
     checked.files = [File(folder, name, saved) for name, saved in sorted(manifest.files.items())]
-    # What is another checkpoint's manifest is wrong though every file is as it says.
+    # Another checkpoint's manifest is an error even if every file matches it.
     if manifest.iteration != iteration_of(folder.name):
         checked.problems.append(Problem(f"{path} is that of {tag_of(manifest.iteration)}"))
     return checked
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check every folder that is named; 0 however much is wrong with them."""
+    """Check every folder in the arguments. Returns 0 also if checkpoints are damaged."""
     parser = argparse.ArgumentParser(prog="trainer.convert.verification")
     parser.add_argument("--workers", type=int, default=default_workers())
     parser.add_argument("folders", type=Path, nargs="+")

@@ -1,4 +1,4 @@
-"""Work on many things in processes of their own, one thing after another in each."""
+"""Parallel work on many tasks in forked processes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
-#: More than this share one disk badly, and each brings a process' own memory.
+#: More processes slow down the disk, and each needs memory.
 MOST_WORKERS = 16
 
 
 def default_workers() -> int:
-    """One for each core that this process may use."""
+    """Return the number of cores that this process may use, up to a limit."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def each(
     tasks: Sequence[T], work: Callable[[T], R], workers: int, done: Callable[[int], None] = lambda _task: None
 ) -> list[R]:
-    """`work(task)` of every task, in their order, done by forked processes that take the next one when they are free.
+    """Return `work(task)` for every task, in order. Forked processes take the next task when they are free.
 
-    done: told each task's index as it ends. The first failure ends the others: CheckpointError as it is, anything else
-    with its traceback as RuntimeError, a worker that was killed as CheckpointError. What the processes were forked with
-    they share; this one must not have used several threads of torch's.
+    done: called with each task's index when it ends. The first failure ends the others: a CheckpointError is raised
+    unchanged, another error with its traceback as RuntimeError, a killed worker as CheckpointError. The processes
+    share everything from before the fork; this process must not have used several threads of torch's.
     """
     context = multiprocessing.get_context("fork")
     results: dict[int, R] = {}
@@ -74,10 +74,10 @@ def each(
 
 @contextlib.contextmanager
 def _inheriting_no_garbage() -> Iterator[None]:
-    """Fork with all that there is out of the collector's reach.
+    """Fork with all existing objects out of the garbage collector's reach.
 
-    In the child its threads are gone, and a process group of torch's that was only found there to be garbage would wait
-    for them for ever as it ends, or die of SIGSEGV.
+    Threads do not exist in the child. If it found a process group of torch's to be garbage, it would wait for its
+    threads forever at the end, or die of SIGSEGV.
     """
     gc.freeze()
     try:
@@ -87,7 +87,7 @@ def _inheriting_no_garbage() -> Iterator[None]:
 
 
 def adding_up(sizes: list[int], reached: Callable[[int], None]) -> Callable[[int], None]:
-    """`done` for `each` that tells `reached` how much all tasks that have ended are."""
+    """Return a `done` for `each` that passes the total size of all ended tasks to `reached`."""
     ended = 0
 
     def done(task: int) -> None:
@@ -99,7 +99,7 @@ def adding_up(sizes: list[int], reached: Callable[[int], None]) -> Callable[[int
 
 
 def _received(connection: Connection, process: BaseProcess) -> tuple[int, Any]:
-    """(index, result) of a task that has ended. Raises what it raised."""
+    """Receive (index, result) of an ended task. Raises the task's error."""
     try:
         index, result, error, trace = connection.recv()
     except EOFError:
@@ -116,9 +116,9 @@ def _received(connection: Connection, process: BaseProcess) -> tuple[int, Any]:
 
 
 def _serve(connection: Connection, others: list[Connection], tasks: Sequence[Any], work: Callable[[Any], Any]) -> None:
-    """Do tasks as their indices come, until None does. Ends with the process that forked it."""
+    """Do the tasks whose indices arrive, until the pipe closes. Ends with the parent."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # that process ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
@@ -128,7 +128,7 @@ def _serve(connection: Connection, others: list[Connection], tasks: Sequence[Any
 
 
 def _outcome(work: Callable[[Any], Any], task: Any) -> tuple[Any, str | None, str | None]:
-    """(result, what a CheckpointError says, any other error's traceback)."""
+    """Return (result, text of a CheckpointError, traceback of any other error)."""
     try:
         return work(task), None, None
     except CheckpointError as error:

@@ -1,1 +1,1 @@
-"""From text to samples, in Megatron's formats and order."""
+"""Conversion of text to samples, in Megatron's formats and order."""

@@ -1,4 +1,4 @@
-"""The trainer's datasets from its options. Without torch: what builds their order ahead needs none."""
+"""The trainer's datasets from its options. No torch: programs that build the sample orders ahead do not need it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainer.recipe.lengths import EpochPlan, plan_epochs, sizes_to_build, targe
 
 @dataclass(frozen=True)
 class OrderSettings:
-    """What the order of samples depends on besides the data."""
+    """The settings, besides the data, that decide the order of samples."""
 
     sequence_length: int
     seed: int
@@ -39,7 +39,7 @@ class OrderSettings:
 
 @dataclass(frozen=True)
 class Part:
-    """What a data set takes of one pair of files: `samples` at least of a range of documents, or one epoch (None)."""
+    """The part of a data set from one pair of files: a range of documents, and at least `samples` (None: one epoch)."""
 
     pair: Pair
     source: Source
@@ -47,7 +47,7 @@ class Part:
 
 
 def order_alone(part: Part, settings: OrderSettings, cache: IndexCache, name: str) -> PartOrder:
-    """The order of one file's samples, kept or built. `name` is for messages. Raises DataError."""
+    """Load or build the order of one file's samples. `name` is for messages. Raises DataError."""
     data = part.pair.data
     first, last = part.source.documents(len(data))
     asked = {"samples": part.samples, "range": [first, last], "settings": vars(settings)}
@@ -61,10 +61,10 @@ def order_alone(part: Part, settings: OrderSettings, cache: IndexCache, name: st
 def order_blend(
     parts: Sequence[Part], weights: Sequence[float], samples: int, settings: OrderSettings, cache: IndexCache, name: str
 ) -> BlendOrder:
-    """The orders of all files of a blend and of the blend itself; `weights` add up to one. Raises DataError."""
+    """Load or build the orders of a blend and all its files. `weights` add up to one. Raises DataError."""
     if len(parts) > indices.MOST_DATASETS:
-        raise DataError(f"the {name} blend has {len(parts):,} sources, and {indices.MOST_DATASETS:,} are the most")
-    # As texts: thousands of nested dictionaries take a second to describe.
+        raise DataError(f"the {name} blend has {len(parts):,} sources, at most {indices.MOST_DATASETS:,} are possible")
+    # As texts: describing thousands of nested dictionaries takes a second.
     sources = [f"{part.samples} samples of {part.source.start}:{part.source.end} of {part.pair.told}" for part in parts]
     description = {"weights": [weight.hex() for weight in weights], "sources": sources, "settings": vars(settings)}
     arrays = cache.load_or_build(
@@ -76,7 +76,7 @@ def order_blend(
 
 @dataclass(frozen=True)
 class _Planned:
-    """A part of which every entry was checked, and what is to be built of it."""
+    """A part whose entries are all checked, and the size to build."""
 
     part: Part
     first: int
@@ -131,7 +131,7 @@ def _build_blend(
 
 
 def _cut(arrays: Arrays) -> list[PartOrder]:
-    """The parts of a blend's arrays, as views. None of arrays that are empty."""
+    """Return the parts of a blend's arrays, as views; empty for empty arrays."""
     found, starts = [], (0, 0, 0)
     for (first, last, tokens, *_), ends in zip(arrays["source"].tolist(), arrays["end"].tolist(), strict=True):
         ranges: list[slice[Any, Any, Any]] = [slice(*both) for both in zip(starts, ends, strict=True)]
@@ -148,7 +148,7 @@ def _refuse_more_than_there_is(dataset: NDArray[np.int16], has: Sequence[int], n
     used = np.bincount(dataset, minlength=len(has)).tolist()
     for number, (count, most) in enumerate(zip(used, has, strict=True), 1):
         if count > most:
-            raise DataError(f"the {name} blend asks for {count:,} samples of its source {number}, which gives {most:,}")
+            raise DataError(f"the {name} blend needs {count:,} samples of its source {number}, which has {most:,}")
 
 
 __all__ = ["DataError", "Dataset", "Datasets", "build_datasets", "vocab_size"]
@@ -156,7 +156,7 @@ __all__ = ["DataError", "Dataset", "Datasets", "build_datasets", "vocab_size"]
 
 @dataclass(frozen=True)
 class Datasets:
-    """train: None when no training samples were asked for.
+    """The datasets of all splits. train: None if no training samples were requested.
 
     valid, test: by the name that logs show; empty without data for them.
     """
@@ -176,11 +176,11 @@ def build_datasets(
     cache: Callable[[list[Path]], IndexCache] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Datasets:
-    """Datasets of at least so many samples each (every validation set has `valid_samples`); 0 leaves a split out.
+    """Build datasets of at least so many samples each (each validation set has `valid_samples`); 0 omits a split.
 
-    Every rank calls it. The one with `is_builder` builds the sample orders and keeps them as files; the others wait in
-    `barrier`, once for all of them, and map them. cache: makes what keeps them, of folders. say: told where files are
-    not copied to a node's own disk although they should. Raises DataError, on every rank alike.
+    Every rank calls it. The rank with `is_builder` builds the sample orders and saves them as files. The others wait
+    once in `barrier` and then map them. cache: makes the cache, from folders. say: receives a message if files should
+    be copied to a node's own disk but cannot. Raises DataError, on all ranks alike.
     """
 
     def datasets() -> Datasets:
@@ -204,7 +204,7 @@ def build_datasets(
 
 
 class _Builder:
-    """Tells each pair of files apart once and builds datasets over it."""
+    """A builder of datasets that identifies each pair of files once."""
 
     def __init__(self, options: Mapping[str, Any], node: NodeCache, cache: Callable[[list[Path]], IndexCache]) -> None:
         self._options, self._node, self._make_cache = options, node, cache
@@ -212,7 +212,7 @@ class _Builder:
         self._pairs: dict[str, Pair] = {}
 
     def datasets(self, split: str, samples: int) -> dict[str, Dataset]:
-        """The datasets of `split` by name."""
+        """Return the datasets of `split` by name."""
         if samples <= 0:
             return {}
         return {group.name: self._dataset(group, split, samples) for group in groups(self._options, split)}
@@ -229,7 +229,7 @@ class _Builder:
             parts = [self._part(source, size) for source, size in zip(group.sources, sizes, strict=True)]
             total = sum(target_sizes(weights, samples))
             name = split if group.name == split else f"{split} ({group.name})"
-            # Normalised once more, as Megatron does: the last bits of the weights decide between equals.
+            # Normalise again, as Megatron does: the last bits of the weights decide between equals.
             weights = indices.normalized(weights)
             whole = order_blend(parts, weights, total, self._settings, cache, name)
             over = self._over(parts, whole.parts)
@@ -239,7 +239,7 @@ class _Builder:
         return found
 
     def _over(self, parts: Sequence[Part], orders: Sequence[PartOrder]) -> list[GPTDataset]:
-        """Without orders, which a dry run has not built, none."""
+        """Return the datasets; empty without orders, which a dry run does not build."""
         return [
             GPTDataset(part.pair, order, self._settings.sequence_length)
             for part, order in zip(parts, orders, strict=bool(orders))

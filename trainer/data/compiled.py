@@ -1,4 +1,4 @@
-"""The data path in C++ (`csrc/data`), where it was built; beside each call of it stands what does the same in numpy."""
+"""The data path in C++ (`csrc/data`), if it is built. Each call has an equivalent in numpy next to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _SHUFFLE = (None, (_ADDRESS, _NUMBER, _ADDRESS, _ADDRESS))
 _SAMPLE_INDEX = (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _NUMBER, _NUMBER, _ADDRESS))
-#: What each returns and takes; the C++ beside it says what that is.
+#: Result and argument types. The C++ sources explain them.
 _SIGNATURES = {
     "shuffle_32": _SHUFFLE,
     "shuffle_64": _SHUFFLE,
@@ -34,7 +34,7 @@ _SIGNATURES = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The library with its functions declared; None where there is none, and numpy does the same."""
+    """Return the library with declared functions; None if it is not built, and numpy is used."""
     from trainer.kernels.native import libraries
 
     found = libraries.data()
@@ -42,7 +42,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def declared(found: ctypes.CDLL) -> ctypes.CDLL:
-    """The library, every function of it with what it returns and takes."""
+    """Declare the argument and result types of all the library's functions."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
@@ -50,6 +50,6 @@ def declared(found: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where the array's first element lies. It has to be contiguous, and to live as long as the address is used."""
+    """Return the address of a contiguous array's first element. The array must outlive its use."""
     assert array.flags.c_contiguous
     return int(array.ctypes.data)

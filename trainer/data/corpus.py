@@ -1,4 +1,4 @@
-"""All the input of a preparation: its sources in order, cut into pieces that are always the same."""
+"""The input of a preparation: its sources in order, split into the same pieces each time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainer.data.texts.lines import LinesOfFile, LinesRead
 from trainer.data.texts.piece import FileFacts, Skipped, in_order, shown
 
 Piece = LinesOfFile | LinesRead | FilesOfFolder | RowsRead
-#: Sources that are unpacked at once, and pieces of each that may wait.
+#: Sources that are unpacked at the same time, and the pieces of each that may wait.
 SOURCES_AT_ONCE, PIECES_AHEAD = 4, 16
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """Before which piece: `piece` of the source with this number, both counted from 0."""
+    """A position before a piece: `piece` of the source with this number, both counted from 0."""
 
     source: int = 0
     piece: int = 0
@@ -31,7 +31,7 @@ BEGINNING = Position()
 
 
 class Placed(NamedTuple):
-    """A piece, the position behind it, and how many of all bytes are read then."""
+    """A piece, the position after it, and the total bytes read until then."""
 
     piece: Piece
     behind: Position
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 
 class Corpus:
-    """What the words of a command line lead to. Raises DataError where that is nothing, or cannot be read."""
+    """The inputs of a command line. Raises DataError if they are empty or cannot be read."""
 
     def __init__(self, inputs: Sequence[str], choice: Choice):
         self.name = shown(inputs[0]) if len(inputs) == 1 else f"{shown(inputs[0])} and {len(inputs) - 1:,} more"
@@ -47,7 +47,7 @@ class Corpus:
         self.total_bytes = sum(source.total_bytes for source in self._sources)
 
     def pieces(self, start: Position = BEGINNING) -> Generator[Placed]:
-        """From `start` on, in order. Raises DataError for what cannot be read."""
+        """Yield the pieces from `start` on, in order. Raises DataError if one cannot be read."""
         before = sum(source.total_bytes for source in self._sources[: start.source])
         readers = []
         for number, source in enumerate(self._sources[start.source :], start.source):
@@ -57,17 +57,17 @@ class Corpus:
         return in_order(readers, SOURCES_AT_ONCE, PIECES_AHEAD)
 
     def texts(self) -> Iterator[tuple[str, int]]:
-        """Every document, and how many of all bytes are read with it."""
+        """Yield every document, and the total bytes read until then."""
         for placed in self.pieces():
             for text in placed.piece.texts(Skipped()):
                 yield text, placed.read_bytes
 
     def identities(self) -> list[tuple[str, str]]:
-        """(name, by what it is known whether it is what it was) of each source."""
+        """Return (name, identity) of each source. The identity changes when the source changes."""
         return [(shown(source.path), _identity(source)) for source in self._sources]
 
     def changed(self) -> str:
-        """The first file that is no longer what it was when this was made, or an empty string."""
+        """Return the first file that changed since this was created; empty without one."""
         for source in self._sources:
             for was in source.files:
                 path = os.path.join(source.path, was.path) if isinstance(source, Documents) else was.path  # noqa: PTH118

@@ -1,7 +1,7 @@
-"""Texts to ids: by the encoder in C++ for a plain byte-level BPE, and by tokenizers for everything else.
+"""Encoders of text: in C++ for a plain byte-level BPE, with tokenizers for everything else.
 
-The encoder in C++ (`csrc/data/prepare_encode.cpp`) does what tokenizers does, merge by merge, and asks tokenizers for
-the class of each character that it meets. The ids are the same.
+The encoder in C++ (`csrc/data/prepare_encode.cpp`) merges as tokenizers does, and uses tokenizers to classify
+characters. The ids are the same.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tokenizers import Tokenizer, pre_tokenizers
 from trainer.data import compiled
 from trainer.data.compiled import address
 
-#: Classes of characters that GPT-2's pattern separates, each with a character of it. All others are white space.
+#: Classes of characters in GPT-2's pattern, each with an example. All other characters are white space.
 CLASSES = {"letter": "a", "number": "1", "other": "!"}
 SPACE = "space"
-#: Bytes that the encoder in C++ may read after the texts.
+#: Bytes that the encoder in C++ may read beyond the texts.
 _PADDING = bytes(32)
 _CLASS_NUMBERS = {name: number for number, name in enumerate((*CLASSES, SPACE), 1)}
 _CLASSES_ARE_MISSING = -2
@@ -42,17 +42,17 @@ class Packed:
 
 
 class Encoder:
-    """Texts to ids. library: the C++ of the data path, or None. Special tokens' names in a text stay text."""
+    """An encoder of texts. library: the C++ of the data path, or None. Names of special tokens in a text stay text."""
 
     def __init__(self, tokenizer: Tokenizer, library: ctypes.CDLL | None):
         tokenizer.encode_special_tokens = True
-        # A tokenizer.json may have settings of a fine-tuning; a document is neither truncated nor padded.
+        # A tokenizer.json may have settings for fine-tuning, but a document is neither truncated nor padded.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         bpe = ByteLevelBpe.of(tokenizer) if library is not None else None
         self._native = NativeEncoder(library, bpe) if library is not None and bpe is not None else None
-        #: As the notes of prepared data name it.
+        #: The name in the notes of prepared data.
         self.engine = "tokenizers" if self._native is None else "native"
 
     @classmethod
@@ -61,7 +61,7 @@ class Encoder:
         return cls(tokenizer, compiled.library())
 
     def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
-        """Return the texts' tokens as they are stored, each text's ended by `eod` when given."""
+        """Return the stored tokens of the texts, with `eod` after each if given."""
         raw = [text.encode() for text in texts]
         text_bytes = sum(map(len, raw))
         if self._native is not None:
@@ -90,7 +90,7 @@ class ByteLevelBpe:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> ByteLevelBpe | None:
-        """That of `tokenizer`; None where anything else touches the ids, or merges do not say what they make."""
+        """Return the BPE of `tokenizer`; None if anything else affects the ids, or merges have no result."""
         spec = json.loads(tokenizer.to_str())
         if not _is_plain(spec):
             return None
@@ -107,9 +107,9 @@ class ByteLevelBpe:
 
 
 class NativeEncoder:
-    """Texts to tokens by a `ByteLevelBpe`; classes: what classes characters, replaced in a test.
+    """A C++ encoder for a `ByteLevelBpe`. classes: classifies characters; tests replace it.
 
-    Not to be used by two threads at once.
+    Not thread-safe.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class NativeEncoder:
             address(symbols), *(address(column) for column in columns), len(bpe.merges)
         )
         if not self._encoder:
-            raise MemoryError("no memory for the encoder")
+            raise MemoryError("not enough memory for the encoder")
         self._tell([chr(one) for one in range(128)])
 
     def __del__(self) -> None:
@@ -136,7 +136,7 @@ class NativeEncoder:
     def packed(
         self, texts: Sequence[bytes], eod: int | None, dtype: np.dtype[np.integer]
     ) -> tuple[NDArray[np.integer], NDArray[np.int32]]:
-        """All texts' tokens in one array, each text's ended by `eod` when given; how many each has.
+        """Return all texts' tokens in one array, with `eod` after each if given, and their numbers of tokens.
 
         texts: UTF-8.
         """
@@ -151,11 +151,11 @@ class NativeEncoder:
             if count >= 0:
                 return tokens[:count], lengths
             if count != _CLASSES_ARE_MISSING:
-                raise MemoryError("no memory for a text's tokens")
+                raise MemoryError("not enough memory for a text's tokens")
             self._tell(self._asked())
 
     def _asked(self) -> list[str]:
-        """The characters whose class is missing."""
+        """Return the characters whose class is unknown."""
         asked = np.empty(0, np.uint32)
         while (found := self._library.prepare_encoder_asked(self._encoder, address(asked), len(asked))) > len(asked):
             asked = np.empty(found, np.uint32)
@@ -168,9 +168,9 @@ class NativeEncoder:
 
 
 def classes_of(characters: Iterable[str]) -> list[str]:
-    """The class of each character, as tokenizers has it: a name of CLASSES, or SPACE.
+    """Return the class of each character in tokenizers: a name of CLASSES, or SPACE.
 
-    Its own cutting is asked: a character makes one word with what is of its class before it.
+    tokenizers splits a text at each change of class, so a character joins a preceding one of its own class.
     """
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return [
@@ -180,7 +180,7 @@ def classes_of(characters: Iterable[str]) -> list[str]:
 
 
 def _is_plain(spec: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json is byte-level BPE and nothing else that touches ids."""
+    """Return True if a tokenizer.json is byte-level BPE without anything else that affects ids."""
     model, words = spec["model"], spec["pre_tokenizer"]
     return (
         model["type"] == "BPE"
@@ -198,9 +198,9 @@ def _is_plain(spec: dict[str, Any]) -> bool:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """The byte behind each character of the byte-level alphabet.
+    """Return the byte of each character of the byte-level alphabet.
 
-    Printable ones stand for themselves, the rest follow from 256 on.
+    Printable characters map to themselves; the rest start at 256.
     """
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(byte): byte for byte in printable}

@@ -1,7 +1,7 @@
-"""Pieces of the input to tokens, in order, in this process or in several.
+"""Encoding of the input's pieces in order, in this process or in several.
 
-A worker process reads its pieces itself where these are places in files, and gives back what is to be written. It gets
-its work through a pipe, so that it ends with whoever started it, however that ends.
+A worker process reads its pieces itself if they are places in files, and returns the bytes to write. It gets its work
+through a pipe, so it ends when its parent ends for any reason.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from trainer.data.encoder import Encoder
 from trainer.data.texts.piece import Skipped
 from trainer.formats.errors import DataError
 
-#: Pieces that may be at work or wait for those before them, for each process.
+#: Pieces in work or waiting for earlier ones, per process.
 _PIECES_EACH = 3
 _LOOK_EVERY_S = 0.1
 _FRAME = struct.Struct("<Q")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """How pieces are encoded. tokenizer: the text of a tokenizer.json. dtype: of the stored tokens."""
+    """The encoder's settings. tokenizer: the text of a tokenizer.json. dtype: of the stored tokens."""
 
     tokenizer: str
     eod: int | None
@@ -45,7 +45,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What a worker sends before the tokens. error: why there are none."""
+    """The header that a worker sends before the tokens. error: empty on success."""
 
     engine: str = ""
     lengths: bytes = b""
@@ -55,7 +55,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Encoded(NamedTuple):
-    """A piece's documents, as they are written. lengths: [documents], int32, in tokens. engine: what encoded them."""
+    """A piece's documents, as they are written. lengths: [documents], int32, in tokens. engine: the encoder."""
 
     tokens: NDArray[np.integer]
     lengths: NDArray[np.int32]
@@ -65,7 +65,7 @@ class Encoded(NamedTuple):
 
 
 class Encoding(Protocol):
-    """What encodes, as a context manager."""
+    """An encoder of pieces, as a context manager."""
 
     def __enter__(self) -> Encoding: ...
 
@@ -74,16 +74,16 @@ class Encoding(Protocol):
     ) -> None: ...
 
     def encoded(self, pieces: Iterator[Placed]) -> Iterator[tuple[Placed, Encoded]]:
-        """Each piece with what it came to, in order. Raises DataError."""
+        """Yield each piece with its encoded documents, in order. Raises DataError."""
 
 
 def encoding(setting: Setting, processes: int) -> Encoding:
-    """Here, or in more than one process."""
+    """Return an encoder in this process, or in several."""
     return Here(setting) if processes == 1 else Workers(setting, processes)
 
 
 class Here:
-    """Encodes in this process."""
+    """An encoder in this process."""
 
     def __init__(self, setting: Setting):
         self._setting = setting
@@ -93,10 +93,10 @@ class Here:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to tidy up."""
+        """Do nothing: there is nothing to close."""
 
     def one(self, piece: Piece) -> Encoded:
-        """What a piece comes to."""
+        """Encode a piece."""
         skipped = Skipped()
         packed = self._encoder.packed(piece.texts(skipped), self._setting.eod, np.dtype(self._setting.dtype))
         return Encoded(packed.tokens, packed.lengths, packed.text_bytes, skipped, self._encoder.engine)
@@ -107,7 +107,7 @@ class Here:
 
 
 class Workers:
-    """Encodes in processes of their own, several pieces at once."""
+    """An encoder in worker processes, with several pieces at the same time."""
 
     def __init__(self, setting: Setting, processes: int):
         self._setting, self._count = setting, processes
@@ -147,23 +147,23 @@ class Workers:
 
 def _first_of(waiting: deque[tuple[Placed, Future[Encoded]]]) -> tuple[Placed, Encoded]:
     placed, future = waiting[0]
-    while not wait([future], _LOOK_EVERY_S).done:  # signals are heard between two looks
+    while not wait([future], _LOOK_EVERY_S).done:  # signals are handled between two checks
         pass
     waiting.popleft()
-    # What was asked for is let go of, so that what waits is results alone.
+    # Drop references to the requests, so that only results occupy memory.
     return placed, future.result()
 
 
 class _Worker:
-    """A process of this module's `main`."""
+    """A process that runs this module's `main`."""
 
     def __init__(self, setting: Setting):
         self._dtype = np.dtype(setting.dtype)
         above = str(Path(trainer.__file__).resolve().parents[1])
         paths = os.pathsep.join(one for one in (above, os.environ.get("PYTHONPATH")) if one)
-        # One thread each: tokenizers would take all cores in every process.
+        # One thread each: tokenizers would use all cores in every process.
         environment = {**os.environ, "PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false"}
-        # A signal to all of a job or a terminal is for whoever writes; a blocked one stays blocked in what it starts.
+        # Only the writer handles signals to the whole job or terminal. Child processes inherit blocked signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self._process = subprocess.Popen(
@@ -179,7 +179,7 @@ class _Worker:
         self._setting: Setting | None = setting
 
     def one(self, piece: Piece) -> Encoded:
-        """What a piece comes to. Raises DataError, also where the process is no more."""
+        """Encode a piece. Raises DataError, also if the process has ended."""
         try:
             if self._setting is not None:
                 _send(self._to, msgspec.msgpack.encode(self._setting))
@@ -190,12 +190,12 @@ class _Worker:
                 raise DataError(answer.error)
             tokens = np.frombuffer(_receive(self._from), self._dtype)
         except (OSError, EOFError, ValueError):
-            raise DataError(f"a process that encodes {self._how_it_ended()}") from None
+            raise DataError(f"an encoding process {self._how_it_ended()}") from None
         lengths = np.frombuffer(answer.lengths, np.int32)
         return Encoded(tokens, lengths, answer.text_bytes, answer.skipped, answer.engine)
 
     def end(self) -> None:
-        """Whatever it is at."""
+        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.wait()
 
@@ -203,9 +203,9 @@ class _Worker:
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return "does not answer as it should"
+            return "gave an invalid answer"
         if code == -signal.SIGKILL:
-            return "was killed by signal 9, for want of memory perhaps"
+            return "was killed by signal 9, perhaps out of memory"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -216,7 +216,7 @@ def _send(pipe: IO[bytes], data: bytes) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> bytes:
-    """Raises EOFError where the other end is closed."""
+    """Read one message. Raises EOFError if the other end is closed."""
     size = pipe.read(_FRAME.size)
     if len(size) < _FRAME.size:
         raise EOFError
@@ -227,7 +227,7 @@ def _receive(pipe: IO[bytes]) -> bytes:
 
 
 def main() -> int:
-    """A worker process: encodes what comes until nobody sends any more."""
+    """Encode pieces in a worker process until the pipe is closed."""
     commands, answers = sys.stdin.buffer, sys.stdout.buffer
     try:
         here = Here(msgspec.msgpack.decode(_receive(commands), type=Setting))
@@ -243,7 +243,7 @@ def main() -> int:
             _send(answers, msgspec.msgpack.encode(answer))
             _send(answers, done.tokens.tobytes())
     except (EOFError, BrokenPipeError):
-        # Not by Python's own way out, which would flush to whoever is gone.
+        # Python's normal exit would flush to a closed pipe.
         os._exit(0)
 
 

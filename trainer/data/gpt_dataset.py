@@ -1,4 +1,4 @@
-"""Samples of `sequence_length + 1` tokens from one file, from a blend of files, or again from the start of either."""
+"""Samples of `sequence_length + 1` tokens from one file, from a blend of files, or repeated from either."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.formats.errors import DataError
 
 
 class OrderedTokens:
-    """A pair of files, read in an order: sample `place` is what `order.shuffle_index[place]` starts with."""
+    """A pair of files with a reading order: sample `place` starts at `order.shuffle_index[place]`."""
 
     def __init__(self, tokens: IndexedTokens, order: SampleOrder) -> None:
         self.tokens, self.order = tokens, order
@@ -32,13 +32,13 @@ class OrderedTokens:
             (compiled.address(samples), len(samples) - 1, samples.itemsize),
             (compiled.address(shuffle), shuffle.itemsize),
         )
-        #: A row of the table that `gather` in C++ takes: the enumeration there names these.
+        #: A row of the table for `gather` in C++. An enumeration there names the columns.
         self.row = np.array([number for part in parts for number in part], np.int64)
 
     def pieces(self, place: int, missing: int) -> Iterator[tuple[int, int, int]]:
-        """What the first `missing` tokens of a sample are: sequence after sequence, which tokens [start, stop) of it.
+        """Yield the sequences of a sample's first `missing` tokens, with the range [start, stop) of each.
 
-        Raises IndexError where an index leads out of what it points into.
+        Raises IndexError if an index is out of range.
         """
         sample = int(self.order.shuffle_index[place])
         position, start = (int(value) for value in self.order.sample_index[sample])
@@ -51,9 +51,9 @@ class OrderedTokens:
 
 
 def gather(sources: Sequence[OrderedTokens], places: Sequence[int], rows: NDArray[np.int64]) -> tuple[int, int]:
-    """Write sample `places[i]` of `sources[i]` into `rows[i]`; the smallest and the largest token of all.
+    """Write sample `places[i]` of `sources[i]` to `rows[i]`; return the smallest and the largest token.
 
-    rows: [n, tokens], contiguous. Raises DataError for files that lead out of themselves.
+    rows: [n, tokens], contiguous. Raises DataError for files with positions outside them.
     """
     library = compiled.library()
     if library is None:
@@ -77,20 +77,20 @@ def _gather_row(source: OrderedTokens, place: int, row: NDArray[np.int64]) -> No
         for sequence, start, stop in source.pieces(place, len(row)):
             row[filled : filled + stop - start] = source.tokens.part(sequence, start, stop)
             filled += stop - start
-    except (IndexError, ValueError):  # an array has no such place, or not so many
+    except (IndexError, ValueError):  # an array is shorter than its place
         raise _leads_out(source, place) from None
 
 
 def _leads_out(source: OrderedTokens, place: int) -> DataError:
     return DataError(
-        f"sample {place:,} of {source.tokens.prefix} leads out of its files: they or the kept order of its samples "
+        f"sample {place:,} of {source.tokens.prefix} is outside its files: they or the saved sample order "
         "have changed since they were opened; start again, or prepare the data again (opsctl data prepare)"
     )
 
 
 def file_identity(prefix: str) -> dict[str, Any]:
-    """What tells one version of a `.bin/.idx` pair from another. Raises DataError where one is missing."""
-    # A prefix is no file, so nothing but its folder can be a link.
+    """Return the facts that distinguish versions of a `.bin/.idx` pair. Raises DataError if one is missing."""
+    # A prefix is not a file, so only its folder can be a link.
     folder, _, name = prefix.rpartition("/")
     folder = os.path.realpath(folder or ("/" if prefix.startswith("/") else "."))
     return {"prefix": f"{folder.rstrip('/')}/{name}", **_versions(prefix)}
@@ -102,16 +102,17 @@ def _versions(prefix: str) -> dict[str, list[int]]:
         try:
             state = os.stat(f"{prefix}.{ending}")  # noqa: PTH116
         except OSError as error:
-            read_header(prefix)  # says by name what is missing
+            read_header(prefix)  # reports the missing file by name
             raise DataError(f"cannot read {prefix}.{ending}: {error.strerror}") from None
         found[ending] = [state.st_size, state.st_mtime_ns]
     return found
 
 
 class Pair:
-    """`PREFIX.bin` and `PREFIX.idx`; their header and sizes are checked when they are opened.
+    """A pair `PREFIX.bin` and `PREFIX.idx`. Its header and sizes are checked when it is opened.
 
-    Thousands are told apart by two looks each; what was found to be whole then, and is as old and as large, is whole.
+    Thousands of pairs are identified with two stat calls each. A pair that was valid then, and has the same age and
+    size, is still valid.
     """
 
     def __init__(self, prefix: str, node: NodeCache) -> None:
@@ -124,26 +125,26 @@ class Pair:
 
     @cached_property
     def told(self) -> str:
-        """`identity` as text. Raises DataError."""
+        """The `identity` as text. Raises DataError."""
         versions = ", ".join(f"{ending} {self.identity[ending]}" for ending in ("bin", "idx"))
         return f"{self.identity['prefix']} ({versions})"
 
     @cached_property
     def data(self) -> IndexedTokens:
-        """The files, mapped. Raises DataError, also where they are no longer those that `identity` told."""
+        """The mapped files. Raises DataError, also if they changed since `identity`."""
         known = self.identity
         opened = IndexedTokens(self.prefix, self._node.local(idx_path(self.prefix)))
         for ending, version in _versions(self.prefix).items():
             if version != known[ending]:
                 raise DataError(
-                    f"{self.prefix}.{ending} has changed since the training looked at it, and the order of its samples "
-                    "with it; let whoever writes it end, then start again"
+                    f"{self.prefix}.{ending} has changed since the training started, and so has the order of its "
+                    "samples; wait until the file is complete, then start again"
                 )
         return opened
 
 
 class Dataset(Protocol):
-    """What serves samples. `dataset[i]` is a fresh int64 array [sequence_length + 1]."""
+    """A source of samples. `dataset[i]` is a new int64 array [sequence_length + 1]."""
 
     sequence_length: int
 
@@ -152,13 +153,13 @@ class Dataset(Protocol):
     def read_rows(self, first: int, rows: NDArray[np.int64]) -> tuple[int, int]:
         """Write the samples from place `first` on into `rows`, [n, sequence_length + 1], contiguous.
 
-        Returns the smallest and the largest token of all. Raises DataError for files that can no longer be read.
+        Returns the smallest and the largest token. Raises DataError if the files can no longer be read.
         """
 
 
 @dataclass(frozen=True)
 class PartOrder:
-    """The order in which sequences [first, last) of a pair are read. tokens: in them, None where nobody has counted."""
+    """The order in which sequences [first, last) of a pair are read. tokens: in them; None if not counted."""
 
     first: int
     last: int
@@ -168,7 +169,7 @@ class PartOrder:
 
 @dataclass(frozen=True)
 class BlendOrder:
-    """dataset_index, dataset_sample_index: [samples], which part serves each place, and which of its places."""
+    """The order of a blend. dataset_index, dataset_sample_index: [samples], part of each place, and place in it."""
 
     parts: list[PartOrder]
     dataset_index: NDArray[np.int16]
@@ -176,7 +177,7 @@ class BlendOrder:
 
 
 class GPTDataset:
-    """Samples from sequences [first, last) of one file, which is opened when one is read."""
+    """Samples from sequences [first, last) of one file, which is opened at the first read."""
 
     def __init__(self, pair: Pair, part: PartOrder, sequence_length: int) -> None:
         self._pair = pair
@@ -195,14 +196,14 @@ class GPTDataset:
 
     @cached_property
     def tokens_per_epoch(self) -> int:
-        """Tokens of its sequences."""
+        """The number of tokens in its sequences."""
         return self._pair.data.tokens_of(self.first, self.last) if self._tokens is None else self._tokens
 
     def __len__(self) -> int:
         return len(self.shuffle_index)
 
     def begins_at(self, place: int) -> tuple[int, int]:
-        """The sequence in which sample `place` begins, and the token in it."""
+        """Return the sequence in which sample `place` begins, and the token in it."""
         position, start = self.sample_index[int(self.shuffle_index[place])]
         return int(self.document_index[int(position)]), int(start)
 
@@ -210,7 +211,7 @@ class GPTDataset:
         return _sample(self, place)
 
     def pieces(self, place: int) -> Iterator[tuple[int, int, int]]:
-        """What sample `place` is made of: sequence after sequence, its number and which tokens [start, stop) of it."""
+        """Yield the sequences of sample `place`, with the range [start, stop) of each."""
         return self.ordered.pieces(place, self.sequence_length + 1)
 
     def read_rows(self, first: int, rows: NDArray[np.int64]) -> tuple[int, int]:
@@ -230,7 +231,7 @@ class BlendedDataset:
         return len(self.dataset_index)
 
     def source_of(self, place: int) -> tuple[int, int]:
-        """The number of the dataset that serves sample `place`, and the place there."""
+        """Return the number of the dataset that serves sample `place`, and the place there."""
         return int(self.dataset_index[place]), int(self.dataset_sample_index[place])
 
     def __getitem__(self, place: int) -> NDArray[np.int64]:
@@ -250,9 +251,9 @@ def _sample(dataset: Dataset, place: int) -> NDArray[np.int64]:
 
 
 class Cyclic:
-    """`samples` places of a dataset that has fewer: place i is its sample i modulo its own length.
+    """`samples` places of a shorter dataset: place i is its sample i modulo its length.
 
-    What is read on from where the last reading ended goes through all of it before any sample comes again.
+    A read that continues where the last one ended covers all samples before one repeats.
     """
 
     def __init__(self, dataset: Dataset, samples: int) -> None:

@@ -1,7 +1,8 @@
-"""`python -m trainer.data.index --world-size N -- OPTIONS`: the orders of samples that a training builds at its start.
+"""`python -m trainer.data.index --world-size N -- OPTIONS`: build the sample orders of a training ahead.
 
-OPTIONS are those of `trainer.pretrain_gpt`. They are built by what the training itself calls, for the lengths that it
-would come to where it begins now, so that it finds every one of them and builds none. What is there is left alone.
+OPTIONS are those of `trainer.pretrain_gpt`. The program calls the training's own code with the lengths that the
+training would use if it started now. The training then finds all orders and builds none. Existing orders are not
+changed.
 """
 
 from __future__ import annotations
@@ -27,40 +28,40 @@ from trainer.recipe.options import Options
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options."""
+    """Return the program's options."""
     result = argparse.ArgumentParser(
         "python -m trainer.data.index",
-        description="Build ahead what a training builds of its data at its start.",
+        description="Build the sample orders of a training before it starts.",
         allow_abbrev=False,
     )
-    result.add_argument("--world-size", type=int, required=True, help="the ranks that it will have")
-    result.add_argument("--dry-run", action="store_true", help="say what would be built")
+    result.add_argument("--world-size", type=int, required=True, help="the number of ranks of the training")
+    result.add_argument("--dry-run", action="store_true", help="print what would be built")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
-    result.add_argument("--steps-to", type=int, metavar="FD", help="write a byte to this descriptor when one is built")
-    result.add_argument("options", nargs="*", metavar="OPTION", help="after --: the training's own")
+    result.add_argument("--steps-to", type=int, metavar="FD", help="write a byte to this descriptor after each order")
+    result.add_argument("options", nargs="*", metavar="OPTION", help="after --: the options of the training")
     return result
 
 
-def index(options: Options, dry_run: bool, tell: Callable[[KeptIndex], None]) -> IndexedData:
-    """Build what is not there. tell: told of each as soon as that is known.
+def index(options: Options, dry_run: bool, report: Callable[[KeptIndex], None]) -> IndexedData:
+    """Build the missing orders. report: called with each order as soon as it is known.
 
-    Raises DataError, CheckpointError where nobody can tell what it goes on from, ValueError without a length.
+    Raises DataError, CheckpointError if the checkpoint to resume from is unknown, ValueError without a length.
     """
     manifest = manifest_at_start(options)
     wanted = Lengths.of(options, manifest or BEGINNING, manifest.consumed_valid_samples if manifest else 0)
     seen: dict[tuple[str, str], KeptIndex] = {}
 
-    def told(key: tuple[str, str], one: KeptIndex) -> None:
+    def report_one(key: tuple[str, str], one: KeptIndex) -> None:
         if key not in seen:
             seen[key] = one
-            tell(one)
+            report(one)
 
     build_datasets(
         options,
         wanted.samples_to_read,
         wanted.valid_samples,
         wanted.test_samples,
-        cache=lambda folders: _ToldCache(folders, dry_run, told),
+        cache=lambda folders: _ReportingCache(folders, dry_run, report_one),
     )
     return IndexedData(
         train_samples=wanted.samples_to_read,
@@ -72,15 +73,17 @@ def index(options: Options, dry_run: bool, tell: Callable[[KeptIndex], None]) ->
     )
 
 
-class _ToldCache(IndexCache):
-    """The training's own, which tells what it is asked for; in a dry run it builds nothing."""
+class _ReportingCache(IndexCache):
+    """The training's cache, which reports each request; in a dry run it builds nothing."""
 
-    def __init__(self, folders: list[Path], dry_run: bool, tell: Callable[[tuple[str, str], KeptIndex], None]) -> None:
+    def __init__(
+        self, folders: list[Path], dry_run: bool, report: Callable[[tuple[str, str], KeptIndex], None]
+    ) -> None:
         super().__init__(folders)
-        self._dry_run, self._tell, self._first = dry_run, tell, str(folders[0])
+        self._dry_run, self._report, self._first = dry_run, report, str(folders[0])
 
     def load_or_build(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
-        """See `IndexCache.load_or_build`. Of what a dry run does not build the arrays are empty."""
+        """See `IndexCache.load_or_build`. In a dry run, arrays that would be built are empty."""
         state, kept = "there", self.kept(description)
         if kept is None and self._dry_run:
             state = "to be built"
@@ -97,25 +100,25 @@ class _ToldCache(IndexCache):
             listing=None if kept is None else str(kept[0].absolute()),
             bytes=sum(array.nbytes for array in arrays.values()),
         )
-        self._tell((self._first, repr(description)), one)
+        self._report((self._first, repr(description)), one)
         return arrays
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed, 2 wrong usage or data, 130 interrupted."""
+    """Return 0 on success, 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
     arguments = parser().parse_args(argv)
 
     def work() -> int:
         options = parse_to_start(arguments.options, arguments.world_size)
-        done = index(options, arguments.dry_run, lambda one: _tell(one, arguments.json, arguments.steps_to))
+        done = index(options, arguments.dry_run, lambda one: _report(one, arguments.json, arguments.steps_to))
         if arguments.json:
             sys.stdout.write(printed_json_text("indexed", done))
         return 1 if any(one.state == "not kept" for one in done.indices) else 0
 
-    return run_program(work, "interrupted; what was built whole is kept")
+    return run_program(work, "interrupted; complete orders are kept")
 
 
-def _tell(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
+def _report(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
     if not as_json:
         print(_line(one), flush=True)
     if one.state == "built":

@@ -1,7 +1,7 @@
-"""Sample orders as files: built once by one rank, mapped by all, and copied to each node's own disk.
+"""The cache of sample orders: files built by one rank, mapped by all, and copied to each node's own disk.
 
-A file's name holds a hash of all that its content depends on, the data's size and time included, so a stale one is
-never found. Two runs that build the same at once write the same, each to its own file, and rename it.
+A file's name contains a hash of everything that its content depends on, also the data's size and time, so a stale file
+is never found. Two runs that build the same order write the same bytes to separate files and rename them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from trainer.core.files import create_file, make_folder, write_atomically
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import json_file_text
 
-#: This much of the disk stays free.
+#: Bytes of the disk that stay free.
 SPARED_SHARE = 0.05
-#: So long others wait for who makes a copy; then they read the file itself.
+#: Seconds to wait for another process's copy. After that the file itself is read.
 WAIT_S = 20.0
-#: A copy that nobody has opened for so long is taken away by who makes another.
+#: Age since the last use after which a process that makes a copy deletes another.
 UNUSED_S = 14 * 86_400.0
 _PIECE = 1 << 24
 _LOOK_S = 0.02
 
 
 class NodeCache:
-    """Local copies in `folder`/opsctl-data-UID, which is closed to others; None: files are read where they are.
+    """Local copies in `folder`/opsctl-data-UID, which other users cannot read; None: files are read in place.
 
-    say: told once, in a line, why there are no copies.
+    say: receives one message, why there are no copies.
     """
 
     def __init__(self, folder: Path | None, say: Callable[[str], None] = lambda _: None) -> None:
@@ -49,9 +49,9 @@ class NodeCache:
         self._folder: Path | None = None
 
     def local(self, source: Path) -> Path:
-        """A whole copy of `source`, made where there is none; `source` itself where there can be none.
+        """Return a whole local copy of `source`, made if missing; `source` itself if there can be none.
 
-        Raises OSError where `source` itself cannot be read.
+        Raises OSError if `source` itself cannot be read.
         """
         if self._above is None:
             return source
@@ -62,19 +62,19 @@ class NodeCache:
             raise failed.error from None
         except OSError as error:
             why = f"warning: no copies in {self._above} on {os.uname().nodename}: {error.strerror or error}"
-            self._say(f"{why}; {source} and what follows is read where it is")
+            self._say(f"{why}; {source} and later files are read in place")
             self._above = None
             return source
 
 
 def expanded(text: str) -> Path:
-    """The folder an option names, with the node's own environment in it.
+    """Return the folder of an option, with environment variables expanded.
 
-    Raises DataError for a variable that it lacks, and for a path that hangs on where a process was started.
+    Raises DataError for an unset variable, and for a path relative to the current folder.
     """
     found = os.path.expandvars(text)
     if "$" in found:
-        raise DataError(f"--data-node-cache-path {text}: this node's environment has not all of its variables")
+        raise DataError(f"--data-node-cache-path {text}: this node's environment lacks some of its variables")
     if not found.startswith("/"):
         raise DataError(f"--data-node-cache-path {text}: give an absolute path, a folder on each node's own disk")
     return Path(found)
@@ -86,9 +86,9 @@ def _own_folder(above: Path) -> Path:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(0o700)
     found = folder.lstat()
-    # In a folder for everybody somebody else may have been there first.
+    # In a shared folder another user may have created it first.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, f"{folder.name} is there and not a folder for us alone (0700)", str(folder))
+        raise PermissionError(errno.EPERM, f"{folder.name} exists and is not a private folder (0700)", str(folder))
     return folder
 
 
@@ -103,7 +103,7 @@ def _copy_in(folder: Path, source: Path) -> Path:
     while True:
         with _begun(copy.with_name(f"{copy.name}.partial")) as file:
             if file is not None:
-                if not _is_whole(copy, state.st_size):  # else it was made while we took the lock
+                if not _is_whole(copy, state.st_size):  # otherwise it was made while we waited for the lock
                     _make(folder, source, state, file, copy)
                 return copy
         if time.monotonic() > deadline:
@@ -115,7 +115,7 @@ def _copy_in(folder: Path, source: Path) -> Path:
 
 @contextlib.contextmanager
 def _begun(partial: Path) -> Iterator[int | None]:
-    """A descriptor of `partial`, locked by us; None while somebody else holds it."""
+    """Yield a descriptor of `partial`, locked; None while another process has the lock."""
     fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,7 +123,7 @@ def _begun(partial: Path) -> Iterator[int | None]:
     except BlockingIOError:
         is_ours = False
     try:
-        # It may have become the copy between our opening and our locking it.
+        # It may have been renamed between the open and the lock.
         yield fd if is_ours else None
     finally:
         if is_ours and _is_at(partial, fd):
@@ -138,14 +138,14 @@ def _is_at(path: Path, fd: int) -> bool:
 
 
 def _make(folder: Path, source: Path, state: os.stat_result, file: int, copy: Path) -> None:
-    """Fill `file`, which lies beside `copy`, and put it in its place. Raises OSError."""
+    """Fill `file`, which is next to `copy`, and rename it. Raises OSError."""
     import xxhash
 
     _take_away_unused(folder)
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize - state.st_size < SPARED_SHARE * disk.f_blocks * disk.f_frsize:
         free = f"{disk.f_bavail * disk.f_frsize / 1e6:,.1f} MB free"
-        raise OSError(errno.ENOSPC, f"{free} are not enough for {state.st_size / 1e6:,.1f} MB beside what stays free")
+        raise OSError(errno.ENOSPC, f"{free} are not enough for {state.st_size / 1e6:,.1f} MB and the reserve")
     os.ftruncate(file, 0)
     digest, done = xxhash.xxh64(), 0
     with _of_source():
@@ -159,7 +159,7 @@ def _make(folder: Path, source: Path, state: os.stat_result, file: int, copy: Pa
     if (done, now.st_size, now.st_mtime_ns) != (state.st_size, state.st_size, state.st_mtime_ns):
         raise OSError(errno.EBUSY, f"{source} changed while it was copied")
     Path(f"{copy}.partial").replace(copy)
-    # The note comes last: without it there is no copy.
+    # The note is written last: without it the copy does not count.
     write_atomically(_note(copy), json.dumps({"source": str(source), "bytes": done, "xxh64": digest.hexdigest()}))
 
 
@@ -170,7 +170,7 @@ def _read(original: io.FileIO) -> bytes:
 
 @contextlib.contextmanager
 def _of_source() -> Iterator[None]:
-    """What fails in it is not the node's own disk."""
+    """Mark errors of the source, as opposed to those of the node's disk."""
     try:
         yield
     except OSError as error:
@@ -195,7 +195,7 @@ def _note(copy: Path) -> Path:
 
 
 def _is_whole(copy: Path, size: int) -> bool:
-    """Whether the copy is there with the length and the contents that its note says; reads all of it."""
+    """Return True if the copy has the length and contents in its note. Reads all of it."""
     import xxhash
 
     try:
@@ -208,14 +208,14 @@ def _is_whole(copy: Path, size: int) -> bool:
                 digest.update(piece)
         if digest.hexdigest() != noted["xxh64"]:
             return False
-        os.utime(_note(copy))  # it is in use
+        os.utime(_note(copy))  # marks it as used
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return True
 
 
 def _take_away_unused(folder: Path) -> None:
-    """Who still has one mapped keeps it: its bytes go when the last one closes it."""
+    """Delete unused copies. A process that still maps one keeps it until it closes the file."""
     for found in folder.iterdir():
         with contextlib.suppress(OSError):
             used = _note(found) if _note(found).exists() else found
@@ -227,16 +227,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class IndexCache:
-    """Where built arrays are kept. `folders` are tried in turn; with none writable, every rank builds for itself.
+    """A cache of built arrays. `folders` are tried in order; if none is writable, every rank builds its own arrays.
 
-    keeps: whether what is built here is kept, which one rank of all does. node: maps its own copies.
+    keeps: save what is built, on one rank only. node: maps its own copies.
     """
 
     def __init__(self, folders: list[Path], keeps: bool = True, node: NodeCache | None = None) -> None:
         self._folders, self._keeps, self._node = folders, keeps, node or NodeCache(None)
 
     def load_or_build(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
-        """The arrays for `description`, mapped read-only from the cache; built, and kept by who keeps, when missing."""
+        """Return the arrays for `description`, mapped read-only, or build (and with `keeps` save) them."""
         text, stem = _named(description)
         found = self._find(stem)
         if found is not None:
@@ -245,11 +245,11 @@ class IndexCache:
         if self._keeps:
             self._keep(stem, text, built)
             found = self._find(stem)
-        # Else the folder is not shared or not writable here: the same arrays came out of building them again.
+        # Otherwise the folder is not shared or not writable here, and building again gives the same arrays.
         return built if found is None else found[1]
 
     def kept(self, description: Mapping[str, Any]) -> tuple[Path, Arrays] | None:
-        """The listing of the arrays for `description` and they themselves; None where they are not kept whole."""
+        """Return the listing and the arrays for `description`; None if they are not completely cached."""
         return self._find(_named(description)[1])
 
     def _find(self, stem: str) -> tuple[Path, Arrays] | None:
@@ -269,7 +269,7 @@ class IndexCache:
                 make_folder(folder)
                 for name, array in arrays.items():
                     _save(folder / f"{stem}-{name}.npy", array)
-                # The listing comes last: what it names is whole.
+                # The listing is written last: everything that it names is complete.
                 listing = {"arrays": list(arrays), "made_from": json.loads(text)}
                 write_atomically(folder / f"{stem}.json", json_file_text(listing))
                 return
@@ -277,13 +277,13 @@ class IndexCache:
                 failures.append(f"{folder}: {error.strerror}")
         if failures:
             sys.stderr.write(
-                f"warning: the sample order could not be kept ({'; '.join(failures)}), so every rank builds it at "
+                f"warning: the sample order could not be saved ({'; '.join(failures)}), so every rank builds it at "
                 "every start; give a writable --data-cache-path\n"
             )
 
 
 def _named(description: Mapping[str, Any]) -> tuple[str, str]:
-    """The description as text, and what files of it are called."""
+    """Return the description as text, and the common name of its files."""
     text = json.dumps(description, indent=1, sort_keys=True, default=str)
     return text, hashlib.sha256(text.encode()).hexdigest()[:32]
 

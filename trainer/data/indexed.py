@@ -1,9 +1,10 @@
-r"""Megatron's `.bin/.idx` pair: tokens without a header, and beside them where each sequence starts.
+r"""Megatron's `.bin/.idx` pair: tokens without a header, and the start of each sequence.
 
-`.idx`, little endian: 9 bytes `MMIDIDX\0\0` | u64 version 1 | u8 dtype code | u64 sequences N | u64 document
-entries D | N x int32 lengths in tokens | N x int64 byte offsets into the `.bin` | D x int64 first sequence of each
-document, then N. A pair is written beside its place and renamed, the `.idx` last: an `.idx` that exists describes a
-whole `.bin`.
+`.idx`, little endian: 9 bytes `MMIDIDX\0\0` | u64 version 1 | u8 dtype code | u64 sequences N | u64 document entries D
+| N x int32 lengths in tokens | N x int64 byte offsets into the `.bin` | D x int64 first sequence of each document,
+then N.
+
+A pair is written to temporary names and renamed, the `.idx` last: an existing `.idx` describes a whole `.bin`.
 """
 
 from __future__ import annotations
@@ -23,21 +24,20 @@ from trainer.data import compiled
 from trainer.formats.data.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
 from trainer.formats.errors import DataError
 
-#: A vocabulary below this is stored in 16 bits; Megatron's own bound.
+#: Smaller vocabularies are stored in 16 bits; Megatron's own bound.
 UINT16_VOCAB_LIMIT = 65_500
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
-    """The stored type for ids of a vocabulary: uint16 below 65,500, else int32."""
+    """Return the stored type for ids of a vocabulary: uint16 below 65,500, else int32."""
     return np.dtype("<u2" if vocab_size < UINT16_VOCAB_LIMIT else "<i4")
 
 
 class IndexedTokens:
-    """A `.bin/.idx` pair, mapped into memory; opening it checks the header and the sizes of both files.
+    """A `.bin/.idx` pair, mapped into memory. Opening it checks the header and the sizes of both files.
 
-    lengths: [N] int32, tokens of each sequence. pointers: [N] int64, its first byte in the `.bin`. tokens: [T], all
-    of them. index: a copy of the `.idx`, to map instead of it. Raises DataError for anything missing, cut short or
-    foreign.
+    lengths: [N] int32, tokens of each sequence. pointers: [N] int64, its first byte in the `.bin`. tokens: [T], all of
+    them. index: a copy of the `.idx`, to map instead of it. Raises DataError for missing, truncated or foreign files.
     """
 
     def __init__(self, prefix: str | Path, index: Path | None = None):
@@ -55,20 +55,20 @@ class IndexedTokens:
         return len(self.lengths)
 
     def __getitem__(self, sequence: int) -> NDArray[np.integer]:
-        """The tokens of one sequence, a view."""
+        """Return the tokens of one sequence, a view."""
         return self.part(sequence, 0, int(self.lengths[sequence]))
 
     def part(self, sequence: int, start: int, stop: int) -> NDArray[np.integer]:
-        """Tokens [start, stop) of one sequence, a view into the mapped file."""
+        """Return tokens [start, stop) of one sequence, a view into the mapped file."""
         first = int(self.pointers[sequence]) // self.dtype.itemsize
         return self.tokens[first + start : first + stop]
 
     def tokens_of(self, first: int, last: int) -> int:
-        """Tokens of the sequences [first, last)."""
+        """Return the number of tokens in the sequences [first, last)."""
         return int(self.lengths[first:last].sum(dtype=np.int64))
 
     def check_every_entry(self) -> None:
-        """Read all lengths and offsets, 20 bytes a sequence. Raises DataError for one that cannot be."""
+        """Read all lengths and offsets, 20 bytes a sequence. Raises DataError for an impossible one."""
         entries = self.document_indices
         if not len(entries) or entries[0] != 0 or entries[-1] != len(self) or not _ascends(entries):
             raise corrupt(self.prefix, f"its document entries do not run from 0 to {len(self):,}")
@@ -79,7 +79,7 @@ class IndexedTokens:
             raise corrupt(self.prefix, f"sequence {at:,} has length {int(self.lengths[at]):,}")
         expected = self.tokens_of(0, at) * self.dtype.itemsize
         found = f"byte {int(self.pointers[at]):,} instead of {expected:,}"
-        raise corrupt(self.prefix, f"sequence {at:,} points at {found}")
+        raise corrupt(self.prefix, f"sequence {at:,} starts at {found}")
 
 
 def _ascends(entries: NDArray[np.int64]) -> bool:
@@ -90,7 +90,7 @@ def _ascends(entries: NDArray[np.int64]) -> bool:
 
 
 def _first_wrong(lengths: NDArray[np.int32], pointers: NDArray[np.int64], token_bytes: int) -> int:
-    """The first sequence whose length is negative, or that does not begin where the one before ends; all: none."""
+    """Return the first sequence with a negative length or a gap before it; the number of sequences if all are valid."""
     library = compiled.library()
     if library is not None:
         places = compiled.address(lengths), compiled.address(pointers)
@@ -100,10 +100,10 @@ def _first_wrong(lengths: NDArray[np.int32], pointers: NDArray[np.int64], token_
 
 
 class IndexedWriter:
-    """Writes a pair, one sequence per document, with Megatron's bytes.
+    """A writer of a pair, one sequence per document, with Megatron's bytes.
 
-    Use as a context manager and call `place` at the end; leaving without it, by an exception or not, removes what was
-    begun. A second writer on the same prefix is refused while the first lives.
+    Use it as a context manager and call `place` at the end. Leaving it without `place`, also by an exception, removes
+    the unfinished files. A second writer on the same prefix is refused while the first exists.
     """
 
     def __init__(self, prefix: str | Path, dtype: np.dtype[np.integer]):
@@ -113,7 +113,7 @@ class IndexedWriter:
         self._begun = [Path(f"{bin_path(prefix)}.partial"), Path(f"{idx_path(prefix)}.partial")]
 
     def __enter__(self) -> IndexedWriter:
-        # Not truncated before the lock is held: it may be another writer's.
+        # Do not truncate before the lock is held: the file may be another writer's.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.fdopen(os.open(self._begun[0], flags, 0o666), "ab")
         try:
@@ -121,27 +121,27 @@ class IndexedWriter:
         except BlockingIOError:
             self._file.close()
             raise DataError(
-                f"somebody else is writing {self._begun[0]}; wait for it or choose another prefix"
+                f"another process is writing {self._begun[0]}; wait for it or choose another prefix"
             ) from None
         if not self._is_at(self._begun[0]):
             self._file.close()
-            raise DataError(f"somebody else has just written {self.prefix}; look at it, and try again")
+            raise DataError(f"another process has just written {self.prefix}; check it, and try again")
         try:
             self._begin()
             be_as_open_as_its_folder(self._begun[0])
-        except KeyboardInterrupt:  # `with` calls no `__exit__` for what ends here
+        except KeyboardInterrupt:  # `with` calls no `__exit__` if `__enter__` raises
             self.__exit__(None, None, None)
             raise
         return self
 
     def _begin(self) -> None:
-        """With the lock held: what a writer before this one left is not wanted."""
+        """Truncate the leftovers of an earlier writer, with the lock held."""
         self._file.truncate(0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What was put in its place has left the names beside it to the next writer.
+        # After a rename, its temporary names belong to the next writer.
         if self._is_at(self._begun[0]):
             for path in self._begun:
                 with contextlib.suppress(OSError):
@@ -150,22 +150,22 @@ class IndexedWriter:
             self._file.close()
 
     def _is_at(self, path: Path) -> bool:
-        """Whether the file that is written and locked has this name."""
+        """Return True if the locked file still has this name."""
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._file.fileno()), path.lstat())
         return False
 
     def add(self, tokens: NDArray[np.integer], lengths: NDArray[np.int32]) -> None:
-        """Append documents: their tokens in one piece, and how many each has."""
+        """Append documents: their tokens end to end, and the length of each."""
         if int(lengths.sum(dtype=np.int64)) != tokens.size:
             raise ValueError(f"lengths add up to {int(lengths.sum(dtype=np.int64))}, tokens are {tokens.size}")
         self._file.write(np.ascontiguousarray(tokens, dtype=self.dtype).data)
         self._lengths.append(np.asarray(lengths, np.int32))
 
     def place(self, others: Callable[[], None] = lambda: None) -> None:
-        """Put the pair in its place: all bytes safe on disk first, then the old `.idx` away, the new `.idx` last.
+        """Put the pair in place: sync all bytes, remove the old `.idx`, and rename, the new `.idx` last.
 
-        `others` puts what belongs to the pair in place while there is no `.idx`.
+        `others` puts files that belong to the pair in place while there is no `.idx`.
         """
         lengths = np.concatenate([np.zeros(0, np.int32), *self._lengths])
         self._begun[1].unlink(missing_ok=True)
@@ -187,7 +187,7 @@ class IndexedWriter:
 
 
 def index_bytes(lengths: NDArray[np.int32], dtype: np.dtype[np.integer]) -> Iterator[bytes]:
-    """The `.idx` of documents that are one sequence each, in pieces."""
+    """Yield the `.idx` of documents that are one sequence each, in pieces."""
     count = len(lengths)
     yield header_bytes(dtype.name, count, count + 1)
     yield np.asarray(lengths, "<i4").tobytes()
@@ -196,7 +196,7 @@ def index_bytes(lengths: NDArray[np.int32], dtype: np.dtype[np.integer]) -> Iter
 
 
 def _pointers(lengths: NDArray[np.int32], token_bytes: int) -> NDArray[np.int64]:
-    """The first byte of each sequence when they lie end to end."""
+    """Return the first byte of each sequence when they are stored end to end."""
     ends = np.cumsum(lengths, dtype="<i8")
     ends -= lengths
     ends *= token_bytes
@@ -204,7 +204,7 @@ def _pointers(lengths: NDArray[np.int32], token_bytes: int) -> NDArray[np.int64]
 
 
 def _mapped(path: Path) -> NDArray[np.uint8]:
-    """The file's bytes without reading them. An empty file cannot be mapped."""
+    """Map the file's bytes. An empty file cannot be mapped."""
     if path.stat().st_size == 0:
         return np.zeros(0, np.uint8)
     # As a plain array: slicing np.memmap costs ten times more.

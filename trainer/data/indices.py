@@ -1,8 +1,8 @@
-"""Which tokens make which sample: Megatron's document, sample and shuffle index, bit for bit.
+"""Megatron's document, sample and shuffle index, bit for bit: the tokens of each sample.
 
-T tokens an epoch, E epochs, sequences of S tokens. The documents of all epochs are shuffled and laid end to end;
-sample k is the S + 1 tokens from k * S on, so neighbours share one token. The samples are shuffled again. When the
-last epoch is needed only in part, it is kept apart in both shuffles, so that what is repeated comes last.
+T tokens an epoch, E epochs, sequences of S tokens. The documents of all epochs are shuffled and concatenated. Sample k
+is the S + 1 tokens from k * S on, so neighbours share one token. The samples are then shuffled. If only a part of the
+last epoch is needed, it is shuffled separately in both steps, so that repeated data comes last.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from trainer.data import compiled
 from trainer.recipe.lengths import EpochPlan
 
-#: Fewer lie in the nearest caches: numpy is done with them before its state has been fetched and put back.
+#: Smaller arrays fit in the nearest caches: numpy finishes before its state is fetched and stored.
 _FEWEST = 5_000
 
 
 def shuffle(values: NDArray[np.integer[Any]], random: np.random.RandomState) -> None:
-    """What `random.shuffle(values)` does to both; values: [N], of 4 or 8 bytes each, contiguous."""
+    """Shuffle exactly as `random.shuffle(values)` does. values: [N], of 4 or 8 bytes each, contiguous."""
     library = compiled.library()
     if library is None or len(values) < _FEWEST:
         random.shuffle(values)
@@ -41,9 +41,10 @@ _MOST_INT32, _MOST_UINT32 = 2**31 - 1, 2**32 - 1
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """document_index: [E * documents], sequences in the order they are laid end to end.
-    sample_index: [samples + 1, 2], position in document_index and token offset where each sample starts.
-    shuffle_index: [samples], the sample served at each place.
+    """The order of samples.
+
+    document_index: [E * documents], sequences in their concatenated order. sample_index: [samples + 1, 2], position in
+    document_index and token offset of each sample's start. shuffle_index: [samples], the sample served at each place.
     """
 
     document_index: NDArray[np.integer[Any]]
@@ -53,7 +54,7 @@ class SampleOrder:
 
 @dataclass(frozen=True)
 class IndexTypes:
-    """The types of a `SampleOrder`'s indices: Megatron's, 64 bits where 32 do not hold what is counted."""
+    """The types of a `SampleOrder`'s indices: Megatron's, with 64 bits if 32 do not suffice."""
 
     document: np.dtype[np.integer[Any]]
     sample: np.dtype[np.integer[Any]]
@@ -61,7 +62,7 @@ class IndexTypes:
 
     @classmethod
     def of(cls, last: int, documents: int, longest: int, samples: int) -> IndexTypes:
-        """For sequences below `last`, `documents` of them in all epochs, `longest` tokens long at most."""
+        """Return the types for sequences below `last`, `documents` in all epochs, of at most `longest` tokens."""
         return cls(
             np.dtype(np.int32 if last - 1 <= _MOST_INT32 else np.int64),
             np.dtype(np.int32 if max(documents, longest) <= _MOST_INT32 else np.int64),
@@ -70,16 +71,16 @@ class IndexTypes:
 
 
 def index_types(first: int, last: int, lengths: NDArray[np.int32], plan: EpochPlan) -> IndexTypes:
-    """The types that `build_order` gives."""
+    """Return the types that `build_order` uses."""
     return IndexTypes.of(last, plan.epochs * (last - first), int(lengths.max()), plan.samples)
 
 
 def build_order(
     first: int, last: int, lengths: NDArray[np.int32], plan: EpochPlan, sequence_length: int, seed: int
 ) -> SampleOrder:
-    """The order of sequences [first, last) of a file with `lengths` [N], for `plan`.
+    """Build the order of sequences [first, last) of a file with `lengths` [N], for `plan`.
 
-    The draws come in Megatron's sequence.
+    Random numbers are drawn in Megatron's sequence.
     """
     types = index_types(first, last, lengths, plan)
     random = np.random.RandomState(seed)
@@ -107,7 +108,7 @@ def build_sample_index(
     sequence_length: int,
     kind: np.dtype[np.integer[Any]],
 ) -> NDArray[np.integer[Any]]:
-    """Where each of `samples` + 1 boundaries lies: the document that holds token k * S, and the offset inside it."""
+    """Return the place of each of `samples` + 1 boundaries: the document with token k * S, and the offset in it."""
     library = compiled.library()
     if library is None:
         return _sample_index_by_counting(lengths, document_index, samples, sequence_length, kind)
@@ -115,7 +116,7 @@ def build_sample_index(
     build = getattr(library, f"sample_index_{8 * document_index.itemsize}_{8 * kind.itemsize}")
     places = compiled.address(lengths), compiled.address(document_index)
     found = build(*places, len(document_index), samples, sequence_length, compiled.address(rows))
-    assert found == samples + 1, "the documents hold fewer tokens than was planned with"
+    assert found == samples + 1, "the documents have fewer tokens than planned"
     return rows
 
 
@@ -126,16 +127,16 @@ def _sample_index_by_counting(
     sequence_length: int,
     kind: np.dtype[np.integer[Any]],
 ) -> NDArray[np.integer[Any]]:
-    """Counting, for each document, the boundaries up to its end answers all in a few passes, without a search."""
+    """Compute the same without a search: count the boundaries up to the end of each document, in a few passes."""
     ends = np.cumsum(lengths[document_index], dtype=np.int64)
-    # The first boundary k with k * S >= the document's end lies behind it, and so do all later ones.
+    # The first boundary k with k * S >= the document's end is behind it, and so are all later ones.
     first_behind = -(-ends // sequence_length)
     first_behind = first_behind[first_behind <= samples]
     position = np.cumsum(np.bincount(first_behind, minlength=samples + 1), dtype=np.int64)
     boundaries = np.arange(samples + 1, dtype=np.int64) * sequence_length
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     offset = boundaries - starts[position]
-    # Megatron starts at the first document even when it is empty.
+    # Megatron starts at the first document even if it is empty.
     position[0] = 0
     rows: NDArray[np.integer[Any]] = np.empty((samples + 1, 2), kind)
     rows[:, 0], rows[:, 1] = position, offset
@@ -153,23 +154,24 @@ def _shuffled_samples(
     return shuffle_index
 
 
-#: Pieces simulated side by side, and the least that each simulates.
+#: Pieces simulated side by side, and their smallest size.
 MOST_PIECES = 16_384
 LEAST_STEPS = 1_024
-#: The order names each place's dataset in 16 bits, as Megatron's does.
+#: The order stores each place's dataset in 16 bits, as Megatron's does.
 MOST_DATASETS = 32_767
 
 
 def normalized(weights: Sequence[float]) -> list[float]:
-    """Weights that add up to one."""
+    """Return weights that add up to one."""
     array = np.array(weights, np.float64)
     return [float(weight) for weight in array / array.sum()]
 
 
 def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """For each of `samples` places the dataset and the place in that dataset.
+    """Return the dataset, and the place in it, for each of `samples` places.
 
-    At place i the dataset with the largest `w * max(i, 1) - used` is next, the first of equals. At most MOST_DATASETS.
+    At place i the next dataset is the one with the largest `w * max(i, 1) - used`, the first of equals. At most
+    MOST_DATASETS.
     """
     shares = np.array(weights, np.float64)
     library = compiled.library()
@@ -181,9 +183,11 @@ def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int1
 
 
 def _blend_in_pieces(shares: NDArray[np.float64], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Every step hangs on the one before, but the rule soon forgets where it started: pieces are run side by side from
-    guessed counts, and a piece whose guess differs from what the piece before it ended with is run again from there.
-    What comes out is exactly the step by step result.
+    """Compute the blend order in pieces.
+
+    Each step depends on the one before, but the rule soon forgets its start. Pieces run side by side from guessed
+    counts. If a guess differs from the end of the piece before it, that piece runs again from there. The result equals
+    the step by step result.
     """
     steps = max(LEAST_STEPS, -(-samples // MOST_PIECES), min(int(4 / shares.min()), -(-samples // 256)))
     first = np.arange(0, samples, steps, dtype=np.int64)
@@ -202,9 +206,9 @@ def _blend_in_pieces(shares: NDArray[np.float64], samples: int) -> tuple[NDArray
 
 
 def _guess(shares: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each dataset was probably used before each place of `first`.
+    """Estimate the uses of each dataset before each place of `first`.
 
-    Shares rounded down, the largest remainders up.
+    Shares are rounded down, the largest remainders up.
     """
     exact = shares * first[:, None]
     used = np.floor(exact).astype(np.int64)
@@ -216,7 +220,7 @@ def _guess(shares: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.
 def _run(
     shares: NDArray[np.float64], first: NDArray[np.int64], used: NDArray[np.int64], steps: int
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """`steps` places from each of `first`, [pieces, steps], and the counts afterwards, [pieces, datasets]."""
+    """Return `steps` places from each of `first`, [pieces, steps], and the counts afterwards, [pieces, datasets]."""
     counts = used.astype(np.float64)
     chosen = np.empty((steps, len(first)), np.int16)
     rows = np.arange(len(first))
@@ -233,7 +237,7 @@ def _run(
 
 
 def _places(order: NDArray[np.int16], datasets: int) -> NDArray[np.int64]:
-    """How often its dataset came before, at each place."""
+    """Return for each place how often its dataset came before."""
     places = np.empty(len(order), np.int64)
     for number in range(datasets):
         mine = np.flatnonzero(order == number)

@@ -1,7 +1,7 @@
-"""`python -m trainer.data.inspection [PREFIX...]`, or `--samples A:B --world-size N -- OPTIONS`: looks into data.
+"""`python -m trainer.data.inspection [PREFIX...]`, or `--samples A:B --world-size N -- OPTIONS`: inspect data.
 
-Of prefixes it says what is in them. Of a training, whose OPTIONS are those of `trainer.pretrain_gpt`, it shows what is
-in a range of its samples or iterations, or what it has had of each of its data sets. It writes nothing.
+For prefixes it prints the contents. For a training, whose OPTIONS are those of `trainer.pretrain_gpt`, it prints a
+range of samples or iterations, or the use of each data set so far. It writes nothing.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOrder:
-    """What each iteration reads. consumed: samples, by the checkpoint that the training goes on from."""
+    """The samples of each iteration. consumed: samples, by the checkpoint that the training resumes from."""
 
     dataset: GPTDataset | BlendedDataset
     history: BatchHistory
     iterations: int  # of the whole training
     consumed: int
-    is_checkpoints_order: bool | None  # None: there is no checkpoint, or it does not say
+    is_checkpoints_order: bool | None  # None: there is no checkpoint, or it does not record it
 
     @classmethod
     def of(cls, options: Options) -> RunOrder:
-        """For a training that would start with these options now. Raises DataError, CheckpointError and ValueError."""
+        """Return the order of a training with these options. Raises DataError, CheckpointError and ValueError."""
         manifest = manifest_at_start(options)
         lengths = Lengths.of(options, manifest or BEGINNING)
         data = build_datasets(
@@ -86,30 +86,30 @@ class RunOrder:
 
     @property
     def sources(self) -> Sequence[GPTDataset]:
-        """Its data sets, in the blend's order."""
+        """The data sets, in the blend's order."""
         return self.dataset.sources if isinstance(self.dataset, BlendedDataset) else (self.dataset,)
 
     def source_of(self, sample: int) -> tuple[GPTDataset, int]:
-        """The data set that gives the sample, and the place there."""
+        """Return the data set of the sample, and the place there."""
         if isinstance(self.dataset, BlendedDataset):
             number, place = self.dataset.source_of(sample)
             return self.dataset.sources[number], place
         return self.dataset, sample
 
     def samples_in(self, text: str) -> tuple[int, int]:
-        """`A:B`: from A samples consumed to B. Raises DataError."""
+        """Parse `A:B`: from A samples consumed to B. Raises DataError."""
         first, end = _range(text, "--samples", "from A samples consumed to B, with A below B")
         if not first < end:
-            raise DataError(f"--samples {text}: it has to end after it begins; expected A:B with A below B")
+            raise DataError(f"--samples {text}: the end must be after the start; expected A:B with A below B")
         if end > self.end:
             raise DataError(f"--samples {text}: the training ends with {self.end:,} samples consumed")
         return first, end
 
     def samples_of_iterations(self, text: str) -> tuple[int, int]:
-        """`A:B`: what the iterations A to B read, both in and counted from 1. Raises DataError."""
-        first, last = _range(text, "--iterations", "iterations A to B, both in, counted from 1")
+        """Parse `A:B` as iterations, both included and counted from 1, and return their samples. Raises DataError."""
+        first, last = _range(text, "--iterations", "iterations A to B, both included, counted from 1")
         if not 1 <= first <= last:
-            raise DataError(f"--iterations {text}: expected A:B with 1 <= A <= B; both are in, counted from 1")
+            raise DataError(f"--iterations {text}: expected A:B with 1 <= A <= B; both are included, counted from 1")
         if last > self.iterations:
             raise DataError(f"--iterations {text}: the training has {self.iterations:,} iterations")
         return self.history.samples_after(first - 1), self.history.samples_after(last)
@@ -129,9 +129,9 @@ def _range(text: str, option: str, means: str) -> tuple[int, int]:
 
 
 def realised_mixture(order: RunOrder, up_to: int | None) -> RealisedMixture:
-    """Of the first `up_to` samples; None: of those that the checkpoint has consumed, or all where there is none.
+    """Return the mixture of the first `up_to` samples; None: those of the checkpoint, or all without one.
 
-    Raises DataError for more than the training has.
+    Raises DataError for more samples than the training has.
     """
     if up_to is None:
         up_to = order.consumed or order.end
@@ -174,14 +174,14 @@ def _realised(order: RunOrder, number: int, up_to: int, skipped: list[tuple[int,
 
 
 def _places(order: RunOrder, number: int) -> NDArray[np.int64]:
-    """The training's samples that the data set gives, up to the training's end."""
+    """Return the training's samples from the data set, up to the training's end."""
     if isinstance(order.dataset, BlendedDataset):
         return np.flatnonzero(order.dataset.dataset_index[: order.end] == number)
     return np.arange(order.end)
 
 
 def _epoch_ends(places: NDArray[np.int64], source: GPTDataset, tokens: int, history: BatchHistory) -> list[EpochEnd]:
-    """The samples of n epochs are those that `plan_epochs` counts: the last token of all has no successor."""
+    """Return the ends of epochs, which `plan_epochs` counts: the last token of all has no successor."""
     found = []
     epoch = 1
     while (samples := (epoch * tokens - 1) // source.sequence_length) <= len(places):
@@ -194,31 +194,29 @@ def _epoch_ends(places: NDArray[np.int64], source: GPTDataset, tokens: int, hist
 
 @dataclass(frozen=True)
 class Reader:
-    """Tokens to text. tokenizer: None where there is none; `path` is where it is from."""
+    """A decoder of tokens. tokenizer: None without one; `path` is its source."""
 
     tokenizer: Tokenizer | None = None
     path: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Reader:
-        """By the options' tokenizer, else by the one noted beside the data; what cannot be used is said on stderr."""
+        """Return a reader with the options' tokenizer, or the one noted next to the data. Problems go to stderr."""
         try:
             return _of_options(options) or _of_notes(options) or cls()
         except (DataError, ImportError) as error:
-            complain(
-                f"warning: tokens as numbers, for there is no tokenizer to read them with: {printable(str(error))}"
-            )
+            complain(f"warning: tokens are printed as numbers, because no tokenizer was found: {printable(str(error))}")
             return cls()
 
     def text(self, tokens: list[int]) -> str | None:
-        """The tokens as text, special ones included; a half of a character at either end is U+FFFD."""
+        """Return the tokens as text, with special ones. An incomplete character at either end is U+FFFD."""
         if self.tokenizer is None:
             return None
         return str(self.tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def read_samples(order: RunOrder, reader: Reader, first: int, end: int) -> Iterator[ReadSample]:
-    """The samples from `first` consumed to `end`, one after the other."""
+    """Yield the samples from `first` consumed to `end`, in order."""
     for sample in range(first, end):
         source, place = order.source_of(sample)
         iteration = order.history.iteration_of(sample)
@@ -249,7 +247,7 @@ def _of_options(options: Mapping[str, Any]) -> Reader | None:
 
 
 def _of_notes(options: Mapping[str, Any]) -> Reader | None:
-    """The first one noted beside the training data. Raises DataError where it has become another since."""
+    """Return the first tokenizer noted next to the training data. Raises DataError if it has changed since."""
     from trainer.data import tokenizer as bpe
 
     for source in (source for group in groups(options, "train") for source in group.sources):
@@ -260,8 +258,8 @@ def _of_notes(options: Mapping[str, Any]) -> Reader | None:
         found = hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
         if noted.tokenizer_sha256 not in (None, found):
             raise DataError(
-                f"{noted.tokenizer} is not what {source.prefix} was made with: its SHA-256 is {found}, noted is "
-                f"{noted.tokenizer_sha256}"
+                f"{noted.tokenizer} is not the tokenizer of {source.prefix}: its SHA-256 is {found}, "
+                f"expected {noted.tokenizer_sha256}"
             )
         return Reader(tokenizer, noted.tokenizer)
     return None
@@ -271,7 +269,7 @@ _SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 
 
 def inspect_set(prefix: str) -> InspectedSet:
-    """Every length and offset is read, no token. Raises DataError for what is missing or cannot be."""
+    """Read every length and offset of a set, but no token. Raises DataError for missing or impossible ones."""
     data = IndexedTokens(prefix)
     data.check_every_entry()
     noted = read_notes(prefix)
@@ -303,29 +301,31 @@ def _lengths(lengths: NDArray[np.int32]) -> SequenceLengths:
     return SequenceLengths(shortest=shortest, p10=p10, median=median, p90=p90, p99=p99, longest=longest, mean=mean)
 
 
-#: Tokens that one JSON text may hold.
+#: Tokens in one JSON text.
 MOST_JSON_TOKENS = 20_000_000
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options; `opsctl data inspect` has the same."""
+    """Return the program's options; `opsctl data inspect` has the same."""
     result = argparse.ArgumentParser(
         "python -m trainer.data.inspection", description="What is in data files.", allow_abbrev=False
     )
     what = result.add_mutually_exclusive_group()
-    what.add_argument("--samples", metavar="A:B", help="of a training: from A samples consumed to B")
-    what.add_argument("--iterations", metavar="A:B", help="of a training: what these read, both in, from 1")
-    what.add_argument("--mixture", metavar="UP_TO", nargs="?", const="", help="of a training: what it has had of each")
-    result.add_argument("--tokens", action="store_true", help="numbers, whatever tokenizer there is")
-    result.add_argument("--width", type=int, default=200, help="characters of each sample, 0 for all of it")
-    result.add_argument("--world-size", type=int, default=1, help="the ranks that the training has")
+    what.add_argument("--samples", metavar="A:B", help="samples of a training: from A samples consumed to B")
+    what.add_argument(
+        "--iterations", metavar="A:B", help="samples of these iterations of a training, both included, from 1"
+    )
+    what.add_argument("--mixture", metavar="UP_TO", nargs="?", const="", help="the use of each data set in a training")
+    result.add_argument("--tokens", action="store_true", help="print tokens as numbers")
+    result.add_argument("--width", type=int, default=200, help="characters of each sample, 0 for all")
+    result.add_argument("--world-size", type=int, default=1, help="the number of ranks of the training")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
-    result.add_argument("words", nargs="*", metavar="PREFIX", help="or after --: the training's own options")
+    result.add_argument("words", nargs="*", metavar="PREFIX", help="or after --: the options of the training")
     return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed, 2 wrong usage or data, 130 interrupted."""
+    """Return 0 on success, 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
     arguments = parser().parse_args(argv)
     return run_program(lambda: _inspect(arguments), "interrupted")
 
@@ -337,8 +337,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
     order = RunOrder.of(options)
     if order.is_checkpoints_order is False:
         complain(
-            "warning: the latest checkpoint's training read its samples in another order: what follows is the order "
-            "of the options as they are now"
+            "warning: the latest checkpoint's training read its samples in another order: this is the order "
+            "of the current options"
         )
     if arguments.mixture is not None:
         mixture = realised_mixture(order, _up_to(arguments.mixture))
@@ -353,7 +353,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _sets(arguments: argparse.Namespace) -> int:
     if not arguments.words:
-        raise DataError("nothing to look into: give prefixes of .bin/.idx pairs")
+        raise DataError("nothing to inspect: give prefixes of .bin/.idx pairs")
     found = [inspect_set(prefix) for prefix in arguments.words]
     _print(arguments, "data_sets", found, lambda: (line for one in found for line in _set_lines(one)))
     return 0
@@ -368,8 +368,8 @@ def _samples(arguments: argparse.Namespace, order: RunOrder, reader: Reader, fir
     tokens = (end - first) * (order.dataset.sequence_length + 1)
     if tokens > MOST_JSON_TOKENS:
         raise DataError(
-            f"{end - first:,} samples are {tokens:,} tokens, more than one JSON text should hold "
-            f"({MOST_JSON_TOKENS:,}): ask for fewer at a time"
+            f"{end - first:,} samples are {tokens:,} tokens, more than fit in one JSON text "
+            f"({MOST_JSON_TOKENS:,}): request fewer at a time"
         )
     shown = ReadSamples(
         first_sample=first,
@@ -391,7 +391,7 @@ def _print(arguments: argparse.Namespace, key: str, value: Any, lines: Any) -> N
 
 def _up_to(text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit()):
-        raise DataError(f"--mixture {text}: expected so many samples consumed, a whole number")
+        raise DataError(f"--mixture {text}: expected a number of samples consumed")
     return int(text) if text else None
 
 
@@ -408,7 +408,7 @@ def _set_lines(one: InspectedSet) -> Iterator[str]:
             f"{at.median:,}, 90 % up to {at.p90:,}, 99 % up to {at.p99:,}"
         )
     if one.notes is None:
-        yield "  tokenizer  nothing is noted beside the data"
+        yield "  tokenizer  no notes next to the data"
     else:
         vocabulary = "" if one.notes.vocab_size is None else f", vocabulary {one.notes.vocab_size:,}"
         end = "" if one.notes.eod is None else f", documents end with {one.notes.eod}"

@@ -1,4 +1,4 @@
-"""The samples one data-parallel rank reads, micro-batch by micro-batch."""
+"""The samples that one data-parallel rank reads, by micro-batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.formats.errors import SampleError
 
 
 class MicroBatch(NamedTuple):
-    """Consecutive samples of the training, of which `first_sample` is the index of the first one."""
+    """Consecutive samples of the training. `first_sample` is the index of the first one."""
 
     first_sample: int
     samples: torch.Tensor  # int64, [micro_batch, sequence_length + 1]
@@ -23,11 +23,11 @@ class MicroBatch(NamedTuple):
 class MicroBatches(Iterator[MicroBatch]):
     """The micro-batches from place `consumed_samples` of the dataset on.
 
-    Samples are taken in the dataset's order, micro_batch_size * dp_size at a time, of which rank r gets the r-th
-    part: which samples make a global batch depends on the samples consumed alone. Ends (StopIteration) when less than
-    one such piece is left. `workers` threads read ahead, in order; 0 reads when asked. Threads and not processes:
-    forking a process that holds gloo or NCCL connections is a known deadlock, and reading is a copy out of a mapped
-    file. With `vocab_size` ids are checked against it.
+    Samples are taken in the dataset's order, micro_batch_size * dp_size at a time, and rank r gets the r-th part. The
+    samples of a global batch therefore depend only on the samples consumed. The iterator ends (StopIteration) when
+    less than one such piece is left. `workers` threads read ahead, in order; 0 reads on request. They are threads
+    because forking a process with gloo or NCCL connections is a known deadlock, and reading is a copy out of a mapped
+    file. With `vocab_size`, ids are checked against it.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class MicroBatches(Iterator[MicroBatch]):
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reader") if workers > 0 else None
         self._ahead: deque[Future[MicroBatch]] = deque()
         self._most_ahead = 2 * workers
-        self._place = -1  # of the micro-batch that is served next
+        self._place = -1  # of the next micro-batch
         self.go_to(consumed_samples)
 
     def go_to(self, consumed_samples: int) -> None:
-        """Go on at that place, earlier or later; what was read ahead is dropped then, whatever became of it."""
+        """Continue at that place, earlier or later. Everything that was read ahead is dropped."""
         if consumed_samples == self._place:
             return
         if consumed_samples > len(self._dataset):
@@ -78,7 +78,7 @@ class MicroBatches(Iterator[MicroBatch]):
         return found
 
     def close(self) -> None:
-        """Have the reading threads end; one that hangs in a read is not waited for: why it ends must be said first."""
+        """Stop the reading threads without waiting for a hung read: the reason for closing must be reported first."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -97,7 +97,7 @@ class MicroBatches(Iterator[MicroBatch]):
         smallest, largest = self._dataset.read_rows(first, batch.numpy())
         if self._vocab_size is not None and not 0 <= smallest <= largest < self._vocab_size:
             raise SampleError(
-                f"the data holds token id {largest}, the vocabulary has {self._vocab_size:,}: "
-                "it was made with another tokenizer; give that one, or prepare the data again"
+                f"the data has token id {largest}, the vocabulary has {self._vocab_size:,}: "
+                "it was made with another tokenizer; use that one, or prepare the data again"
             )
         return MicroBatch(first, batch)

@@ -1,4 +1,4 @@
-"""`python -m trainer.data.mix --output OUT --alpha A -- PREFIX...`: weighted split files of many data sets.
+"""`python -m trainer.data.mix --output OUT --alpha A -- PREFIX...`: write weighted split files for many data sets.
 
 `OUT.train.txt`, `OUT.valid.txt` and `OUT.test.txt` are what the options `--SPLIT-weighted-split-paths-path` read.
 """
@@ -23,32 +23,32 @@ NONE = "none"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options; `opsctl data mix` has the same."""
+    """Return the program's options; `opsctl data mix` has the same."""
     result = argparse.ArgumentParser(
-        "python -m trainer.data.mix", description="Weighted split files of many data sets.", allow_abbrev=False
+        "python -m trainer.data.mix", description="Write weighted split files for many data sets.", allow_abbrev=False
     )
     result.add_argument("prefixes", nargs="*", metavar="PREFIX", help="after --: each of a .bin/.idx pair")
     result.add_argument("--output", required=True, help="files are named OUTPUT.SPLIT.txt")
     how = result.add_mutually_exclusive_group(required=True)
-    how.add_argument("--alpha", type=float, help="shares as tokens to the power of this")
-    how.add_argument("--ratios", help="a JSON list of dataset_path and ratio, in place of PREFIX")
+    how.add_argument("--alpha", type=float, help="weights are tokens to the power of this")
+    how.add_argument("--ratios", help="a JSON list of dataset_path and ratio, instead of PREFIX")
     for split, (start, end) in USUAL_RANGES.items():
         result.add_argument(f"--{split}", metavar="START:END", default=f"{start:g}:{end:g}", help="or none")
-    result.add_argument("--each", action="store_true", help="evaluate on every set by itself too")
-    result.add_argument("--train-tokens", type=int, help="of the whole training")
-    result.add_argument("--train-samples", type=int, help="of the whole training, with --seq-length")
+    result.add_argument("--each", action="store_true", help="also evaluate on each set alone")
+    result.add_argument("--train-tokens", type=int, help="tokens of the whole training")
+    result.add_argument("--train-samples", type=int, help="samples of the whole training, with --seq-length")
     result.add_argument("--seq-length", type=int, help="tokens of a sample")
-    result.add_argument("--most-epochs", type=float, default=4.0, help="above this it is said")
-    result.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    result.add_argument("--most-epochs", type=float, default=4.0, help="warn above this number of passes")
+    result.add_argument("--overwrite", action="store_true", help="replace existing files")
     result.add_argument("--dry-run", action="store_true", help="write nothing")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed, 2 wrong usage or data, 130 interrupted."""
+    """Return 0 on success, 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
     arguments = parser().parse_args(argv)
-    return run_program(lambda: _mix(arguments), "interrupted; each file is the old or the new one")
+    return run_program(lambda: _mix(arguments), "interrupted; each file is either the old or the new one")
 
 
 def _mix(arguments: argparse.Namespace) -> int:
@@ -83,29 +83,29 @@ def _mix(arguments: argparse.Namespace) -> int:
     for one in sets:
         if one.over_limit:
             complain(
-                f"warning: {printable(one.data)} is gone through {one.epochs:.1f} times, more than "
+                f"warning: {printable(one.data)} is used for {one.epochs:.1f} passes, more than "
                 f"{asked.most_epochs:g} (--most-epochs)"
             )
     return 0
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
-    """Raises DataError for what contradicts itself."""
+    """Return the requested mixture. Raises DataError if options contradict each other."""
     prefixes, ratios = list(arguments.prefixes), []
     if arguments.ratios is not None:
         if prefixes:
-            raise DataError(f"--ratios names the data sets: leave {prefixes[0]} out, or give --alpha in its place")
+            raise DataError(f"--ratios names the data sets: leave {prefixes[0]} out, or give --alpha instead")
         given = read_ratios(Path(arguments.ratios))
         prefixes, ratios = [one.dataset_path for one in given], [one.ratio for one in given]
     for name in ("train_tokens", "train_samples", "seq_length"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise DataError(f"--{name.replace('_', '-')} {value}: 1 at least")
+            raise DataError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     if not arguments.most_epochs > 0:
-        raise DataError(f"--most-epochs {arguments.most_epochs:g}: more than 0")
+        raise DataError(f"--most-epochs {arguments.most_epochs:g}: must be above 0")
     ranges = {split: getattr(arguments, split) for split in SPLITS}
     if ranges["train"] == NONE:
-        raise DataError("--train none: there must be something to train on, like 0:0.949")
+        raise DataError("--train none: training needs a part, like 0:0.949")
     return Asked(
         prefixes=tuple(str(Path(prefix).absolute()) for prefix in prefixes),
         ranges={split: parse_range(text, split) for split, text in ranges.items() if text != NONE},
@@ -118,25 +118,25 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
 
 def _tokens(arguments: argparse.Namespace) -> int | None:
-    """Tokens of the whole training."""
+    """Return the tokens of the whole training."""
     if arguments.train_samples is None:
         return None if arguments.train_tokens is None else int(arguments.train_tokens)
     if arguments.train_tokens is not None:
-        raise DataError("--train-samples and --train-tokens both say how long the training is: give one")
+        raise DataError("--train-samples and --train-tokens both give the length of the training: use one")
     if arguments.seq_length is None:
-        raise DataError("--train-samples needs --seq-length: how many tokens a sample has")
+        raise DataError("--train-samples needs --seq-length, the tokens of a sample")
     return int(arguments.train_samples * arguments.seq_length)
 
 
 def _refuse_existing(texts: dict[Path, str], overwrite: bool) -> None:
-    """Raises DataError where a file says something else already: a training may be reading it."""
+    """Raise DataError if a file exists with other contents: a training may be reading it."""
     for path, text in texts.items():
         if not overwrite and path.exists() and path.read_bytes() != text.encode():
-            raise DataError(f"{path} is there and says something else; give --overwrite, or another --output")
+            raise DataError(f"{path} exists with other contents; give --overwrite, or another --output")
 
 
 def _report(mixed: MixedData) -> list[str]:
-    """The table that people read, and where the files are."""
+    """Return the table for people, and the files' paths."""
     head = ("data set", "documents", "tokens", "of all", "share", "epochs", *SPLITS)
     rows: list[tuple[str, ...]] = [head, *(_row(one) for one in mixed.sets)]
     total = sum(one.documents for one in mixed.sets), sum(one.tokens for one in mixed.sets)

@@ -1,4 +1,4 @@
-"""Which share of a mixture each data set gets, and what that comes to. Looks at `.idx` files, writes nothing."""
+"""The share of each data set in a mixture, and the resulting sizes. Reads `.idx` files, writes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.formats.data.data_sources import Group, Source
 from trainer.formats.errors import DataError
 from trainer.recipe.data_options import SPLITS
 
-#: Shares of the documents that are trained, validated and tested on, where nobody says others.
+#: The default shares of the documents for training, validation and test.
 USUAL_RANGES = {"train": (0.0, 0.949), "valid": (0.949, 0.999), "test": (0.999, 1.0)}
 
 
@@ -29,10 +29,10 @@ class GivenRatio(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a mixture is asked to be.
+    """A requested mixture.
 
-    ranges: by split, START and END of the documents; a split that is not in it gets none. alpha: None where `ratios`,
-    one a set, say the shares. tokens: of the whole training, None where nobody says.
+    ranges: by split, START and END of the documents; a missing split gets none. alpha: None if `ratios`, one per set,
+    are the shares. tokens: of the whole training, None if unknown.
     """
 
     prefixes: tuple[str, ...]
@@ -45,7 +45,7 @@ class Asked:
 
 
 def parse_range(text: str, split: str) -> tuple[float, float]:
-    """`START:END`, shares of the documents. Raises DataError."""
+    """Parse `START:END`, shares of the documents. Raises DataError."""
     start_text, colon, end_text = text.partition(":")
     try:
         start, end = float(start_text), float(end_text)
@@ -60,7 +60,7 @@ def parse_range(text: str, split: str) -> tuple[float, float]:
 
 
 def read_ratios(path: Path) -> list[GivenRatio]:
-    """A JSON list of `{"dataset_path": PREFIX, "ratio": R}`. Raises DataError."""
+    """Read a JSON list of `{"dataset_path": PREFIX, "ratio": R}`. Raises DataError."""
     form = 'expected a JSON list of {"dataset_path": PREFIX, "ratio": R}'
     try:
         found = msgspec.json.decode(path.read_bytes(), type=list[GivenRatio])
@@ -70,12 +70,12 @@ def read_ratios(path: Path) -> list[GivenRatio]:
         raise DataError(f"{path}: {error}; {form}") from None
     wrong = next((one for one in found if not 0 < one.ratio < math.inf), None)
     if wrong is not None:
-        raise DataError(f"{path}: the ratio {wrong.ratio:g} of {wrong.dataset_path} is none above 0")
+        raise DataError(f"{path}: the ratio {wrong.ratio:g} of {wrong.dataset_path} is not above 0")
     return found
 
 
 def shares_of(tokens: Sequence[int], alpha: float) -> list[float]:
-    """tokens^alpha, scaled to add up to 1: of `alpha` 1 in proportion to size, of 0 alike.
+    """Return tokens^alpha, scaled to add up to 1: with `alpha` 1 proportional to size, with 0 equal.
 
     Source: multinomial sampling of languages, Conneau and Lample 2019, arXiv 1901.07291, section 3.1.
     """
@@ -83,14 +83,14 @@ def shares_of(tokens: Sequence[int], alpha: float) -> list[float]:
 
 
 def _shares(sizes: Sequence[float]) -> list[float]:
-    """Scaled to add up to 1, whatever their size."""
+    """Return the sizes, scaled to add up to 1 without overflow."""
     largest = max(sizes)
     scaled = [size / largest for size in sizes]
     return [one / math.fsum(scaled) for one in scaled]
 
 
 def mix(asked: Asked) -> list[MixedSet]:
-    """Each data set with its share and parts. Raises DataError for what cannot be mixed."""
+    """Return each data set with its share and parts. Raises DataError if it cannot be mixed."""
     _refuse_wrong(asked)
     opened = [IndexedTokens(prefix) for prefix in asked.prefixes]
     tokens = [data.header.tokens for data in opened]
@@ -98,12 +98,12 @@ def mix(asked: Asked) -> list[MixedSet]:
     shares = _shares(asked.ratios) if asked.alpha is None else shares_of(tokens, asked.alpha)
     for prefix, share in zip(asked.prefixes, shares, strict=True):
         if share == 0:
-            raise DataError(f"{prefix}: its share is too small to be a number beside the others: leave it out")
+            raise DataError(f"{prefix}: its share is too small for a number: leave it out")
     return [_mixed(asked, data, share, sum(tokens)) for data, share in zip(opened, shares, strict=True)]
 
 
 def groups_of(sets: Sequence[MixedSet], split: str, each: bool = False) -> list[Group]:
-    """The groups of a split's file: all sets mixed and, with `each`, every one by itself after that."""
+    """Return the groups of a split's file: all sets mixed and, with `each`, each set alone."""
     mixed = Group(split, tuple(_source(one, split, one.share) for one in sets))
     if not each:
         return [mixed]
@@ -115,13 +115,13 @@ def groups_of(sets: Sequence[MixedSet], split: str, each: bool = False) -> list[
 
 
 def names_of(prefixes: Sequence[str]) -> list[str]:
-    """What logs call each: the fewest last parts of the prefix that tell it from the others."""
+    """Return the name of each set in logs: the fewest last parts of the prefix that are unique."""
     parts = [Path(prefix).parts[1:] for prefix in prefixes]
     for count in range(1, max(map(len, parts)) + 1):
         names = ["-".join(one[-count:]).removesuffix("_text_document").replace(":", "-") for one in parts]
         if len(set(names)) == len(names):
             return names
-    raise DataError("the data sets cannot be told apart by their names: leave --each out, or link one elsewhere")
+    raise DataError("the data sets have names that cannot be distinguished: leave --each out, or link one elsewhere")
 
 
 def _source(one: MixedSet, split: str, weight: float) -> Source:
@@ -155,30 +155,30 @@ def _part(asked: Asked, data: IndexedTokens, split: str) -> MixedPart:
     if tokens < needed:
         raise DataError(
             f"--{split} {start:g}:{end:g} of {data.prefix} is {last - first:,} of {len(data):,} documents with "
-            f"{tokens:,} tokens, a sample takes {needed:,}; give it a larger part or more data, leave the set out, or "
+            f"{tokens:,} tokens, one sample needs {needed:,}; give it a larger part or more data, omit the set, or "
             f"{'give shorter sequences' if split == 'train' else f'give --{split} none'}"
         )
     return MixedPart(start=start, end=end, documents=last - first, tokens=tokens)
 
 
 def _refuse_wrong(asked: Asked) -> None:
-    """Raises DataError for what no files are needed to see."""
+    """Raise DataError for errors that are visible without files."""
     if not asked.prefixes:
         raise DataError("no data set to mix: give prefixes of .bin/.idx pairs")
     if asked.alpha is not None and not 0 <= asked.alpha <= 1:
         raise DataError(
-            f"--alpha {asked.alpha:g}: 0 (every set alike) to 1 (in proportion to their tokens); what is above 1 "
-            "would have large sets grow at the cost of small ones"
+            f"--alpha {asked.alpha:g}: 0 (every set alike) to 1 (in proportion to their tokens); larger "
+            "values would increase the share of large sets"
         )
     real = [str(Path(prefix).resolve()) for prefix in asked.prefixes]
     twice = next((prefix for prefix, one in zip(asked.prefixes, real, strict=True) if real.count(one) > 1), None)
     if twice is not None:
-        raise DataError(f"{twice} is given twice; a set that counts for more needs a ratio (--ratios)")
+        raise DataError(f"{twice} is given twice; to increase a set's weight, give ratios (--ratios)")
     for one, other in _overlapping(asked.ranges):
         both = " and ".join(
             f"--{split} {asked.ranges[split][0]:g}:{asked.ranges[split][1]:g}" for split in (one, other)
         )
-        raise DataError(f"{both} have documents in common: nothing is to be learnt that is evaluated on")
+        raise DataError(f"{both} have documents in common: training must not use evaluation data")
 
 
 def _overlapping(ranges: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, str]]:
@@ -193,7 +193,7 @@ def _refuse_empty(prefixes: Sequence[str], tokens: Sequence[int]) -> None:
     empty = [prefix for prefix, count in zip(prefixes, tokens, strict=True) if not count]
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-        raise DataError(f"{empty[0]} holds no token{more}; leave it out of the mixture")
+        raise DataError(f"{empty[0]} has no tokens{more}; leave it out of the mixture")
 
 
 def _usual(split: str) -> str:

@@ -1,9 +1,7 @@
-"""`python -m trainer.data.prepare INPUT... --output-prefix P`.
+"""`python -m trainer.data.prepare INPUT... --output-prefix P`: convert text to `P_<key>_document.{bin,idx,json}`.
 
-Text to `P_<key>_document.{bin,idx,json}`, and `tokenizer.json` beside them.
-
-The `.json` holds documents, tokens, vocab_size, entropy_nats (of single tokens, so what a model that knows nothing
-but their frequencies would score), the tokenizer and checksums. Needs neither torch nor a GPU.
+`tokenizer.json` is written next to them. The `.json` holds documents, tokens, vocab_size, entropy_nats (the loss of a
+model that knows only the frequencies of tokens), the tokenizer and checksums. Needs neither torch nor a GPU.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ from trainer.formats.data.vocabulary_files import (
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
 
-#: A process takes about as long to start as it does to encode this much.
+#: Encoding so many bytes takes about as long as starting a process.
 BYTES_WORTH_A_PROCESS = 16 << 20
 MOST_WORKERS = 64
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options; `opsctl data prepare` has the same."""
+    """Return the command's options; `opsctl data prepare` has the same."""
     result = argparse.ArgumentParser(
-        "python -m trainer.data.prepare", description="Text to Megatron's .bin/.idx.", allow_abbrev=False
+        "python -m trainer.data.prepare", description="Convert text to Megatron's .bin/.idx.", allow_abbrev=False
     )
     result.add_argument("inputs", nargs="+", metavar="INPUT", help="JSON-lines, Parquet, folders, or patterns of them")
     result.add_argument("--output-prefix", required=True, help="files are named PREFIX_KEY_document.*")
@@ -60,28 +58,28 @@ def parser() -> argparse.ArgumentParser:
         "--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {bpe.DEFAULT_VOCAB_SIZE:,}]"
     )
     result.add_argument("--json-key", default="text", help="the key or the column with the text")
-    result.add_argument("--split", metavar="NAME", help="of a folder that datasets saved, this split")
+    result.add_argument("--split", metavar="NAME", help="the split of a folder that datasets saved")
     result.add_argument(
         "--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with its own token"
     )
     result.add_argument(
-        "--include", action="append", default=[], metavar="GLOB", help="of a folder, only files like this"
+        "--include", action="append", default=[], metavar="GLOB", help="read only files like this, of a folder"
     )
     result.add_argument(
-        "--exclude", action="append", default=[], metavar="GLOB", help="of a folder, no files or folders like this"
+        "--exclude", action="append", default=[], metavar="GLOB", help="skip files and folders like this, of a folder"
     )
-    result.add_argument("--workers", type=int, help="processes that encode [default: one per core]")
-    result.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    result.add_argument("--workers", type=int, help="encoding processes [default: one per core]")
+    result.add_argument("--overwrite", action="store_true", help="replace existing files")
     result.add_argument("--json", action="store_true", help="print JSON")
     result.add_argument(
-        "--steps-to", type=int, metavar="FD", help="write a byte to this descriptor whenever more is safe on disk"
+        "--steps-to", type=int, metavar="FD", help="write a byte to this descriptor each time more is synced to disk"
     )
     return result
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The tokenizer, its text, and the file that it is in or will be."""
+    """The tokenizer, its text, and its present or future file."""
 
     tokenizer: Tokenizer
     text: str
@@ -90,14 +88,14 @@ class Chosen:
 
     @property
     def sha256(self) -> str:
-        """Of the text."""
+        """The SHA-256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
-    """Write everything, on from where an earlier start of the same was.
+    """Write all data, or continue an earlier start of the same preparation.
 
-    Returns what was written, and what was left out in words. Raises DataError; then what was there before stands.
+    Returns the data and a text of what was skipped. Raises DataError; existing data is then unchanged.
     """
     prefix = output_prefix(arguments)
     leftovers = Leftovers(prefix)
@@ -112,7 +110,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
         refuse_existing(prefix, arguments.overwrite)
     make_folder(prefix.parent)
     with UnfinishedPair(leftovers, lambda: tell_step(arguments.steps_to)) as pair:
-        # What was killed when all was in its place is tidied up now; and another may have come to its end meanwhile.
+        # Clean up after a preparation that was killed after its renames. Another one may have finished meanwhile.
         refuse_existing(prefix, arguments.overwrite)
         given = _given(arguments.tokenizer) if arguments.tokenizer else None
         asked = Asked(_options(arguments, given), corpus.identities())
@@ -141,7 +139,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
 
 
 def _options(arguments: argparse.Namespace, given: Chosen | None) -> dict[str, str]:
-    """What decides, beside the input, which bytes are written."""
+    """Return the settings that decide, besides the input, which bytes are written."""
     of_tokenizer = {VOCAB_SIZE: f"{_vocab_size(arguments):,}"} if given is None else {"--tokenizer": given.sha256[:12]}
     return {"--json-key": shown(arguments.json_key), "--append-eod": str(arguments.append_eod), **of_tokenizer}
 
@@ -156,7 +154,7 @@ def _given(file: str) -> Chosen:
 
 
 def _trained(arguments: argparse.Namespace, corpus: Corpus, leftovers: Leftovers, kept: State | None) -> Chosen:
-    """The one that was trained at an earlier start, or one that is trained now."""
+    """Return the tokenizer that an earlier start has trained, or train one."""
     text = leftovers.read_tokenizer(kept) if kept is not None else None
     if text is not None:
         tokenizer = Tokenizer.from_str(text)
@@ -169,17 +167,16 @@ def _trained(arguments: argparse.Namespace, corpus: Corpus, leftovers: Leftovers
 
 
 def _kept(leftovers: Leftovers, asked: Asked, overwrite: bool) -> State | None:
-    """What an earlier start left, None where nothing is, or where it is to be replaced.
+    """Return the state of an earlier start; None without one, or if it is to be replaced.
 
-    Raises DataError for what is of another preparation.
+    Raises DataError if it belongs to another preparation.
     """
     try:
         state = leftovers.read_state()
         why = differences(state.asked, asked, state.behind) if state else ""
         if why:
             raise DataError(
-                f"{shown(leftovers.tokens)} is of a preparation begun with something else: {why}; "
-                "--overwrite begins anew"
+                f"{shown(leftovers.tokens)} belongs to another preparation: {why}; --overwrite starts again"
             )
     except DataError:
         if not overwrite:
@@ -191,19 +188,19 @@ def _kept(leftovers: Leftovers, asked: Asked, overwrite: bool) -> State | None:
 
 
 def _go_on(pair: UnfinishedPair, kept: State | None, asked: Asked, chosen: Chosen) -> None:
-    """Go on from `kept`, or begin where it is None. Raises DataError where what was kept is not what it should be."""
+    """Continue from `kept`, or start if it is None. Raises DataError if the kept data is not as recorded."""
     if kept is not None and kept.tokenizer_sha256 != chosen.sha256:
-        raise DataError(f"{shown(pair.prefix)} was begun with another tokenizer; --overwrite begins anew")
+        raise DataError(f"{shown(pair.prefix)} was started with another tokenizer; --overwrite starts again")
     state = kept or State(asked, chosen.sha256)
     pair.go_on(msgspec.structs.replace(state, asked=asked), bpe.vocab_size(chosen.tokenizer))
 
 
 def _encode(arguments: argparse.Namespace, corpus: Corpus, chosen: Chosen, pair: UnfinishedPair) -> PreparedData:
-    """The rest of `corpus` into `pair`. Returns what is then in it."""
+    """Encode the rest of `corpus` into `pair`. Returns the pair's facts."""
     eod = bpe.end_of_document(chosen.tokenizer) if arguments.append_eod else None
     setting, start = Setting(chosen.text, eod, pair.dtype.str), pair.state
     if start.documents:
-        complain(f"{start.documents:,} documents were written before; going on after them")
+        complain(f"{start.documents:,} documents were written before; continuing after them")
     try:
         with (
             Progress("encoding", corpus.total_bytes, start.read_bytes) as progress,
@@ -222,10 +219,10 @@ def _encode(arguments: argparse.Namespace, corpus: Corpus, chosen: Chosen, pair:
     changed = corpus.changed()
     if changed:
         pair.discard()
-        raise DataError(f"{changed} changed while it was read, so nothing was kept; begin again when nobody writes it")
+        raise DataError(f"{changed} changed while it was read, so nothing was kept; start again when it is complete")
     if not state.tokens:
         pair.discard()
-        what = f"{state.documents:,} documents came to no token" if state.documents else "nothing but blank lines"
+        what = f"{state.documents:,} documents have no tokens" if state.documents else "nothing but blank lines"
         raise DataError(f"no documents in {corpus.name}: {state.skipped.words() or what}")
     vocab_size = bpe.vocab_size(chosen.tokenizer)
     return PreparedData(
@@ -248,55 +245,55 @@ def _encode(arguments: argparse.Namespace, corpus: Corpus, chosen: Chosen, pair:
 
 
 def _processes(asked: int | None, left_bytes: int) -> int:
-    """How many encode: as many as was asked for, else one a core that this process may use and has enough to do."""
+    """Return the number of encoding processes: the requested one, or one per usable core with enough to do."""
     cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     return asked or max(1, min(cores, left_bytes // BYTES_WORTH_A_PROCESS))
 
 
 def output_prefix(arguments: argparse.Namespace) -> Path:
-    """`PREFIX_KEY_document`, as Megatron names it."""
+    """Return `PREFIX_KEY_document`, Megatron's name."""
     return Path(f"{arguments.output_prefix}_{arguments.json_key}_document")
 
 
 def refuse_existing(prefix: Path, overwrite: bool) -> None:
-    """Raises DataError when whole data is there already: a training may be reading it."""
+    """Raise DataError if complete data exists: a training may be reading it."""
     if idx_path(prefix).exists() and not overwrite:
         raise DataError(
-            f"{idx_path(prefix)} is there already; give --overwrite to replace it, or another --output-prefix"
+            f"{idx_path(prefix)} exists already; give --overwrite to replace it, or another --output-prefix"
         )
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """-sum p ln p of the tokens' frequencies, in nats: the loss of the best model that ignores context."""
+    """Return -sum p ln p of the tokens' frequencies, in nats: the loss of the best model without context."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum())
 
 
 def usage_error(arguments: argparse.Namespace) -> str:
-    """What is wrong with the options by themselves, or an empty string."""
+    """Return an error in the options alone; empty without one."""
     if arguments.workers is not None and arguments.workers < 1:
-        return f"--workers {arguments.workers}: 1 at least"
+        return f"--workers {arguments.workers}: must be at least 1"
     if arguments.vocab_size is None:
         return ""
     if arguments.tokenizer:
-        return "--tokenizer brings its own vocabulary; leave out --vocab-size"
+        return "--tokenizer has its own vocabulary; leave out --vocab-size"
     if arguments.vocab_size < bpe.SMALLEST_VOCAB:
         return (
-            f"--vocab-size {arguments.vocab_size}: {bpe.SMALLEST_VOCAB} at least (256 bytes and the end of a document)"
+            f"--vocab-size {arguments.vocab_size}: at least {bpe.SMALLEST_VOCAB} (256 bytes and the end of a document)"
         )
     return ""
 
 
 def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> str:
-    """What a person reads at the end."""
+    """Return the report for people."""
     fewer = asked_vocab_size is not None and data.vocab_size < asked_vocab_size
-    shortage = f" ({asked_vocab_size:,} were asked for; the text has no more pairs that repeat)" if fewer else ""
-    skipped = f" (left out: {left_out})" if left_out else ""
+    shortage = f" ({asked_vocab_size:,} were requested; the text has no more repeated pairs)" if fewer else ""
+    skipped = f" (skipped: {left_out})" if left_out else ""
     rows = [
         ("documents", f"{data.documents:,}{skipped}"),
         ("tokens", f"{data.tokens:,}, {data.bytes_per_token:.2f} bytes each"),
         ("vocabulary", f"{data.vocab_size:,}, ln {data.ln_vocab_nats:.2f} nats{shortage}"),
-        ("entropy", f"{data.entropy_nats:.2f} nats a token, knowing only how frequent each is"),
+        ("entropy", f"{data.entropy_nats:.2f} nats per token, from frequencies alone"),
         ("data_path", shown(data.data_path)),
         ("tokenizer", shown(data.tokenizer)),
     ]
@@ -304,7 +301,7 @@ def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> s
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Return 0 on success, 1 after a failure, 2 for wrong usage, 130 if interrupted."""
     arguments = parser().parse_args(argv)
     before = signal.signal(signal.SIGTERM, _interrupted)
     try:
@@ -344,5 +341,5 @@ def _interrupted(_number: int, _frame: Any) -> NoReturn:
 if __name__ == "__main__":
     exit_code = main()
     sys.stdout.flush()
-    # Not sys.exit: after an interruption native threads may still run, which Python's own way out would wait for.
+    # Not sys.exit: after an interruption native threads may still run, and Python's normal exit would wait for them.
     os._exit(exit_code)

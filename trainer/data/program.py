@@ -1,4 +1,4 @@
-"""Programs over data files: progress on stderr, an end by signal, and errors as one line and an exit code."""
+"""Common parts of programs over data files: progress on stderr, signals, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.recipe.options import OptionsError
 
 
 def run_program(work: Callable[[], int], when_interrupted: str) -> int:
-    """The exit code of `work`, or of why it ended: 1 failed, 2 wrong usage or data, 130 interrupted."""
+    """Run `work` and return its exit code: 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
     before = signal.signal(signal.SIGTERM, _interrupted)
     try:
         return work()
@@ -35,7 +35,7 @@ def run_program(work: Callable[[], int], when_interrupted: str) -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines: the first column to the left, every other one to the right."""
+    """Return rows of cells as lines: the first column left aligned, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -55,14 +55,14 @@ LINE_EVERY_S = 30.0
 
 
 def tell_step(steps_to: int | None) -> None:
-    """One more step is done for good: a byte to that descriptor, if any; that nobody listens any more is no matter."""
+    """Write one byte per completed step to a descriptor, if given. A closed pipe is ignored."""
     if steps_to is not None:
         with contextlib.suppress(OSError):
             os.write(steps_to, b".")
 
 
 class Waiting:
-    """Says what is being waited for where nothing can be counted, once it takes over two seconds; `begin` starts it."""
+    """A message about waiting, if no progress can be counted. It appears after two seconds; `begin` starts it."""
 
     def __init__(self, what: str):
         self._what = what
@@ -76,7 +76,7 @@ class Waiting:
         return self
 
     def begin(self) -> None:
-        """From now on it is being waited for."""
+        """Start the wait."""
         self._timer.start()
 
     def _say(self) -> None:
@@ -102,7 +102,7 @@ class Waiting:
 
 
 class Progress:
-    """`reached(bytes)` as often as one likes, inside `with`. begun_bytes: what was done before."""
+    """A progress report. Call `reached(bytes)` inside `with`, at any rate. begun_bytes: done before."""
 
     def __init__(self, what: str, total_bytes: int, begun_bytes: int = 0):
         self._what, self._total, self._begun = what, max(1, total_bytes), begun_bytes
@@ -114,7 +114,7 @@ class Progress:
         return self
 
     def reached(self, read_bytes: int) -> None:
-        """`read_bytes` of the total are done."""
+        """Report `read_bytes` of the total as done."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -1,4 +1,4 @@
-"""The order in which a training reads its samples, as a digest of some places."""
+"""A digest of the order in which a training reads its samples."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 
-#: So many first places are looked at; fewer for data that has fewer samples, so that a longer training can be compared.
+#: Numbers of first places in the digests. Smaller ones allow comparing trainings of different lengths.
 _PLACES = (16, 64, 256, 1024)
 
 
-# Of each source of a blend; a rare one may have none of the blend's first places, and be shuffled anew by itself.
+# For each source of a blend: a rare one may be absent from the blend's first places and change its order alone.
 _PLACES_OF_A_SOURCE = 16
 
 
 def sample_order(dataset: GPTDataset | BlendedDataset) -> dict[str, str]:
-    """xxh64 of where the first samples lie, by how many were looked at: those of two data sets that both can tell.
+    """Return xxh64 of the first samples' places, by number of samples; two data sets compare the common numbers.
 
-    Of a blend also `sources`: of where the first samples of each of its sources lie.
+    For a blend also `sources`: digests of each source's own first samples.
     """
     counts = [count for count in _PLACES if count <= len(dataset)]
     places = [_lies_at(dataset, place) for place in range(counts[-1] if counts else 0)]
@@ -42,7 +42,7 @@ def _digest(places: Iterable[tuple[int, int, int]]) -> str:
 
 
 def _lies_at(dataset: GPTDataset | BlendedDataset, place: int) -> tuple[int, int, int]:
-    """Number of the source, sequence, token in it that the sample at `place` begins with."""
+    """Return the source's number, the sequence and the token at which the sample at `place` begins."""
     if isinstance(dataset, BlendedDataset):
         number, at = dataset.source_of(place)
         return number, *dataset.sources[number].begins_at(at)

@@ -1,4 +1,4 @@
-"""Byte-level BPE: training one on a corpus, loading a given one, its size and its end of documents."""
+"""Byte-level BPE tokenizers: training, loading, size and end of documents."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from trainer.data.program import Progress, Waiting
 from trainer.formats.errors import DataError
 
 END_OF_DOCUMENT = "<|endoftext|>"
-#: Names under which vocabularies keep the end of a document, in order of preference.
+#: Names of the end of a document in vocabularies, in order of preference.
 END_NAMES = (END_OF_DOCUMENT, "</s>", "<eos>", "<|end_of_text|>")
 #: 256 bytes and the end of a document.
 SMALLEST_VOCAB = 257
 
 
 def train(texts: Iterable[str], vocab_size: int, show_progress: bool = False) -> Tokenizer:
-    """A byte-level BPE of at most `vocab_size` tokens from `texts`; id 0 is the end of a document.
+    """Train a byte-level BPE of at most `vocab_size` tokens on `texts`. Id 0 is the end of a document.
 
     The same texts give the same ids.
     """
     if vocab_size < SMALLEST_VOCAB:
         raise DataError(
-            f"--vocab-size {vocab_size} is too small: {SMALLEST_VOCAB} at least (256 bytes and {END_OF_DOCUMENT})"
+            f"--vocab-size {vocab_size} is too small: at least {SMALLEST_VOCAB} (256 bytes and {END_OF_DOCUMENT})"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,9 +44,9 @@ def train(texts: Iterable[str], vocab_size: int, show_progress: bool = False) ->
 
 
 def load(path: Path) -> Tokenizer:
-    """The tokenizer in `path`.
+    """Load the tokenizer in `path`.
 
-    A tokenizer.json, a folder holding one, or a folder with vocab.json and merges.txt (GPT-2's files).
+    It is a tokenizer.json, a folder with one, or a folder with vocab.json and merges.txt (GPT-2's files).
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     vocab, merges = path / "vocab.json", path / "merges.txt"
@@ -59,11 +59,11 @@ def load(path: Path) -> Tokenizer:
     except DataError:
         raise
     except Exception as error:  # tokenizers raises bare Exception
-        raise DataError(f"{file} is no tokenizer that can be read: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{file} is not a readable tokenizer: {str(error).splitlines()[0]}") from None
 
 
 def load_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
-    """GPT-2's two files. `<|endoftext|>` is special when the vocabulary has it."""
+    """Load GPT-2's two files. `<|endoftext|>` is special if the vocabulary has it."""
     model = models.BPE.from_file(str(vocab), str(merges))
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -74,34 +74,34 @@ def load_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
-    """One more than the largest id: what an embedding needs, also when some ids are nobody's."""
+    """Return one more than the largest id: the size for an embedding, even if some ids are unused."""
     return int(max(tokenizer.get_vocab(with_added_tokens=True).values())) + 1
 
 
 def end_of_document(tokenizer: Tokenizer) -> int:
-    """The id that ends a document. Raises DataError when the vocabulary has none of the known names."""
+    """Return the id that ends a document. Raises DataError if the vocabulary has none of the known names."""
     for name in END_NAMES:
         found = tokenizer.token_to_id(name)
         if found is not None:
             return int(found)
     raise DataError(
-        f"the tokenizer has none of {', '.join(END_NAMES)} to end documents with; give --no-append-eod to go without"
+        f"the tokenizer has none of {', '.join(END_NAMES)} to end documents; give --no-append-eod to omit it"
     )
 
 
-#: A tokenizer is trained on no more than this from the start of the input, in characters.
+#: A tokenizer is trained on at most so many characters from the start of the input.
 TRAINING_CHARACTERS = 1_000_000_000
 DEFAULT_VOCAB_SIZE = 32_768
 
 
 def place_in(folder: Path) -> Path:
-    """Where a tokenizer that is trained belongs."""
+    """Return the path for a trained tokenizer."""
     return folder / "tokenizer.json"
 
 
 def train_on(corpus: Corpus, vocab_size: int) -> Tokenizer:
-    """A tokenizer from the start of the corpus."""
-    reading = Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
+    """Train a tokenizer on the start of the corpus."""
+    reading = Progress("reading text for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
     learning = Waiting(f"training a tokenizer of {vocab_size:,} tokens")
 
     def texts() -> Iterator[str]:
@@ -120,9 +120,9 @@ def train_on(corpus: Corpus, vocab_size: int) -> Tokenizer:
 
 
 def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
-    """Do `work` on a thread.
+    """Run `work` on a thread.
 
-    Python hears signals on its main thread only, and native code would keep that one for hours.
+    Python handles signals on its main thread only, and native code would block that one for hours.
     """
     done: queue.SimpleQueue[Tokenizer | BaseException] = queue.SimpleQueue()
 
@@ -135,7 +135,7 @@ def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
     threading.Thread(target=thread, daemon=True).start()
     result: Tokenizer | BaseException | None = None
     while result is None:
-        # With a time-out: a signal in the moment before a wait without one would be heard only after it.
+        # With a time-out: a signal just before a wait without one would be handled only after it.
         with contextlib.suppress(queue.Empty):
             result = done.get(timeout=0.1)
     if isinstance(result, BaseException):
@@ -144,8 +144,6 @@ def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
 
 
 def refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
-    """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
+    """Raise DataError if another tokenizer is stored in our place: the data next to it needs it."""
     if file.exists() and not overwrite and file.read_text(encoding="utf-8") != text:
-        raise DataError(
-            f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder"
-        )
+        raise DataError(f"{file} exists already and differs; use it with --tokenizer {file}, or choose another folder")

@@ -1,8 +1,8 @@
-"""A pair of data files that is being prepared: what is whole of it stays, and the same command goes on from there.
+"""A pair of data files in preparation. Its complete part is kept, and the same command continues from there.
 
-Beside `.bin.partial` lie `.lengths.partial` (int32, tokens of each document), `.tokenizer.partial` where one was
-trained, and `.state.partial`, which says how much of them is whole and what it was made of. The state is written last,
-when all that it speaks of is safe on disk.
+Next to `.bin.partial` are `.lengths.partial` (int32, tokens of each document), `.tokenizer.partial` if one was
+trained, and `.state.partial`, which records how much of them is complete and the preparation's inputs. The state is
+written last, when everything that it describes is synced to disk.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from trainer.formats.data.vocabulary_files import notes_path
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import json_file_text
 
-#: What is lost at most when a preparation is killed, in seconds of its work.
+#: Seconds of work that a killed preparation loses at most.
 SAVE_EVERY_S = 10.0
-#: Of `Asked.options`, where the tokenizer is trained on the input.
+#: Those of `Asked.options`, if the tokenizer is trained on the input.
 VOCAB_SIZE = "--vocab-size"
 _LARGEST_STATE_BYTES = 1 << 30
 _READ_BYTES = 8 << 20
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What has to be the same to go on. options: words to values. sources: (name, identity) of the input, in order."""
+    """The inputs that must be the same to continue. options: words to values. sources: (name, identity), in order."""
 
     options: dict[str, str]
     sources: list[tuple[str, str]]
@@ -49,10 +49,10 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """How much is whole.
+    """The complete part of a preparation.
 
-    tokenizer_sha256: of the one in use. behind: where in the input that ends, with read_bytes before it. tokens_sha256:
-    of the tokens' bytes. text_bytes: of the documents' text. engine: what encoded them.
+    tokenizer_sha256: of the one in use. behind: the input position where the part ends, after read_bytes.
+    tokens_sha256: of the tokens' bytes. text_bytes: of the documents' text. engine: the encoder.
     """
 
     asked: Asked
@@ -68,7 +68,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Leftovers:
-    """The files beside a pair that is not finished."""
+    """The files next to an unfinished pair."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix
@@ -78,21 +78,21 @@ class Leftovers:
         )
 
     def written(self) -> list[Path]:
-        """All that a preparation writes, these and the finished ones; not a tokenizer that belongs beside the data."""
+        """Return all files of a preparation, temporary and finished, except a tokenizer shared with other data."""
         pair = [path(self.prefix) for path in (bin_path, idx_path, notes_path)]
         return [self.tokens, self.lengths, self.tokenizer, self.state, Path(f"{pair[1]}.partial"), *pair]
 
     def read_state(self) -> State | None:
-        """None where nothing was kept. Raises DataError for one that cannot be read."""
+        """Read the state; None if nothing was kept. Raises DataError if it cannot be read."""
         try:
             return msgspec.json.decode(read_plain(self.state, _LARGEST_STATE_BYTES), type=State)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError, ValueError) as error:
-            raise DataError(f"{self.state} cannot be read ({error}); --overwrite begins anew") from None
+            raise DataError(f"{self.state} cannot be read ({error}); --overwrite starts again") from None
 
     def read_tokenizer(self, state: State) -> str | None:
-        """The tokenizer that was trained, None where there is none or it is another one."""
+        """Return the trained tokenizer; None without one, or if it is another one."""
         try:
             text = read_plain(self.tokenizer, _LARGEST_STATE_BYTES).decode()
         except (OSError, UnicodeDecodeError):
@@ -100,39 +100,39 @@ class Leftovers:
         return text if hashlib.sha256(text.encode()).hexdigest() == state.tokenizer_sha256 else None
 
     def words(self, wrong: str = "") -> str:
-        """What is kept, for the end of a line; also where nothing is. wrong: what is said of the input, if anything."""
+        """Return what is kept, for the end of a message. wrong: an error in the input, or empty."""
         try:
             state = self.read_state()
         except DataError:
             state = None
         if state is None:
-            return "nothing was left behind"
+            return "no files remain"
         kept = f"{state.documents:,} documents are" if state.documents else "the tokenizer is"
         if any(name in wrong for name, _ in state.asked.sources[: _settled(state.asked, state.behind)]):
-            return f"{kept} kept, but not beyond a change of this input: mend it and give --overwrite"
-        return f"{kept} kept, from which the same command goes on"
+            return f"{kept} kept, but not beyond a change of this input: fix it and give --overwrite"
+        return f"{kept} kept; run the same command again to continue"
 
     def remove(self) -> None:
-        """All but the tokens, which whoever writes them removes."""
+        """Remove everything except the tokens, which their writer removes."""
         for path in (self.state, self.tokenizer, notes_path(self.prefix)):
-            for begun in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # by `write_atomically`
+            for begun in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # `write_atomically`'s files
                 begun.unlink(missing_ok=True)
-        # The state last: by it the next start knows that there is something.
+        # The state last: the next start needs it to find the rest.
         for path in (self.lengths, self.tokenizer, self.state):
             path.unlink(missing_ok=True)
 
 
 def differences(kept: Asked, asked: Asked, behind: Position) -> str:
-    """Why what was kept cannot be gone on with, or an empty string.
+    """Return why the kept part cannot be continued; empty if it can.
 
-    Of the input what was not begun may have changed meanwhile, where the tokenizer does not hang on it.
+    Input that was not started may have changed, unless the tokenizer depends on it.
     """
     for word in sorted({*kept.options, *asked.options}):
         was, now = (options.get(word, "nothing") for options in (kept.options, asked.options))
         if was != now:
             return f"{word} was {was}, not {now}"
     if kept.piece_bytes != asked.piece_bytes:
-        return "another version made it"
+        return "another version wrote it"
     if len(kept.sources) != len(asked.sources):
         return f"the input was {len(kept.sources):,} files or folders, not {len(asked.sources):,}"
     for was_there, there in zip(kept.sources[: _settled(asked, behind)], asked.sources, strict=False):
@@ -143,12 +143,12 @@ def differences(kept: Asked, asked: Asked, behind: Position) -> str:
 
 
 def _settled(asked: Asked, behind: Position) -> int:
-    """How many sources, from the first, have to stay what they were."""
+    """Return how many sources, from the first, must be unchanged."""
     return len(asked.sources) if VOCAB_SIZE in asked.options else behind.source + (behind.piece > 0)
 
 
 def _locked(path: Path) -> BinaryIO | None:
-    """The file to write on, locked; None where there is none of ours. Raises BlockingIOError where another has it."""
+    """Open and lock the file to continue; None without one of ours. Raises BlockingIOError if it is locked."""
     try:
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC), "ab")
     except OSError:
@@ -162,17 +162,17 @@ def _locked(path: Path) -> BinaryIO | None:
 
 
 class UnfinishedPair(IndexedWriter):
-    """Writes a pair on from where an earlier preparation of the same was; leaving it early keeps what is whole.
+    """A writer of a pair that continues an earlier preparation. Leaving it early keeps the complete part.
 
-    A second one on the same prefix is refused while the first lives. state: what is written so far. counts: [vocab],
-    how often each id is in it.
+    A second writer on the same prefix is refused while the first exists. state: what is written so far. counts:
+    [vocab], the number of times that each id occurs.
     """
 
     state: State
     counts: NDArray[np.int64]
 
     def __init__(self, leftovers: Leftovers, saved: Callable[[], None] = lambda: None):
-        """saved: called whenever more than before is safe on disk."""
+        """Open the pair. saved: called each time more is synced to disk."""
         super().__init__(leftovers.prefix, token_dtype(0))  # `go_on` knows which
         self._saved = saved
         self._leftovers = leftovers
@@ -185,18 +185,18 @@ class UnfinishedPair(IndexedWriter):
         return self
 
     def _begin(self) -> None:
-        """With the lock held. Nothing is cut off before `go_on` has seen it.
+        """Truncate nothing before `go_on` has checked it; the lock is held.
 
-        Whoever puts a pair in its place holds the lock on what is then the `.bin`, until all is tidied up.
+        A process that puts a pair in place holds the lock on what is then the `.bin`, until it has cleaned up.
         """
         is_empty = not os.fstat(self._file.fileno()).st_size
         try:
             placed = _locked(bin_path(self.prefix))
         except BlockingIOError:
             if is_empty:
-                self._leftovers.tokens.unlink()  # else it would be taken for what the other one wrote
+                self._leftovers.tokens.unlink()  # otherwise it would be taken for the other one's file
             self._file.close()
-            raise DataError(f"somebody else is writing {self.prefix}; wait for it or choose another prefix") from None
+            raise DataError(f"another process is writing {self.prefix}; wait for it or choose another prefix") from None
         try:
             if is_empty:
                 placed = self._set_right(placed)
@@ -205,9 +205,9 @@ class UnfinishedPair(IndexedWriter):
                 placed.close()
 
     def _set_right(self, placed: BinaryIO | None) -> BinaryIO | None:
-        """What a preparation left that was killed while it put its files in their place.
+        """Clean up after a preparation that was killed while it renamed its files.
 
-        placed: the `.bin`, locked. Returns what of it and our own is not needed.
+        placed: the `.bin`, locked. Returns the file of the two that is not needed.
         """
         try:
             state = self._leftovers.read_state()
@@ -216,7 +216,7 @@ class UnfinishedPair(IndexedWriter):
         if state is None or not state.tokens:
             return placed
         if idx_path(self.prefix).exists() or not bin_path(self.prefix).exists():
-            self._leftovers.remove()  # it was through, or its tokens are gone
+            self._leftovers.remove()  # it had finished, or its tokens are missing
         elif placed is not None:
             bin_path(self.prefix).replace(self._leftovers.tokens)
             placed, self._file = self._file, placed
@@ -226,7 +226,7 @@ class UnfinishedPair(IndexedWriter):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_under_way:
-            # On a full disk what was made safe before stays.
+            # On a full disk the synced part stays.
             with contextlib.suppress(OSError):
                 self.save_if_whole()
         if self._lengths_file is not None:
@@ -240,9 +240,9 @@ class UnfinishedPair(IndexedWriter):
             super().__exit__(kind, error, trace)
 
     def go_on(self, state: State, vocab_size: int) -> None:
-        """Take what `state` says is whole, and cut off what lies behind it.
+        """Take the part that `state` describes, and truncate what follows it.
 
-        Raises DataError where that is not there, or not what was written.
+        Raises DataError if that part is missing, or not what was written.
         """
         self.dtype = token_dtype(vocab_size)
         self._digest = hashlib.sha256()
@@ -258,7 +258,7 @@ class UnfinishedPair(IndexedWriter):
         lengths = np.frombuffer(lengths_file.read(), "<i4")
         if not self._are_tokens_of(state) or int(lengths.sum(dtype=np.int64)) != state.tokens:
             raise DataError(
-                f"{self._leftovers.tokens} is not what was written to it; begin anew with --overwrite, or remove it"
+                f"{self._leftovers.tokens} is not as it was written; start again with --overwrite, or remove it"
             )
         self._lengths.append(lengths)
         self.state = state
@@ -266,7 +266,7 @@ class UnfinishedPair(IndexedWriter):
         self._is_under_way = True
 
     def append(self, placed: Placed, piece: Encoded) -> None:
-        """Write a piece's documents; now and then make safe what is written."""
+        """Write a piece's documents, and sync now and then."""
         assert self._lengths_file is not None
         self.add(piece.tokens, piece.lengths)
         self._lengths_file.write(np.asarray(piece.lengths, "<i4").tobytes())
@@ -289,7 +289,7 @@ class UnfinishedPair(IndexedWriter):
             self.save()
 
     def save(self) -> None:
-        """Make safe what is written, then say so in the state. Raises OSError; then the state before stands."""
+        """Sync what is written, then record it in the state. Raises OSError; the earlier state then stays valid."""
         assert self._lengths_file is not None
         for file in (self._file, self._lengths_file):
             file.flush()
@@ -299,12 +299,12 @@ class UnfinishedPair(IndexedWriter):
         self._saved()
 
     def save_if_whole(self) -> None:
-        """The same where there is anything that the next start need not do again."""
+        """Save if there is anything that the next start can reuse."""
         if self.state.documents or self._leftovers.tokenizer.exists():
             self.save()
 
     def finish(self, others: Callable[[], None]) -> None:
-        """Put the pair in its place, as `IndexedWriter.place` does, and remove what is then left."""
+        """Put the pair in place, as `IndexedWriter.place` does, and remove the leftovers."""
         self.save()
         self.place(others)
         self.discard()
@@ -314,11 +314,11 @@ class UnfinishedPair(IndexedWriter):
         return self._leftovers.words(wrong)
 
     def discard(self) -> None:
-        """Nothing of what is beside the pair is to be kept."""
+        """Discard everything next to the pair."""
         self._is_under_way = self._is_to_be_kept = False
 
     def _are_tokens_of(self, state: State) -> bool:
-        """Count and sum up what is there."""
+        """Return True if the tokens have the recorded count and checksum."""
         with self._leftovers.tokens.open("rb") as file:
             while block := file.read(_READ_BYTES):
                 self._digest.update(block)
@@ -330,7 +330,7 @@ class UnfinishedPair(IndexedWriter):
 
 
 def add_counts(tokens: NDArray[np.integer], counts: NDArray[np.int64]) -> None:
-    """Add to counts[id] how often each id is in `tokens`. Raises IndexError for an id beyond the counts."""
+    """Add the number of each id in `tokens` to counts[id]. Raises IndexError for an id beyond the counts."""
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(counts):
         raise IndexError(f"a token is not among {len(counts):,}")
     counts += np.bincount(tokens, minlength=len(counts))

@@ -1,1 +1,1 @@
-"""What is written for others to read, and read back: files and log lines, without torch."""
+"""Files and log lines that are written and read back, without torch."""

@@ -1,7 +1,7 @@
-"""The name under which this project is installed, and how its extras are installed.
+"""The name of the installed distribution, and the commands to install its extras.
 
-The package index has another project with the name `opsctl`, so that the distribution has a name of its own; the
-command and the packages that are imported keep theirs.
+The package index has another project named `opsctl`, so the distribution has a different name. The command and the
+imported packages keep theirs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _VERSION = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
 
 
 def version() -> str:
-    """Return the version that is installed, of a checkout that is not installed its own; "unknown" without either."""
+    """Return the installed version, or the checkout's if it is not installed; "unknown" without either."""
     return _installed(NAME) or _of_checkout() or "unknown"
 
 
 def former_version() -> str | None:
-    """Return the version of a distribution `opsctl` that is installed here too, None without one."""
+    """Return the version of a distribution `opsctl` that is also installed; None without one."""
     return _installed(FORMER_NAME)
 
 
@@ -42,14 +42,14 @@ def install_command(*extras: str) -> str:
 
 
 def pip_command(verb: str) -> str:
-    """Return `pip VERB` for this Python; of an environment without pip, which uv makes, as uv's command."""
+    """Return `pip VERB` for this Python, or uv's command in an environment without pip."""
     python = shlex.quote(sys.executable)
-    # importlib.util.find_spec("pip") has setuptools' finder hand out the standard library's distutils from then on.
+    # importlib.util.find_spec("pip") makes setuptools' finder return the standard library's distutils afterwards.
     return f"{python} -m pip {verb}" if PathFinder.find_spec("pip") is not None else f"uv pip {verb} --python {python}"
 
 
 def _installed(name: str) -> str | None:
-    from importlib import metadata  # only where somebody asks: it takes longer to import than most commands need
+    from importlib import metadata  # importing it takes longer than most commands need
 
     try:
         return metadata.version(name)

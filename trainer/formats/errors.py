@@ -1,15 +1,15 @@
-"""What can be wrong with training data or a checkpoint: one line that says what was found, where, and what to do."""
+"""Errors in training data and checkpoints. Each text is one line: the problem, the place, and what to type."""
 
 from __future__ import annotations
 
 
 class DataError(Exception):
-    """The data, or what the options ask of it, cannot be used. Its text is one line for who started the run."""
+    """The data cannot be used, or not with these options. The text is one line for the user."""
 
 
 class SampleError(DataError):
-    """A sample cannot be used. Only the ranks that read it know; the others are somewhere in the same step."""
+    """A sample cannot be used. Only the ranks that read it raise this; the others are in the middle of a step."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be written or loaded; the text is one line that names the file and says what to do."""
+    """A checkpoint cannot be written or loaded. The text is one line with the file and what to type."""

@@ -1,4 +1,4 @@
-"""The kernel's lock on a file that several hosts write: POSIX, which NFS v4 and Lustre with flock honour."""
+"""POSIX locks on files that several hosts write. NFS v4 and Lustre with flock support them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import os
 import stat
 import time
 
-#: How often a lock is asked for while somebody else has it.
+#: Seconds between two attempts to lock.
 _POLL_S = 0.05
 _HELD_BY_ANOTHER = (errno.EAGAIN, errno.EACCES)
 
 
 def lock_within(fd: int, wait_s: float) -> bool:
-    """Whether the lock on `fd` could be had within `wait_s` seconds. Where there are no locks that is known at once.
+    """Return True if the lock on `fd` was acquired within `wait_s` seconds; False at once without lock support.
 
-    It is the process's: closing any other descriptor of the file gives it up.
+    The lock belongs to the process: closing any other descriptor of the file releases it.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -31,9 +31,9 @@ def lock_within(fd: int, wait_s: float) -> bool:
 
 
 def is_locked(fd: int) -> bool:
-    """Whether another process has the lock on `fd`, which may be open for reading only. Where there are no locks: yes.
+    """Return True if another process has the lock on `fd`, or without lock support.
 
-    Closing `fd` gives up what this process itself has on the file.
+    `fd` may be open for reading only. Closing `fd` releases this process's own locks on the file.
     """
     try:
         fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -44,7 +44,7 @@ def is_locked(fd: int) -> bool:
 
 
 def is_locked_by_another(fd: int, wait_s: float) -> bool:
-    """Whether another process keeps its lock on `fd` for `wait_s` seconds. Else it is ours, where there are locks."""
+    """Return True if another process keeps the lock on `fd` for `wait_s` seconds. Otherwise acquire it."""
     if lock_within(fd, wait_s):
         return False
     try:
@@ -55,9 +55,9 @@ def is_locked_by_another(fd: int, wait_s: float) -> bool:
 
 
 def open_to_lock(path: str | os.PathLike[str], dir_fd: int | None = None, mode_if_new: int | None = None) -> int:
-    """A descriptor of a file that only grows, which may be locked; links are not followed, a FIFO hangs nobody.
+    """Open a file that only grows, to lock it. Links are not followed, and a FIFO does not block.
 
-    mode_if_new: it is made with this mode where there is none. Raises OSError.
+    mode_if_new: create the file with this mode if it does not exist. Raises OSError.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
@@ -66,14 +66,14 @@ def open_to_lock(path: str | os.PathLike[str], dir_fd: int | None = None, mode_i
         except FileNotFoundError:
             if mode_if_new is None:
                 raise
-        with contextlib.suppress(FileExistsError):  # another one has just made it
+        with contextlib.suppress(FileExistsError):  # another process has just created it
             fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode_if_new, dir_fd=dir_fd)
             os.fchmod(fd, mode_if_new)
             return fd
 
 
 def refuse_other_than_a_plain_file(fd: int, path: str | os.PathLike[str]) -> None:
-    """Raise OSError where what was opened is no regular file with one name."""
+    """Raise OSError if the opened file is not a regular file with one name."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))

@@ -1,4 +1,4 @@
-"""Structs as the JSON text that both packages leave on disk. Moments are ISO 8601 with their zone."""
+"""Structs as JSON text on disk, for both packages. Times are ISO 8601 with their zone."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Annotated, Any
 
 import msgspec
 
-#: A moment that says its zone: nodes of one training may be set to different ones.
+#: A time with its zone: nodes of one training may have different zones.
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-#: Of what is printed with `--json`: raised where a key is removed or changes its type, unit or meaning.
+#: The schema version of `--json`. It increases when a key is removed or changes its type, unit or meaning.
 SCHEMA_VERSION = 1
 
 
 def json_line(value: Any) -> str:
-    """A struct, or anything made of such, as one line of JSON. A name that is no UTF-8 comes back as it was."""
+    """Return a struct, or a container of structs, as one line of JSON. Names that are not UTF-8 are preserved."""
     return json.dumps(plain(value))
 
 
 def json_file_text(value: Any) -> str:
-    """What `json_line` says, indented for people, with a final newline."""
+    """Return the same JSON as `json_line`, indented, with a final newline."""
     return json.dumps(plain(value), indent=2) + "\n"
 
 
 def printed_json_text(key: str, value: Any, **beside: Any) -> str:
-    """What a program prints with `--json`: its schema version, and `value` under `key`, and what is beside it."""
+    """Return the output of a program with `--json`: its schema version, `value` under `key`, and other keys."""
     return json_file_text({"schema_version": SCHEMA_VERSION, key: value, **beside})
 
 
 def plain(value: Any) -> Any:
-    """`value` as dicts, lists, texts, numbers, booleans and None."""
+    """Return `value` as dicts, lists, texts, numbers, booleans and None."""
     return _with_written_moments(msgspec.to_builtins(value, builtin_types=(datetime,)))
 
 

@@ -1,7 +1,7 @@
-"""Decoding JSON that a crash may have cut short or anybody may have edited: what fits is taken, the rest passed over.
+"""Tolerant decoding of JSON that may be truncated or edited: values that fit are used, the others skipped.
 
-For files that must never keep a command from working. What must be whole to be believed (a manifest, a revision) is
-decoded strictly where it is read.
+It is for files that must never stop a command. Files that must be valid as a whole (a manifest, a revision) are
+decoded strictly by their own readers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _UNFIT: Any = object()
 
 
 def decode(data: bytes | str, kind: type[T]) -> T | None:
-    """The JSON text `data` as a `kind` (a msgspec struct, or a list or dict of such); None where nothing fits."""
+    """Decode JSON as a `kind` (a msgspec struct, or a list or dict of them); None if nothing fits."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass
     try:
-        # Python's own reader, for it also takes half a surrogate pair: so it writes names that are no UTF-8.
+        # Python's own decoder also accepts unpaired surrogates, with which it writes names that are not UTF-8.
         return convert(json.loads(data), kind)
     except (ValueError, RecursionError):
         return None
 
 
 def convert(value: Any, kind: type[T]) -> T | None:
-    """A decoded JSON value as a `kind`.
+    """Convert a decoded JSON value to a `kind`.
 
-    A field whose value does not fit takes its default, an item of a list that does not fit is left out; a struct that
-    lacks a field without default is None, and unknown fields are passed over.
+    A field with an unsuitable value gets its default, and unsuitable items of a list are dropped. A struct that lacks
+    a field without default is None. Unknown fields are ignored.
     """
     found = _fitted(value, kind)
     return None if found is _UNFIT else found
@@ -61,7 +61,7 @@ def _fitted(value: Any, kind: Any) -> Any:
 
 
 def _constrained(found: Any, kind: Any) -> Any:
-    """`found`, unless it breaks what the annotation of `kind` asks for."""
+    """Return `found` if it meets the constraints in the annotation of `kind`."""
     try:
         return msgspec.convert(found, kind)
     except (msgspec.ValidationError, ValueError):

@@ -1,1 +1,1 @@
-"""What a trained model says: tokens drawn one after the other from a checkpoint of any layout."""
+"""Text generation with a trained model, token by token, from a checkpoint of any layout."""

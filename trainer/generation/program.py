@@ -1,7 +1,7 @@
-"""`python -m trainer.generation.program CHECKPOINTS --prompt TEXT`: what a model says, on CPU too.
+"""`python -m trainer.generation.program CHECKPOINTS --prompt TEXT`: generate text, also on a CPU.
 
-`opsctl generate` starts it. The whole text is looked at anew for each token: nothing is kept between two, so that the
-model is the training's own to the last product.
+`opsctl generate` starts it. The whole text is computed again for each token, without a cache, so the computation is
+exactly the training's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEW_TOKENS = 64
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """How the text goes on."""
+    """The settings of the generation."""
 
     new_tokens: int
     temperature: float
@@ -33,27 +33,31 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options; `opsctl generate` has the same."""
+    """Return the program's options; `opsctl generate` has the same."""
     result = argparse.ArgumentParser(
-        "python -m trainer.generation.program", description="What a checkpoint's model says.", allow_abbrev=False
+        "python -m trainer.generation.program",
+        description="Generate text with a checkpoint's model.",
+        allow_abbrev=False,
     )
     result.add_argument("checkpoints", type=Path, help="folder with global_stepN folders")
     result.add_argument("--step", type=int, help="iteration of the checkpoint [default: the latest one's]")
-    result.add_argument("--prompt", action="append", required=True, help="the beginning of a text, as often as wanted")
-    result.add_argument("--max-new-tokens", type=int, default=NEW_TOKENS, help="how many follow at most")
+    result.add_argument("--prompt", action="append", required=True, help="the beginning of a text, can be repeated")
+    result.add_argument(
+        "--max-new-tokens", type=int, default=NEW_TOKENS, help="the largest number of tokens to generate"
+    )
     result.add_argument("--temperature", type=float, default=0.0, help="0 takes the most likely token")
-    result.add_argument("--top-k", type=int, default=0, help="draw from so many of the most likely; 0: from all")
-    result.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    result.add_argument("--top-k", type=int, default=0, help="sample from this many most likely; 0: from all")
+    result.add_argument("--seed", type=int, default=1, help="seed of the sampling")
     result.add_argument("--tokenizer", type=Path, help="the tokenizer [default: the training's]")
     result.add_argument(
-        "--dtype", choices=list(DTYPES_BY_NAME), help="of the weights [default: float32, on a GPU as saved]"
+        "--dtype", choices=list(DTYPES_BY_NAME), help="type of the weights [default: float32, on a GPU as saved]"
     )
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."""
+    """Return 0 on success, 1 after a failure or refusal, 2 for wrong usage, 130 if interrupted."""
     arguments = parser().parse_args(argv)
     wanted = Wanted(
         new_tokens=arguments.max_new_tokens,
@@ -62,13 +66,13 @@ def main(argv: list[str] | None = None) -> int:
         seed=arguments.seed,
     )
     for option, is_right, allowed in (
-        ("--max-new-tokens", wanted.new_tokens >= 1, "a number from 1 on"),
-        ("--temperature", 0 <= wanted.temperature < float("inf"), "a number from 0 on"),
-        ("--top-k", wanted.top_k >= 0, "a number from 0 on, 0 for all"),
+        ("--max-new-tokens", wanted.new_tokens >= 1, "a number of at least 1"),
+        ("--temperature", 0 <= wanted.temperature < float("inf"), "a number of at least 0"),
+        ("--top-k", wanted.top_k >= 0, "a number of at least 0, 0 for all"),
         ("--seed", 0 <= wanted.seed < 1 << 63, "a number from 0 to 2^63 - 1"),
     ):
         if not is_right:
-            return failed(f"{option}: allowed is {allowed}", 2)
+            return failed(f"{option}: must be {allowed}", 2)
     return run_program(lambda: _generate(arguments, wanted))
 
 
@@ -89,7 +93,7 @@ def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[G
     from trainer.generation.texts import LoadedModel, Speaker
 
     speaker = Speaker(LoadedModel(found, arguments.dtype), found.manifest, arguments.tokenizer)
-    prompts = [speaker.tokens_of(prompt) for prompt in arguments.prompt]  # refused before the first is gone on with
+    prompts = [speaker.tokens_of(prompt) for prompt in arguments.prompt]  # check all prompts before generating
     result = []
     for text, tokens in zip(arguments.prompt, prompts, strict=True):
         new, ended = speaker.go_on(tokens, wanted.new_tokens, wanted.temperature, wanted.top_k, wanted.seed)
@@ -112,7 +116,7 @@ def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[G
 
 
 def _readable(text: str) -> str:
-    """With its lines, and without what would steer a terminal."""
+    """Keep line breaks, and remove characters that control a terminal."""
     return "\n".join(line.replace("\t", "    ") if line.isprintable() else printable(line) for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint's model that continues texts: loaded whole, token after token."""
+"""Text generation with a checkpoint's model, which is loaded whole."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trainer.recipe.options import Options
 
 
 def next_token(logits_v: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """One token of the vocabulary. logits_v: [vocabulary], any dtype.
+    """Return one token of the vocabulary. logits_v: [vocabulary], any dtype.
 
-    temperature 0 is greedy: the first of the most likely. Else it is drawn from softmax(logits / temperature), of the
-    `top_k` most likely where that is not 0. Raises CheckpointError for logits that are no numbers.
+    temperature 0 is greedy: the first of the most likely. Otherwise the token is drawn from softmax(logits /
+    temperature), of the `top_k` most likely if that is not 0. Raises CheckpointError for logits that are not numbers.
     """
     if not bool(logits_v.isfinite().all()):
-        raise CheckpointError("the model's logits are no numbers: did its training diverge? Take an earlier checkpoint")
+        raise CheckpointError("the model's logits are not numbers: if its training diverged, use an earlier checkpoint")
     if temperature == 0:
         return int(logits_v.argmax())
     wide_v = logits_v.double()
@@ -40,7 +40,7 @@ def next_token(logits_v: Tensor, temperature: float, top_k: int, generator: torc
     return int(torch.multinomial(torch.softmax(scaled_v, 0), 1, generator=generator))
 
 
-#: How a model that is one process's own is laid out and run, whatever it was trained with.
+#: The layout and settings of a model in one process, for any training's checkpoint.
 _ALONE = {
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
@@ -53,9 +53,10 @@ _ALONE = {
 
 
 class LoadedModel:
-    """A checkpoint's model, ready to be asked. On a GPU where there is one, else on the CPU.
+    """A checkpoint's model, ready for use, on a GPU if there is one, else on the CPU.
 
-    dtype: as `--dtype` names them; None is float32 on a CPU and as saved on a GPU. Raises CheckpointError, OSError.
+    dtype: as `--dtype` names them; None is float32 on a CPU and the saved type on a GPU. Raises CheckpointError,
+    OSError.
     """
 
     def __init__(self, found: Found, dtype: str | None = None) -> None:
@@ -67,7 +68,7 @@ class LoadedModel:
             dtype = PRECISIONS[found.manifest.precision] if torch.cuda.is_available() else "float32"
         self.dtype = dtype
         precision = next(name for name, theirs in PRECISIONS.items() if theirs == dtype)
-        # No weight is drawn that is overwritten right away.
+        # Do not initialise weights that are overwritten at once.
         self.shape: ModelShape = dataclasses.replace(shape, precision=precision, init_std=0.0)
         computed_in = {"bf16": precision == "bf16", "fp16": precision == "fp16"}
         parallel = initialize(Options({**self.options, **_ALONE, **computed_in}), alone=True)
@@ -77,7 +78,7 @@ class LoadedModel:
         self._model.eval()
 
     def logits(self, tokens: list[int]) -> Tensor:
-        """[vocabulary]: of what follows `tokens`, without the vocabulary's padding."""
+        """Return the logits of the token after `tokens`, [vocabulary], without the vocabulary's padding."""
         with torch.inference_mode():
             x_bsh, weight_vh = self._model(torch.tensor([tokens], device=self._device))
             logits_v: Tensor = (x_bsh[0, -1] @ weight_vh.t())[: self.shape.tokens]
@@ -90,40 +91,40 @@ class LoadedModel:
             for place, parameter in self._parameters():
                 name = places.get(place)
                 if name is None or state.parameters[name].shape != tuple(parameter.shape):
-                    raise CheckpointError(f"{state.folder} is of another model: its {place} does not fit")
+                    raise CheckpointError(f"{state.folder} belongs to another model: its {place} does not fit")
                 parameter.copy_(state.weight(name))
                 missing.discard(name)
         if missing:
-            raise CheckpointError(f"{state.folder} is of another model, which has {min(missing)} too")
+            raise CheckpointError(f"{state.folder} belongs to another model, which also has {min(missing)}")
 
     def _parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(LAYER.NAME as the checkpoint's files have it, weight) of all; DeepSpeed keeps what is tied elsewhere."""
+        """Yield (LAYER.NAME in the checkpoint's files, weight) of all parameters, also of tied ones."""
         for name, parameter in self._model.named_parameters():
             yield name.replace("tied_modules.embed.", "1."), parameter
 
 
-#: Why a text ends.
+#: The reasons why a text ends.
 LENGTH, DOCUMENT, POSITIONS = "as long as wanted", "the end of a document", "no more positions"
 
 
 class Speaker:
-    """A model with its tokenizer. Raises CheckpointError where there is none, or it is not the model's."""
+    """A model with its tokenizer. Raises CheckpointError if there is none, or it is another model's."""
 
     def __init__(self, model: LoadedModel, manifest: Manifest, tokenizer: Path | None) -> None:
         self.model = model
         trained_with, length = manifest.training.get("tokenizer"), int(model.options["seq_length"])
         found = tokenizer_files(model.options, trained_with, model.shape.tokens, length, tokenizer)
         if found is None:
-            raise CheckpointError("the training knew no tokenizer, only how many tokens there are: give --tokenizer")
+            raise CheckpointError("the training had no tokenizer, only a vocabulary size: give --tokenizer")
         self._tokenizer = Tokenizer.from_str(found.texts[TOKENIZER])
         self._encoder = Encoder.fastest(Tokenizer.from_str(found.texts[TOKENIZER]))
         self._end = found.special.end
 
     def tokens_of(self, prompt: str) -> list[int]:
-        """What the model is given: for an empty prompt the end of a document. Raises CheckpointError for too many."""
+        """Return the prompt's tokens; for an empty prompt the end of a document. Raises CheckpointError if too long."""
         tokens = self._encoder.encode(prompt)
         if not tokens and self._end is None:
-            raise CheckpointError("--prompt is empty, and the tokenizer has no token between documents to begin with")
+            raise CheckpointError("--prompt is empty, and the tokenizer has no end of a document to start from")
         tokens = tokens or [int(self._end or 0)]
         most = self.model.shape.positions
         if most and len(tokens) >= most:
@@ -133,7 +134,7 @@ class Speaker:
     def go_on(
         self, tokens: list[int], new_tokens: int, temperature: float, top_k: int, seed: int
     ) -> tuple[list[int], str]:
-        """The tokens that follow, and why no more do; the end of a document is not among them."""
+        """Return the next tokens, without the end of a document, and the reason why generation ended."""
         generator, new = torch.Generator().manual_seed(seed), []  # type: torch.Generator, list[int]
         while len(new) < new_tokens:
             if self.model.shape.positions and len(tokens) + len(new) >= self.model.shape.positions:
@@ -145,6 +146,6 @@ class Speaker:
         return new, LENGTH
 
     def text_of(self, tokens: list[int], new: list[int]) -> str:
-        """What `new` adds to the text of `tokens`; a character may be spread over both."""
+        """Return the text that `new` adds to that of `tokens`. One character may be split over both."""
         before, whole = (self._tokenizer.decode(one, skip_special_tokens=False) for one in (tokens, [*tokens, *new]))
         return str(whole[len(before) :] if whole.startswith(before) else self._tokenizer.decode(new))

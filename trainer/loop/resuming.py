@@ -18,18 +18,25 @@ from trainer.core.files import HeldFolder, read_plain, write_atomically
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.sample_order import sample_order
-from trainer.formats.checkpoint.changes import ALLOW, Identity, changes, refuse_other_training, said, training_changes
+from trainer.formats.checkpoint.changes import (
+    ALLOW,
+    Identity,
+    change_text,
+    changes,
+    refuse_other_training,
+    training_changes,
+)
 from trainer.formats.checkpoint.history import Progress, Start, saved_now, started_now
 from trainer.formats.checkpoint.manifest import Found, Manifest, latest_folder, read_manifest
 from trainer.formats.checkpoint.partitions import INFO, saved_parameters, universal_checkpoint_info
 from trainer.formats.checkpoint.starting import (
     NO_OPTIMIZER,
     FellBack,
-    begins_anew,
     found_at_step,
     refuse_other_model,
     schedule_to_resume_with,
     step_change,
+    uses_weights_only,
 )
 from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError
@@ -62,8 +69,8 @@ class Resumption:
         if self.found is None:
             return []
         name = self.found.folder.name
-        lines = [self.fell_back.said()] if self.fell_back else []
-        lines += [f"changed since {name} was saved: {said(change)}" for change in self.start.changes]
+        lines = [self.fell_back.message()] if self.fell_back else []
+        lines += [f"changed since {name} was saved: {change_text(change)}" for change in self.start.changes]
         if not self.found.manifest.training:
             lines.append(
                 f"{name} does not say of which seed, data and settings it is: whether they are the same is not checked"
@@ -103,7 +110,7 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
         schedule = schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
         raise Refusal(str(error)) from None
-    weights_only = begins_anew(manifest, options)
+    weights_only = uses_weights_only(manifest, options)
     progress = Progress.none() if weights_only else Progress(**manifest.counters())
     differing = changes(manifest, identity, schedule, with_optimizer=not (options.no_load_optim or weights_only))
     is_other = bool(training_changes(manifest, identity.training)) and not weights_only
@@ -190,7 +197,7 @@ def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) 
     """Load the checkpoint's weights and, unless told not to, optimizer and random states. Collective."""
     if resumption.found is None:
         return
-    weights_only = begins_anew(resumption.found.manifest, options)
+    weights_only = uses_weights_only(resumption.found.manifest, options)
     state = load_checkpoint(engine, resumption.found, not options.no_load_optim, weights_only)
     if not options.no_load_rng and not weights_only:
         restore_random_states(state)

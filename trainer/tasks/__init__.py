@@ -1,1 +1,1 @@
-"""Programs around lm-eval: one that runs in its environment, one that draws what came of it."""
+"""Programs around lm-eval: one runs it in its environment, one writes its results for TensorBoard."""

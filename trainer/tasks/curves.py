@@ -1,7 +1,7 @@
-"""`python -m trainer.tasks.curves RESULTS FOLDER`: what an evaluation found, as points of TensorBoard.
+"""`python -m trainer.tasks.curves RESULTS FOLDER`: write the results of an evaluation for TensorBoard.
 
-A file for each checkpoint, replaced when it is drawn again: nothing is there twice. FOLDER is one of its own, for
-TensorBoard follows the newest file of a folder alone, and that has to be the training's.
+There is one file per checkpoint, which is replaced if it is written again, so no point appears twice. FOLDER must be
+separate from the training's: TensorBoard follows only the newest file of a folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.core.files import be_as_open_as_its_folder, make_folder
 
 
 def points(results: dict[str, Any]) -> list[tuple[str, float]]:
-    """(tag, value) of each number of each task, their standard errors too."""
+    """Return (tag, value) for each number of each task, with the standard errors."""
     found = []
     for task in results["tasks"]:
         for of, metrics in task["metrics"].items():
@@ -26,7 +26,7 @@ def points(results: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def draw(results: dict[str, Any], folder: Path) -> Path:
-    """Write the file of one checkpoint; its path. Steps are iterations, and samples under `... vs samples`."""
+    """Write the file of one checkpoint, and return its path. Steps are iterations, and samples in `... vs samples`."""
     from torch.utils.tensorboard import SummaryWriter
 
     make_folder(folder)
@@ -45,11 +45,11 @@ def draw(results: dict[str, Any], folder: Path) -> Path:
 
 
 def main(argv: list[str]) -> int:
-    """0 drawn, 1 not."""
+    """Return 0 on success, 1 after a failure."""
     try:
         draw(json.loads(Path(argv[0]).read_text(encoding="utf-8")), Path(argv[1]))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        return failed(f"{argv[1]} has no curves of it: {error}", 1)
+        return failed(f"{argv[1]} gives no curves: {error}", 1)
     return 0
 
 

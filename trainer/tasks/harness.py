@@ -1,8 +1,8 @@
-"""`PYTHON trainer/tasks/harness.py REQUEST`: tasks of lm-eval, one after the other, on a model's folder.
+"""`PYTHON trainer/tasks/harness.py REQUEST`: run lm-eval tasks one by one on a model's folder.
 
-It runs in an environment that has lm-eval and nothing of ours, so it imports nothing of ours. REQUEST is a file of
-JSON, - the input; with `model` in it the tasks are run, each into a file OUTPUT/NAME.json that is there when it is
-whole, and without it the last line that is printed says which of the names are tasks. Each task is lm-eval's own
+It runs in an environment that has lm-eval but not this project, so it imports nothing of ours. REQUEST is a JSON file,
+or - for stdin. With `model` in it the tasks are run, and each result is written to OUTPUT/NAME.json when it is
+complete. Without `model` the last printed line lists which names are tasks. Each task runs lm-eval's own
 `simple_evaluate`.
 """
 
@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Before the answer about names; libraries print what they like.
+#: Precedes the list of names, because libraries print other lines.
 MARK = "opsctl-tasks:"
-#: Of what simple_evaluate says: all but samples, which nobody asked for, and facts of the host.
+#: The parts of simple_evaluate's result to keep: no samples and no facts about the host.
 _KEPT = ("results", "groups", "group_subtasks", "versions", "n-shot", "n-samples", "higher_is_better", "configs")
 
 
 def main(path: str) -> int:
-    """0: asked or run, whatever came of each task; 1 where nothing could be."""
+    """Return 0 if the request was handled, whatever the tasks' results; 1 if it could not be."""
     request = json.loads(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
     try:
         import lm_eval
@@ -42,7 +42,7 @@ def main(path: str) -> int:
 
 
 def _model(request: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of lm-eval's `hf` model, as its own command line has them."""
+    """Return the arguments of lm-eval's `hf` model, as on its own command line."""
     from lm_eval.utils import simple_parse_args_string
 
     return {"pretrained": request["model"], **simple_parse_args_string(",".join(request["model_args"]))}
@@ -74,7 +74,7 @@ def _run(request: dict[str, Any], manager: Any) -> int:
                 log_samples=False,
             )
             said = {key: found[key] for key in _KEPT if key in found}
-        except Exception as error:  # one task's data may be missing, and the others are there all the same
+        except Exception as error:  # one task's data may be missing, and the others must still run
             said = {"error": _one_line(error)}
         marks = {"task": name, "of": request["of"], "under": request["under"]}
         said = {**marks, "seconds": round(time.monotonic() - began, 3), **said}
@@ -85,7 +85,7 @@ def _run(request: dict[str, Any], manager: Any) -> int:
 
 
 def _device() -> str:
-    """lm-eval takes a GPU for granted."""
+    """Return the device. lm-eval's default requires a GPU."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -105,7 +105,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of it: numbers of numpy as numbers, no nan, functions by their names."""
+    """Return a value that JSON can express: numpy's numbers as numbers, no nan, functions by name."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from opsctl.run.config.expanded import ExpandedRun
-from trainer.formats.checkpoint.changes import ALLOW, Identity, shuffled_anew
+from trainer.formats.checkpoint.changes import ALLOW, Identity, sample_order_change
 from trainer.formats.checkpoint.manifest import Found
-from trainer.formats.checkpoint.starting import begins_anew, found_at_start, schedule_to_resume_with
+from trainer.formats.checkpoint.starting import found_at_start, schedule_to_resume_with, uses_weights_only
 from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.recipe.layout import Layout
@@ -57,10 +57,10 @@ def _to_go_on_from(run: ExpandedRun) -> Found | None:
 def _another_order(found: Found, options: Options) -> str | None:
     """Return why the order of samples would differ from the checkpoint's, if that is known here."""
     allowed = options["allow_changed"] or ()
-    if begins_anew(found.manifest, options) or "sample_order" in allowed:
+    if uses_weights_only(found.manifest, options) or "sample_order" in allowed:
         return None
     try:
-        why = shuffled_anew(found.manifest, options)
+        why = sample_order_change(found.manifest, options)
     except (DataError, OSError):  # not readable on this machine
         return None
     if why is None:

@@ -1,4 +1,4 @@
-"""Hugging Face transformers' folders: to and from a checkpoint, tensor by tensor."""
+"""Conversion to and from folders of Hugging Face transformers, tensor by tensor."""
 
 from trainer.core.preload import set_process_defaults
 

@@ -1,4 +1,4 @@
-"""BLOOM: ALiBi and a LayerNorm after the word embedding. Its tensors lie as ours do, only the names differ."""
+"""BLOOM: ALiBi and a LayerNorm after the word embedding. Its tensors equal ours; only the names differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _misfits(shape: ModelShape) -> list[Misfit]:
     own = differing(
         [
             ("position_embedding_type", shape.position_kind, "alibi"),
-            # It normalizes whatever weight and bias it has, so no values of them are as good as none.
+            # It always normalizes with its weight and bias, so no values make it an identity.
             ("embed_layernorm", shape.embedding_layernorm, True),
             ("ffn_hidden_size", shape.ffn_hidden, 4 * shape.hidden),
             ("the form of GeLU", "tanh" if shape.tanh_gelu else "erf", "tanh"),

@@ -1,4 +1,4 @@
-"""All of a published model's folder except the weights: configurations, tokenizer, index, model card."""
+"""The files of a published model besides the weights: configurations, tokenizer, index, model card."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")
 
 
 def card(name: str, model: SavedModel, manifest: Manifest, with_tokenizer: bool) -> str:
-    """The page of the model that is called `name`, in Markdown."""
+    """Return the page of the model named `name`, in Markdown."""
     shape = model.shape
     layout = manifest.layout
     rows = [
@@ -67,13 +67,13 @@ def _heads(shape: ModelShape) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name without what Markdown or a terminal would take for more."""
+    """Remove the characters of a name that have a meaning in Markdown or a terminal."""
     return re.sub(r"[^\w .,:+-]", "_", name).strip() or "model"
 
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-#: Names of tokens under which vocabularies keep the others, in order of preference.
+#: Names of the other special tokens in vocabularies, in order of preference.
 _BEGIN_NAMES = ("<s>", "<bos>", "<|begin_of_text|>")
 _PADDING_NAMES = ("<pad>", "<|pad|>", "[PAD]")
 _LARGEST_CONFIG_BYTES = 1 << 24
@@ -81,20 +81,20 @@ _LARGEST_CONFIG_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids that generation needs; None where the vocabulary has no such token."""
+    """Ids of special tokens for generation; None if the vocabulary lacks one."""
 
     begin: int | None = None
     end: int | None = None
     padding: int | None = None
 
     def as_config(self) -> dict[str, int | None]:
-        """As transformers' configurations call them. Left out there, another vocabulary's would count."""
+        """Return the ids as in transformers' configurations. A missing key would mean another vocabulary's default."""
         return {"bos_token_id": self.begin, "eos_token_id": self.end, "pad_token_id": self.padding}
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What is to be written, by name, and what the model's configuration says of it."""
+    """The files to write, by name, and the facts for the model's configuration."""
 
     texts: Mapping[str, str]
     special: SpecialTokens
@@ -103,31 +103,33 @@ class TokenizerFiles:
 @dataclass(frozen=True)
 class _Found:
     tokenizer: Tokenizer
-    folder: Path  # that it lies in
+    folder: Path  # its folder
     text: str  # as tokenizer.json
 
 
 def tokenizer_files(
     options: Mapping[str, Any], trained_with: str | None, tokens: int, sequence_length: int, given: Path | None = None
 ) -> TokenizerFiles | None:
-    """The files for the tokenizer `given`, else for the one that the training's options or its data's notes name.
+    """Return the files for the tokenizer `given`, or for the one in the training's options or its data's notes.
 
-    trained_with: what `tokenizer_identity` said at the save. tokens: of the model's vocabulary. None where a training
-    knew only how many tokens there are. Raises CheckpointError for one that cannot be read any more, is not what it
-    was, or has more tokens than the model.
+    trained_with: the result of `tokenizer_identity` at the save. tokens: of the model's vocabulary. None if the
+    training knew only the number of tokens. Raises CheckpointError for a tokenizer that cannot be read, has changed,
+    or has more tokens than the model.
     """
     noted = _noted(options)
     try:
         if given is None and trained_with is not None and tokenizer_identity(options) != trained_with:
-            raise DataError("the tokenizer of the options is another than was trained with: its files have changed")
+            raise DataError("the options' tokenizer is not the training's: its files have changed")
         found = _load(options, noted, given)
     except (DataError, OSError) as error:
-        raise CheckpointError(f"{error}; give --tokenizer, or --no-tokenizer to go without") from None
+        raise CheckpointError(f"{error}; give --tokenizer, or --no-tokenizer to omit it") from None
     if found is None:
         return None
     size = bpe.vocab_size(found.tokenizer)
     if size > tokens:
-        raise CheckpointError(f"the tokenizer has {size:,} tokens, the model {tokens:,}: give --tokenizer with its own")
+        raise CheckpointError(
+            f"the tokenizer has {size:,} tokens, the model {tokens:,}: give the model's own with --tokenizer"
+        )
     names = _names(found.tokenizer, _known_config(found.folder), noted)
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -143,7 +145,7 @@ def tokenizer_files(
 
 
 def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -> _Found | None:
-    """The tokenizer. Raises DataError and OSError."""
+    """Find and read the tokenizer. Raises DataError and OSError."""
     name = options.get("tokenizer_name_or_path")
     if given is None and options.get("vocab_file"):
         vocab, merges = Path(options["vocab_file"]), Path(options["merge_file"])
@@ -161,19 +163,19 @@ def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -
     found = _read(Path(noted.tokenizer))
     text = found.tokenizer.to_str(pretty=True)
     if noted.tokenizer_sha256 not in (None, hashlib.sha256(text.encode()).hexdigest()):
-        raise DataError(f"{noted.tokenizer} is another tokenizer than the data were made with")
+        raise DataError(f"{noted.tokenizer} is not the tokenizer of the data")
     return found
 
 
 def _read(path: Path) -> _Found:
-    """The tokenizer at a file or in a folder; a tokenizer.json as it is, so that its contents are known again."""
+    """Read a tokenizer file or folder. A tokenizer.json is not changed, so that its contents stay comparable."""
     tokenizer, file = bpe.load(path), path / TOKENIZER if path.is_dir() else path
     text = file.read_text(encoding="utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
     return _Found(tokenizer, file.parent, text)
 
 
 def _noted(options: Mapping[str, Any]) -> Noted | None:
-    """What is noted beside the first of the training's data that has notes; they may lie elsewhere by now."""
+    """Return the first notes next to the training's data. The data may have moved."""
     for prefix in map(str, options.get("data_path") or ()):
         with contextlib.suppress(DataError):
             if noted := read_notes(prefix):
@@ -182,7 +184,7 @@ def _noted(options: Mapping[str, Any]) -> Noted | None:
 
 
 def _known_config(folder: Path) -> dict[str, Any]:
-    """The tokenizer's own configuration, where it has one that can be read."""
+    """Return the tokenizer's own configuration, if it has a readable one."""
     try:
         value = json.loads(read_plain(folder / TOKENIZER_CONFIG, _LARGEST_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -191,7 +193,7 @@ def _known_config(folder: Path) -> dict[str, Any]:
 
 
 def _names(tokenizer: Tokenizer, known: Mapping[str, Any], noted: Noted | None) -> dict[str, str]:
-    """Special tokens by their name in a configuration. The end is what ended the documents of the training."""
+    """Return special tokens by their name in a configuration. The end is the one of the training's documents."""
     names = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
         token = known.get(name)
@@ -218,28 +220,28 @@ GENERATION_CONFIG = "generation_config.json"
 
 @dataclass(frozen=True)
 class About:
-    """What a person may say of the folder: the model's name, and where the tokenizer is."""
+    """Choices of the user: the model's name, and the tokenizer's path."""
 
     name: str | None = None  # None: the checkpoint's
-    tokenizer: Path | None = None  # None: the one of the training
+    tokenizer: Path | None = None  # None: the training's
     with_tokenizer: bool = True
 
 
 @dataclass(frozen=True)
 class Documents:
-    """The texts by name."""
+    """The texts by file name."""
 
     texts: dict[str, str]
     has_tokenizer: bool
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """The size of all of them."""
         return sum(len(text.encode()) for text in self.texts.values())
 
 
 def documents(model: SavedModel, manifest: Manifest, files: Sequence[TensorFile], about: About) -> Documents:
-    """Those that go with the model in `files`. Raises CheckpointError for a tokenizer that is not the model's."""
+    """Return the documents for the model in `files`. Raises CheckpointError for another model's tokenizer."""
     length = model.options["seq_length"]
     found = None
     if about.with_tokenizer:

@@ -1,4 +1,4 @@
-"""One checkpoint as a folder of transformers': planned from shapes alone, written beside, renamed into place."""
+"""Export of one checkpoint as a transformers folder: planned from shapes, written to a temporary folder, renamed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from trainer.formats.checkpoint.manifest import (
 from trainer.formats.errors import CheckpointError
 
 FILE_BYTES = 5_000_000_000
-#: In the header of every file of weights: whose they are.
+#: The key, in the header of every file of weights, that identifies the checkpoint.
 _ITERATION, _CHECKPOINT = "iteration", "checkpoint"
 
 
 @dataclass(frozen=True)
 class Export:
-    """One checkpoint's folder before it is written."""
+    """The planned folder of one checkpoint."""
 
     model: SavedModel
     manifest: Manifest
@@ -45,16 +45,16 @@ class Export:
 
     @property
     def bytes(self) -> int:
-        """Of the whole folder."""
+        """The size of the whole folder."""
         return sum(file.bytes for file in self.files) + self.documents.bytes
 
     def said(self, folder: Path, state: str) -> ExportedModel:
-        """What is printed of it."""
+        """Return the record to print."""
         notices = []
         if self.model.widened:
             notices.append(f"saved without fp32 weights: those in {self.manifest.precision} are widened")
         if not self.documents.has_tokenizer:
-            notices.append("no tokenizer: where a text ends is unknown to generation")
+            notices.append("no tokenizer: generation cannot find the end of a text")
         return ExportedModel(
             iteration=self.manifest.iteration,
             folder=str(folder.absolute()),
@@ -70,29 +70,29 @@ class Export:
 
 
 def planned(found: Found, family: str | None, dtype: str | None, file_bytes: int, about: About) -> Export:
-    """The folder of a checkpoint. Raises CheckpointError for what its format cannot express."""
+    """Plan the folder of a checkpoint. Raises CheckpointError if its format cannot express the model."""
     model = SavedModel(SavedState(found.folder, found.manifest), found.manifest, family, dtype)
     files = divided(model.entries, file_bytes, _notes(found.manifest))
     return Export(model, found.manifest, files, documents(model, found.manifest, files, about))
 
 
 def planned_repair(found: Found, target: Path, family: str | None, about: About) -> Export:
-    """The folder of a checkpoint whose weights are in `target` already, of whatever type and in however many files.
+    """Plan the folder of a checkpoint whose weights are already in `target`, of any type and number of files.
 
-    Raises CheckpointError where they are not there, or are not this checkpoint's.
+    Raises CheckpointError if they are missing, or are another checkpoint's.
     """
     files = _files_there(target)
     dtypes = {entry.dtype for file in files for entry in file.entries}
     names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
     if len(names) != 1:
-        raise CheckpointError(f"{target} has weights of several types ({', '.join(names)}): export it anew elsewhere")
+        raise CheckpointError(f"{target} has weights of several types ({', '.join(names)}): export it again elsewhere")
     model = SavedModel(SavedState(found.folder, found.manifest), found.manifest, family, names[0])
     _refuse_other_weights(target, files, model, _notes(found.manifest))
     return Export(model, found.manifest, files, documents(model, found.manifest, files, about))
 
 
 def write(export: Export, target: Path) -> None:
-    """Write the folder, which is not there or empty. Raises CheckpointError and OSError; nothing is left of it then."""
+    """Write the folder, which is missing or empty. Raises CheckpointError and OSError, and removes the folder then."""
     total = sum(entry.bytes for entry in export.model.entries)
     with being_written(target, export.bytes) as folder, Progress(f"writing {target.name}", total) as progress:
         done = 0
@@ -108,19 +108,19 @@ def write(export: Export, target: Path) -> None:
 
 
 def repair(export: Export, target: Path) -> None:
-    """Write all but the weights anew. Raises OSError."""
+    """Write all files except the weights again. Raises OSError."""
     for name, text in export.documents.texts.items():
         write_atomically(target / name, text)
 
 
 def is_written(export: Export, target: Path) -> bool:
-    """Whether `target` has exactly these weights, whole, and a file of every other name."""
+    """Return True if `target` has exactly these weights, complete, and a file for every other name."""
     there = all((target / name).is_file() for name in export.documents.texts)
     return there and all(file.is_written(target) for file in export.files)
 
 
 def _notes(manifest: Manifest) -> dict[str, str]:
-    """What the headers say; `format` is what transformers asks for."""
+    """Return the notes in the files' headers. transformers requires `format`."""
     digest = xxhash.xxh64()
     for name, file in sorted(manifest.files.items()):
         digest.update(f"{name} {file.xxh64}\n".encode())
@@ -130,7 +130,7 @@ def _notes(manifest: Manifest) -> dict[str, str]:
 def _files_there(target: Path) -> list[TensorFile]:
     paths = sorted(target.glob("model*.safetensors"))
     if not paths:
-        raise CheckpointError(f"{target} has no weights to write anything beside: leave out --metadata-only")
+        raise CheckpointError(f"{target} has no weights: leave out --metadata-only")
     return [read_tensor_file(path) for path in paths]
 
 
@@ -138,7 +138,7 @@ def _refuse_other_weights(target: Path, files: list[TensorFile], model: SavedMod
     for file in files:
         if any(file.notes.get(name) != notes[name] for name in (_ITERATION, _CHECKPOINT)):
             theirs = file.notes.get(_ITERATION)
-            said = "of nobody knows which checkpoint" if theirs is None else f"those of a {tag_of(int(theirs))}"
+            said = "of an unknown checkpoint" if theirs is None else f"those of a {tag_of(int(theirs))}"
             raise CheckpointError(
                 f"{target / file.name} has weights {said}, not of this {tag_of(int(notes[_ITERATION]))}: "
                 "give the checkpoint that was exported there, or another --output"
@@ -149,17 +149,17 @@ def _refuse_other_weights(target: Path, files: list[TensorFile], model: SavedMod
         name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
         raise CheckpointError(
             f"{target}: {name} is {there.get(name) or 'missing'}, the checkpoint has {wanted.get(name) or 'none'}: "
-            "export it anew elsewhere"
+            "export it again elsewhere"
         )
 
 
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
-#: So many are named where many are missing or there.
+#: Number of names to print if many are missing or available.
 _NAMED = 5
 
 
 def steps_range(text: str) -> range:
-    """`A:B:C`, from A to B, both among them, every C. Raises ValueError, one line."""
+    """Parse `A:B:C`, from A to B inclusive, in steps of C. Raises ValueError, one line."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise ValueError(f"--steps {text!a}: give FIRST:LAST:EVERY, e.g. 1000:9000:1000")
@@ -167,12 +167,12 @@ def steps_range(text: str) -> range:
     if first > last:
         raise ValueError(f"--steps {text}: {first} comes after {last}: give {last}:{first}:{every}")
     if every == 0:
-        raise ValueError(f"--steps {text}: every 0 is none: give 1 at least")
+        raise ValueError(f"--steps {text}: EVERY must be at least 1")
     return range(first, last + 1, every)
 
 
 def found_latest(root: Path) -> Found:
-    """The latest checkpoint. Raises CheckpointError where there is none."""
+    """Return the latest checkpoint. Raises CheckpointError if there is none."""
     found = latest_checkpoint(root)
     if found is None:
         raise CheckpointError(f"{root} has no checkpoints")
@@ -180,9 +180,9 @@ def found_latest(root: Path) -> Found:
 
 
 def found_steps(root: Path, wanted: range) -> list[Found]:
-    """The checkpoints of these iterations, complete by their sizes, in order.
+    """Return the checkpoints of these iterations, complete by their sizes, in order.
 
-    Raises CheckpointError for one that is missing or not complete. A range may be long: what it names is never listed.
+    Raises CheckpointError for one that is missing or incomplete. A range may be too long to list.
     """
     there = sorted(number for one in checkpoint_folders(root) if (number := iteration_of(one.name)) is not None)
     meant = [number for number in there if number in wanted]
@@ -191,7 +191,7 @@ def found_steps(root: Path, wanted: range) -> list[Found]:
         first = next(number for number in wanted if number not in has)
         more = len(wanted) - len(meant) - 1
         others = f" and {more} more of the range are" if more else " is"
-        raise CheckpointError(f"{tag_of(first)}{others} not in {root}: there {_listed(there)}")
+        raise CheckpointError(f"{tag_of(first)}{others} not in {root}: available {_listed(there)}")
     for number in meant:
         if fault := fault_of(root / tag_of(number)):
             raise CheckpointError(f"{tag_of(number)} is not complete: {fault}")

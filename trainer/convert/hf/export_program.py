@@ -1,6 +1,6 @@
-"""`python -m trainer.convert.hf.export_program CHECKPOINTS --output DIR`: checkpoints to transformers' folders.
+"""`python -m trainer.convert.hf.export_program CHECKPOINTS --output DIR`: export checkpoints to transformers.
 
-`opsctl export hf` starts it. What is there and whole is left alone; nothing half-written keeps its name.
+`opsctl export hf` starts it. Complete folders are not changed. Unfinished output never has its final name.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from trainer.formats.json_text import printed_json_text
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options; `opsctl export hf` has the same."""
+    """Return the program's options; `opsctl export hf` has the same."""
     result = argparse.ArgumentParser(
         "python -m trainer.convert.hf.export_program",
-        description="Checkpoints to folders that transformers loads.",
+        description="Export checkpoints to folders that transformers loads.",
         allow_abbrev=False,
     )
     result.add_argument("checkpoints", type=Path, help="folder with global_stepN folders")
@@ -50,16 +50,16 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--dtype", choices=list(DTYPES_BY_NAME), help="type of the weights [default: as saved]")
     result.add_argument("--shard-size", help="most of one file's weights [default: 5GB]")
     result.add_argument("--tokenizer", type=Path, help="the tokenizer [default: the training's]")
-    result.add_argument("--no-tokenizer", action="store_true", help="go without one")
+    result.add_argument("--no-tokenizer", action="store_true", help="export without a tokenizer")
     result.add_argument("--name", help="the model's name on its card")
-    result.add_argument("--metadata-only", action="store_true", help="write all but the weights, beside them")
-    result.add_argument("--dry-run", action="store_true", help="say what would be written")
+    result.add_argument("--metadata-only", action="store_true", help="write all files except the weights, next to them")
+    result.add_argument("--dry-run", action="store_true", help="print what would be written")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."""
+    """Return 0 on success, 1 after a failure or refusal, 2 for wrong usage, 130 if interrupted."""
     arguments = parser().parse_args(argv)
     try:
         wanted = steps_range(arguments.steps) if arguments.steps else None
@@ -72,15 +72,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _refuse_contradictions(arguments: argparse.Namespace) -> None:
     if arguments.steps and arguments.step is not None:
-        raise ValueError("--step with --steps: give one of them")
+        raise ValueError("--step with --steps: use one of them")
     if arguments.tokenizer and arguments.no_tokenizer:
-        raise ValueError("--tokenizer with --no-tokenizer: give one of them")
+        raise ValueError("--tokenizer with --no-tokenizer: use one of them")
     if arguments.metadata_only and arguments.dtype:
-        raise ValueError("--dtype with --metadata-only: the weights stay as they are, leave it out")
+        raise ValueError("--dtype with --metadata-only: the weights are not written, leave it out")
 
 
 def _export(arguments: argparse.Namespace, steps: range | None) -> None:
-    """Plan all, then write one after the other."""
+    """Plan all exports, then write them one by one."""
     targets = _targets(arguments, steps)
     plans = [(target, _planned(found, target, arguments)) for found, target in targets]
     states = [_state(export, target, arguments, among_many=steps is not None) for target, export in plans]
@@ -93,7 +93,7 @@ def _export(arguments: argparse.Namespace, steps: range | None) -> None:
         said = export.said(target, f"would be {state}" if arguments.dry_run and state != "there" else state)
         done.append(said)
         if not arguments.json:
-            _tell(said, f"[{number} of {len(plans)}] " if len(plans) > 1 else "")
+            _report(said, f"[{number} of {len(plans)}] " if len(plans) > 1 else "")
     if arguments.json:
         sys.stdout.write(printed_json_text("exported", done))
 
@@ -118,18 +118,18 @@ def _planned(found: Found, target: Path, arguments: argparse.Namespace) -> Expor
 
 
 def _state(export: Export, target: Path, arguments: argparse.Namespace, among_many: bool) -> str:
-    """What becomes of a folder. Raises CheckpointError where something else is there."""
+    """Return the action for a folder. Raises CheckpointError if the folder has other contents."""
     if arguments.metadata_only:
         return "repaired"
     if not os.path.lexists(target):
         return "written"
     if among_many and is_written(export, target):
         return "there"
-    what = "is there already" + (" and is not what would be written" if among_many else "")
-    raise CheckpointError(f"{target} {what}: give another --output, or --metadata-only to repair what is no weights")
+    what = "exists already" + (" with other contents" if among_many else "")
+    raise CheckpointError(f"{target} {what}: give another --output, or --metadata-only to repair all but the weights")
 
 
-def _tell(model: ExportedModel, place: str) -> None:
+def _report(model: ExportedModel, place: str) -> None:
     files = "1 file" if model.files == 1 else f"{model.files} files"
     print(
         printable(

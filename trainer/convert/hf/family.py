@@ -1,7 +1,7 @@
-"""What a family of published models is: where each parameter of ours lies in it, what its configuration can say.
+"""The description of a family of published models: the places of our parameters, and the limits of its configuration.
 
-A family is a table, parameter of ours to parameter of theirs, and three pure functions; `families` lists them. What
-one cannot express is a `Misfit`, named with both values.
+A family is a table from our parameters to theirs, and three pure functions; `families` lists them. A model that it
+cannot express gives a `Misfit`, with both values.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from trainer.formats.errors import CheckpointError
 from trainer.recipe.model_shape import ModelShape
 
 _BLOCK = re.compile(r"layers\.([0-9]+)\.")
-#: In a family's table this stands for the number of a block.
+#: In a family's table, a placeholder for the number of a block.
 _ANY_BLOCK = "{}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter of ours lies in their model, and how: in one tensor, or query, key and value in three."""
+    """The place of one of our parameters in their model: one tensor, or separate query, key and value."""
 
     names: tuple[str, ...]
-    transposed: bool  # [in, out], as GPT-2's linear layers have it; ours are [out, in]
-    blocked: bool  # all queries, all keys, all values; ours are those of each group of heads together
+    transposed: bool  # [in, out], as in GPT-2's linear layers; ours are [out, in]
+    blocked: bool  # all queries, all keys, all values; ours are grouped by heads
 
     def renamed(self, name_of: Callable[[str], str]) -> Place:
-        """The same under other names."""
+        """Return the same place under other names."""
         return replace(self, names=tuple(map(name_of, self.names)))
 
 
 def at(*names: str, transposed: bool = False, blocked: bool = False) -> Place:
-    """A place; of three names they are those of query, key and value."""
+    """Return a place. Three names are those of query, key and value."""
     return Place(names, transposed, blocked or len(names) > 1)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How many heads attention has, and how many of them have keys and values of their own."""
+    """The numbers of attention heads and of key and value heads."""
 
     queries: int
     groups: int
 
     @classmethod
     def of(cls, shape: ModelShape) -> Heads:
-        """Of a model."""
+        """Return the heads of a model."""
         return cls(shape.heads, shape.groups)
 
     def rows(self, whole: int) -> list[int]:
-        """How many of `whole` rows of query, key and value together are of each."""
+        """Return the rows of query, key and value among `whole` rows."""
         head = whole // (self.queries + 2 * self.groups)
         return [self.queries * head, self.groups * head, self.groups * head]
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """Something that a family's models cannot be."""
+    """A property that a family's models cannot have."""
 
     option: str
     ours: Any
@@ -74,15 +74,15 @@ class Misfit:
 class Family:
     """One family of transformers' models.
 
-    places: our parameter's name, `{}` for the number of a block, to theirs.
-    misfits: what of a shape the family cannot be. config: what `config.json` says of one that it can be.
-    options: the trainer's options for a `config.json`; raises CheckpointError for a model that the trainer has not.
-    leftovers: a pattern of names in their files that are no parameters.
+    places: our parameter's name, `{}` for the number of a block, to theirs. misfits: properties of a shape that the
+    family cannot have. config: the `config.json` of a shape that it can have. options: the trainer's options for a
+    `config.json`; raises CheckpointError for an unsupported model. leftovers: a pattern of names in their files that
+    are not parameters.
     """
 
-    name: str  # as `config.json` has it in model_type
+    name: str  # model_type in `config.json`
     architecture: str
-    prefix: str  # of every name; left out in files of the model without its output layer
+    prefix: str  # of every name; missing in files of the model without its output layer
     places: Mapping[str, Place]
     misfits: Callable[[ModelShape], list[Misfit]]
     config: Callable[[ModelShape, int], dict[str, Any]]
@@ -90,7 +90,7 @@ class Family:
     leftovers: re.Pattern[str]
 
     def place_of(self, name: str) -> Place | None:
-        """Where our parameter `name` lies in their model; None where it has no place."""
+        """Return the place of our parameter `name` in their model; None if it has none."""
         block = _BLOCK.match(name)
         if block is None:
             return self.places.get(name)
@@ -99,7 +99,7 @@ class Family:
 
 
 def pairs(places: Mapping[str, Place | str]) -> dict[str, Place]:
-    """The table of a family whose layers all have a `weight` and a `bias`, which is never transposed."""
+    """Return the table of a family whose layers all have `weight` and `bias`, none of them transposed."""
     return {f"{ours}.{kind}": place for ours, to in places.items() for kind, place in _pair(to)}
 
 
@@ -110,14 +110,14 @@ def _pair(to: Place | str) -> Iterator[tuple[str, Place]]:
 
 
 def their_shapes(place: Place, shape: Sequence[int], heads: Heads) -> list[tuple[int, ...]]:
-    """The shapes that a parameter of ours has in their model, one for each of the place's names."""
+    """Return the shapes of one of our parameters in their model, one for each of the place's names."""
     rows = heads.rows(shape[0]) if len(place.names) > 1 else shape[:1]
     shapes = [(one, *shape[1:]) for one in rows]
     return [tuple(reversed(one)) for one in shapes] if place.transposed else shapes
 
 
 def to_theirs(place: Place, tensor: Tensor, heads: Heads) -> list[Tensor]:
-    """A parameter of ours as it lies in their model, contiguous; itself where nothing is to be done."""
+    """Return one of our parameters as their tensors, contiguous, without a copy if nothing changes."""
     parts = [tensor]
     if place.blocked:
         of_group = heads.queries // heads.groups
@@ -130,7 +130,7 @@ def to_theirs(place: Place, tensor: Tensor, heads: Heads) -> list[Tensor]:
 
 
 def to_ours(place: Place, tensors: Sequence[Tensor], heads: Heads) -> Tensor:
-    """What `to_theirs` gave, back, bit for bit."""
+    """Invert `to_theirs`, bit for bit."""
     parts = [one.t() if place.transposed else one for one in tensors]
     if not place.blocked:
         return parts[0].contiguous()
@@ -142,12 +142,12 @@ def to_ours(place: Place, tensors: Sequence[Tensor], heads: Heads) -> Tensor:
 
 
 def differing(wanted: Iterable[tuple[str, Any, Any]]) -> list[Misfit]:
-    """Misfits of (option, our value, the only value there) where the two differ."""
+    """Return Misfits of (option, our value, the only possible value) for the values that differ."""
     return [Misfit(option, ours, theirs) for option, ours, theirs in wanted if ours != theirs]
 
 
 def plain_misfits(shape: ModelShape) -> list[Misfit]:
-    """Misfits of a family whose models have nothing that came after GPT-3: neither gates nor shared keys and values."""
+    """Return the misfits of a family without features after GPT-3: no gates, no shared keys and values."""
     return differing(
         [
             ("normalization", "RMSNorm" if shape.rms_norm else "LayerNorm", "LayerNorm"),
@@ -161,38 +161,38 @@ def plain_misfits(shape: ModelShape) -> list[Misfit]:
 
 
 class Config:
-    """A `config.json` that is read value by value; a wrong type or value is refused by name."""
+    """A `config.json` that is read value by value. A wrong type or value raises an error with its name."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def size(self, *names: str) -> int:
-        """The whole number above 0 under the first of the names that is there."""
+        """Return the positive integer under the first of the names that exists."""
         value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"config.json: {names[0]} is {_said(value)}, no size of a model")
+            raise CheckpointError(f"config.json: {names[0]} is {_said(value)}, not a positive integer")
         return value
 
     def size_or(self, default: int, *names: str) -> int:
-        """The same, `default` where none is there or it is null."""
+        """Return the same, or `default` if none exists or it is null."""
         return default if self._first(names) is None else self.size(*names)
 
     def number(self, name: str, default: float) -> float:
-        """A number from 0 on."""
+        """Return a number that is not negative."""
         value = self._values.get(name, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-            raise CheckpointError(f"config.json: {name} is {_said(value)}, no number from 0 on")
+            raise CheckpointError(f"config.json: {name} is {_said(value)}, not a number of at least 0")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self._values.get(name, default)
         if not isinstance(value, bool):
-            raise CheckpointError(f"config.json: {name} is {_said(value)}, neither true nor false")
+            raise CheckpointError(f"config.json: {name} is {_said(value)}, not a boolean")
         return value
 
     def one_of(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
-        """A value of those that the trainer's models can have."""
+        """Return a value, which must be one that the trainer's models can have."""
         value = self._values.get(name, default)
         if value not in allowed:
             can_be = " or ".join(map(_said, allowed))

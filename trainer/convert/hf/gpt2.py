@@ -1,4 +1,4 @@
-"""GPT-2: learned positions. Its linear layers lie transposed, and query, key and value each for all heads together."""
+"""GPT-2: learned positions. Linear layers are transposed; query, key and value are each stored for all heads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLE = {
         }
     ),
 }
-#: Names that transformers has for the two forms of GeLU.
+#: transformers' names for the two forms of GeLU.
 _TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python_tanh")
 _ERF = ("gelu", "gelu_python")
 
@@ -95,6 +95,6 @@ GPT2 = Family(
     misfits=_misfits,
     config=_config,
     options=_options,
-    # The causal mask, which older files carry in every block.
+    # The causal mask, which older files have in every block.
     leftovers=re.compile(r"transformer\.h\.[0-9]+\.attn\.(?:masked_)?bias"),
 )

@@ -1,6 +1,6 @@
-"""`python -m trainer.convert.hf.import_program FOLDER --output CHECKPOINTS`: a published model as a checkpoint.
+"""`python -m trainer.convert.hf.import_program FOLDER --output CHECKPOINTS`: import a published model.
 
-`opsctl import hf` starts it. The checkpoint has weights alone; a training begins from it.
+`opsctl import hf` starts it. The checkpoint has only weights; a training starts from it at iteration 0.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from trainer.recipe.sizes import parameters
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's options; `opsctl import hf` has the same."""
+    """Return the program's options; `opsctl import hf` has the same."""
     result = argparse.ArgumentParser(
         "python -m trainer.convert.hf.import_program",
-        description="A folder that transformers loads to a checkpoint.",
+        description="Import a folder that transformers loads as a checkpoint.",
         allow_abbrev=False,
     )
     result.add_argument("folder", type=Path, help="the model's folder")
-    result.add_argument("--output", type=Path, required=True, help="folder for checkpoints that has none yet")
+    result.add_argument("--output", type=Path, required=True, help="a folder without checkpoints")
     result.add_argument("--make-vocab-size-divisible-by", type=_above_zero, default=128, help="[default: 128]")
     result.add_argument("--pad-vocab-size-to", type=_above_zero, help="rows of the word embedding")
-    result.add_argument("--dry-run", action="store_true", help="say what would be written")
+    result.add_argument("--dry-run", action="store_true", help="print what would be written")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
 
 
 def _above_zero(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!a} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!a} is not a positive integer")
     return int(text)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."""
+    """Return 0 on success, 1 after a failure or refusal, 2 for wrong usage, 130 if interrupted."""
     arguments = parser().parse_args(argv)
     return run_program(lambda: _import(arguments))
 
@@ -77,13 +77,13 @@ def _import(arguments: argparse.Namespace) -> None:
     done = "would be" if arguments.dry_run else "is"
     sys.stderr.write(
         f"opsctl: {printable(said.folder)} {done} this {said.format} model, {said.parameters:,} parameters in "
-        f"{said.precision}; a run file that trains on from it has\n"
+        f"{said.precision}; a run file that trains it needs\n"
     )
     print("\n".join(_run_file_lines(said.options)))
 
 
 def _options_to_give(model: ImportedModel) -> dict[str, Any]:
-    """The trainer's options that make this model, those left out that say the default."""
+    """Return the trainer's options for this model, without those at their defaults."""
     padded = {"make_vocab_size_divisible_by": model.options["make_vocab_size_divisible_by"]}
     if model.options["pad_vocab_size_to"] is not None:
         padded["pad_vocab_size_to"] = model.options["pad_vocab_size_to"]
@@ -92,11 +92,11 @@ def _options_to_give(model: ImportedModel) -> dict[str, Any]:
 
 
 def _run_file_lines(options: Mapping[str, Any]) -> list[str]:
-    """The options in the tables that they have in a run file."""
+    """Return the options in their tables of a run file."""
     lines: list[str] = []
     for table in dict.fromkeys(BY_KEY[name].table for name in options):
         lines.append(f"[{table}]")
-        # A JSON text is a TOML basic string, as are JSON's numbers and booleans TOML's.
+        # A JSON text is a TOML basic string. JSON's numbers and booleans are TOML's.
         own = {name: value for name, value in options.items() if BY_KEY[name].table == table}
         lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in own.items()]
     return lines

@@ -1,4 +1,4 @@
-"""A published model as one of the trainer's: which options it is, and every parameter of ours, read when asked for."""
+"""A published model as one of the trainer's: its options, and our parameters, each read on request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LARGEST_JSON_BYTES = 1 << 26
 
 
 class PublishedModel:
-    """A folder as transformers saves one. Raises CheckpointError for what is none, here and in every method."""
+    """A transformers folder. The constructor and all methods raise CheckpointError if it is invalid."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,11 +56,11 @@ class PublishedModel:
 
     @property
     def names(self) -> list[str]:
-        """Of all tensors."""
+        """The names of all tensors."""
         return list(self._file_of)
 
     def described(self) -> Iterator[TensorEntry]:
-        """Shape and type of every tensor. Of safetensors nothing but headers is read."""
+        """Yield shape and type of every tensor. Only headers are read of safetensors."""
         for file in dict.fromkeys(self._file_of.values()):
             path = self.folder / file
             if path.suffix == ".safetensors":
@@ -71,7 +71,7 @@ class PublishedModel:
                     yield TensorEntry(name, tuple(one.shape), one.dtype)
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor as it is there."""
+        """Return one tensor as it is stored."""
         path = self.folder / self._file_of[name]
         if path.suffix == ".safetensors":
             with _opened(path) as tensors:
@@ -79,18 +79,18 @@ class PublishedModel:
                 return read
         tensors = self._unpickled(path)
         if name not in tensors:
-            raise CheckpointError(f"{path} has no {name!a}, which its index says it has")
+            raise CheckpointError(f"{path} has no {name!a}, which its index lists")
         return tensors[name]
 
     def _unpickled(self, path: Path) -> Mapping[str, Tensor]:
         if self._pickled[0] != path.name:
-            self._pickled = ("", {})  # one such file at a time
+            self._pickled = ("", {})  # one pickled file at a time
             self._pickled = (path.name, _read_pickled(path))
         return self._pickled[1]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises CheckpointError."""
+    """Read the object in a JSON file. Raises CheckpointError."""
     try:
         value = json.loads(read_plain(path, _LARGEST_JSON_BYTES))
     except FileNotFoundError:
@@ -100,12 +100,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__} instead of an object")
+        raise CheckpointError(f"{path} contains {type(value).__name__} instead of an object")
     return value
 
 
 def _tensor_files(folder: Path) -> Iterator[tuple[str, str]]:
-    """(tensor's name, file's name); safetensors where there are both."""
+    """Yield (tensor's name, file's name). safetensors are preferred if there are both."""
     for index, whole in ((INDEX, WHOLE), (_PICKLED_INDEX, _PICKLED)):
         if (folder / index).is_file():
             yield from _indexed(folder / index)
@@ -121,11 +121,11 @@ def _indexed(index: Path) -> Iterator[tuple[str, str]]:
     if not isinstance(mapped, dict) or not mapped:
         raise CheckpointError(f"{index} has no weight_map")
     for name, file in mapped.items():
-        # Whoever made it chose these names: none may lead out of its folder.
+        # The file's names are not trusted: none may lead outside its folder.
         if not isinstance(file, str) or Path(file).name != file or not file.isprintable():
-            raise CheckpointError(f"{index} names {file!a}, which is no file of the folder")
+            raise CheckpointError(f"{index} names {file!a}, which is not a file of the folder")
         if not (index.parent / file).is_file():
-            raise CheckpointError(f"{index} names {file}, which is not there")
+            raise CheckpointError(f"{index} names {file}, which is missing")
         yield name, file
 
 
@@ -157,7 +157,7 @@ def _read_pickled(path: Path) -> Mapping[str, Tensor]:
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise unreadable(path, error) from None
     if not isinstance(tensors, dict) or not all(map(_is_plain, tensors, tensors.values())):
-        raise CheckpointError(f"{path} is no table of plain tensors by name")
+        raise CheckpointError(f"{path} is not a table of plain tensors by name")
     return tensors
 
 
@@ -171,23 +171,22 @@ def _is_plain(name: object, one: object) -> bool:
     )
 
 
-#: Their output layer, where a file has it beside the embedding that it is.
+#: Their output layer, which some files have although it is the embedding.
 _OUTPUT = "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class Padding:
-    """How many rows the word embedding has beyond the tokens', as the trainer's options ask."""
+    """The padding rows of the word embedding, from the trainer's options."""
 
     divisible_by: int
     to: int | None
 
 
 class ImportedModel:
-    """The model in a folder, as the states that a checkpoint is written from: weights alone.
+    """The model in a folder, as states for a checkpoint: weights only.
 
-    parameters: ours, as wholes, without padding. Raises CheckpointError for a model that the trainer has not, both
-    values named.
+    parameters: ours, whole, without padding. Raises CheckpointError, with both values, for an unsupported model.
     """
 
     def __init__(self, folder: Path, padding: Padding) -> None:
@@ -198,12 +197,12 @@ class ImportedModel:
         self.family: Family = family_named(config.get("model_type"))
         self.given = {**self.family.options(config), **_tokenizer(folder)}
         layers, tensors = self.given["num_layers"], len(self._published.names)
-        if layers > tensors:  # a table of 10^18 layers would be made before any is missed
+        if layers > tensors:  # a table of 10^18 layers would fill the memory first
             raise CheckpointError(f"config.json: it has {layers} layers, and its files have {tensors} tensors in all")
         wanted = {"make_vocab_size_divisible_by": padding.divisible_by, "pad_vocab_size_to": padding.to}
         self.options: Options = from_tables({**self.given, **wanted}, 1)
         if wrong := combination_errors(self.options, 1):
-            raise CheckpointError(f"the trainer has no such model: {wrong[0]}")
+            raise CheckpointError(f"the trainer does not support this model: {wrong[0]}")
         try:
             vocabulary = Vocabulary.of(self.given["vocab_size"], self.options)
         except ValueError as error:
@@ -218,7 +217,7 @@ class ImportedModel:
         self._refuse_other_tensors(entries)
 
     def weight(self, name: str, part: Part | None = None) -> Tensor:
-        """The part of a parameter of ours (None: the whole), without rows of padding. Raises CheckpointError."""
+        """Return a part of our parameter (None: the whole), without padding rows. Raises CheckpointError."""
         place = self._place(name)
         theirs = [self._published.tensor(self._their_name[one]) for one in place.names]
         whole = to_ours(place, theirs, Heads.of(self.shape))
@@ -226,23 +225,23 @@ class ImportedModel:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What the optimizer has of each parameter: there is none."""
+        """The optimizer's states of each parameter: none."""
         return ()
 
     def optimizer(self, name: str, which: str, part: Part | None = None) -> Tensor:
-        """Raises CheckpointError: there is none."""
+        """Raise CheckpointError: there are no optimizer states."""
         raise CheckpointError(f"a published model has no {which} of {name}")
 
     def step(self, name: str) -> float:
-        """No step was taken."""
+        """Return 0: no step was taken."""
         return 0.0
 
     def common_state(self) -> dict[str, Any]:
-        """What the optimizer says of itself: nothing."""
+        """Return the optimizer's own state: empty."""
         return {}
 
     def refuse_other_output_layer(self) -> None:
-        """Raise CheckpointError where the output layer is not the embedding, which the model says it is."""
+        """Raise CheckpointError if the output layer is not the embedding, although the model declares them tied."""
         output = self._their_name.get(_OUTPUT)
         if output is None or not self.shape.tied:
             return
@@ -283,7 +282,7 @@ class ImportedModel:
                 raise CheckpointError(f"{name} is {found}, config.json makes it {shape}")
         unknown = [name for name in entries if name not in {*expected, _OUTPUT} and not self._is_left_over(name)]
         if unknown:
-            raise CheckpointError(f"{unknown[0]!a} belongs to nothing that the trainer has ({len(unknown)} do)")
+            raise CheckpointError(f"{unknown[0]!a} has no counterpart in the trainer ({len(unknown)} have none)")
 
 
 def _tokenizer(folder: Path) -> dict[str, Any]:
@@ -292,9 +291,9 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def write_checkpoint(model: ImportedModel, source: Path, root: Path) -> dict[str, SavedFile]:
-    """Write the model to `root` as the checkpoint of iteration 0 and point `latest` at it; returns its files.
+    """Write the model to `root` as the checkpoint of iteration 0, with `latest`; return its files.
 
-    One parameter at a time is in memory. Raises CheckpointError; nothing is left then.
+    One parameter at a time is in memory. Raises CheckpointError, and removes all files then.
     """
     layout = {**layout_facts(model.options, 1), "optimizer": NO_OPTIMIZER}
     parameters = saved_parameters(model.shape)
@@ -328,7 +327,7 @@ def write_checkpoint(model: ImportedModel, source: Path, root: Path) -> dict[str
 
 
 def _identity(model: ImportedModel) -> dict[str, Any]:
-    """What a training that begins from the model must have as well: what the weights were trained for."""
+    """Return the facts that a training from this model must share, because the weights were trained for them."""
     facts = training_facts(model.options)
     names = ("gelu", "layernorm_epsilon", "apply_residual_connection_post_layernorm", "rotary_base", "rotary_percent")
     tokenizer = tokenizer_identity(model.options)
@@ -336,7 +335,7 @@ def _identity(model: ImportedModel) -> dict[str, Any]:
 
 
 def _state(model: ImportedModel) -> dict[str, Any]:
-    """What stands beside the weights, by DeepSpeed's names and the trainer's."""
+    """Return the other state, by DeepSpeed's and the trainer's names."""
     return {
         "module": None,
         "optimizer": None,

@@ -1,4 +1,4 @@
-"""Llama: rotary positions, RMSNorm, a gated MLP. Queries, keys and values lie apart, each for all heads together."""
+"""Llama: rotary positions, RMSNorm, a gated MLP. Queries, keys and values are separate, each for all heads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TABLE = {
     ),
     "output_layer.weight": at("lm_head.weight"),
 }
-#: transformers' name for what a gate goes through, by ours and by whether GeLU is its tanh form.
+#: transformers' name of a gate's activation, by ours and by the tanh form of GeLU.
 _ACTIVATIONS = {
     ("swiglu", True): "silu",
     ("swiglu", False): "silu",
@@ -40,7 +40,7 @@ _ACTIVATIONS = {
     ("liglu", True): "linear",
     ("liglu", False): "linear",
 }
-#: Ours by theirs, other names of the same ones too.
+#: Ours by theirs, with synonyms.
 _GATES: dict[str, dict[str, Any]] = {
     "silu": {"glu_activation": "swiglu"},
     "swish": {"glu_activation": "swiglu"},
@@ -61,7 +61,7 @@ def _misfits(shape: ModelShape) -> list[Misfit]:
             ("embed_layernorm", shape.embedding_layernorm, False),
             ("apply_residual_connection_post_layernorm", shape.residual_after_layernorm, False),
             ("a gated MLP (glu_activation)", shape.gate is not None, True),
-            # Its biases are those of all four products of attention, or of none.
+            # Its biases are in all four products of attention, or in none.
             ("add_qkv_bias", shape.qkv_biases and not shape.linear_biases, False),
             ("qk_layernorm", shape.query_key_norm, False),
         ]
@@ -123,14 +123,16 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rotary_base(values: Mapping[str, Any]) -> float:
-    """From wherever it stands. Raises CheckpointError where positions are stretched, which the trainer cannot do."""
+    """Return the base, from either key. Raises CheckpointError for scaled positions, which are not supported."""
     nested = {name: values.get(name) or {} for name in ("rope_parameters", "rope_scaling")}
     for name, one in nested.items():
         if not isinstance(one, Mapping):
-            raise CheckpointError(f"config.json: {name} is no object")
+            raise CheckpointError(f"config.json: {name} is not an object")
         kind = one.get("rope_type", one.get("type", "default"))
         if kind != "default":
-            raise CheckpointError(f"config.json: {name} are of type {str(kind)[:40]!a}, the trainer's are default ones")
+            raise CheckpointError(
+                f"config.json: {name} are of type {str(kind)[:40]!a}, the trainer supports only default ones"
+            )
         Config(one).one_of("partial_rotary_factor", (None, 1, 1.0), default=None)
     Config(values).one_of("partial_rotary_factor", (None, 1, 1.0), default=None)
     top = Config(values).number("rope_theta", ROTARY_BASE)
@@ -145,6 +147,6 @@ LLAMA = Family(
     misfits=_misfits,
     config=_config,
     options=_options,
-    # The frequencies, which older files carry in every block.
+    # The frequencies, which older files have in every block.
     leftovers=re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq"),
 )

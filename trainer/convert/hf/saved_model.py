@@ -1,4 +1,4 @@
-"""A saved model as one of a family's: every tensor of theirs, read from the checkpoint when it is asked for."""
+"""A saved model as one of a family's, with each of their tensors read from the checkpoint on request."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 
-#: As a manifest names them.
+#: The manifest's names.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Where one of their tensors comes from."""
+    """The source of one of their tensors."""
 
     name: str
     place: Place
@@ -34,10 +34,10 @@ class _Source:
 
 
 class SavedModel:
-    """One checkpoint's model. Raises CheckpointError where it is of no family, or not of the one that is wanted.
+    """One checkpoint's model. Raises CheckpointError if it fits no family, or not the wanted one.
 
-    dtype: as in DTYPES_BY_NAME; None is that of the saved weights. Other types come from the fp32 weights of the
-    optimizer where they were saved.
+    dtype: as in DTYPES_BY_NAME; None is that of the saved weights. Other types are made from the optimizer's fp32
+    weights if they were saved.
     """
 
     def __init__(self, state: SavedState, manifest: Manifest, wanted: str | None, dtype: str | None) -> None:
@@ -50,7 +50,7 @@ class SavedModel:
         self._state = state
         self._from_optimizer = self.dtype != self.saved_dtype != "float32" and state.has_optimizer
         self._heads = Heads.of(self.shape)
-        self._waiting: dict[str, Tensor] = {}  # others that came of the same parameter of ours, asked for next
+        self._waiting: dict[str, Tensor] = {}  # others from the same parameter, which are requested next
         self._sources: dict[str, _Source] = {}
         entries = []
         for name, parameter in state.parameters.items():
@@ -68,11 +68,11 @@ class SavedModel:
 
     @property
     def widened(self) -> bool:
-        """Whether the tensors have more digits than anything that was saved."""
+        """True if the tensors have more digits than the saved ones."""
         return self.dtype == "float32" != self.saved_dtype and not self._from_optimizer
 
     def tensor(self, name: str) -> Tensor:
-        """One of their tensors. Raises CheckpointError when a value of it does not fit the type, OSError."""
+        """Return one of their tensors. Raises CheckpointError if a value does not fit the type, and OSError."""
         if name in self._waiting:
             return self._waiting.pop(name)
         source = self._sources[name]
@@ -91,20 +91,20 @@ class SavedModel:
 
 
 def saved_options(client_state: Mapping[str, Any], manifest: Manifest) -> Options:
-    """The options of the training that saved, its model as the manifest has it.
+    """Return the options of the training that saved, with the manifest's model.
 
-    Raises CheckpointError for a checkpoint that does not say them.
+    Raises CheckpointError for a checkpoint without them.
     """
     arguments = client_state.get("args")
     if not isinstance(arguments, Mapping):
-        raise CheckpointError("it does not say with which options it was trained, so its GeLU and epsilon are unknown")
+        raise CheckpointError("it has no training options, so its GeLU and epsilon are unknown")
     return Options({**arguments, **{name: value for name, value in manifest.model.items() if name in arguments}})
 
 
 def saved_shape(options: Options, client_state: Mapping[str, Any], manifest: Manifest) -> ModelShape:
-    """The model's shape; `options` are `saved_options`."""
+    """Return the model's shape. `options` are `saved_options`."""
     rows = manifest.model["padded_vocab_size"]
     known = client_state.get("checkpoint_info") or {}
-    # A manifest of the first schema has the padded size alone.
+    # A manifest of schema 1 has only the padded size.
     tokens = manifest.model.get("vocab_size") or known.get("original_vocab_size") or options["vocab_size"] or rows
     return ModelShape.of(options, Vocabulary(tokens, rows))

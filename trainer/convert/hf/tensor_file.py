@@ -1,8 +1,8 @@
-"""Files of safetensors: a model divided into them, written tensor after tensor, and what is in one read back.
+"""safetensors files: splitting a model, writing tensor by tensor, and reading headers.
 
-A file is 8 bytes that count the header's, the header (JSON: name to dtype, shape and the bytes' begin and end after
-the header), and the tensors one after the other. The header comes first and follows from shapes alone, so that no more
-than one tensor need be in memory at a time. Format: https://github.com/huggingface/safetensors.
+A file is 8 bytes with the header's size, the header (JSON: name to dtype, shape and the bytes' begin and end after the
+header), and the tensors in order. The header comes first and follows from shapes alone, so only one tensor at a time
+must be in memory. Format: https://github.com/huggingface/safetensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from trainer.core.files import create_file
 from trainer.formats.errors import CheckpointError
 
-#: What the format calls the types that weights have here.
+#: The format's names of the weights' types.
 CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -33,7 +33,7 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a file, before there is a file."""
+    """One tensor of a planned file."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,18 +41,18 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """In the file."""
+        """The bytes in the file."""
         return self.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """One file: its name, its tensors in their order, and texts that its header carries."""
+    """One file: its name, its tensors in order, and the notes in its header."""
 
     name: str
     entries: tuple[TensorEntry, ...]
@@ -60,7 +60,7 @@ class TensorFile:
 
     @property
     def header(self) -> bytes:
-        """All before the first tensor."""
+        """The bytes before the first tensor."""
         described: dict[str, object] = {"__metadata__": dict(self.notes)}
         begin = 0
         for entry in self.entries:
@@ -77,11 +77,11 @@ class TensorFile:
 
     @property
     def bytes(self) -> int:
-        """Of the whole file."""
+        """The bytes of the whole file."""
         return len(self.header) + sum(entry.bytes for entry in self.entries)
 
     def is_written(self, folder: Path) -> bool:
-        """Whether a file in `folder` has this header and this size."""
+        """Return True if a file in `folder` has this header and this size."""
         header = self.header
         try:
             with (folder / self.name).open("rb") as file:
@@ -91,7 +91,7 @@ class TensorFile:
 
 
 def divided(entries: Sequence[TensorEntry], file_bytes: int, notes: Mapping[str, str]) -> list[TensorFile]:
-    """A model's files in the order of its tensors, named as transformers names them.
+    """Split a model into files in the order of its tensors, with transformers' names.
 
     Each has at most `file_bytes` of tensors, unless one alone is larger.
     """
@@ -113,7 +113,7 @@ def _groups(entries: Sequence[TensorEntry], file_bytes: int) -> Iterator[list[Te
 
 
 def index_of(files: Sequence[TensorFile]) -> dict[str, object]:
-    """What `INDEX` says of several files."""
+    """Return the contents of `INDEX` for several files."""
     entries = [entry for file in files for entry in file.entries]
     return {
         "metadata": {
@@ -125,9 +125,9 @@ def index_of(files: Sequence[TensorFile]) -> dict[str, object]:
 
 
 def write_tensors(folder: Path, file: TensorFile, tensor: Callable[[str], Tensor]) -> Iterator[int]:
-    """Write a file that is not there yet and fsync it; yields the bytes of each tensor written.
+    """Write and fsync a new file; yield the bytes of each tensor written.
 
-    tensor: gives each by name when its turn has come. Raises OSError.
+    tensor: returns each by name when it is due. Raises OSError.
     """
     with os.fdopen(create_file(folder / file.name), "wb") as sink:
         sink.write(file.header)
@@ -146,7 +146,7 @@ def _write_tensor(sink: IO[bytes], entry: TensorEntry, tensor: Tensor) -> None:
 
 
 def read_tensor_file(path: Path) -> TensorFile:
-    """What a file's header says, its tensors by name. Raises CheckpointError for one that is not whole."""
+    """Read a file's header, its tensors by name. Raises CheckpointError if the file is incomplete."""
     try:
         with safe_open(path, framework="pt") as tensors:
             names: list[str] = tensors.keys()
@@ -161,5 +161,5 @@ def _dtype(part: Any) -> torch.dtype:
     code = part.get_dtype()
     found = next((dtype for dtype, known in CODES.items() if known == code), None)
     if found is None:
-        raise ValueError(f"it has tensors of type {code}, the trainer has {', '.join(CODES.values())}")
+        raise ValueError(f"it has tensors of type {code}, the trainer supports {', '.join(CODES.values())}")
     return found

@@ -1,1 +1,1 @@
-"""Where documents come from: files and folders of many kinds, cut into pieces that are read apart from each other."""
+"""Sources of documents: files and folders of many kinds, split into pieces that are read independently."""

@@ -1,4 +1,4 @@
-"""Tables with a document in each row of a column: Parquet files, and the Arrow files that `datasets` writes."""
+"""Tables with a document per row of a column: Parquet files, and the Arrow files that `datasets` writes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trainer.data.texts.piece import PIECE_BYTES, FileFacts, Skipped, shown
 from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
-#: By what the files of each kind begin. `stream` is what `datasets` writes.
+#: The first bytes of files of each kind. `datasets` writes `stream`.
 MAGIC = {"parquet": b"PAR1", "arrow": b"ARROW1\0\0", "stream": b"\xff\xff\xff\xff"}
 _ROWS_AT_ONCE = 1024
-#: Of a row beside its text; so that a piece has an end though all its documents are empty.
+#: Bytes counted per row besides its text, so that a piece ends even if all its documents are empty.
 _BYTES_A_ROW = 8
 
 
 class RowsRead(msgspec.Struct, frozen=True, tag=True):
-    """Rows of a file. raw: UTF-8, one after the other. lengths: int64, bytes of each."""
+    """Rows of a file. raw: UTF-8, concatenated. lengths: int64, bytes of each."""
 
     path: bytes
     rows_before: int
@@ -32,7 +32,7 @@ class RowsRead(msgspec.Struct, frozen=True, tag=True):
     lengths: bytes
 
     def texts(self, skipped: Skipped) -> list[str]:
-        """See `piece.Readable`. A row that holds nothing is an empty document."""
+        """See `piece.Readable`. An empty row is an empty document."""
         texts, start = [], 0
         for row, length in enumerate(np.frombuffer(self.lengths, np.int64).tolist(), self.rows_before + 1):
             try:
@@ -59,20 +59,20 @@ class Table:
 
     @property
     def total_bytes(self) -> int:
-        """What is to be read, other columns included."""
+        """The bytes to read, other columns included."""
         return self.files[0].size_bytes
 
     def pieces(self) -> Iterator[tuple[RowsRead, int]]:
-        """(piece, bytes read at its end, by its share of the rows).
+        """Yield (piece, bytes read at its end, estimated by its share of the rows).
 
-        Raises DataError for a file that is damaged or has no such column, and where pyarrow is not installed.
+        Raises DataError for a damaged file, a missing column, and without pyarrow.
         """
         path, before, weight = os.fsencode(self.path), 0, 0
         raw: list[memoryview] = []
         lengths: list[NDArray[np.int64]] = []
         for share, values, of_rows in _columns(self):
             while len(of_rows):
-                # Up to the row with which there is enough, whatever the file's own batches are.
+                # Up to the row with which there is enough, independent of the file's own batches.
                 weights = np.cumsum(of_rows + _BYTES_A_ROW)
                 rows = min(len(of_rows), int(np.searchsorted(weights, PIECE_BYTES - weight)) + 1)
                 size = int(of_rows[:rows].sum())
@@ -94,7 +94,7 @@ def _rows(path: bytes, before: int, raw: list[memoryview], lengths: list[NDArray
 
 
 def _columns(table: Table) -> Iterator[tuple[float, memoryview, NDArray[np.int64]]]:
-    """Batch by batch: the share of the file that is read with it, the rows' bytes, and how many each has."""
+    """Yield per batch the share of the file read so far, the rows' bytes, and the length of each."""
     where = shown(table.path)
     try:
         import pyarrow
@@ -103,7 +103,7 @@ def _columns(table: Table) -> Iterator[tuple[float, memoryview, NDArray[np.int64
     rows = 0
     try:
         with open(table.path, "rb") as file:  # noqa: PTH123
-            # Closed by whoever lets go of it last: what is handed out lies in it.
+            # Closed when the last view of it is gone: the returned bytes are inside it.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             for share, column in _of_kind(pyarrow.py_buffer(mapped), table.kind, table.key, where):
                 values, lengths = _bytes_of(column)
@@ -111,14 +111,14 @@ def _columns(table: Table) -> Iterator[tuple[float, memoryview, NDArray[np.int64
                 yield share, values, lengths
     except pyarrow.ArrowException as error:
         said = str(error).splitlines()[0]
-        raise DataError(f"{where} is damaged or cut short after row {rows:,}: {said}") from None
-    except OSError as error:  # pyarrow's own have no number
+        raise DataError(f"{where} is damaged or truncated after row {rows:,}: {said}") from None
+    except OSError as error:  # pyarrow's own errors have no number
         reason = error.strerror or str(error).splitlines()[0]
         raise DataError(f"cannot read {where} after row {rows:,}: {reason}") from None
 
 
 def _of_kind(whole: Any, kind: str, key: str, where: str) -> Iterator[tuple[float, Any]]:
-    """(share of the file, the column's values) for each batch."""
+    """Yield (share of the file, the column's values) for each batch."""
     from pyarrow import BufferReader, ipc
 
     if kind == "parquet":
@@ -153,11 +153,11 @@ def _refuse_other_column(schema: Any, key: str, where: str) -> None:
     if pyarrow.types.is_dictionary(held):
         held = held.value_type
     if str(held) not in ("string", "large_string", "string_view", "null"):
-        raise DataError(f"{where}: column {key!r} holds {held} instead of text; choose another with --json-key")
+        raise DataError(f"{where}: column {key!r} has {held} instead of text; choose another with --json-key")
 
 
 def _bytes_of(column: Any) -> tuple[memoryview, NDArray[np.int64]]:
-    """The values' bytes, one after the other, and how many each has; a null has none."""
+    """Return the values' bytes, concatenated, and the length of each. A null has length 0."""
     import pyarrow
 
     texts = column.cast(pyarrow.large_string()).fill_null("")

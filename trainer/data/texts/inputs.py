@@ -1,4 +1,4 @@
-"""The inputs of a preparation: what the words of a command line lead to, and folders of documents."""
+"""The inputs of a preparation: the files that a command line names, and folders of documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.data.texts.lines import GZIP_MAGIC, ZSTD_MAGIC, CompressedLines, Pl
 from trainer.data.texts.piece import PIECE_BYTES, FileFacts, Skipped, shown
 from trainer.formats.errors import DataError
 
-#: Reading a file costs as much as some text does, however small it is.
+#: Reading a file costs as much as this many bytes of text, however small it is.
 _BYTES_A_FILE = 4096
 
 
@@ -33,7 +33,7 @@ class FilesOfFolder(msgspec.Struct, frozen=True, tag=True):
     def texts(self, skipped: Skipped) -> list[str]:
         """See `piece.Readable`.
 
-        Files that are not UTF-8 text (or hold NUL bytes), empty or unreadable ones are left out.
+        Files that are empty, unreadable or not UTF-8 text (also with NUL bytes) are skipped.
         """
         found = []
         for name in self.names:
@@ -64,11 +64,11 @@ class Documents:
 
     @property
     def total_bytes(self) -> int:
-        """What is to be read."""
+        """The bytes to read."""
         return sum(file.size_bytes for file in self.files)
 
     def pieces(self) -> Iterator[tuple[FilesOfFolder, int]]:
-        """(piece, bytes read at its end)."""
+        """Yield (piece, bytes read at its end)."""
         names: list[bytes] = []
         read = weight = 0
         for number, file in enumerate(self.files, 1):
@@ -81,7 +81,7 @@ class Documents:
 
 
 Source = PlainLines | CompressedLines | Documents | Table
-#: Names of files that hold records.
+#: Names of files that contain records.
 RECORDS = (
     *(".parquet", ".arrow", ".jsonl", ".ndjson"),
     *(f"{name}.{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("gz", "zst")),
@@ -91,9 +91,9 @@ _LARGEST_STATE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Choice:
-    """What of the inputs is read. split: of a folder with several, None where none is named.
+    """A filter for inputs. split: the chosen split of a folder with several; None if not given.
 
-    written: real paths of what is written while it is read: no input, wherever it lies.
+    written: real paths of the output files, which are never input.
     """
 
     key: str = "text"
@@ -103,15 +103,15 @@ class Choice:
     written: Collection[str] = ()
 
     def takes(self, path: str) -> bool:
-        """Whether a file of a folder is read, by its path in it."""
+        """Return True if a file of a folder is read, by its path in it."""
         return not self.leaves_out(path) and (not self.include or any(_matches(path, one) for one in self.include))
 
     def leaves_out(self, path: str) -> bool:
-        """Whether a file or a whole folder is left out."""
+        """Return True if a file or a whole folder is excluded."""
         return any(_matches(path, pattern) for pattern in self.exclude)
 
     def is_written(self, path: str) -> bool:
-        """Whether a file, by its real path, is one of `written`, or one that becomes it."""
+        """Return True if a file, by its real path, is one of `written`, or becomes one."""
         folder, name = os.path.split(path)
         if name.startswith(".") and name.endswith(".tmp"):
             return any(path.startswith(os.path.join(folder, f".{os.path.basename(one)}.")) for one in self.written)  # noqa: PTH118, PTH119
@@ -119,18 +119,18 @@ class Choice:
 
 
 def sources_of(inputs: Sequence[str], choice: Choice) -> list[Source]:
-    """All that is to be read, in order. Raises DataError for what is not there or cannot be read."""
+    """Return all sources to read, in order. Raises DataError if one is missing or cannot be read."""
     paths = [path for word in inputs for path in _meant(word)]
     if (choice.include or choice.exclude) and not any(map(os.path.isdir, paths)):
         raise DataError(f"--include and --exclude choose files of a folder, and {shown(paths[0])} is a file")
     datasets = [path for path in paths if _is_dataset(path) or _is_dict_of_datasets(path)]
     if choice.split and not datasets:
-        raise DataError(f"--split {choice.split} is of a folder that datasets saved, and {shown(paths[0])} is none")
+        raise DataError(f"--split {choice.split} needs a folder that datasets saved, and {shown(paths[0])} is not one")
     return [source for path in paths for source in _sources_at(path, choice)]
 
 
 def _meant(word: str) -> list[str]:
-    """The paths of a word: itself, or those of a pattern, in the order of their bytes."""
+    """Return the paths of a word: itself, or those of a pattern, in byte order."""
     if os.path.lexists(word):
         return [word]
     found = sorted(glob.glob(word, recursive=True), key=os.fsencode) if glob.has_magic(word) else []  # noqa: PTH207
@@ -150,10 +150,10 @@ def _sources_at(path: str, choice: Choice) -> list[Source]:
 
 
 def _file(path: str, key: str) -> Source:
-    """One file, by its first bytes."""
+    """Return the source for one file, by its first bytes."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            raise DataError(f"{shown(path)} is no regular file; give a file or a folder")
+            raise DataError(f"{shown(path)} is not a regular file; give a file or a folder")
         facts = (FileFacts.of(path),)
         with open(path, "rb") as file:  # noqa: PTH123 -- a name may be any bytes
             start = file.read(8)
@@ -172,7 +172,7 @@ def _file(path: str, key: str) -> Source:
 
 
 def _folder(root: str, choice: Choice) -> list[Source]:
-    """A folder's files: each a document, or, where all are files of records by their names, what is in these."""
+    """Return a folder's sources: each file is a document, or, if all names are those of record files, their records."""
     files = sorted(_walk(root, choice), key=lambda file: os.fsencode(file.path))
     if not files:
         asked = [f"{word} {one!r}" for word, all_ in _patterns(choice) for one in all_]
@@ -184,8 +184,8 @@ def _folder(root: str, choice: Choice) -> list[Source]:
         other = next(file.path for file in files if not file.path.endswith(RECORDS))
         pattern = "*" + next(one for one in RECORDS if records.endswith(one))
         raise DataError(
-            f"{shown(root)} holds files of records ({shown(records)}) beside others ({shown(other)}): "
-            f"choose with --include or --exclude {pattern!r} which to read"
+            f"{shown(root)} has record files ({shown(records)}) and others ({shown(other)}): "
+            f"choose with --include or --exclude {pattern!r}"
         )
     return [Documents(root, tuple(files))]
 
@@ -196,7 +196,7 @@ def _patterns(choice: Choice) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _walk(root: str, choice: Choice) -> Iterator[FileFacts]:
-    """The regular files that are to be read, their paths relative to `root`."""
+    """Yield the regular files to read, with paths relative to `root`."""
     join: Callable[..., str] = os.path.join
     for folder, names, files in os.walk(root, onerror=_cannot_list):
         inside = os.path.relpath(folder, root)
@@ -209,7 +209,7 @@ def _walk(root: str, choice: Choice) -> Iterator[FileFacts]:
             try:
                 found = os.stat(join(root, path))  # noqa: PTH116
             except OSError:
-                continue  # a link to nowhere, or gone meanwhile
+                continue  # a broken link, or removed meanwhile
             if stat.S_ISREG(found.st_mode):
                 yield FileFacts(path, found.st_size, found.st_mtime_ns)
 
@@ -223,7 +223,7 @@ def _is_dict_of_datasets(path: str) -> bool:
 
 
 def _chosen_split(path: str, wanted: str | None) -> str:
-    """The folder of a split of what `DatasetDict.save_to_disk` wrote."""
+    """Return the folder of a split that `DatasetDict.save_to_disk` wrote."""
     splits = _json(Path(path) / "dataset_dict.json").get("splits")
     names = [name for name in splits if isinstance(name, str)] if isinstance(splits, list) else []
     if wanted is None and len(names) == 1:
@@ -238,7 +238,7 @@ def _chosen_split(path: str, wanted: str | None) -> str:
 
 
 def _dataset(path: str, choice: Choice) -> list[Source]:
-    """What `Dataset.save_to_disk` wrote: the files that its state.json lists."""
+    """Return the files that the state.json of `Dataset.save_to_disk` lists."""
     state = _json(Path(path) / "state.json")
     if choice.split and state.get("_split") not in (None, choice.split):
         raise DataError(f"{shown(path)} is the split {state['_split']!r}, not {choice.split!r}")
@@ -248,7 +248,9 @@ def _dataset(path: str, choice: Choice) -> list[Source]:
     if not names or len(names) != len(files):
         raise DataError(f"{shown(path)}/state.json lists no data files under '_data_files'")
     if state.get("_indices_data_files"):
-        raise DataError(f"{shown(path)} orders its rows by another file; save it again with flatten_indices()")
+        raise DataError(
+            f"{shown(path)} stores the order of its rows in another file; save it again with flatten_indices()"
+        )
     return [_file(os.path.join(path, name), choice.key) for name in names]  # noqa: PTH118
 
 
@@ -265,7 +267,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Whether the path or its last part matches: `tests` and `*/tests/*` leave out every folder of that name."""
+    """Return True if the path or its last part matches: `tests` and `*/tests/*` exclude every folder of that name."""
     last = path.rsplit("/", 1)[-1]
     return any(fnmatch.fnmatchcase(form, pattern) for form in (path, f"/{path}", last))
 

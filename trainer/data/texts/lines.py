@@ -36,10 +36,10 @@ class LinesOfFile(msgspec.Struct, frozen=True, tag=True):
             raise DataError(f"cannot read {shown(self.path)}: {error.strerror}") from None
 
     def _raw(self) -> tuple[bytes, int]:
-        """The lines' bytes, and where the first begins."""
+        """Return the lines' bytes, and the position of the first."""
         with open(self.path, "rb") as file:  # noqa: PTH123 -- a name may be any bytes
             if os.fstat(file.fileno()).st_size < self.end:
-                raise DataError(f"{shown(self.path)} became shorter while it was read")
+                raise DataError(f"{shown(self.path)} was truncated while it was read")
             if self.start:
                 file.seek(self.start - 1)
                 block = b""
@@ -72,11 +72,11 @@ class PlainLines:
 
     @property
     def total_bytes(self) -> int:
-        """What is to be read."""
+        """The bytes to read."""
         return self.files[0].size_bytes
 
     def pieces(self) -> Iterator[tuple[LinesOfFile, int]]:
-        """(piece, bytes read at its end)."""
+        """Yield (piece, bytes read at its end)."""
         path = os.fsencode(self.path)
         for start in range(0, self.total_bytes, PIECE_BYTES):
             end = min(self.total_bytes, start + PIECE_BYTES)
@@ -84,7 +84,7 @@ class PlainLines:
 
 
 def texts_of_lines(raw: bytes, key: str, path: bytes, lines_before: Callable[[], int], skipped: Skipped) -> list[str]:
-    """The texts of whole lines. lines_before: counts those of the file that come before, for an error's sake."""
+    """Return the texts of whole lines. lines_before: counts the earlier lines of the file, for errors."""
     decode, texts = _decoder(key), []
     for index, line in enumerate(raw.split(b"\n")):
         if not line or line.isspace():
@@ -92,7 +92,7 @@ def texts_of_lines(raw: bytes, key: str, path: bytes, lines_before: Callable[[],
         try:
             text = decode(line).text
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            # JSON that is unusual, or is none.
+            # Unusual or invalid JSON.
             text = _text(line, lines_before() + index + 1, key, path)
         if text:
             texts.append(text)
@@ -103,11 +103,11 @@ def texts_of_lines(raw: bytes, key: str, path: bytes, lines_before: Callable[[],
 
 @functools.cache
 def _decoder(key: str) -> Callable[[bytes], Any]:
-    """Of an object with a text under `key`; what else it holds is passed over. It raises for all that is unusual."""
+    """Return a decoder of objects with a text under `key`. It ignores other keys and raises for anything unusual."""
     try:
         line = msgspec.defstruct("Line", [("text", str, msgspec.field(name=key))], gc=False)
     except ValueError:
-        return _refuse  # a key that msgspec has no name for
+        return _refuse  # msgspec has no name for this key
     return msgspec.json.Decoder(line).decode
 
 
@@ -134,13 +134,13 @@ def _text(line: bytes, number: int, key: str, path: bytes) -> str:
         raise DataError(f"{where}: no key {key!r}, found {keys}; choose one with --json-key")
     text = value[key]
     if not isinstance(text, str):
-        raise DataError(f"{where}: {key!r} holds {_kind(text)} instead of text")
-    # Half a surrogate pair can be written in JSON but is no text.
+        raise DataError(f"{where}: {key!r} has {_kind(text)} instead of text")
+    # JSON can contain an unpaired surrogate, but it is not text.
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-#: Read at a time; what it unpacks to is held at once, and may be a thousand times as much.
+#: Read at a time. The decompressed bytes are in memory together, and may be a thousand times as many.
 _UNPACKED_BYTES = 1 << 16
 
 
@@ -168,11 +168,11 @@ class CompressedLines:
 
     @property
     def total_bytes(self) -> int:
-        """What is to be read, compressed."""
+        """The compressed bytes to read."""
         return self.files[0].size_bytes
 
     def pieces(self) -> Iterator[tuple[LinesRead, int]]:
-        """(piece, compressed bytes read at its end). Raises DataError for a stream that is cut short or damaged."""
+        """Yield (piece, compressed bytes read at its end). Raises DataError for a truncated or damaged stream."""
         path, lines, waiting, read, searched = os.fsencode(self.path), 0, bytearray(), 0, 0
         try:
             for unpacked, read in _unpacked(self.path, _unpackers(self.kind, self.path)):
@@ -187,7 +187,7 @@ class CompressedLines:
         except _Damaged as error:
             lines += waiting.count(b"\n")
             raise DataError(
-                f"{shown(path)} is cut short or no {self.kind} file after line {lines:,}: {error}"
+                f"{shown(path)} is truncated or not a {self.kind} file after line {lines:,}: {error}"
             ) from None
         except OSError as error:
             raise DataError(f"cannot read {shown(path)}: {error.strerror}") from None
@@ -196,11 +196,11 @@ class CompressedLines:
 
 
 class _Damaged(Exception):
-    """Why a stream cannot be unpacked."""
+    """A stream that cannot be decompressed."""
 
 
 def _unpacked(path: str, new: Callable[[], Any]) -> Iterator[tuple[bytes, int]]:
-    """(what comes next, bytes read so far). A file may be several streams, one after the other, with zeros between."""
+    """Yield (next bytes, bytes read so far). A file may be several streams, with zeros between them."""
     read, one, errors = 0, None, _errors()
     with open(path, "rb") as file:  # noqa: PTH123
         while block := file.read(_UNPACKED_BYTES):
@@ -230,7 +230,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _unpackers(kind: str, path: str) -> Callable[[], Any]:
-    """What makes what unpacks one stream. Raises DataError where zstandard is not installed."""
+    """Return a maker of decompressors for one stream. Raises DataError without zstandard."""
     if kind == "gzip":
         return lambda: zlib.decompressobj(wbits=31)
     try:
@@ -239,5 +239,5 @@ def _unpackers(kind: str, path: str) -> Callable[[], Any]:
         raise DataError(
             f"{shown(path)} is compressed with zstd, and zstandard is not installed: {install_command('data')}"
         ) from None
-    # The largest window there is, as of `zstd --long=31`.
+    # The largest possible window, as with `zstd --long=31`.
     return lambda: ZstdDecompressor(max_window_size=1 << 31).decompressobj()

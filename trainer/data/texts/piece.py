@@ -1,4 +1,4 @@
-"""Pieces of the input: what each gives, and reading several sources ahead in order."""
+"""Pieces of the input, and reading several sources ahead in order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-#: A piece ends where it is complete by itself, with a line, a row or a file, and holds this many bytes or more.
+#: A piece ends after a whole line, row or file with at least this many bytes.
 PIECE_BYTES = 2 << 20
 
 
 class Skipped(msgspec.Struct):
-    """What was left out, by reason. not_text: not UTF-8, or holding NUL bytes. examples: names, three at most."""
+    """Counts of skipped documents, by reason. not_text: not UTF-8, or with NUL bytes. examples: at most three names."""
 
     empty: int = 0
     not_text: int = 0
@@ -25,35 +25,35 @@ class Skipped(msgspec.Struct):
     examples: list[str] = msgspec.field(default_factory=list)
 
     def note(self, reason: str, what: str) -> None:
-        """Count one under `reason`, a count's name. The first three that are not empty give `what` as an example."""
+        """Count one under `reason`. The first three that are not empty are kept as examples."""
         setattr(self, reason, getattr(self, reason) + 1)
         if reason != "empty" and len(self.examples) < 3:
             self.examples.append(what)
 
     def add(self, other: Skipped) -> None:
-        """Count what was left out after this."""
+        """Add the counts of later documents."""
         self.empty += other.empty
         self.not_text += other.not_text
         self.unreadable += other.unreadable
         self.examples = [*self.examples, *other.examples][:3]
 
     def words(self) -> str:
-        """`3 empty, 1 not UTF-8 text (a.bin)`, or nothing."""
+        """Return the counts as text: `3 empty, 1 not UTF-8 text (a.bin)`, or nothing."""
         named = ((self.empty, "empty"), (self.not_text, "not UTF-8 text"), (self.unreadable, "unreadable"))
         text = ", ".join(f"{count:,} {reason}" for count, reason in named if count)
         return f"{text} ({', '.join(self.examples)})" if self.examples else text
 
 
 class Readable(Protocol):
-    """What every kind of piece can do, in any process."""
+    """The interface of every piece, in any process."""
 
     def texts(self, skipped: Skipped) -> list[str]:
-        """The documents, none empty; what is left out is counted in `skipped`. Raises DataError for what is wrong."""
+        """Return the documents, none of them empty. Skipped ones are counted in `skipped`. Raises DataError."""
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """By which it is known whether a file is still the one that was read."""
+    """Facts about a file that change when it changes."""
 
     path: str
     size_bytes: int
@@ -61,13 +61,13 @@ class FileFacts:
 
     @classmethod
     def of(cls, path: str) -> FileFacts:
-        """Those of `path` now. Raises OSError."""
+        """Return the present facts of `path`. Raises OSError."""
         found = os.stat(path)  # noqa: PTH116 -- a name may be any bytes
         return cls(path, found.st_size, found.st_mtime_ns)
 
 
 def shown(path: str | bytes | os.PathLike[str]) -> str:
-    """A path for one line of a terminal, whatever bytes its name holds."""
+    """Return a path for one line of a terminal, whatever bytes its name has."""
     text = os.fsdecode(path)
     return text if text.isprintable() else ascii(text)
 
@@ -78,9 +78,9 @@ _LOOK_EVERY_S = 0.1
 
 
 def in_order(sources: Sequence[Callable[[], Iterator[T]]], at_once: int, most_ahead: int) -> Generator[T]:
-    """All that the first source gives, then the second, and so on; up to `at_once` of them are read at a time.
+    """Yield everything from the first source, then the second, and so on, reading up to `at_once` of them at a time.
 
-    most_ahead: of each source, how much may wait to be taken. What a source raises is raised when it is its turn.
+    most_ahead: results of each source that may wait. A source's error is raised when its results are due.
     """
     stop = threading.Event()
     waiting: deque[_Reading[T]] = deque()
@@ -96,7 +96,7 @@ def in_order(sources: Sequence[Callable[[], Iterator[T]]], at_once: int, most_ah
 
 
 class _End:
-    """What comes after the last: why it was the last."""
+    """The end of a source, with its error."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -130,7 +130,7 @@ class _Reading(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         while True:
             try:
-                # With a time-out: a signal in the moment before a wait without one would be heard only after it.
+                # With a time-out: a signal just before a wait without one would be handled only after it.
                 one = self._queue.get(timeout=_LOOK_EVERY_S)
             except queue.Empty:
                 continue

@@ -1,9 +1,9 @@
-"""Energy records as files: codecarbon's CSV columns, those of its releases from 1 to 3, and what stands beside them.
+"""Energy records as files: the CSV columns of codecarbon releases 1 to 3, and our own next to them.
 
-A file of ours (`emissions-JOB-HOST-ID.csv`) has one row, the total of one tracker so far, replaced whole at each flush:
-codecarbon's columns, then those of `Beside`. Its CPU and RAM are the job's share of the node's (`host_share`), so that
-files of several jobs on a node may be added. Files of codecarbon's own have a row for each flush, each the total since
-the tracker began; releases before 2 know neither `run_id` nor parts.
+Our files (`emissions-JOB-HOST-ID.csv`) have one row: the total of one tracker so far, replaced as a whole at each
+flush. It has codecarbon's columns, then those of `Beside`. Its CPU and RAM are the job's share of the node's
+(`host_share`), so the files of several jobs on a node can be added. Codecarbon's own files have a row for each flush,
+each with the total since the tracker began. Releases before 2 have neither `run_id` nor separate parts.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-#: What codecarbon has set aside because its columns changed, and what it and we write.
+#: Columns of files that codecarbon set aside because its columns changed, and of files that it and we write.
 FILES = ("*.csv", "*.csv.bak", "*.csv_*.bak")
-#: Between words of one cell.
+#: Separator between words of one cell.
 _BETWEEN = " "
 _NOTES_BETWEEN = " | "
-# Timestamps are whole seconds and a flush takes some, so of one tracker the beginning comes out so far apart.
+# Timestamps are whole seconds and a flush takes some, so the computed start of one tracker varies by this much.
 _SAME_BEGINNING_S = 2.0
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What codecarbon's columns do not say of a tracker."""
+    """Facts about a tracker that codecarbon's columns do not have."""
 
     host: str
     job: str  # as squeue shows it; empty outside of Slurm
     devices: tuple[str, ...] | None  # the GPUs that are counted; None: all of the node
-    host_share: float  # what of the node's CPU and RAM is the job's, already applied
+    host_share: float  # the job's share of the node's CPU and RAM, already applied
     began_at: datetime  # aware
-    is_final: bool  # whether the tracker ended by itself after this
-    cpu_method: str = ""  # how codecarbon knows it: intel_rapl, cpu_load, ...
+    is_final: bool  # the tracker ended normally after this row
+    cpu_method: str = ""  # codecarbon's method: intel_rapl, cpu_load, ...
     ram_method: str = ""
     gpu_method: str = ""
-    notes: tuple[str, ...] = ()  # what codecarbon warned of
+    notes: tuple[str, ...] = ()  # codecarbon's warnings
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The total of one tracker, in kWh and kg CO2e; times in seconds since 1970, of a clock that may be off."""
+    """The total of one tracker, in kWh and kg CO2e. Times are seconds since 1970 of a clock that may be wrong."""
 
     file: str
     run_id: str  # the tracker's own id; empty before codecarbon 2
@@ -52,27 +52,27 @@ class Reading:
     cpu_kwh: float
     ram_kwh: float
     gpu_kwh: float
-    unsplit_kwh: float  # of releases that do not tell the parts
+    unsplit_kwh: float  # of releases that do not separate the parts
     emissions_kg: float
-    pue: float = 1.0  # by which codecarbon has multiplied all of them
+    pue: float = 1.0  # codecarbon has multiplied all parts by it
     gpu_count: int | None = None  # GPUs of the node
     release: str = ""  # codecarbon's
-    is_process: bool = False  # whether it counted its own process in place of the machine
-    beside: Beside | None = None  # None in files of codecarbon's own
+    is_process: bool = False  # it counted its own process instead of the machine
+    beside: Beside | None = None  # None in codecarbon's own files
 
     @property
     def ended_s(self) -> float:
-        """When it was written, by the clock that said when it began."""
+        """The time when it was written, by the same clock as its start."""
         return self.began_s + self.duration_s
 
     @property
     def kwh(self) -> float:
-        """All of it."""
+        """The energy of all parts."""
         return self.cpu_kwh + self.ram_kwh + self.gpu_kwh + self.unsplit_kwh
 
 
 def file_name(job: str, host: str, run_id: str) -> str:
-    """A name that no other attempt, array task or node has."""
+    """Return a file name that is unique to the attempt, the array task and the node."""
     words = (job or "local", host, run_id[:8])
     return "-".join(["emissions", *("".join(c if c.isalnum() or c in "_." else "_" for c in one) for one in words)]) + (
         ".csv"
@@ -80,7 +80,7 @@ def file_name(job: str, host: str, run_id: str) -> str:
 
 
 def file_text(values: Mapping[str, Any], beside: Beside) -> str:
-    """The CSV file of a tracker: `values` are codecarbon's columns, CPU and RAM of the whole node."""
+    """Return the CSV file of a tracker. `values` are codecarbon's columns, with CPU and RAM of the whole node."""
     cells = {**_own_share(values, beside.host_share), **_beside_cells(beside)}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -90,7 +90,7 @@ def file_text(values: Mapping[str, Any], beside: Beside) -> str:
 
 
 def _own_share(values: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """The same columns with the job's share of CPU and RAM, and what follows from them."""
+    """Return the columns with the job's share of CPU and RAM, and the values derived from them."""
     own = dict(values)
     for part in ("cpu", "ram"):
         own[f"{part}_power"], own[f"{part}_energy"] = (values[f"{part}_{what}"] * share for what in ("power", "energy"))
@@ -119,9 +119,9 @@ def _beside_cells(beside: Beside) -> dict[str, Any]:
 
 
 def read(file: str, text: str) -> tuple[list[Reading], list[str]]:
-    """The trackers of a file, each with its newest total, and a sentence for each line that cannot be used.
+    """Return the trackers of a file, each with its newest total, and a sentence for each unusable line.
 
-    A line without its end was torn by a crash and is passed over: an earlier total of the same tracker counts then.
+    A line without a newline was truncated by a crash and is skipped: an earlier total of the same tracker counts.
     """
     problems: list[str] = []
     totals: list[Reading] = []
@@ -129,16 +129,16 @@ def read(file: str, text: str) -> tuple[list[Reading], list[str]]:
         try:
             reading = _reading(file, cells)
         except (KeyError, ValueError) as error:
-            problems.append(f"{file} line {number} is left out: {_said(error)}")
+            problems.append(f"{file} line {number} is skipped: {_said(error)}")
         else:
             totals.append(reading)
     return newest_totals(totals), problems
 
 
 def newest_totals(readings: Iterable[Reading]) -> list[Reading]:
-    """Of each tracker's running totals the one that covers most, wherever its lines were found, in a fixed order.
+    """Return the most complete running total of each tracker, in a fixed order, wherever its lines were found.
 
-    A tracker is known by its id; where it has none by its file and by when it began.
+    A tracker is identified by its id, or by its file and start time if it has none.
     """
     newest: dict[tuple[str, ...], Reading] = {}
     without_id: list[Reading] = []
@@ -149,12 +149,12 @@ def newest_totals(readings: Iterable[Reading]) -> list[Reading]:
         key = (reading.run_id,)
         first = newest.setdefault(key, reading)
         if reading.duration_s > first.duration_s:
-            newest[key] = replace(reading, file=first.file)  # a copied file: its first place says whose neighbour it is
+            newest[key] = replace(reading, file=first.file)  # a copied file: its first place decides
     return [*newest.values(), *_by_beginning(without_id)]
 
 
 def _by_beginning(readings: list[Reading]) -> Iterator[Reading]:
-    """Of readings that stand together by file and beginning, the longest of each tracker; each copied line once."""
+    """Yield the longest reading of each tracker among readings of one file and start; each copied line once."""
     seen: set[tuple[float, ...]] = set()
     longest: Reading | None = None
     for reading in [*readings, None]:
@@ -174,10 +174,10 @@ def _by_beginning(readings: list[Reading]) -> Iterator[Reading]:
 
 
 def _rows(text: str, problems: list[str], file: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and cells by column; a heading in the middle is the one of what follows."""
+    """Yield line numbers and cells by column. A heading in the middle applies to the lines after it."""
     whole, end, torn = text.rpartition("\n")
     if torn:
-        problems.append(f"{file}: its last line has no end and is left out")
+        problems.append(f"{file}: its last line has no newline and is skipped")
     heading: list[str] = []
     rows = csv.reader((whole + end).replace("\0", "").splitlines())
     while True:
@@ -186,20 +186,20 @@ def _rows(text: str, problems: list[str], file: str) -> Iterator[tuple[int, dict
         except StopIteration:
             return
         except csv.Error as error:
-            problems.append(f"{file} line {rows.line_num} is left out: {error}")
+            problems.append(f"{file} line {rows.line_num} is skipped: {error}")
             continue
         if "timestamp" in cells and "duration" in cells:
             heading = cells
         elif heading and "task_name" in heading:
-            continue  # a part of what the tracker's own file has
+            continue  # a part of the values in the tracker's own file
         elif cells and len(cells) != len(heading):
-            problems.append(f"{file} line {rows.line_num} is left out: {len(cells)} cells under {len(heading)} columns")
+            problems.append(f"{file} line {rows.line_num} is skipped: {len(cells)} cells under {len(heading)} columns")
         elif cells:
             yield rows.line_num, dict(zip(heading, cells, strict=True))
 
 
 def _reading(file: str, cells: Mapping[str, str]) -> Reading:
-    """One row. Raises KeyError for a column that no release lacks, ValueError for what is no number."""
+    """Return one row. Raises KeyError for a column that every release has, ValueError for an invalid number."""
     duration_s, total = _number(cells["duration"]), _number(cells["energy_consumed"])
     parts = [_number(cells.get(f"{part}_energy") or "0") for part in ("cpu", "ram", "gpu")]
     is_split = "cpu_energy" in cells
@@ -243,12 +243,12 @@ def _beside(cells: Mapping[str, str]) -> Beside:
 def _number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{text} is no amount")
+        raise ValueError(f"{text} is not an amount")
     return number
 
 
 def _moment(text: str) -> datetime:
-    """A time; codecarbon's say no zone, and the machine's that read them need not be that of who wrote them."""
+    """Parse a time. Codecarbon's times have no zone, and the reader's zone may differ from the writer's."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

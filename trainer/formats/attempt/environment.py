@@ -1,4 +1,4 @@
-"""What a training was started with: packages, commits, modules, kernels. Written once in an attempt, by its first node.
+"""The environment of a training: packages, commits, modules, kernels. The first node writes it once per attempt.
 
 `ENVIRONMENT_FILE` in the attempt's folder is an Environment, made by `trainer.formats.attempt.environment_facts`.
 `digest_of` identifies it, and `differences` describes how two of them differ.
@@ -15,96 +15,96 @@ from msgspec import Meta
 
 from trainer.formats.json_text import json_line
 
-#: Its name in an attempt's folder.
+#: The file's name in an attempt's folder.
 ENVIRONMENT_FILE = "environment.json"
 _SHORT = 10
 
 
 class Package(msgspec.Struct, frozen=True):
-    """One installed package."""
+    """An installed package."""
 
-    version: Annotated[str, Meta(description="As its metadata says.")]
+    version: Annotated[str, Meta(description="The version in its metadata.")]
     digest: Annotated[
-        str, Meta(description="Of the files and checksums that its installer recorded; empty where none is known.")
+        str, Meta(description="Digest of the files and checksums that its installer recorded; empty if unknown.")
     ] = ""
-    url: Annotated[str, Meta(description="What it was installed from, where that was no index.")] = ""
-    commit: Annotated[str, Meta(description="The commit that it was built from, where the installer knew.")] = ""
+    url: Annotated[str, Meta(description="The source of the installation, if it was not a package index.")] = ""
+    commit: Annotated[str, Meta(description="The commit that it was built from, if its installer recorded it.")] = ""
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """What of a git working tree is used as it lies there."""
+    """The state of a git working tree: its commit and a digest of the changes."""
 
-    commit: Annotated[str, Meta(description="That is checked out.")]
-    difference: Annotated[str, Meta(description="Digest of what differs from it; empty where nothing does.")] = ""
+    commit: Annotated[str, Meta(description="The checked out commit.")]
+    difference: Annotated[str, Meta(description="Digest of the uncommitted changes; empty without any.")] = ""
     folder: Annotated[str, Meta(description="The working tree.")] = ""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in an environment, as its own Python on one node saw it."""
+    """The contents of an environment, read by its own Python on one node."""
 
     schema_version: Annotated[int, Meta(description="1.")] = 1
-    node: Annotated[str, Meta(description="Where it was looked at.")] = ""
+    node: Annotated[str, Meta(description="The host of the check.")] = ""
     python: Annotated[str, Meta(description="Implementation and version.")] = ""
     executable: Annotated[str, Meta(description="Path of the interpreter.")] = ""
     glibc: Annotated[str, Meta(description="Name and version of the C library.")] = ""
     driver: Annotated[str, Meta(description="Version of the NVIDIA driver; empty without one.")] = ""
     cuda: Annotated[str, Meta(description="Version of the toolkit in CUDA_HOME; empty without one.")] = ""
-    torch: Annotated[dict[str, str], Meta(description="Of its build: `version`, `cuda`, `hip`, `commit`.")] = {}
+    torch: Annotated[dict[str, str], Meta(description="The build of torch: `version`, `cuda`, `hip`, `commit`.")] = {}
     packages: Annotated[dict[str, Package], Meta(description="Name to package.")] = {}
     edited: Annotated[
         dict[str, dict[str, str]] | None,
-        Meta(description="Name to file that is not as installed, to its sha256, empty if gone; null: files not read."),
+        Meta(description="Package to changed file to its sha256, empty if missing; null: files not read."),
     ] = None
     commits: Annotated[
-        dict[str, Commit], Meta(description="Packages that are used from a git working tree, opsctl and trainer too.")
+        dict[str, Commit], Meta(description="Packages that are used from a git working tree, also opsctl and trainer.")
     ] = {}
     modules: Annotated[tuple[str, ...], Meta(description="Loaded environment modules, in order.")] = ()
     module_files: Annotated[tuple[str, ...], Meta(description="Their files.")] = ()
-    conda: Annotated[tuple[str, ...], Meta(description="What conda has installed: name-version-build.")] = ()
-    variables: Annotated[dict[str, str], Meta(description="Those that decide what is built or how it runs.")] = {}
+    conda: Annotated[tuple[str, ...], Meta(description="Packages that conda has installed: name-version-build.")] = ()
+    variables: Annotated[dict[str, str], Meta(description="Variables that decide what is built or how it runs.")] = {}
     kernels: Annotated[dict[str, str], Meta(description="Extensions that torch has compiled: path to sha256.")] = {}
-    problems: Annotated[tuple[str, ...], Meta(description="What could not be seen.")] = ()
-    took_s: Annotated[float, Meta(description="Seconds that the look took.")] = 0.0
+    problems: Annotated[tuple[str, ...], Meta(description="Facts that could not be read.")] = ()
+    took_s: Annotated[float, Meta(description="Duration of the check in seconds.")] = 0.0
 
 
-#: What does not make it another environment: where it is stored, who looked, and what only a look at all files tells.
+#: Fields that do not change the digest: the folder, the observer, and results of reading all files.
 _NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "edited", "problems", "took_s"})
-#: Variables that say only where something lies.
+#: Variables that contain only a path.
 PLACES = frozenset({"TORCH_EXTENSIONS_DIR", "HF_HOME", "CUDA_HOME", "CUDNN_HOME", "NCCL_HOME", "PYTHONPATH"})
-#: What only the nodes have, or that is another on a login node by right.
+#: Fields that only compute nodes have, or that may differ on a login node.
 OF_NODES = frozenset({"driver", "kernels", "glibc", "variables", "cuda"})
 
 
 def digest_of(environment: Environment) -> str:
-    """Of what counts: two that differ only in where they lie have one."""
-    said = {
+    """Return a digest of the facts that matter. Equal environments in different folders have the same digest."""
+    facts = {
         name: msgspec.to_builtins(getattr(environment, name))
         for name in Environment.__struct_fields__
         if name not in _NOT_COMPARED
     }
-    for package in said["packages"].values():
+    for package in facts["packages"].values():
         package.pop("url")
-    for commit in said["commits"].values():
+    for commit in facts["commits"].values():
         commit.pop("folder")
     for name in PLACES:
-        said["variables"].pop(name, None)
-    return hashlib.sha256(json_line(dict(sorted(said.items()))).encode()).hexdigest()[:16]
+        facts["variables"].pop(name, None)
+    return hashlib.sha256(json_line(dict(sorted(facts.items()))).encode()).hexdigest()[:16]
 
 
 def differences(before: Environment, after: Environment, ignored: frozenset[str] = frozenset()) -> list[str]:
-    """What of `after` is not as in `before`, a clause each: `torch 2.6.0 -> 2.7.1`, `module cuda/12.4 is new`.
+    """Return the differences between two environments, as clauses: `torch 2.6.0 -> 2.7.1`, `module cuda/12.4 is new`.
 
-    ignored: names of fields that are passed over.
+    ignored: names of fields that are not compared.
     """
     found: list[str] = []
-    for name, told in _TOLD.items():
+    for name, clauses in _COMPARED.items():
         if name not in ignored:
-            found += _changes(told(before), told(after))
+            found += _changes(clauses(before), clauses(after))
     return found + ([] if "packages" in ignored else _rebuilt(before, after))
 
 
 def _rebuilt(before: Environment, after: Environment) -> list[str]:
-    """Packages of one version and commit whose files are others."""
+    """Return packages of the same version and commit that have different files."""
     return [
         f"{name} {new.version} has other files"
         for name, new in sorted(after.packages.items())
@@ -135,7 +135,7 @@ def _packages(one: Environment) -> dict[str, str]:
 
 
 def _package_words(package: Package) -> str:
-    """The version; with its commit, or what tells two builds of one version apart, where there is more to say."""
+    """Return the version, with the commit or digest if two builds have the same version."""
     if package.commit:
         return f"{package.version} at {package.commit[:_SHORT]}"
     return package.version
@@ -148,7 +148,7 @@ def _commits(one: Environment) -> dict[str, str]:
     }
 
 
-_TOLD: dict[str, Callable[[Environment], Mapping[str, str]]] = {
+_COMPARED: dict[str, Callable[[Environment], Mapping[str, str]]] = {
     "python": lambda one: {"Python": one.python} if one.python else {},
     "packages": _packages,
     "commits": _commits,

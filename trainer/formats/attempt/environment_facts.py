@@ -1,9 +1,9 @@
-"""What is in the Python environment that runs this, as JSON: packages, commits, modules, kernels, libraries.
+"""Print the Python environment that runs this program as JSON: packages, commits, modules, kernels, libraries.
 
     PYTHON -P trainer/formats/attempt/environment_facts.py [--read-files]
 
-It needs nothing but Python's own library, so that any environment's Python can run it by its path, and imports no
-package that it tells of: torch's build is read from its files. `environment` beside it reads it back.
+The program needs only the standard library, so the Python of any environment can run it by its path. It imports no
+package that it reports: torch's build is read from its files. `environment` reads the output back.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-#: Variables that decide what is built or how it runs; none that holds a secret.
+#: Variables that decide what is built or how it runs. None of them holds a secret.
 VARIABLES = (
     *("CUDA_HOME", "CUDNN_HOME", "NCCL_HOME", "TORCH_CUDA_ARCH_LIST", "TORCH_EXTENSIONS_DIR", "OMP_NUM_THREADS"),
     *("HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "PYTHONPATH", "LD_PRELOAD"),
 )
 _PREFIXES = ("NCCL_", "DS_BUILD_", "FI_", "UCX_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL", re.IGNORECASE)
-#: Written by the installer beside what a package is, and another at every installation.
+#: Files that the installer writes next to the package, different in every installation.
 _NOT_CONTENTS = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "RECORD", "RECORD.jws")
 _GIT_S = 10.0
 _LARGEST_KERNEL_BYTES = 256 << 20
 _MOST_KERNELS = 500
-#: Files that are read at once: hashing releases the interpreter's lock, and a network file system answers slowly.
+#: Files that are read in parallel: hashing releases the interpreter's lock, and network file systems are slow.
 _READERS = 8
-#: Of what git does not track, only sources can be imported.
+#: Untracked files that count: only sources can be imported.
 _SOURCES = (b".py", b".pyi", b".toml", b".c", b".cc", b".cpp", b".cu", b".cuh", b".h", b".j2")
 _MOST_UNTRACKED = 1_000
-#: What a run's folder has, and its output: scripts and run files in those are the run's, and change as it goes on.
+#: Files that mark a run's folder or output. Scripts and run files there change while the run continues.
 _OF_A_RUN = ("run.toml", ".opsctl")
 
 
 def facts(reads_files: bool = False) -> dict[str, Any]:
-    """Return the fields of `environment.Environment`; what cannot be read is listed as problems.
+    """Return the fields of `environment.Environment`. What cannot be read is listed in `problems`.
 
-    reads_files: whether to read every file of every package, which are gigabytes, to find those that were changed.
+    reads_files: read every file of every package (gigabytes) to find changed files.
     """
     began = time.monotonic()
     problems: list[str] = []
@@ -77,21 +77,21 @@ def facts(reads_files: bool = False) -> dict[str, Any]:
 
 
 def extensions_folder() -> Path:
-    """Where torch puts the extensions that it compiles when they are first used."""
+    """Return the folder where torch stores the extensions that it compiles at first use."""
     named = os.environ.get("TORCH_EXTENSIONS_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(named) if named else Path(cache) / "torch_extensions"
 
 
 def _packages(problems: list[str]) -> tuple[dict[str, dict[str, str]], dict[str, Path]]:
-    """Name -> version, digest of the contents, where it came from; and the folders of those that are links to one."""
+    """Return name -> version, digest and origin of each package, and the folders of packages that are links."""
     found: dict[str, dict[str, str]] = {}
     editable: dict[str, Path] = {}
     for one in importlib.metadata.distributions():
         try:
             name = re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower()
             if name in found:
-                continue  # the first on the path is what is imported
+                continue  # Python imports the first one on the path
             origin = json.loads(one.read_text("direct_url.json") or "{}")
             url = _without_password(origin.get("url", ""))
             found[name] = {
@@ -102,24 +102,24 @@ def _packages(problems: list[str]) -> tuple[dict[str, dict[str, str]], dict[str,
             }
             if origin.get("dir_info", {}).get("editable") and url.startswith("file://"):
                 editable[name] = Path(url.removeprefix("file://"))
-        except Exception as error:  # a package that somebody broke hides no other
+        except Exception as error:  # a broken package must not hide the others
             problems.append(f"a package cannot be read: {type(error).__name__}: {error}")
     return dict(sorted(found.items())), editable
 
 
 def _without_password(url: str) -> str:
-    """Without a name and password, which may have an @ of their own, and without a query, where tokens stand too."""
+    """Remove the user name, password and query from a URL. A password may contain `@`; a query may hold a token."""
     return re.sub(r"//[^/]*@", "//", url).partition("?")[0]
 
 
 def _digest_of(record: str) -> str:
-    """Return a digest of what a package's RECORD lists, wherever it is installed; the files themselves are not read."""
+    """Return a digest of a package's RECORD that does not depend on its folder. The files are not read."""
     lines = sorted(",sha256=".join(one) for one in _recorded(record))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
 
 
 def _recorded(record: str) -> Iterator[tuple[str, str]]:
-    """(path, sha256 in base64) of the files that make up a package, as its installer wrote them into its RECORD."""
+    """Yield (path, sha256 in base64) of a package's files, as the installer recorded them in RECORD."""
     for line in record.splitlines():
         path, _, digest = line.rpartition(",")[0].rpartition(",sha256=")
         if path and not path.startswith(("..", "/")) and not path.strip('"').endswith((*_NOT_CONTENTS, ".pyc")):
@@ -127,7 +127,7 @@ def _recorded(record: str) -> Iterator[tuple[str, str]]:
 
 
 def _edited(editable: Collection[str], problems: list[str]) -> dict[str, dict[str, str]]:
-    """Name -> file that is not what the package's RECORD says -> its sha256 now, empty for one that is gone."""
+    """Return package -> changed file -> its current sha256, empty if the file is missing."""
     listed: dict[str, list[tuple[str, Path, str]]] = {}
     for one in importlib.metadata.distributions():
         try:
@@ -135,7 +135,7 @@ def _edited(editable: Collection[str], problems: list[str]) -> dict[str, dict[st
             if name not in listed and name not in editable:
                 files = ((path.strip('"'), digest) for path, digest in _recorded(one.read_text("RECORD") or ""))
                 listed[name] = [(path, Path(str(one.locate_file(path))), digest) for path, digest in files]
-        except Exception:  # it is among the problems already
+        except Exception:  # it is already listed as a problem
             continue
     found: dict[str, dict[str, str]] = {}
     flat = [(name, *file) for name, files in sorted(listed.items()) for file in files]
@@ -150,7 +150,7 @@ def _edited(editable: Collection[str], problems: list[str]) -> dict[str, dict[st
 
 
 def _sha256_now(path: Path) -> bytes | OSError:
-    """The digest of a file; empty for one that is gone."""
+    """Return the digest of a file; empty if it is missing."""
     try:
         return _hashed(path).digest()
     except FileNotFoundError:
@@ -160,7 +160,7 @@ def _sha256_now(path: Path) -> bytes | OSError:
 
 
 def _own_sources() -> dict[str, Path]:
-    """Where `opsctl` and `trainer` are imported from, where that is no installed copy."""
+    """Return the folders from which `opsctl` and `trainer` are imported, if they are not installed copies."""
     found = {}
     for name in ("opsctl", "trainer"):
         spec = importlib.util.find_spec(name)
@@ -170,7 +170,7 @@ def _own_sources() -> dict[str, Path]:
 
 
 def _commits(folders: dict[str, Path], problems: list[str]) -> dict[str, dict[str, str]]:
-    """Name -> the commit of its working tree, and a digest of what differs from that; only of those under git."""
+    """Return name -> commit and digest of the uncommitted changes, for folders under git."""
     known: dict[str, dict[str, str]] = {}
     found = {}
     for name, folder in sorted(folders.items()):
@@ -196,13 +196,13 @@ def _state_of(top: Path, problems: list[str]) -> dict[str, str]:
 
 
 def _runs_among(top: Path, names: list[bytes]) -> set[Path]:
-    """The folders of runs that files with these names lie in; `names` and they are as seen from `top`."""
+    """Return the run folders that contain files with these names. Both are relative to `top`."""
     folders = {folder for name in names for folder in Path(os.fsdecode(name)).parents} - {Path()}
     return {folder for folder in folders if any((top / folder / mark).exists() for mark in _OF_A_RUN)}
 
 
 def _git(folder: Path, *words: str, problems: list[str]) -> bytes:
-    """What git prints; nothing where there is none, or no repository, or none of ours."""
+    """Return git's output; empty without git, without a repository, or in another owner's repository."""
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -218,7 +218,7 @@ def _git(folder: Path, *words: str, problems: list[str]) -> bytes:
 
 
 def _torch() -> dict[str, str]:
-    """Version, CUDA and commit of torch's build, from its file; empty without torch."""
+    """Return version, CUDA and commit of torch's build, read from its file; empty without torch."""
     spec = importlib.util.find_spec("torch")
     places = spec.submodule_search_locations if spec is not None else None
     try:
@@ -236,7 +236,7 @@ def _torch() -> dict[str, str]:
 
 
 def driver_version() -> str:
-    """The NVIDIA driver's version as the kernel has it loaded; empty without one."""
+    """Return the version of the loaded NVIDIA driver; empty without one."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
@@ -246,7 +246,7 @@ def driver_version() -> str:
 
 
 def _cuda_toolkit() -> str:
-    """The version of the toolkit in CUDA_HOME; empty where there is none."""
+    """Return the version of the toolkit in CUDA_HOME; empty without one."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     try:
         said = json.loads(Path(home, "version.json").read_text(encoding="utf-8")) if home else {}
@@ -264,11 +264,11 @@ def _variables() -> dict[str, str]:
 
 
 def _kernels(folder: Path, problems: list[str]) -> dict[str, str]:
-    """Compiled extension, by its path in `folder` -> sha256."""
+    """Return the sha256 of each compiled extension, by its path in `folder`."""
     found = {}
     for number, path in enumerate(_libraries(folder)):
         if number == _MOST_KERNELS:
-            problems.append(f"{folder}: more than {_MOST_KERNELS} compiled extensions, the others were not read")
+            problems.append(f"{folder}: more than {_MOST_KERNELS} compiled extensions, the rest was not read")
             break
         digest = _sha256(path)
         if digest is None:

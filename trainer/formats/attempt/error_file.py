@@ -17,7 +17,7 @@ from trainer.core.files import read_plain
 from trainer.formats import tolerant
 from trainer.formats.json_text import json_line
 
-#: More than any traceback: whoever shares the folder can put anything there.
+#: More than any traceback needs. The limit exists because any group member can write to the folder.
 _LARGEST_BYTES = 1 << 20
 
 
@@ -31,12 +31,12 @@ class _ErrorFile(msgspec.Struct, frozen=True):
 
 
 def write_error_file(path: Path, message: str, at: float) -> None:
-    """Leave `message` as torch does; `at` is in seconds since 1970. Raises OSError."""
+    """Write `message` to torch elastic's error file. `at` is in seconds since 1970. Raises OSError."""
     path.write_text(json_line(_ErrorFile(_Words(message, {"timestamp": str(int(at))}))), encoding="utf-8")
 
 
 def read_error_file(path: Path) -> str:
-    """The message, "" when there is none or it is damaged."""
+    """Return the message; empty if it is missing or damaged."""
     try:
         found = tolerant.decode(read_plain(path, _LARGEST_BYTES), _ErrorFile)
     except OSError:
@@ -47,23 +47,23 @@ def read_error_file(path: Path) -> str:
 
 
 class GroupProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one rank is in one process group. Collectives of a group are numbered from 1, alike on all its ranks."""
+    """One rank's progress in one process group. All ranks number a group's collectives alike, from 1."""
 
     rank: int
-    group: str  # torch's name of it, the same on all its ranks
-    about: str = ""  # what the program calls it; empty where it does not
-    enqueued: int = 0  # the last that the program has asked for
-    completed: int = 0  # the last that is done, as far as was noticed
-    operation: str = ""  # of the last that was asked for: `all_reduce`
+    group: str  # torch's name, the same on all its ranks
+    about: str = ""  # the program's description; may be empty
+    enqueued: int = 0  # the last operation that the program requested
+    completed: int = 0  # the last operation known to be completed
+    operation: str = ""  # of the last requested operation: `all_reduce`
 
 
 def read_dump(data: bytes, rank: int) -> list[GroupProgress]:
-    """What a dump of `rank` says of its process groups, in order of their names. Raises ValueError for no dump."""
+    """Return the progress of `rank` in each process group of a dump, by name. Raises ValueError if it is no dump."""
     dump = _plain(data)
     entries = dump.get("entries")
     status = dump.get("pg_status")
     if not isinstance(entries, list) and not isinstance(status, Mapping):
-        raise ValueError("no flight recorder's dump: it has neither entries nor pg_status")
+        raise ValueError("not a flight recorder dump: it has neither entries nor pg_status")
     found: dict[str, GroupProgress] = {}
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and not entry.get("is_p2p"):
@@ -80,7 +80,7 @@ def read_dump(data: bytes, rank: int) -> list[GroupProgress]:
 
 
 def _add(found: dict[str, GroupProgress], entry: Mapping[str, Any], rank: int) -> None:
-    """Take one recorded operation into what is known of its group."""
+    """Add one recorded operation to the progress of its group."""
     names = entry.get("process_group")
     name, about = (*map(str, names), "")[:2] if isinstance(names, list | tuple) and names else ("", "")
     known = found.get(name) or GroupProgress(rank=rank, group=name, about="" if about == "undefined" else about)
@@ -96,18 +96,18 @@ def _add(found: dict[str, GroupProgress], entry: Mapping[str, Any], rank: int) -
 def _plain(data: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(data) if data[:1] == b"{" else _PlainUnpickler(io.BytesIO(data)).load()
-    except Exception as error:  # a pickle that was cut short raises whatever its next byte happens to mean
-        raise ValueError(f"no flight recorder's dump: {error}") from None
+    except Exception as error:  # a truncated pickle can raise any exception
+        raise ValueError(f"not a flight recorder dump: {error}") from None
     if not isinstance(value, Mapping):
-        raise ValueError("no flight recorder's dump: it is no dictionary")
+        raise ValueError("not a flight recorder dump: not a dictionary")
     return value
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Makes numbers, texts, lists and dictionaries; no object of any class."""
+    """An unpickler for numbers, texts, lists and dictionaries; it creates no object of any class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise ValueError(f"it names {module}.{name}")
+        raise ValueError(f"it refers to {module}.{name}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
         raise ValueError("it refers to something outside")
@@ -120,8 +120,8 @@ def _number(value: Any) -> int:
         return 0
 
 
-#: What a rank says that lost a peer, over gloo or NCCL, or waited for one in vain: parts of lines as they are printed,
-#: by what they tell of. Whoever reads a whole log goes by the same lists (`words_of` in triage's table of rules).
+#: Parts of lines that a rank prints when it lost a peer, or waited too long for one, over gloo or NCCL,
+#: by their meaning. Programs that read whole logs use the same lists (`words_of` in triage's table of rules).
 LOST_PEER = {
     "connection": (
         *("closed by peer", "reset by peer", "peer closed", "Broken pipe", "broken pipe", "Remote end closed"),
@@ -140,20 +140,20 @@ LOST_PEER = {
 }
 _LOST_PEER = tuple(words.lower() for kind in LOST_PEER.values() for words in kind)
 _FOLLOWED = "followed another rank's failure: "
-#: A sentence that says nothing beyond the exit code or signal.
+#: A sentence with nothing beyond the exit code or signal.
 _NO_WORD = re.compile(r"exited with status \S+|killed by (signal )?\S+")
 
 
 def is_lost_peer(message: str) -> bool:
-    """Whether `message`, a rank's own or a launcher's sentence about it, tells of a peer that was lost before."""
+    """Return True if `message`, from a rank or its launcher, reports that a peer was lost earlier."""
     said = message.lower()
     return message.startswith(_FOLLOWED) or any(words in said for words in _LOST_PEER)
 
 
 def failure_sentence(exit_code: int | None, signal_number: int | None, message: str, followed: bool) -> str:
-    """How a rank ended, in one line: by a signal, else in its own words (the first line of `message`), else its status.
+    """Return in one line how a rank ended: its signal, the first line of `message`, or its exit status.
 
-    `followed`: another rank's failure pulled it down.
+    `followed`: the rank failed because another rank had failed.
     """
     own = message.splitlines()[0] if message else ""
     if signal_number is not None:
@@ -164,19 +164,19 @@ def failure_sentence(exit_code: int | None, signal_number: int | None, message: 
 
 
 def says_nothing(sentence: str) -> bool:
-    """Whether a launcher's sentence holds no word of the rank itself."""
+    """Return True if a launcher's sentence contains no message of the rank itself."""
     return not sentence or bool(_NO_WORD.fullmatch(sentence))
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL`, or `signal 64` for one without a name."""
+    """Return a signal's name, such as `SIGKILL`, or `signal 64` if it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-#: Characters of text in a line: written as JSON six bytes each at most, beside some hundred for the rest.
+#: Characters of text in a line. JSON writes each with six bytes at most, plus some hundred bytes for the rest.
 _PIECE = 120
 
 
@@ -186,18 +186,18 @@ class RankStack(msgspec.Struct, frozen=True):
     rank: int
     node: str = ""
     pid: int | None = None
-    state: str = ""  # of the process, as /proc has it: R, S, D, T, ...
-    text: str = ""  # as faulthandler writes it, the main thread last; empty where the process did not answer
+    state: str = ""  # the process state of /proc: R, S, D, T, ...
+    text: str = ""  # faulthandler's output, the main thread last; empty if the process did not answer
 
 
 def pieces(stack: RankStack) -> Iterator[RankStack]:
-    """`stack` with its text cut into pieces, one for each line."""
+    """Split the text of `stack` into pieces that each fit one line."""
     for start in range(0, max(1, len(stack.text)), _PIECE):
         yield msgspec.structs.replace(stack, text=stack.text[start : start + _PIECE])
 
 
 def joined(found: Iterable[RankStack]) -> list[RankStack]:
-    """The stacks whose pieces these are, by rank; a rank's pieces are in their order."""
+    """Join pieces into stacks, by rank. A rank's pieces must be in order."""
     stacks: dict[tuple[str, int], RankStack] = {}
     for piece in found:
         before = stacks.get((piece.node, piece.rank))

@@ -1,13 +1,12 @@
-"""Who may write a training: the lease, a file of lines that only grows, beside a heartbeat that is its own mtime.
+"""The writer lease of a training: a file of lines that only grows. Its mtime is the heartbeat.
 
     {"event": "taken", "number": 3, "attempt": "...", "job_id": 4711, "user": "ada", "host": "x01", "at": "..."}
     {"event": "ended", "number": 3, "why": "...", "by": "job", "at": "..."}
 
-The last to have taken it holds it until a line says that this ended. Every taking has a number above all before it, so
-a writer that shows its number can be told that it was overtaken. The file is changed and believed only under its own
-lock and as a fresh open reads it: between two NFS clients appending alone loses bytes, and an older handle reads what
-is old. The holder touches the file every `HEARTBEAT_S` seconds; the mtime is the file server's clock, and no two
-hosts' clocks are ever compared.
+The last attempt to take the lease holds it until a line ends it. Each holder's number is higher than all earlier ones,
+so a writer can detect that it was replaced. The file is read and changed only under its lock and after a fresh open:
+two NFS clients that append without a lock lose bytes, and an older handle reads old contents. The holder touches the
+file every `HEARTBEAT_S` seconds. The mtime is the file server's clock, so clocks of two hosts are never compared.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from trainer.formats.file_lock import lock_within, open_to_lock, refuse_other_th
 from trainer.formats.json_text import Moment, json_line
 
 LEASE_FILE = "lease.jsonl"
-#: Seconds between two touches of the file by its holder.
+#: Seconds between two heartbeats.
 HEARTBEAT_S = 20.0
-#: A holder whose heartbeat somebody has watched stand still for so many seconds is gone.
+#: Seconds without a heartbeat, seen by another process, after which the holder counts as dead.
 SILENT_S = 180.0
 _LARGEST_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 20
@@ -35,7 +34,7 @@ _TAKEN, _ENDED = "taken", "ended"
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who has taken the lease."""
+    """The attempt, user and host that hold the lease."""
 
     number: int
     attempt: str
@@ -45,13 +44,13 @@ class Holder(msgspec.Struct, frozen=True):
     taken_at: Moment | None = None
 
     def named(self) -> str:
-        """The holder in a sentence."""
+        """Return the holder as part of a sentence."""
         job = "something" if self.job_id is None else f"job {self.job_id}"
         return f"{job} of {self.user or 'somebody'} on {self.host or 'an unknown host'}"
 
 
 class End(msgspec.Struct, frozen=True):
-    """How the holding of `number` ended."""
+    """The end of the lease with `number`."""
 
     number: int
     why: str = ""
@@ -61,24 +60,24 @@ class End(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Lease:
-    """What the lines say. `end` is of the last taking."""
+    """The state of the lease. `end` is the end of the last holder's lease."""
 
     last: Holder | None = None
     end: End | None = None
 
     @property
     def holder(self) -> Holder | None:
-        """Who has it now; None when it is free."""
+        """The current holder; None if the lease is free."""
         return self.last if self.end is None else None
 
     @property
     def highest(self) -> int:
-        """The highest number ever taken, 0 before the first."""
+        """The highest number so far; 0 before the first."""
         return self.last.number if self.last else 0
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """Any line of the file, as far as it fits."""
+    """Any line of the file, with the fields that fit."""
 
     event: str
     number: int
@@ -92,22 +91,22 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def taken_line(holder: Holder) -> str:
-    """The line, without its end, by which `holder` takes the lease."""
+    """Return the line, without its newline, by which `holder` takes the lease."""
     fields = msgspec.structs.asdict(holder)
     fields["at"] = fields.pop("taken_at")
     return json_line({"event": _TAKEN, **fields})
 
 
 def ended_line(end: End) -> str:
-    """The line, without its end, that says that a holding is over."""
+    """Return the line, without its newline, that ends a lease."""
     return json_line({"event": _ENDED, **msgspec.structs.asdict(end)})
 
 
 def fold(data: bytes) -> Lease:
-    """The file's bytes as a lease. What is no line of it, a half one too, is passed over.
+    """Return the lease that the file's bytes describe. Invalid and truncated lines are skipped.
 
-    A taking whose number is not above all before it never happened: of two that took the same number, on a file system
-    without locks, the first line counts for both of them.
+    A line that takes the lease counts only if its number is higher than all before it. If two take the same number, on
+    a file system without locks, the first line counts for both.
     """
     lease = Lease()
     for text in data.split(b"\n"):
@@ -122,9 +121,9 @@ def fold(data: bytes) -> Lease:
 
 
 def why_lost(lease: Lease, own: Holder) -> str | None:
-    """Why `own` may not write any more, in a clause; None while nothing says that.
+    """Return why `own` may no longer write, as a clause; None if it may.
 
-    A lease that never knew the number, because its file was lost or is older, says nothing against it.
+    A lease without that number (its file was lost or is older) is no reason to stop writing.
     """
     last = lease.last
     if last is None or last.number < own.number:
@@ -140,37 +139,37 @@ def why_lost(lease: Lease, own: Holder) -> str | None:
 
 @dataclass(frozen=True)
 class OpenLease:
-    """The lease's file, open to be read and appended to."""
+    """The lease's file, open for reading and appending."""
 
     fd: int
-    is_locked: bool  # False: somebody else kept the lock for too long, or the file system has none
+    is_locked: bool  # False: another process kept the lock for too long, or the file system has no locks
 
     def read(self) -> Lease:
-        """What the file says now. Raises OSError, also of a file that is far too long."""
+        """Read the file. Raises OSError, also if the file is far too long."""
         data = bytearray()
         while len(data) <= _LARGEST_BYTES:
             part = os.pread(self.fd, _CHUNK_BYTES, len(data))
             if not part:
                 return fold(bytes(data))
             data += part
-        raise OSError(errno.EFBIG, f"more than {_LARGEST_BYTES} bytes")
+        raise OSError(errno.EFBIG, f"larger than {_LARGEST_BYTES} bytes")
 
 
 @contextlib.contextmanager
 def locked_lease(
     path: str | os.PathLike[str], wait_s: float, dir_fd: int | None = None, mode_if_new: int | None = None
 ) -> Iterator[OpenLease]:
-    """The lease's file, freshly opened, with its lock held if that is to be had within `wait_s` seconds.
+    """Open the lease's file and lock it if the lock is free within `wait_s` seconds.
 
-    path: of the file, or its name in the open folder `dir_fd`. mode_if_new: the file is made with this mode where there
-    is none. Raises OSError where there is none, where it cannot be opened, and of what is no regular file with one
-    name: links are not followed. The lock is the process's: closing any other descriptor of the file gives it up.
+    path: of the file, or its name in the open folder `dir_fd`. mode_if_new: create the file with this mode if it does
+    not exist. Raises OSError if the file does not exist, cannot be opened, or is not a regular file with one name;
+    links are not followed. The lock belongs to the process: closing any other descriptor of the file releases it.
     """
     fd = open_to_lock(path, dir_fd, mode_if_new)
     try:
         refuse_other_than_a_plain_file(fd, path)
         is_locked = lock_within(fd, wait_s)
-        refuse_other_than_a_plain_file(fd, path)  # while we waited it may have been replaced
+        refuse_other_than_a_plain_file(fd, path)  # it may have been replaced during the wait
         yield OpenLease(fd, is_locked)
     finally:
         os.close(fd)

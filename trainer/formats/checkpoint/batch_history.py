@@ -1,4 +1,4 @@
-"""The batch sizes that a training has had, from its manifests, and its samples up to any iteration."""
+"""The batch sizes of a training over its iterations, from its manifests, and the samples up to any iteration."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import DataError
 from trainer.recipe.schedule import BatchRamp, IterationRange, SkippedIterations
 
-#: The settings that decide it.
+#: The settings that decide the batch sizes.
 _DECIDING = ("global_batch_size", "rampup_batch_size", "train_range_to_skip", "skip_train_iteration_range")
 
 
-# Starts whose iterations are counted from the beginning.
+# Starts that count iterations from 0 again.
 _ANEW = ("began", "finetuned", "imported")
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """From where `iteration` iterations had consumed `samples` samples on: the batch sizes, and what is skipped."""
+    """The batch sizes and skipped ranges that apply after `iteration` iterations and `samples` samples."""
 
     iteration: int
     samples: int
@@ -28,7 +28,7 @@ class Stretch:
     skipped: SkippedIterations
 
     def samples_after(self, iteration: int) -> int:
-        """Samples consumed after the iteration, by this stretch's batch sizes."""
+        """Return the samples consumed after the iteration, by this stretch's batch sizes."""
         consumed, left = self.samples, iteration - self.iteration
         for stage in self.ramp.stages(consumed):
             taken = left if stage.actual_steps is None else min(left, stage.actual_steps)
@@ -39,15 +39,15 @@ class Stretch:
 
 @dataclass(frozen=True)
 class BatchHistory:
-    """A training's stretches, the earliest first. Iterations are counted from 1, samples from 0."""
+    """A training's stretches, the earliest first. Iterations count from 1, samples from 0."""
 
     stretches: tuple[Stretch, ...]
 
     @classmethod
     def of(cls, options: Mapping[str, Any], manifest: Manifest | None) -> BatchHistory:
-        """Of a training that goes on from `manifest` (None: from its beginning) with `options`.
+        """Return the history of a training that resumes from `manifest` (None: from the start) with `options`.
 
-        Where the history does not account for the samples that a manifest has, it begins at the manifest.
+        If the history does not account for the manifest's samples, it begins at the manifest.
         """
         now = {name: options[name] for name in _DECIDING}
         if manifest is None:
@@ -60,26 +60,26 @@ class BatchHistory:
         return cls((*before, at_manifest))
 
     def samples_after(self, iteration: int) -> int:
-        """Samples consumed after the iteration. Raises DataError where nobody knows it."""
+        """Return the samples consumed after the iteration. Raises DataError if it is unknown."""
         stretch = self._one_with(lambda one: one.iteration <= iteration, f"iteration {iteration:,}")
         return stretch.samples_after(iteration)
 
     def iteration_of(self, sample: int) -> int:
-        """The iteration that reads the sample. Raises DataError where nobody knows it."""
+        """Return the iteration that reads the sample. Raises DataError if it is unknown."""
         stretch = self._one_with(lambda one: one.samples <= sample, f"sample {sample:,}")
         return stretch.iteration + stretch.ramp.walk(stretch.samples, sample).steps + 1
 
     def known_iteration_of(self, sample: int) -> int | None:
-        """The iteration that reads the sample; None where nobody knows it."""
+        """Return the iteration that reads the sample; None if it is unknown."""
         return self.iteration_of(sample) if sample >= self.stretches[0].samples else None
 
     def is_skipped(self, iteration: int) -> bool:
-        """Whether the iteration's samples were counted and not trained on."""
+        """Return True if the iteration's samples were counted but not trained on."""
         stretch = self._one_with(lambda one: one.iteration < iteration, f"iteration {iteration:,}")
         return stretch.skipped.at(iteration) is not None
 
     def skipped_samples(self, up_to: int) -> list[tuple[int, int]]:
-        """Samples [first, last) below `up_to` that no iteration trained on, in order, apart from each other."""
+        """Return the ranges [first, last) of samples below `up_to` that were not trained on, ordered and disjoint."""
         found: list[tuple[int, int]] = []
         ends = [*(one.iteration for one in self.stretches[1:]), None]
         for stretch, end in zip(self.stretches, ends, strict=True):
@@ -96,16 +96,16 @@ class BatchHistory:
         if not found:
             first = self.stretches[0]
             raise DataError(
-                f"{what}: which iteration read which samples is not known before iteration {first.iteration:,} (sample "
+                f"{what}: the samples of an iteration are unknown before iteration {first.iteration:,} (sample "
                 f"{first.samples:,}), for the checkpoint's history does not say the batch sizes until then"
             )
         return found[-1]
 
 
 def _until(manifest: Manifest, now: Mapping[str, Any], left_out: Sequence[IterationRange]) -> list[Stretch]:
-    """The stretches of what led to the manifest, by its settings and what its starts changed.
+    """Return the stretches that led to the manifest, from its settings and the changes at its starts.
 
-    now: in place of settings that an older trainer did not keep. left_out: by the spike guard.
+    now: settings to use where an older trainer did not save them. left_out: ranges that the spike guard skipped.
     """
     starts = list(manifest.history)
     anew = [number for number, start in enumerate(starts) if start.kind in _ANEW]
@@ -131,7 +131,7 @@ def _stretch(
 
 
 def _joined(skipped: SkippedIterations) -> list[tuple[int, int]]:
-    """Its ranges in order, those that overlap or touch as one."""
+    """Return the skipped ranges in order, with overlapping and touching ranges merged."""
     joined: list[tuple[int, int]] = []
     for one in sorted(skipped.ranges):
         if joined and one.first <= joined[-1][1] + 1:

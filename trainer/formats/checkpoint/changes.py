@@ -23,7 +23,7 @@ from trainer.recipe.model_shape import ModelShape
 
 
 def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
-    """What decides how the weights and optimizer states are cut into files."""
+    """Return the facts that decide how the weights and optimizer states are split into files."""
     layout = Layout.of(options, world_size)
     return {
         "tensor": layout.tensor,
@@ -31,26 +31,26 @@ def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
         "data": layout.data,
         "world_size": layout.world_size,
         "partition_method": options["pp_partition_method"],
-        "zero_stage": 1,  # what --zero-stage 0 means too
+        "zero_stage": 1,  # --zero-stage 0 means the same
         "optimizer": options["optimizer"],
     }
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint of a training is a checkpoint of."""
+    """The identity of a training: a checkpoint that differs from it belongs to another training."""
 
     model: dict[str, Any]
     layout: dict[str, Any]
     precision: str
-    training: dict[str, Any] = field(default_factory=dict)  # those of `identity.TRAINING` that are known
-    settings: dict[str, Any] = field(default_factory=dict)  # those of `identity.SETTINGS` in force, EVALUATION_DATA
+    training: dict[str, Any] = field(default_factory=dict)  # the known facts of `identity.TRAINING`
+    settings: dict[str, Any] = field(default_factory=dict)  # the current values of `identity.SETTINGS`, EVALUATION_DATA
 
     @classmethod
     def of(
         cls, options: Mapping[str, Any], world_size: int, vocabulary: Vocabulary, data: Mapping[str, Any] | None = None
     ) -> Identity:
-        """Of the training that the options describe. Raises ValueError when the ranks do not divide.
+        """Return the identity of the training that the options describe. Raises ValueError if the ranks do not divide.
 
         data: `data_identity.data_facts`, where somebody has looked.
         """
@@ -66,9 +66,9 @@ class Identity:
         )
 
 
-#: The option that lets another training's checkpoint through.
+#: The option that allows loading another training's checkpoint.
 ALLOW = "--allow-changed"
-#: How a manifest's other parts are called by the options that set them.
+#: The options that set other parts of a manifest.
 _LAYOUT = {
     "tensor": "tensor_model_parallel_size",
     "pipeline": "pipeline_model_parallel_size",
@@ -97,18 +97,18 @@ _SAID = {
 def refuse_other_training(
     folder: Path, manifest: Manifest, training: Mapping[str, Any], allowed: Sequence[str]
 ) -> None:
-    """Raise CheckpointError, naming each with both values, where facts differ that are not `allowed`."""
+    """Raise CheckpointError if the training differs in facts other than `allowed`. The error shows both values."""
     changed = [change for change in training_changes(manifest, training) if change.name not in allowed]
     if changed:
         names = " ".join(change.name for change in changed)
         raise CheckpointError(
-            f"{folder} is of another training: {'; '.join(map(said, changed))}: give the checkpoint's, or "
-            f"{ALLOW} {names} to go on with the new"
+            f"{folder} belongs to another training: {'; '.join(map(change_text, changed))}: give the checkpoint's, or "
+            f"{ALLOW} {names} to continue with the new"
         )
 
 
 def training_changes(manifest: Manifest, training: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Those of `identity.TRAINING` that differ. What one side does not know is no difference."""
+    """Return the changes in `identity.TRAINING`. A value that one side does not have is not compared."""
     both = [
         (fact.name, manifest.training[fact.name], training[fact.name])
         for fact in TRAINING
@@ -120,7 +120,7 @@ def training_changes(manifest: Manifest, training: Mapping[str, Any]) -> tuple[C
 def changes(
     manifest: Manifest, identity: Identity, schedule: LearningRateSchedule, with_optimizer: bool = True
 ) -> tuple[Change, ...]:
-    """All that differs between a checkpoint and what goes on from it with `schedule`."""
+    """Return all changes between a checkpoint and the training that resumes from it with `schedule`."""
     return tuple(_changes(manifest, identity, schedule, with_optimizer))
 
 
@@ -130,7 +130,8 @@ def _changes(
     yield from training_changes(manifest, identity.training)
     yield from _others(manifest.model, identity.model)
     yield from _others({"precision": manifest.precision}, {"precision": identity.precision})
-    layout = {name: value for name, value in identity.layout.items() if name != "world_size"}  # follows from the rest
+    # The world size follows from the other sizes.
+    layout = {name: value for name, value in identity.layout.items() if name != "world_size"}
     yield from _others(manifest.layout, layout, _LAYOUT)
     yield from _others(_whole(manifest.learning_rate), asdict(schedule), _SCHEDULE)
     before = {**ONCE_UNKNOWN, **manifest.settings} if manifest.settings else {}
@@ -140,7 +141,7 @@ def _changes(
 
 
 def _whole(learning_rate: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A manifest's schedule with the parts that it does not speak of; empty where it says nothing at all."""
+    """Return a manifest's schedule with defaults for missing fields; empty if the manifest has no schedule."""
     return {**ABSENT, **learning_rate} if learning_rate else {}
 
 
@@ -153,7 +154,7 @@ def _others(before: Mapping[str, Any], now: Mapping[str, Any], names: Mapping[st
 
 
 def _agree(before: Any, now: Any) -> bool:
-    """Whether two values are the same as far as both say: of two objects what only one of them has is not compared."""
+    """Return True if two values are equal. For two objects, only their common keys are compared."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return all(_agree(before[key], now[key]) for key in before.keys() & now.keys())
     if isinstance(before, list | tuple) and isinstance(now, list | tuple):
@@ -161,21 +162,21 @@ def _agree(before: Any, now: Any) -> bool:
     return bool(before == now)
 
 
-def said(change: Change) -> str:
-    """One change as a person is told of it, both values in it."""
+def change_text(change: Change) -> str:
+    """Return a change as text, with both values."""
     name = _SAID.get(change.name, f"--{change.name.replace('_', '-')}") or change.name.replace("_", " ")
     if change.name == "train_data":
-        return f"{name} {data_identity.said(change.before)} -> {data_identity.said(change.now)}"
+        return f"{name} {data_identity.sources_text(change.before)} -> {data_identity.sources_text(change.now)}"
     if change.name in EVALUATION_DATA:
-        return f"{name} {_groups_said(change.before)} -> {_groups_said(change.now)}"
-    return f"{name} {_value_said(change.before)} -> {_value_said(change.now)}"
+        return f"{name} {_groups_text(change.before)} -> {_groups_text(change.now)}"
+    return f"{name} {_value_text(change.before)} -> {_value_text(change.now)}"
 
 
-def _groups_said(groups: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{one['group']}: {data_identity.said(one['sources'])}" for one in groups) or "none"
+def _groups_text(groups: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['group']}: {data_identity.sources_text(one['sources'])}" for one in groups) or "none"
 
 
-def _value_said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {one}" for name, one in value.items())
     if isinstance(value, list | tuple):
@@ -183,19 +184,19 @@ def _value_said(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-#: The settings that a length follows from.
+#: The settings that decide a length.
 _LENGTH = ("train_samples", "train_iters", "train_tokens", "global_batch_size", "rampup_batch_size")
 _THRESHOLD = "separate_last_epoch_threshold"
-#: Of fewer samples, or of one document, another order may happen to begin alike.
+#: With fewer samples, or one document, another order may begin with the same samples by chance.
 _PLACES = 16
-#: Of a part of a larger file nobody waits for the lengths to be added up.
+#: For a part of a larger file, adding up the lengths takes too long.
 _MOST_LENGTHS = 20_000_000
 
 
-def shuffled_anew(manifest: Manifest, options: Mapping[str, Any]) -> str | None:
-    """What changes the order of the samples, with both values; None where nothing does, or that is not to be told.
+def sample_order_change(manifest: Manifest, options: Mapping[str, Any]) -> str | None:
+    """Return the changes that reorder the samples, with both values; None without any, or if it cannot be determined.
 
-    Raises DataError where the data's headers cannot be read, and OSError.
+    Raises DataError if the data's headers cannot be read, and OSError.
     """
     order, settings = manifest.training.get("sample_order"), manifest.settings
     if not order or any(name not in settings for name in (*_LENGTH, _THRESHOLD)):
@@ -206,7 +207,7 @@ def shuffled_anew(manifest: Manifest, options: Mapping[str, Any]) -> str | None:
         return None
     (group,) = groups(options, "train")
     if len(group.sources) > 1 and "sources" not in order:
-        return None  # the first places of a blend need not have any sample of the file that is shuffled anew
+        return None  # the first samples of a blend may contain none of the file whose order changed
     asked = zip(group.sources, _sizes(group.sources, before), _sizes(group.sources, now), strict=True)
     for source, *sizes in asked:
         tokens = _tokens(source, max(sizes) * options["seq_length"] + 1)
@@ -214,12 +215,13 @@ def shuffled_anew(manifest: Manifest, options: Mapping[str, Any]) -> str | None:
             continue
         plans = [plan_epochs(tokens, options["seq_length"], *one) for one in zip(sizes, thresholds, strict=True)]
         if min(one.samples for one in plans) >= _PLACES and _shuffles(plans[0]) != _shuffles(plans[1]):
-            return f"{_said(plans[0])} -> {_said(plans[1])} over {source.prefix} for {before:,} -> {now:,} samples"
+            before_text, now_text = map(_plan_text, plans)
+            return f"{before_text} -> {now_text} over {source.prefix} for {before:,} -> {now:,} samples"
     return None
 
 
 def _samples_to_read(options: Mapping[str, Any], manifest: Manifest) -> int | None:
-    """What the trainer has built orders for; None where that followed from where its process began."""
+    """Return the number of samples in the trainer's orders; None if it depended on where its process began."""
     if options["train_tokens"] is not None:
         return None
     if options["train_iters"] is not None:
@@ -231,7 +233,7 @@ def _samples_to_read(options: Mapping[str, Any], manifest: Manifest) -> int | No
 
 
 def _sizes(sources: Sequence[Source], samples: int) -> list[int]:
-    """Samples that are built of each source."""
+    """Return the number of samples to build of each source."""
     weights = [source.weight for source in sources]
     if weights == [None]:
         return [samples]
@@ -240,7 +242,7 @@ def _sizes(sources: Sequence[Source], samples: int) -> list[int]:
 
 
 def _tokens(source: Source, enough: int) -> int | None:
-    """Tokens of a source, or `enough` and more; None for one document, and where the lengths are too many to add up."""
+    """Return a source's tokens, counted up to `enough`; None for one document or too many lengths."""
     header = read_header(source.prefix)
     first, last = source.documents(header.sequences)
     if last - first < 2:
@@ -251,10 +253,10 @@ def _tokens(source: Source, enough: int) -> int | None:
 
 
 def _shuffles(plan: EpochPlan) -> tuple[int, bool]:
-    """All of a plan that its shuffles depend on."""
+    """Return the parts of a plan that its shuffles depend on."""
     return plan.epochs, plan.separate_last_epoch
 
 
-def _said(plan: EpochPlan) -> str:
+def _plan_text(plan: EpochPlan) -> str:
     passes = f"{plan.epochs} pass{'es' if plan.epochs > 1 else ''}"
     return f"{passes}, the last apart" if plan.separate_last_epoch else passes

@@ -16,35 +16,35 @@ from trainer.formats.json_text import Moment
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """Who saved a checkpoint, where and when."""
+    """The origin of a checkpoint: attempt, user, host and time."""
 
     at: Moment
     user: str
     host: str
-    attempt: str | None = None  # the job's id, where one runs
-    revision: int | None = None  # of the run, where opsctl published one
+    attempt: str | None = None  # the job's id, in a job
+    revision: int | None = None  # of the run, if opsctl published one
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that was another before."""
+    """One value that changed, with its earlier and its new value."""
 
-    name: str  # an option's, or what the difference is called in a manifest
+    name: str  # an option's name, or the name of the difference in a manifest
     before: Any
     now: Any
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a training: at its very beginning, from a checkpoint, or of weights that came from outside."""
+    """One start of a training: from nothing, from a checkpoint, or from imported weights."""
 
     at: Moment
     user: str
     host: str
     kind: str  # "began", "resumed", "finetuned", "imported" or "converted"
-    iteration: int  # the one that it began at
-    loaded_from: str | None = None  # folder of the checkpoint, or what was imported
+    iteration: int  # the first iteration
+    loaded_from: str | None = None  # the checkpoint's folder, or the imported model
     layout: dict[str, int | str] = msgspec.field(default_factory=dict)
     changes: tuple[Change, ...] = ()
-    allowed_by: str | None = None  # the option that let another training's checkpoint through
+    allowed_by: str | None = None  # the option that allowed another training's checkpoint
     attempt: str | None = None
     revision: int | None = None
 
@@ -55,12 +55,12 @@ REVISION_VARIABLE = "OPSCTL_REVISION"
 
 
 def saved_now(environment: Mapping[str, str] = os.environ) -> Saved:
-    """A save by this process, at this moment."""
+    """Return the record of a save by this process, now."""
     return Saved(**_origin(environment))
 
 
 def started_now(environment: Mapping[str, str] = os.environ, **of_start: Any) -> Start:
-    """A start by this process, at this moment; the fields that only the caller knows by name."""
+    """Return the record of a start by this process, now. The caller passes the other fields by name."""
     return Start(**_origin(environment), **of_start)
 
 
@@ -75,7 +75,7 @@ def _origin(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _user() -> str:
-    """As the system knows the account, or `uid N` for one without a name."""
+    """Return the account's name, or `uid N` if it has none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -92,26 +92,26 @@ def _revision(environment: Mapping[str, str]) -> int | None:
     return int(number) if number.isascii() and number.isdigit() else None
 
 
-#: Beside the checkpoints: a line for each time, there before the latest changes.
+#: The rollback record in the checkpoints' folder. Each line is written before `latest` changes.
 ROLLBACKS = "rollbacks.jsonl"
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """A line."""
+    """One line of the rollback record."""
 
     to: int  # iteration
-    before: int | None = msgspec.field(default=None, name="from")  # iteration; None where nobody could tell
+    before: int | None = msgspec.field(default=None, name="from")  # iteration; None if unknown
     by: str = ""  # user@host
     at: Moment | None = None
     why: str = ""
-    set_aside: int | None = None  # number of the rollback whose folder has what came after; None: that stayed
+    set_aside: int | None = None  # number of the rollback whose folder has the later checkpoints; None: they stayed
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """Counted since the very first step, over all restarts."""
+    """Progress counters over all restarts of a training."""
 
     iteration: Count
     consumed_train_samples: Count
@@ -120,15 +120,15 @@ class Progress(msgspec.Struct, kw_only=True):
 
     @classmethod
     def none(cls) -> Progress:
-        """A training's very beginning."""
+        """Return the progress of a training that has not begun."""
         return Progress(**dict.fromkeys(Progress.__struct_fields__, 0))
 
     def counters(self) -> dict[str, Any]:
-        """The counters by name, without what a subclass adds."""
+        """Return the counters by name, without fields of subclasses."""
         return {name: getattr(self, name) for name in Progress.__struct_fields__}
 
     def after_step(self, batch_size: int, sequence_length: int) -> None:
-        """Count one training step on `batch_size` samples of `sequence_length` tokens."""
+        """Count one step on `batch_size` samples of `sequence_length` tokens."""
         self.iteration += 1
         self.consumed_train_samples += batch_size
         self.consumed_train_tokens += batch_size * sequence_length

@@ -1,7 +1,7 @@
-"""What a checkpoint is on disk: its folder's name, `latest`, and `manifest.json` with every file's size and checksum.
+"""The format of a checkpoint on disk: its folder's name, `latest`, and `manifest.json` with sizes and checksums.
 
-A folder without a manifest was never finished. It is JSON so that everybody can read it without torch or unpickling
-anything.
+A folder without a manifest is an unfinished checkpoint. The manifest is JSON, so it can be read without torch and
+without unpickling.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from trainer.formats.json_text import plain
 from trainer.recipe.spike_guard import GuardState
 
 SCHEMA_VERSION = 2
-#: What this trainer reads: the first had neither parameters nor anything after `files`.
+#: Schemas that can be read. The first had no parameters and nothing below `files`.
 _READABLE = range(1, SCHEMA_VERSION + 1)
 MANIFEST = "manifest.json"
 LATEST = "latest"
 TEMPORARY = ".tmp-"
 LARGEST_MANIFEST_BYTES = 1 << 26
-#: Between what is wrong with a checkpoint and what to do about it.
+#: Separator between a checkpoint's fault and the advice.
 WAY_OUT = "; "
 _SET_ASIDE = f"{TEMPORARY}replaced-"
-# A file's name: no control characters, and no part of it leads out of the folder.
+# A file's name: no control characters and no path outside the folder.
 _INSIDE = re.compile(r"(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f]+")
 _TAG = re.compile(r"global_step([0-9]{1,18})")
 _CHUNK_BYTES = 1 << 22
@@ -50,23 +50,23 @@ class SavedFile(msgspec.Struct, frozen=True):
 
 
 class SavedParameter(msgspec.Struct, frozen=True):
-    """One parameter as a whole, with what tells which part of it a tensor-parallel rank's file has."""
+    """One whole parameter, with the facts that decide which part a tensor-parallel rank's file holds."""
 
     name: str  # in the model
     layer: int  # of the pipeline: the number of its file
     name_in_layer: str  # in that file
     shape: tuple[int, ...]
-    decays: bool  # which of the optimizer's two groups it is in
-    split_dim: int | None = None  # along which tensor-parallel ranks share it alike; None: each has it whole
-    token_rows: int | None = None  # so many of its rows are the vocabulary's tokens, and the rest is padding
+    decays: bool  # which of the optimizer's two groups has it
+    split_dim: int | None = None  # split over tensor-parallel ranks along it; None: each has all of it
+    token_rows: int | None = None  # rows of vocabulary tokens; the rest is padding
 
 
-# mypy takes a struct for a dataclass, which could not be frozen where its base is not.
+# mypy treats a struct as a dataclass, which could not be frozen if its base is not.
 class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
-    """One checkpoint, and how far its training was.
+    """One checkpoint, and the progress of its training.
 
-    What resumes from it must agree with its `model`, `training` and `learning_rate`. What stands below `files` is empty
-    in one of the first schema.
+    A training that resumes from it must agree with its `model`, `training` and `learning_rate`. In manifests of schema
+    1, the fields below `files` are empty.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -76,19 +76,19 @@ class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     learning_rate: dict[str, Any]  # the fields of the schedule
     files: dict[str, SavedFile]  # by name
     parameters: tuple[SavedParameter, ...] = ()  # all of the model, in its order
-    #: What makes it this training and no other: seed, sequence length, data by content, tokenizer.
+    #: The identity of the training: seed, sequence length, data by content, tokenizer.
     training: dict[str, Any] = msgspec.field(default_factory=dict)
-    #: What may change on the way, as it was in force: clipping, decay, betas, loss scaling, batch sizes.
+    #: Settings that may change during the training, at the save: clipping, decay, betas, loss scaling, batch sizes.
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     loss: float | None = None  # of the last step
     saved: Saved | None = None
     history: tuple[Start, ...] = ()  # every start of the training that led here, the first one first
-    spike_guard: GuardState | None = None  # what it remembers, of a training that has or had one
-    pinned: bool = False  # saved because its iteration was named: whoever prunes leaves it
+    spike_guard: GuardState | None = None  # its state, if the training has or had one
+    pinned: bool = False  # saved because its iteration was named; pruning keeps it
     not_finite: str | None = None  # a clause: which weights, optimizer states or loss are NaN or infinite
 
     def as_json(self) -> dict[str, Any]:
-        """The manifest's JSON object, the schema's version first."""
+        """Return the manifest's JSON object, the schema's version first."""
         value: dict[str, Any] = plain(self)
         return {"schema_version": value.pop("schema_version"), **value}
 
@@ -99,15 +99,15 @@ class _Schema(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint on disk with what it says about itself."""
+    """A checkpoint on disk and its manifest."""
 
     folder: Path
     manifest: Manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises CheckpointError when it is missing, damaged or of another schema."""
-    with _saying_the_way_out(folder.parent):
+    """Read the manifest of a checkpoint. Raises CheckpointError if it is missing, damaged or of another schema."""
+    with _with_advice(folder.parent):
         return _read_manifest(folder)
 
 
@@ -116,11 +116,11 @@ def _read_manifest(folder: Path) -> Manifest:
 
 
 def read_manifest_file(path: Path) -> Manifest:
-    """As `read_manifest`, wherever the file is, and without a way out."""
+    """Read a manifest file in any folder, as `read_manifest` does, but without advice in the error."""
     try:
         data = read_plain(path, LARGEST_MANIFEST_BYTES)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing, so this checkpoint was never finished") from None
+        raise CheckpointError(f"{path} is missing, so this checkpoint is unfinished") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -129,7 +129,7 @@ def read_manifest_file(path: Path) -> Manifest:
 
 
 def decode_manifest(data: bytes, place: object) -> Manifest:
-    """The manifest that `data` is; `place` is where it came from, for people. Raises CheckpointError."""
+    """Decode a manifest. `place` is its source, for messages. Raises CheckpointError."""
     try:
         version = msgspec.json.decode(data, type=_Schema).schema_version
         if version not in _READABLE:
@@ -142,38 +142,38 @@ def decode_manifest(data: bytes, place: object) -> Manifest:
         raise CheckpointError(f"{place} cannot be read ({type(error).__name__}: {error})") from None
     outside = next((name for name in manifest.files if not _INSIDE.fullmatch(name)), None)
     if outside is not None:
-        raise CheckpointError(f"{place} names {outside!a}, which is no file of the checkpoint")
+        raise CheckpointError(f"{place} names {outside!a}, which is not a file of the checkpoint")
     return manifest
 
 
 def tag_of(iteration: int) -> str:
-    """The name of a checkpoint's folder, which is also what `latest` says."""
+    """Return the name of a checkpoint's folder, which is also the content of `latest`."""
     return f"global_step{iteration}"
 
 
 def iteration_of(tag: str) -> int | None:
-    """The iteration of the checkpoint that is called `tag`, None when no checkpoint is called so."""
+    """Return the iteration of the checkpoint named `tag`; None if it is no checkpoint's name."""
     match = _TAG.fullmatch(tag)
     return int(match[1]) if match else None
 
 
 def set_aside(folder: Path) -> Path:
-    """Where a checkpoint is, whole, while another one takes its name, on a file system that cannot swap two names.
+    """Return the folder that keeps a whole checkpoint while another takes its name, if names cannot be swapped.
 
-    A crash may leave it there: whoever asks for the latest finds it, and the next save puts it back.
+    A crash may leave it there. Readers of the latest checkpoint find it, and the next save moves it back.
     """
     return folder.with_name(f"{_SET_ASIDE}{folder.name}")
 
 
 def replaced_under(root: Path) -> list[tuple[Path, Path]]:
-    """(where it is, where it was) of all that crashes have left set aside under `root`."""
+    """Return (current folder, original folder) of all checkpoints under `root` that crashes left set aside."""
     return [(one, root / one.name.removeprefix(_SET_ASIDE)) for one in root.glob(f"{_SET_ASIDE}*")]
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """All that is called like a checkpoint, finished or not, the newest first; none where there is no `root`.
+    """Return all folders with a checkpoint's name, finished or not, the newest first; empty if `root` is missing.
 
-    Raises CheckpointError when `root` cannot be listed: what nobody can see must not pass for nothing.
+    Raises CheckpointError if `root` cannot be listed, because that does not mean that it is empty.
     """
     try:
         names = [path.name for path in root.iterdir()]
@@ -199,9 +199,10 @@ def fault_of(folder: Path) -> str | None:
 
 
 def start_fault_of(folder: Path) -> str | None:
-    """As `fault_of`, for a training that starts: a record that cannot be read proves nothing.
+    """Return why a training cannot start from a checkpoint, in a clause; None if it can.
 
-    The training reads every byte itself, and such a record must not stop it or send it back.
+    It is `fault_of`, except that an unreadable verification record is ignored: the training reads every byte itself,
+    and such a record must not stop it or make it use an earlier checkpoint.
     """
     try:
         manifest = _read_manifest(folder)
@@ -219,26 +220,26 @@ def is_sound(folder: Path) -> bool:
 
 
 def newest_complete(root: Path) -> Found | None:
-    """The checkpoint under `root` with the highest iteration that has no fault, whatever `latest` says.
+    """Return the checkpoint under `root` with the highest iteration and no fault. `latest` does not matter.
 
-    Raises CheckpointError when `root` cannot be listed.
+    Raises CheckpointError if `root` cannot be listed.
     """
     folder = next((one for one in checkpoint_folders(root) if is_sound(one)), None)
     return Found(folder, _read_manifest(folder)) if folder else None
 
 
 def latest_folder(root: Path) -> Path | None:
-    """The folder that `root/latest` names, None where there is no such file and no checkpoint either.
+    """Return the folder that `root/latest` names; None if there is neither such a file nor a checkpoint.
 
-    A single whole checkpoint needs no such file. Raises CheckpointError, with the way out, when it names nothing, or is
-    missing where there are several checkpoints.
+    A single whole checkpoint needs no `latest`. Raises CheckpointError, with advice, if `latest` names a missing
+    folder, or if it is missing and there are several checkpoints.
     """
-    with _saying_the_way_out(root):
+    with _with_advice(root):
         return named_by_latest(root)
 
 
 def named_by_latest(root: Path) -> Path | None:
-    """As `latest_folder`, without a way out."""
+    """Return the same as `latest_folder`, but raise errors without advice."""
     pointer = root / LATEST
     try:
         tag = read_plain(pointer, _LARGEST_POINTER_BYTES).decode(errors="replace").strip()
@@ -246,13 +247,13 @@ def named_by_latest(root: Path) -> Path | None:
         there = checkpoint_folders(root)
         if not there:
             return None
-        if len(there) == 1 and fault_of(there[0]) is None:  # the first save was cut off before it could name it
+        if len(there) == 1 and fault_of(there[0]) is None:  # the first save was interrupted before it wrote `latest`
             return there[0]
-        raise CheckpointError(f"{pointer} is missing, and {root} has {_counted(there)}") from None
+        raise CheckpointError(f"{pointer} is missing, but {root} has {_counted(there)}") from None
     except OSError as error:
         raise CheckpointError(f"{pointer} cannot be read: {error.strerror}") from None
     if iteration_of(tag) is None:
-        raise CheckpointError(f"{pointer} names no checkpoint: {tag!r}")
+        raise CheckpointError(f"{pointer} does not name a checkpoint: {tag!r}")
     folder = root / tag
     if not folder.is_dir():
         if set_aside(folder).is_dir():
@@ -262,11 +263,11 @@ def named_by_latest(root: Path) -> Path | None:
 
 
 def latest_checkpoint(root: Path) -> Found | None:
-    """The checkpoint that a training goes on from, sizes checked; None where there is nothing but a fresh start.
+    """Return the checkpoint from which a training resumes, sizes checked; None if the training starts from nothing.
 
-    Raises CheckpointError, with the way out, for everything else.
+    Raises CheckpointError, with advice, in all other cases.
     """
-    with _saying_the_way_out(root):
+    with _with_advice(root):
         folder = named_by_latest(root)
         if folder is None:
             return None
@@ -276,13 +277,13 @@ def latest_checkpoint(root: Path) -> Found | None:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError where a size is wrong, or where the newest check of the bytes found damage."""
+    """Raise CheckpointError if a size is wrong, or if the newest check of the bytes found damage."""
     check_sizes(folder, manifest)
     _refuse_damage(folder)
 
 
 def _refuse_damage(folder: Path) -> None:
-    """Raise CheckpointError where `recorded_damage` finds any. A record that cannot be read proves nothing."""
+    """Raise CheckpointError if damage is recorded. An unreadable record is ignored."""
     try:
         damage = recorded_damage(folder)
     except CheckpointError:
@@ -294,7 +295,7 @@ def _refuse_damage(folder: Path) -> None:
 def recorded_damage(folder: Path) -> str | None:
     """Return the damage that the newest check of this checkpoint's bytes found, in a clause; None without.
 
-    Raises CheckpointError where a record cannot be read.
+    Raises CheckpointError if a record cannot be read.
     """
     found = read_verification(folder)
     if found is None or not found.problems:
@@ -312,13 +313,13 @@ def recorded_damage(folder: Path) -> str | None:
 
 
 def check_recorded_damage(folder: Path) -> None:
-    """Raise CheckpointError, with the way out, where `recorded_damage` finds any."""
-    with _saying_the_way_out(folder.parent):
+    """Raise CheckpointError, with advice, if `recorded_damage` finds any."""
+    with _with_advice(folder.parent):
         _refuse_damage(folder)
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError naming the first file that is missing or has another size than it was written with."""
+    """Raise CheckpointError for the first file that is missing or has another size than it was written with."""
     for name, file in manifest.files.items():
         path = folder / name
         try:
@@ -326,23 +327,23 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
         except OSError as error:
             raise CheckpointError(f"{path} is missing or unreadable ({error.strerror})") from None
         if not stat.S_ISREG(found.st_mode):
-            raise CheckpointError(f"{path} is no regular file")
+            raise CheckpointError(f"{path} is not a regular file")
         size = found.st_size
         if size != file.bytes:
             raise CheckpointError(f"{path} has {size} bytes instead of {file.bytes}")
 
 
 def check_checksums(folder: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> None:
-    """Read every `parts`-th file from `part` on. Raises CheckpointError naming the first whose contents changed."""
+    """Read every `parts`-th file from `part` on. Raises CheckpointError for the first whose contents changed."""
     for name in sorted(manifest.files)[part::parts]:
         found = checksum(folder / name)
         if found != manifest.files[name].xxh64:
-            with _saying_the_way_out(folder.parent, but=folder):
+            with _with_advice(folder.parent, but=folder):
                 raise CheckpointError(f"{folder / name} has checksum {found} instead of {manifest.files[name].xxh64}")
 
 
 def checksum(path: Path) -> str:
-    """xxh64 of a file's contents, 16 hexadecimal digits. Raises OSError, also of what is no file and may never end."""
+    """Return the xxh64 of a file, 16 hexadecimal digits. Raises OSError, also if it is not a regular file."""
     import xxhash
 
     digest = xxhash.xxh64()
@@ -355,8 +356,8 @@ def checksum(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _saying_the_way_out(root: Path, but: Path | None = None) -> Iterator[None]:
-    """Add to a CheckpointError which complete checkpoint of `root`, other than `but`, there is to go on from."""
+def _with_advice(root: Path, but: Path | None = None) -> Iterator[None]:
+    """Add to a CheckpointError which complete checkpoint of `root`, other than `but`, can be loaded instead."""
     try:
         yield
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""Where each parameter of a checkpoint is stored: files, partitions, and parts of tensor ranks."""
+"""The place of each parameter in a checkpoint's files: partitions, and parts of tensor ranks."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from trainer.recipe.model_options import GATES
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import EMBEDDING_LAYER, OUTPUT_WEIGHT, is_of_block, parameter_table, shared_shape
 
-#: What DeepSpeed calls the weight that the first stage embeds with and the last one makes logits with.
+#: DeepSpeed's name of the weight that the first stage embeds with and the last one computes logits with.
 TIED = "tied_modules.embed."
 _SHARED_WEIGHT = "word_embeddings.weight"
-#: How the name of a layer's file begins, and that of a rank's optimizer states ends.
+#: The prefix of a layer's file name, and the suffix of a rank's optimizer states.
 _WEIGHTS, _OPTIMIZER = "layer_", "_optim_states.pt"
-# A group is padded to a multiple of this for each data rank, which NCCL wants.
+# A group is padded to a multiple of this for each data rank, as NCCL needs it.
 _ALIGNMENT = 2
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A run of one parameter's elements in one data rank's partition of a group."""
+    """A contiguous range of one parameter's elements in one data rank's partition of a group."""
 
     data_rank: int
     start: int  # in the partition
     elements: int
-    first: int  # which of the parameter's own elements, as its tensor rank has it, comes first
+    first: int  # the first of the parameter's own elements, on its tensor rank
 
 
 @dataclass(frozen=True)
 class FlatGroup:
-    """One group of a stage's parameters on one tensor rank, end to end: where each begins, and how it is cut."""
+    """One group of a stage's parameters on one tensor rank, end to end, with their offsets and partitions."""
 
     places: Mapping[str, tuple[int, int]]  # DeepSpeed's name -> (first element, elements)
     data: int
 
     @classmethod
     def of(cls, sizes: Iterable[tuple[str, int]], data: int) -> FlatGroup:
-        """Of parameters of these sizes, in this order."""
+        """Return the group of parameters with these sizes, in this order."""
         places, end = {}, 0
         for name, size in sizes:
             places[name] = (end, size)
@@ -54,20 +54,20 @@ class FlatGroup:
 
     @cached_property
     def elements(self) -> int:
-        """Without padding."""
+        """The elements without padding."""
         return sum(size for _, size in self.places.values())
 
     @cached_property
     def partition(self) -> int:
-        """Elements of one data rank's partition, padding included."""
+        """The elements of one data rank's partition, with padding."""
         return -(-self.elements // (_ALIGNMENT * self.data)) * _ALIGNMENT
 
     def filled(self, data_rank: int) -> int:
-        """Elements of a data rank's partition that are no padding."""
+        """Return the elements of a data rank's partition without padding."""
         return max(0, min(self.elements - data_rank * self.partition, self.partition))
 
     def fragments(self, name: str) -> list[Fragment]:
-        """Where the parameter's elements are, in their order."""
+        """Return the ranges of the parameter's elements, in order."""
         place, size = self.places[name]
         found, first = [], 0
         while first < size:
@@ -78,7 +78,7 @@ class FlatGroup:
         return found
 
     def addresses(self, data_rank: int) -> dict[str, tuple[int, int]]:
-        """DeepSpeed's name -> (start, elements) of all that the data rank's partition has."""
+        """Return DeepSpeed's name -> (start, elements) for all parameters in the data rank's partition."""
         low, high = data_rank * self.partition, (data_rank + 1) * self.partition
         return {
             name: (max(place, low) - low, min(place + size, high) - max(place, low))
@@ -89,7 +89,7 @@ class FlatGroup:
 
 @dataclass(frozen=True)
 class Cut:
-    """A layout as far as files go."""
+    """The parts of a layout that decide the files."""
 
     tensor: int
     pipeline: int
@@ -98,66 +98,66 @@ class Cut:
 
     @classmethod
     def of(cls, layout: Mapping[str, Any]) -> Cut:
-        """Of a manifest's `layout`. Raises ValueError where it is none."""
+        """Return the cut of a manifest's `layout`. Raises ValueError if it is invalid."""
         try:
             cut = cls(layout["tensor"], layout["pipeline"], layout["data"], layout["partition_method"])
         except KeyError as error:
-            raise ValueError(f"its layout does not say {error}") from None
+            raise ValueError(f"its layout lacks {error}") from None
         sizes = (cut.tensor, cut.pipeline, cut.data)
         if not all(isinstance(one, int) and one > 0 for one in sizes) or not isinstance(cut.partition_method, str):
-            raise ValueError(f"its layout is none: {dict(layout)}")
+            raise ValueError(f"its layout is invalid: {dict(layout)}")
         return cut
 
     def model_rank(self, stage: int, tensor_rank: int) -> int:
-        """The number in the names of files with all but weights."""
+        """Return the number in the names of all files except weights."""
         return stage * self.tensor + tensor_rank
 
 
 def weights_file(layer: int, tensor_rank: int) -> str:
-    """With one tensor rank's weights of a layer."""
+    """Return the file name of one tensor rank's weights of a layer."""
     return f"{_WEIGHTS}{layer:02d}-model_{tensor_rank:02d}-model_states.pt"
 
 
 def state_file(model_rank: int) -> str:
-    """With what a stage and tensor rank has beside weights and optimizer states: counters and random states."""
+    """Return the file name of the counters and random states of a stage and tensor rank."""
     return f"mp_rank_{model_rank:02d}_model_states.pt"
 
 
 def optimizer_file(data_rank: int, model_rank: int, precision: str) -> str:
-    """With one data rank's part of a stage and tensor rank's optimizer states."""
+    """Return the file name of one data rank's part of the optimizer states of a stage and tensor rank."""
     prefix = "bf16_" if precision == "bf16" else ""
     return f"{prefix}zero_pp_rank_{data_rank}_mp_rank_{model_rank:02d}{_OPTIMIZER}"
 
 
 def is_weights_file(name: str) -> bool:
-    """Whether it is called as `weights_file` calls one."""
+    """Return True if `weights_file` returns such names."""
     return name.startswith(_WEIGHTS)
 
 
 def is_optimizer_file(name: str) -> bool:
-    """Whether it is called as `optimizer_file` calls one."""
+    """Return True if `optimizer_file` returns such names."""
     return name.endswith(_OPTIMIZER)
 
 
 def engine_name(parameter: SavedParameter) -> str:
-    """What DeepSpeed calls a parameter in its optimizer's files."""
+    """Return DeepSpeed's name of a parameter in its optimizer's files."""
     return f"{TIED if parameter.layer == EMBEDDING_LAYER else f'{parameter.layer}.'}{parameter.name_in_layer}"
 
 
 def is_tied(parameters: Iterable[SavedParameter]) -> bool:
-    """Whether a model of these parameters makes logits with its word embedding."""
+    """Return True if a model with these parameters computes logits with its word embedding."""
     return all(one.name != OUTPUT_WEIGHT for one in parameters)
 
 
 def rank_shape(parameter: SavedParameter, tensor: int) -> tuple[int, ...]:
-    """Shape of what each of `tensor` ranks has. Raises ValueError when it cannot be shared alike."""
+    """Return the shape of each of `tensor` ranks' part. Raises ValueError if it cannot be split evenly."""
     return shared_shape(parameter.name, parameter.shape, parameter.split_dim, tensor)
 
 
 def stages(parameters: Iterable[SavedParameter], cut: Cut) -> list[list[SavedParameter]]:
-    """Each pipeline stage's parameters, in the stage's order; the last one has the word embedding too where it is tied.
+    """Return each pipeline stage's parameters, in order. The last one has a tied word embedding too.
 
-    Raises ValueError when the layers do not divide.
+    Raises ValueError if the layers do not divide.
     """
     table = list(parameters)
     blocks = sorted({one.layer for one in table if is_of_block(one.name)})
@@ -173,7 +173,7 @@ def stages(parameters: Iterable[SavedParameter], cut: Cut) -> list[list[SavedPar
 
 
 def flat_groups(stage: Iterable[SavedParameter], cut: Cut) -> list[FlatGroup]:
-    """The groups of a stage's parameters on each of its tensor ranks. Raises ValueError as `rank_shape` does."""
+    """Return the groups of a stage's parameters on each of its tensor ranks. Raises ValueError as `rank_shape` does."""
     named = [(engine_name(one), math.prod(rank_shape(one, cut.tensor)), one.decays) for one in stage]
     groups = ([(name, size) for name, size, decays in named if decays == kind] for kind in (True, False))
     return [FlatGroup.of(group, cut.data) for group in groups if group]
@@ -181,7 +181,7 @@ def flat_groups(stage: Iterable[SavedParameter], cut: Cut) -> list[FlatGroup]:
 
 POSITIONS = ("absolute", "alibi", "rope")
 _POSITIONS = "max_position_embeddings"
-# Far beyond every model: a number that somebody's hand has made so large fills the memory before it is found wrong.
+# Larger than every model. An edited manifest with a huge number must not fill the memory.
 _LARGEST = {
     "num_layers": 100_000,
     **dict.fromkeys(
@@ -197,7 +197,7 @@ _LARGEST = {
         (1 << 31) - 1,
     ),
 }
-#: What came to the trainer later: a model that does not say it has it not.
+#: Later additions to the trainer: a model without these keys does not have them.
 _LATER: dict[str, tuple[Any, ...]] = {
     "normalization": ("LayerNorm", "RMSNorm"),
     "glu_activation": (None, *GATES),
@@ -216,7 +216,7 @@ _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size"
 
 
 def saved_parameters(shape: ModelShape) -> tuple[SavedParameter, ...]:
-    """All parameters of the model, in its order: a manifest's `parameters`."""
+    """Return all parameters of the model in its order, for a manifest's `parameters`."""
     return tuple(
         SavedParameter(
             name=one.full_name,
@@ -232,16 +232,16 @@ def saved_parameters(shape: ModelShape) -> tuple[SavedParameter, ...]:
 
 
 def parameters_of(manifest: Manifest) -> tuple[SavedParameter, ...]:
-    """The checkpoint's parameters, which follow from its model; one of the first schema does not name them.
+    """Return the checkpoint's parameters. For manifests of schema 1 they follow from its model.
 
-    Raises CheckpointError where the model is described by too little, or by what cannot be, and where the parameters
-    are another model's.
+    Raises CheckpointError if the model's description is incomplete or impossible, or if the parameters are another
+    model's.
     """
     _refuse_no_model(manifest.model)
     try:
         of_model = saved_parameters(ModelShape.of_facts(manifest.model))
     except KeyError as error:
-        raise CheckpointError(f"the manifest's model does not say {error}") from None
+        raise CheckpointError(f"the manifest's model lacks {error}") from None
     for own, known in zip_longest(manifest.parameters or of_model, of_model):
         if own != known:
             name = (own or known).name
@@ -252,17 +252,17 @@ def parameters_of(manifest: Manifest) -> tuple[SavedParameter, ...]:
 def _refuse_no_model(model: Mapping[str, Any]) -> None:
     for name in (*_NEEDED, *(name for name in model if name in _LARGEST)):
         if name not in model:
-            raise CheckpointError(f"the manifest's model does not say '{name}'")
+            raise CheckpointError(f"the manifest's model lacks '{name}'")
         value, may_be_none = model[name], name not in _NEEDED
         is_size = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST[name]
         if not is_size and not (may_be_none and value is None):
-            raise CheckpointError(f"the manifest's model cannot be right: {name} is {str(value)[:40]!a}")
+            raise CheckpointError(f"the manifest's model is invalid: {name} is {str(value)[:40]!a}")
     if model.get("position_embedding_type") not in POSITIONS:
         raise CheckpointError(f"the manifest's model has neither of {', '.join(POSITIONS)} as its positions")
     for name, allowed in _LATER.items():
         value = model.get(name, allowed[0])
         if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
-            raise CheckpointError(f"the manifest's model cannot be right: {name} is {str(value)[:40]!a}")
+            raise CheckpointError(f"the manifest's model is invalid: {name} is {str(value)[:40]!a}")
     heads, groups = model["num_attention_heads"], model.get("num_query_groups")
     if groups is not None and heads % groups:
         raise CheckpointError(f"the manifest's model has {heads} heads in {groups} groups")
@@ -270,30 +270,30 @@ def _refuse_no_model(model: Mapping[str, Any]) -> None:
     if tokens is not None and rows is not None and tokens > rows:
         raise CheckpointError(f"the manifest's model has {tokens} tokens in {rows} rows")
     if model.get("position_embedding_type") == "absolute" and learned is None:
-        raise CheckpointError("the manifest's model does not say how many positions it has")
+        raise CheckpointError("the manifest's model lacks the number of positions")
 
 
-#: Text beside a universal checkpoint: which one DeepSpeed loads.
+#: The text file next to a universal checkpoint that names the one that DeepSpeed loads.
 LATEST_UNIVERSAL = "latest_universal"
 
 
-#: The folder with a folder for each parameter, and the file beside them.
+#: The folder with a folder for each parameter, and the file next to them.
 ZERO, COMMON_STATE = "zero", "optimizer_state.pt"
 
 
-#: What this trainer adds: the manifest of the checkpoint that was converted, with the files of this one.
+#: Our addition: the manifest of the converted checkpoint, with this one's files.
 UNIVERSAL_MANIFEST = "universal.json"
 
 
-#: What the training says of its parameters in every checkpoint, so that DeepSpeed's programs can put them together.
+#: Facts about the parameters in every checkpoint, so that DeepSpeed's programs can merge them.
 INFO = "universal_checkpoint_info"
 
 
-#: The parameter in one of its files, the dimension along which it is shared, and that its padding is left out.
+#: Keys in a parameter's files: the tensor, the dimension along which it is split, and that padding is removed.
 PARAM, CAT_DIM, VOCABULARY_TENSOR = "param", "cat_dim", "vocab_tensor"
 
 
-#: The file with how many steps the optimizer has counted.
+#: The file with the optimizer's step count.
 STEP = "step"
 
 
@@ -301,10 +301,10 @@ _VERSION = 0.4
 
 
 def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
-    """How DeepSpeed's programs put together the parameters of the model that a manifest's `model` describes.
+    """Return the patterns by which DeepSpeed's programs merge the parameters of a manifest's `model`.
 
-    Lists of regular expressions, each of which matches some parameter, and no parameter two of one list. Those that all
-    tensor-parallel ranks hold count as one that has to be equal, not as an average, which would hide that they drifted.
+    Each value is a list of regular expressions. Each matches some parameter, and no parameter matches two of one list.
+    Parameters that all tensor-parallel ranks hold must be equal: an average would hide that they differ.
     """
     shape = ModelShape.of_facts(model)
     table = saved_parameters(shape)
@@ -325,7 +325,7 @@ def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pattern(one: SavedParameter) -> str:
-    """What matches the parameter's name; that of a block those of all blocks."""
+    """Return a pattern for the parameter's name. A block's parameter matches in all blocks."""
     if is_of_block(one.name):
         return rf"\d+\.{re.escape(one.name_in_layer)}$"
     return re.escape(engine_name(one)) + "$"

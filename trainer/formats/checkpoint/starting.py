@@ -1,4 +1,4 @@
-"""From which checkpoint a training starts, and what it may load from it."""
+"""The choice of the checkpoint from which a training starts, and the checks of what it may load from it."""
 
 from __future__ import annotations
 
@@ -44,36 +44,36 @@ OPTION = "--load-fallback"
 
 @dataclass(frozen=True)
 class FellBack:
-    """An earlier checkpoint in the place of the latest."""
+    """A fallback from the damaged latest checkpoint to an earlier one."""
 
     damaged: Path
     why: str  # a clause
-    model: Manifest | None  # what the damaged one says of itself, where that can be read
+    model: Manifest | None  # the damaged one's manifest, if it can be read
     instead: Found
 
     @property
     def lost(self) -> int:
-        """Iterations that have to be trained again."""
+        """The number of iterations to train again."""
         return (iteration_of(self.damaged.name) or 0) - self.instead.manifest.iteration
 
     @property
     def change(self) -> Change:
-        """For the history of what is saved from now on."""
+        """The change to record in the history of later checkpoints."""
         return Change("latest_checkpoint", self.damaged.name, self.instead.folder.name)
 
-    def said(self) -> str:
-        """One line."""
+    def message(self) -> str:
+        """Return the fallback as one line for the log."""
         return (
-            f"{OPTION}: {self.damaged.name} is damaged ({self.why}): going on from {self.instead.folder.name}, "
+            f"{OPTION}: {self.damaged.name} is damaged ({self.why}): resuming from {self.instead.folder.name}, "
             f"{self.lost} iterations are trained again"
         )
 
 
 def fall_back(root: Path, damaged: Mapping[str, str]) -> FellBack | None:
-    """The newest complete checkpoint before the latest of `root`, where that one is damaged; None where it is not.
+    """Return the newest complete checkpoint before the latest of `root` if the latest is damaged; None if it is not.
 
-    damaged: name of a checkpoint -> what more than a look at its files has found. Raises CheckpointError where nobody
-    can tell which is the latest, and where no earlier one is complete.
+    damaged: checkpoint name -> damage that reading its contents has found. Raises CheckpointError if the latest is
+    unknown, and if no earlier one is complete.
     """
 
     def fault(folder: Path) -> str | None:
@@ -100,10 +100,10 @@ def _manifest(folder: Path) -> Manifest | None:
 
 #: In a manifest, the optimizer of a checkpoint without optimizer states.
 NO_OPTIMIZER = "none"
-#: In its history, the start of a model that was published elsewhere.
+#: In a checkpoint's history, the start from a published model.
 IMPORTED = "imported"
 
-# The schedule's fields, as Megatron calls them when it refuses.
+# The schedule's fields, with Megatron's names in its errors.
 _SCHEDULE_NAMES = {
     "max_lr": "learning rate",
     "min_lr": "minimum learning rate",
@@ -119,33 +119,33 @@ _SCHEDULE_NAMES = {
 _COOLDOWN = ("cooldown_at", "cooldown_samples", "cooldown_style")
 
 
-def begins_anew(manifest: Manifest, options: Mapping[str, Any]) -> bool:
-    """Whether of a checkpoint the weights alone count, and the training that loads them is at its very beginning.
+def uses_weights_only(manifest: Manifest, options: Mapping[str, Any]) -> bool:
+    """Return True if a training uses only a checkpoint's weights and begins at iteration 0.
 
-    So it is where somebody says it, and with an imported model: every later task of its chain has a checkpoint of the
-    training's own, which --finetune would begin anew each time.
+    That is the case with --finetune and with an imported model. With an imported model later tasks of the chain load
+    the training's own checkpoints, which --finetune would start from iteration 0 each time.
     """
     return bool(options["finetune"]) or is_imported(manifest)
 
 
 def is_imported(manifest: Manifest) -> bool:
-    """Whether a checkpoint is a model that came from outside, and no training of ours has made a step from it."""
+    """Return True if a checkpoint is an imported model on which no step was trained."""
     return manifest.iteration == 0 and bool(manifest.history) and manifest.history[-1].kind == IMPORTED
 
 
 def schedule_to_resume_with(
     folder: Path, manifest: Manifest, identity: Identity, given: LearningRateSchedule, options: Mapping[str, Any]
 ) -> LearningRateSchedule:
-    """The schedule with which the training that `options` describe goes on from a checkpoint.
+    """Return the schedule for resuming the training that `options` describe.
 
-    Raises CheckpointError, one line, for the first thing by which the checkpoint is another training's.
+    Raises CheckpointError, one line, for the first difference that makes the checkpoint another training's.
     """
-    weights_only = begins_anew(manifest, options)
+    weights_only = uses_weights_only(manifest, options)
     with_optimizer = not (options["no_load_optim"] or weights_only)
     refuse_other_model(folder, manifest, identity.model)
     refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
     if not options["finetune"]:
-        # `opsctl status` reads a start too, and does not need what this imports.
+        # `opsctl status` reads a start too, and must not import this.
         from trainer.formats.checkpoint.changes import refuse_other_training
 
         refuse_other_training(folder, manifest, identity.training, options["allow_changed"] or ())
@@ -156,7 +156,7 @@ def schedule_to_resume_with(
 
 
 def is_whole_state_of(manifest: Manifest, identity: Identity) -> bool:
-    """Whether a checkpoint has this model's weights and this optimizer's states, in its precision."""
+    """Return True if a checkpoint has this model's weights and this optimizer's states, in its precision."""
     try:
         refuse_other_model(Path(), manifest, identity.model)
         refuse_other_layout(Path(), manifest, identity.layout, identity.precision, with_optimizer=True)
@@ -166,22 +166,22 @@ def is_whole_state_of(manifest: Manifest, identity: Identity) -> bool:
 
 
 def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, naming the option and both values, unless the checkpoint's model is this one."""
+    """Raise CheckpointError if the checkpoint has another model. The error names the option and both values."""
     for name in (*model, *(name for name in manifest.model if name not in model)):
         stored, value = manifest.model.get(name), model.get(name)
-        if name == "vocab_size" and stored is None:  # of the first schema, which has the padded size alone
+        if name == "vocab_size" and stored is None:  # schema 1 has only the padded size
             continue
         if name == "padded_vocab_size" and manifest.model.get("vocab_size") == model.get("vocab_size") is not None:
-            continue  # padding is cut off or added as the layout needs it
+            continue  # the layout removes or adds padding
         if stored != value:
             raise CheckpointError(
                 f"{folder}: {name} value from checkpoint ({stored}) is not equal to the input argument "
-                f"value ({value}): {_way_to(name, stored)}, or another --load"
+                f"value ({value}): {_way_to(name, stored)}, or use another --load"
             )
 
 
 def _way_to(name: str, stored: Any) -> str:
-    """What to do on the command line so that a fact of the model is the checkpoint's."""
+    """Return the option that makes a fact of the model equal to the checkpoint's."""
     option = "--pad-vocab-size-to" if name == "padded_vocab_size" else f"--{name.replace('_', '-')}"
     if isinstance(stored, bool) or stored is None:
         return f"give {option}" if stored else f"leave {option} out"
@@ -191,7 +191,7 @@ def _way_to(name: str, stored: Any) -> str:
 def refuse_other_layout(
     folder: Path, manifest: Manifest, layout: Mapping[str, Any], precision: str, with_optimizer: bool
 ) -> None:
-    """Raise CheckpointError unless the optimizer's states are this training's. How ranks share them is all one."""
+    """Raise CheckpointError if the optimizer states do not fit. How ranks share them does not matter."""
     if not with_optimizer:
         return
     if manifest.precision != precision:
@@ -212,10 +212,11 @@ def refuse_other_layout(
 def schedule_to_use(
     folder: Path, manifest: Manifest, given: LearningRateSchedule, override: bool, use_checkpoint: bool
 ) -> LearningRateSchedule:
-    """The schedule to go on with. Raises CheckpointError with every changed value unless told which side to believe.
+    """Return the schedule to resume with.
 
-    A cooldown that is to come is no change of what was trained so far, so a checkpoint without one takes it, also where
-    the rest of its schedule is kept.
+    Raises CheckpointError with every changed value, unless an option decides which side counts. A cooldown that is
+    still ahead does not change past training, so a checkpoint without one accepts it, even if the rest of the
+    checkpoint's schedule is kept.
     """
     stored = {**ABSENT, **manifest.learning_rate}
     if override:
@@ -224,7 +225,7 @@ def schedule_to_use(
     if start is not None and manifest.consumed_train_samples > start:
         raise CheckpointError(
             f"{folder} is at sample {manifest.consumed_train_samples}, past --lr-cooldown-at-samples "
-            f"{start}, where the learning rate is to come down: give its sample or a later one, or begin "
+            f"{start}, where the cooldown starts: give its sample or a later one, or start "
             "at an earlier checkpoint (--load-step)"
         )
     if use_checkpoint:
@@ -243,28 +244,28 @@ def schedule_to_use(
     return given
 
 
-#: What a history calls a start at a checkpoint that was named.
+#: In a checkpoint's history, the start at a named checkpoint.
 LOAD_STEP = "load_step"
 
 
 def named_checkpoint(root: Path, iteration: int) -> Found:
-    """`global_stepN` of `root`, its files checked. Raises CheckpointError, naming what there is instead."""
+    """Return `global_stepN` of `root`, with its files checked. Raises CheckpointError with the available ones."""
     folder = root / tag_of(iteration)
     if not folder.is_dir():
         there = ", ".join(one.name for one in checkpoint_folders(root) if fault_of(one) is None)
         raise CheckpointError(
-            f"--load-step {iteration}: there is no {folder.name} in {root}; complete there: {there or 'none'}"
+            f"--load-step {iteration}: there is no {folder.name} in {root}; complete ones:  {there or 'none'}"
         )
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     return Found(folder, manifest)
 
 
-def went_on_from(save: Path, iteration: int) -> Found | None:
-    """The latest checkpoint of `save` where some start on its way was at --load-step `iteration`; None without.
+def resumed_from(save: Path, iteration: int) -> Found | None:
+    """Return the latest checkpoint of `save` if its training started at --load-step `iteration`; None otherwise.
 
-    The tasks of one chain share their options: the second goes on with what the first has made of the named one.
-    Raises CheckpointError.
+    The tasks of a chain share their options: the second one resumes from what the first has saved since the named
+    checkpoint. Raises CheckpointError.
     """
     found = latest_checkpoint(save)
     if found is None or found.manifest.iteration <= iteration:
@@ -274,12 +275,12 @@ def went_on_from(save: Path, iteration: int) -> Found | None:
 
 
 def found_at_step(options: Mapping[str, Any]) -> Found:
-    """What --load-step comes to now: the checkpoint that it names, or what has come of it since.
+    """Return the checkpoint of --load-step, or the latest one that was trained from it.
 
-    Raises CheckpointError, also where a later one that did not come of it would be written over.
+    Raises CheckpointError, also if a later checkpoint that was not trained from it would be overwritten.
     """
     root, step = Path(options["load"]), options["load_step"]
-    since = went_on_from(Path(options["save"]), step) if options["save"] else None
+    since = resumed_from(Path(options["save"]), step) if options["save"] else None
     found = since or named_checkpoint(root, step)
     if options["save"]:
         refuse_later(Path(options["save"]), 0 if options["finetune"] else found.manifest.iteration)
@@ -287,7 +288,7 @@ def found_at_step(options: Mapping[str, Any]) -> Found:
 
 
 def found_at_start(options: Mapping[str, Any]) -> Found | None:
-    """The checkpoint that a start with these options goes on from, by its files' sizes alone; None where there is none.
+    """Return the checkpoint that a start with these options loads, checked by its files' sizes; None without one.
 
     Raises CheckpointError.
     """
@@ -301,33 +302,33 @@ def found_at_start(options: Mapping[str, Any]) -> Found | None:
 
 
 def manifest_at_start(options: Mapping[str, Any]) -> Manifest | None:
-    """That of the checkpoint whose training goes on with these options; None at a beginning. Raises CheckpointError."""
+    """Return the manifest of the checkpoint that is resumed; None at iteration 0. Raises CheckpointError."""
     found = found_at_start(options)
-    return None if found is None or begins_anew(found.manifest, options) else found.manifest
+    return None if found is None or uses_weights_only(found.manifest, options) else found.manifest
 
 
 def step_change(found: Found, options: Mapping[str, Any]) -> tuple[Change, ...]:
-    """What a history keeps of a start at a named checkpoint, and of no start that went on from it."""
+    """Return the history's change of a start at a named checkpoint; empty for a start that resumes later ones."""
     is_named = options["load_step"] is not None and found.folder == Path(options["load"]) / tag_of(options["load_step"])
     return (Change(LOAD_STEP, None, options["load_step"]),) if is_named else ()
 
 
 def refuse_later(save: Path, begins_at: int) -> None:
-    """Raise CheckpointError where `save` has a later latest than a training begins at: its first save would replace it.
+    """Raise CheckpointError if `save` has a later latest checkpoint than `begins_at`, which a save would replace.
 
-    Also where nobody can tell which the latest is.
+    Also raised if the latest checkpoint is unknown.
     """
     latest = latest_folder(save)
     if latest is not None and read_manifest(latest).iteration > begins_at:
         raise CheckpointError(
-            f"--save {save} has {latest.name} already and this training begins at iteration {begins_at}: go on "
+            f"--save {save} has {latest.name} already and this training begins at iteration {begins_at}: continue "
             "from there with --load of the same folder and without --finetune or --load-step, or save to another "
             "folder; opsctl checkpoints rollback goes back to an earlier one"
         )
 
 
 def consumed_at_start(options: Mapping[str, Any]) -> int:
-    """Samples consumed where the options start; 0 at a beginning, and where nobody can tell: the trainer says why."""
+    """Return the samples consumed at the start; 0 at iteration 0, and if unknown: the trainer reports the reason."""
     if not options["load"] or options["finetune"]:
         return 0
     try:
@@ -340,7 +341,7 @@ def consumed_at_start(options: Mapping[str, Any]) -> int:
 
 
 def parse_to_start(arguments: Sequence[str], world_size: int) -> Options:
-    """As `parse`, with the ramp-up checked from where it starts on. Raises OptionsError."""
+    """Parse options as `parse` does, and check the ramp-up from its actual start. Raises OptionsError."""
     options = parse(arguments, world_size, consumed_samples=None)
     errors = ramp_errors(options, world_size, consumed_at_start(options))
     if errors:
@@ -349,18 +350,18 @@ def parse_to_start(arguments: Sequence[str], world_size: int) -> Options:
 
 
 def without_optimizer(manifest: Manifest) -> Manifest:
-    """The manifest of what is left of a checkpoint without optimizer states, which says so as a save without does."""
+    """Return the manifest of a checkpoint whose optimizer states are removed, as a save without them writes it."""
     kept = {name: file for name, file in manifest.files.items() if not is_optimizer_file(name)}
     return msgspec.structs.replace(manifest, layout={**manifest.layout, "optimizer": NO_OPTIMIZER}, files=kept)
 
 
 def manifest_text(manifest: Manifest) -> bytes:
-    """A manifest as the file that it is."""
+    """Return a manifest as the contents of its file."""
     return json_file_text(manifest.as_json()).encode()
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """How far a checkpoint's training had come: as much of a manifest as no schema will be without."""
+    """The progress of a checkpoint's training: the fields of a manifest that every schema has."""
 
     iteration: int
     consumed_train_samples: int = 0
@@ -369,9 +370,9 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def latest_reached(root: Path) -> tuple[Path, Reached] | None:
-    """The folder that `root/latest` names and how far it is, None when it names none that was finished.
+    """Return the folder that `root/latest` names and its progress; None if it names no finished checkpoint.
 
-    For who only looks: whatever else is wrong with the checkpoint, or with its schema, is not found here.
+    For programs that only report: other faults of the checkpoint or its schema are not found.
     """
     try:
         folder = named_by_latest(root)
@@ -382,9 +383,9 @@ def latest_reached(root: Path) -> tuple[Path, Reached] | None:
 
 
 def latest_beyond(root: Path, iteration: int) -> Path | None:
-    """The folder that `root/latest` names, if it is finished and later than `iteration`; None without.
+    """Return the folder that `root/latest` names if it is finished and later than `iteration`; None otherwise.
 
-    Whatever would make an earlier one the latest has to ask: only a rollback on record goes back.
+    Code that would make an earlier checkpoint the latest must check this first. Only a recorded rollback goes back.
     """
     found = latest_reached(root)
     return found[0] if found is not None and found[1].iteration > iteration else None

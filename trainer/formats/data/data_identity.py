@@ -12,15 +12,15 @@ from trainer.formats.data.index_header import Header, bin_path, idx_path, read_h
 from trainer.formats.data.vocabulary_files import tokenizer_identity
 from trainer.formats.errors import DataError
 
-#: Of a file up to this size every byte counts; of a larger one as many bytes, in pieces spread evenly over it.
+#: Files up to this size are read whole. Of larger ones as many bytes are read, in evenly spread pieces.
 READ_WHOLE_BYTES = 1 << 26
 _PIECES = 256
 
 
 def data_facts(options: Mapping[str, Any], read: bool = True) -> dict[str, Any]:
-    """What a manifest says of data and tokenizer: train_data, tokenizer; valid_data and test_data where evaluated on.
+    """Return the manifest's facts on data and tokenizer: train_data, tokenizer, and valid_data and test_data if used.
 
-    Without `read` no more of the data is looked at than its files' headers. Raises DataError.
+    Without `read`, only the headers of the data files are read. Raises DataError.
     """
     try:
         facts: dict[str, Any] = {"train_data": training_data(options, read), "tokenizer": tokenizer_identity(options)}
@@ -32,16 +32,16 @@ def data_facts(options: Mapping[str, Any], read: bool = True) -> dict[str, Any]:
 
 
 def training_data(options: Mapping[str, Any], read: bool = True) -> list[dict[str, Any]]:
-    """Each source of the training data, in the blend's order: its documents, its share of the blend, its checksum.
+    """Return each source of the training data, in the blend's order: documents, share of the blend, and checksum.
 
-    Without `read` no checksum, and no more than the files' headers is looked at. Raises DataError and OSError.
+    Without `read` there is no checksum, and only the files' headers are read. Raises DataError and OSError.
     """
     (group,) = groups(options, "train")
     return _described(group, read)
 
 
 def evaluation_data(options: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
-    """Each group of `split` (valid or test) with its sources, without checksums."""
+    """Return each group of `split` (valid or test) with its sources, without checksums."""
     return [{"group": group.name, "sources": _described(group, read=False)} for group in groups(options, split)]
 
 
@@ -68,7 +68,7 @@ def _described(group: Group, read: bool) -> list[dict[str, Any]]:
 
 
 def checksum(header: Header) -> str:
-    """xxh64 of both files' sizes and contents, 16 hexadecimal digits. Of large files not every byte is read."""
+    """Return the xxh64 of both files' sizes and contents, 16 hexadecimal digits. Large files are sampled."""
     import xxhash
 
     digest = xxhash.xxh64()
@@ -90,8 +90,8 @@ def _add_file(digest: Any, path: Path) -> None:
             digest.update(file.read(piece))
 
 
-def said(sources: Any) -> str:
-    """The training data as a person is told of it."""
+def sources_text(sources: Any) -> str:
+    """Return the training data as text."""
     return " + ".join(_source_said(source) for source in sources) if sources else "none"
 
 

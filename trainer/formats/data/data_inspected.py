@@ -9,153 +9,152 @@ from msgspec import Meta
 
 
 class SequenceLengths(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tokens the sequences of a data set have: lengths that some of them really have."""
+    """The tokens per sequence of a data set. Each length is one of an existing sequence."""
 
     shortest: Annotated[int, Meta(description="The least.")]
-    p10: Annotated[int, Meta(description="A tenth has no more.")]
-    median: Annotated[int, Meta(description="Half have no more.")]
-    p90: Annotated[int, Meta(description="Nine tenths have no more.")]
-    p99: Annotated[int, Meta(description="99 of 100 have no more.")]
+    p10: Annotated[int, Meta(description="A tenth of the sequences have at most so many tokens.")]
+    median: Annotated[int, Meta(description="Half of the sequences have at most so many tokens.")]
+    p90: Annotated[int, Meta(description="Nine tenths of the sequences have at most so many tokens.")]
+    p99: Annotated[int, Meta(description="99 % of the sequences have at most so many tokens.")]
     longest: Annotated[int, Meta(description="The most.")]
-    mean: Annotated[float, Meta(description="Tokens for each sequence.")]
+    mean: Annotated[float, Meta(description="Mean number of tokens per sequence.")]
 
 
 class SetNotes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted beside the data, by whoever prepared it; null: it does not say."""
+    """Notes that the preparing program left next to the data; null: not noted."""
 
-    vocab_size: Annotated[int | None, Meta(description="Tokens of the vocabulary.")]
+    vocab_size: Annotated[int | None, Meta(description="Size of the vocabulary.")]
     eod: Annotated[int | None, Meta(description="The token that ends each document.")]
     tokenizer: Annotated[str, Meta(description="Path of the tokenizer's file.")]
-    tokenizer_sha256: Annotated[str | None, Meta(description="SHA-256 of it.")]
+    tokenizer_sha256: Annotated[str | None, Meta(description="SHA-256 of that file.")]
 
 
 class InspectedSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in one pair of files."""
+    """The contents of one pair of files."""
 
-    data: Annotated[str, Meta(description="The files' prefix, as it was given.")]
+    data: Annotated[str, Meta(description="The files' prefix, as given.")]
     documents: Annotated[int, Meta(description="Documents.")]
-    sequences: Annotated[int, Meta(description="Sequences, which are what the trainer shuffles; one a document here.")]
+    sequences: Annotated[int, Meta(description="Sequences, which the trainer shuffles; here each is one document.")]
     tokens: Annotated[int, Meta(description="Tokens.")]
     empty: Annotated[int, Meta(description="Sequences without a token.")]
     dtype: Annotated[str, Meta(description="Type of the stored tokens.")]
     bin_bytes: Annotated[int, Meta(description="Size of the tokens' file.")]
     idx_bytes: Annotated[int, Meta(description="Size of the index.")]
-    lengths: Annotated[SequenceLengths | None, Meta(description="Of its sequences; null without any.")]
-    notes: Annotated[SetNotes | None, Meta(description="What is noted beside them; null: nothing.")]
+    lengths: Annotated[SequenceLengths | None, Meta(description="Lengths of its sequences; null without any.")]
+    notes: Annotated[SetNotes | None, Meta(description="The notes next to the files; null: none.")]
 
 
 class ReadPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a document that a sample has."""
+    """The part of a document that is in a sample."""
 
-    document: Annotated[int, Meta(description="Its number in the file, from 0.")]
-    start: Annotated[int, Meta(description="The first of its tokens that the sample has.")]
+    document: Annotated[int, Meta(description="Number of the document in the file, from 0.")]
+    start: Annotated[int, Meta(description="The first of its tokens in the sample.")]
     stop: Annotated[int, Meta(description="The token after the last one.")]
 
 
 class ReadSample(msgspec.Struct, frozen=True, kw_only=True):
     """One sample of a training."""
 
-    sample: Annotated[int, Meta(description="Its place in the training's order: samples consumed before it.")]
+    sample: Annotated[int, Meta(description="Position in the training's order: samples consumed before it.")]
     iteration: Annotated[int, Meta(description="The iteration that reads it, from 1.")]
-    skipped: Annotated[bool, Meta(description="Whether that one was skipped, so that nothing is learnt from it.")]
-    data: Annotated[str, Meta(description="Prefix of the files that it is from.")]
-    pieces: Annotated[list[ReadPiece], Meta(description="What it is made of, end to end.")]
-    tokens: Annotated[list[int], Meta(description="All of it, seq_length and the one that is only predicted.")]
-    text: Annotated[str | None, Meta(description="The same as text; null without a tokenizer.")]
+    skipped: Annotated[bool, Meta(description="Whether that iteration was skipped and not trained on.")]
+    data: Annotated[str, Meta(description="Prefix of its files.")]
+    pieces: Annotated[list[ReadPiece], Meta(description="The pieces of documents that it consists of, end to end.")]
+    tokens: Annotated[
+        list[int], Meta(description="Tokens of the sample: seq_length and the one that is only predicted.")
+    ]
+    text: Annotated[str | None, Meta(description="The tokens as text; null without a tokenizer.")]
 
 
 class ReadSamples(msgspec.Struct, frozen=True, kw_only=True):
     """A range of a training's samples."""
 
-    first_sample: Annotated[int, Meta(description="The first one: samples consumed before it.")]
+    first_sample: Annotated[int, Meta(description="The first sample: samples consumed before it.")]
     end_sample: Annotated[int, Meta(description="Samples consumed after the last one.")]
-    tokenizer: Annotated[str | None, Meta(description="What the text is read with; null: none was found.")]
+    tokenizer: Annotated[str | None, Meta(description="Path of the tokenizer for the text; null: none was found.")]
     is_checkpoints_order: Annotated[
         bool | None,
-        Meta(description="Whether the latest checkpoint's training had this order; null where nobody knows."),
+        Meta(description="Whether the latest checkpoint's training had this order; null if unknown."),
     ]
     samples: Annotated[list[ReadSample], Meta(description="In the training's order.")]
 
 
 class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """When a training is through a data set once more: as many tokens of it were read as it has."""
+    """The point where a training has read as many tokens of a data set as it has."""
 
-    epoch: Annotated[int, Meta(description="How often it is through then.")]
-    samples: Annotated[int, Meta(description="Samples of the training consumed then.")]
-    iteration: Annotated[
-        int | None, Meta(description="The iteration that reads the last one of them; null where nobody knows.")
-    ]
+    epoch: Annotated[int, Meta(description="Number of passes completed.")]
+    samples: Annotated[int, Meta(description="Samples of the training consumed until then.")]
+    iteration: Annotated[int | None, Meta(description="The iteration that reads the last of them; null if unknown.")]
 
 
 class RealisedSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training has had of one of its data sets."""
+    """The use of one data set in a training so far."""
 
     data: Annotated[str, Meta(description="The files' prefix.")]
     first_document: Annotated[int, Meta(description="The first document of its part.")]
-    end_document: Annotated[int, Meta(description="The one after the last.")]
+    end_document: Annotated[int, Meta(description="The document after the last.")]
     tokens_per_epoch: Annotated[int, Meta(description="Tokens of its part.")]
-    asked: Annotated[float, Meta(description="The share that was asked for.")]
-    realised: Annotated[float, Meta(description="The share of the samples that were trained on; 0 without any.")]
-    samples: Annotated[int, Meta(description="Samples of it that were trained on.")]
-    skipped_samples: Annotated[int, Meta(description="Samples of it that were skipped.")]
-    epochs: Annotated[float, Meta(description="How often it was gone through, what was skipped included.")]
+    asked: Annotated[float, Meta(description="Its configured share of the samples.")]
+    realised: Annotated[float, Meta(description="Its share of the samples that were trained on; 0 without any.")]
+    samples: Annotated[int, Meta(description="Its samples that were trained on.")]
+    skipped_samples: Annotated[int, Meta(description="Its samples that were skipped.")]
+    epochs: Annotated[float, Meta(description="Number of passes over it, skipped samples included.")]
     epoch_ends: Annotated[
-        list[EpochEnd], Meta(description="Of the whole training, each; what was skipped counts as read.")
+        list[EpochEnd], Meta(description="The ends of its passes in the whole training; skipped samples count as read.")
     ]
 
 
 class RealisedMixture(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training has had of each of its data sets, against what was asked."""
+    """The use of each data set in a training so far, compared with the weights."""
 
-    up_to: Annotated[int, Meta(description="Of so many samples consumed.")]
-    iteration: Annotated[
-        int | None, Meta(description="The iteration that reads the last one of them; null without any.")
-    ]
+    up_to: Annotated[int, Meta(description="Number of samples consumed.")]
+    iteration: Annotated[int | None, Meta(description="The iteration that reads the last of them; null without any.")]
     end_sample: Annotated[int, Meta(description="Samples consumed at the training's end.")]
     samples: Annotated[int, Meta(description="Samples that were trained on.")]
     skipped_samples: Annotated[int, Meta(description="Samples that were skipped.")]
     sequence_length: Annotated[int, Meta(description="Tokens of a sample.")]
     is_checkpoints_order: Annotated[
         bool | None,
-        Meta(description="Whether the latest checkpoint's training had this order; null where nobody knows."),
+        Meta(description="Whether the latest checkpoint's training had this order; null if unknown."),
     ]
     sources: Annotated[list[RealisedSource], Meta(description="In the order of the blend.")]
 
 
 class KeptIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """The order of one file's samples, or those of all files of a blend and in which it takes from them."""
+    """The sample order of one file, or the order in which a blend takes from its files."""
 
     data: Annotated[str | None, Meta(description="The file's prefix, absolute and without links; null for a blend.")]
-    samples: Annotated[int | None, Meta(description="Samples asked of it; null where one epoch is.")]
+    samples: Annotated[int | None, Meta(description="Samples requested from it; null for one epoch.")]
     state: Annotated[
         str,
         Meta(
-            description="`there` before, `built` now, `not kept` where no folder could be written; with `--dry-run` "
-            "`to be built`."
+            description="`there` before, `built` now, `not kept` (no writable folder); with `--dry-run` `to be built`."
         ),
     ]
     listing: Annotated[
-        str | None, Meta(description="The file that names its arrays, NAME.json beside NAME-ARRAY.npy; null: none.")
+        str | None, Meta(description="The file that names its arrays, NAME.json next to NAME-ARRAY.npy; null: none.")
     ]
     bytes: Annotated[int, Meta(description="Size of its arrays.")]
 
 
 class IndexedData(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a training of these lengths would build at its start."""
+    """All indices that a training of these lengths would build at its start."""
 
-    train_samples: Annotated[int, Meta(description="Samples that the training data has to give.")]
+    train_samples: Annotated[int, Meta(description="Samples needed from the training data.")]
     valid_samples: Annotated[int, Meta(description="Samples of each validation group.")]
     test_samples: Annotated[int, Meta(description="Samples of each test group.")]
-    iteration: Annotated[int, Meta(description="Of the checkpoint that the training goes on from; 0 at a beginning.")]
-    indices: Annotated[list[KeptIndex], Meta(description="Each once, in the order in which the training asks.")]
+    iteration: Annotated[
+        int, Meta(description="Samples consumed by the checkpoint that the training resumes from; 0 at the start.")
+    ]
+    indices: Annotated[list[KeptIndex], Meta(description="Each once, in the order in which the training needs them.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was built.")]
 
 
 class MixedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What one split has of a data set."""
+    """The part of one split in a data set."""
 
-    start: Annotated[float, Meta(description="Where among its documents the part begins, as a share of all.")]
-    end: Annotated[float, Meta(description="Where it ends.")]
+    start: Annotated[float, Meta(description="Start of the part, as a share of all documents.")]
+    end: Annotated[float, Meta(description="End of the part, as a share of all documents.")]
     documents: Annotated[int, Meta(description="Documents of the part.")]
     tokens: Annotated[int, Meta(description="Their tokens.")]
 
@@ -167,33 +166,33 @@ class MixedSet(msgspec.Struct, frozen=True, kw_only=True):
     documents: Annotated[int, Meta(description="Documents of the whole set.")]
     tokens: Annotated[int, Meta(description="Tokens of the whole set.")]
     size_share: Annotated[float, Meta(description="Its share of all sets' tokens.")]
-    share: Annotated[float, Meta(description="Its share of the samples: its weight, of which all add up to 1.")]
+    share: Annotated[float, Meta(description="Its share of the samples: its weight. All weights add up to 1.")]
     epochs: Annotated[
         float | None,
-        Meta(description="How often the training goes through its training part; null where no length is known."),
+        Meta(description="Number of passes over its training part; null if the length is unknown."),
     ]
-    over_limit: Annotated[bool, Meta(description="Whether that is more often than the limit.")]
-    train: Annotated[MixedPart, Meta(description="What is trained on.")]
-    valid: Annotated[MixedPart | None, Meta(description="What is validated on; null: nothing.")]
-    test: Annotated[MixedPart | None, Meta(description="What is tested on; null: nothing.")]
+    over_limit: Annotated[bool, Meta(description="Whether there are more passes than the limit.")]
+    train: Annotated[MixedPart, Meta(description="The part for training.")]
+    valid: Annotated[MixedPart | None, Meta(description="The part for validation; null: none.")]
+    test: Annotated[MixedPart | None, Meta(description="The part for testing; null: none.")]
 
 
 class SplitFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The weighted split files, each as its option `--SPLIT-weighted-split-paths-path` reads it."""
 
-    train: Annotated[str, Meta(description="Path of the one to train on.")]
-    valid: Annotated[str | None, Meta(description="Path of the one to validate on; null: none.")]
-    test: Annotated[str | None, Meta(description="Path of the one to test on; null: none.")]
+    train: Annotated[str, Meta(description="Path of the file for training.")]
+    valid: Annotated[str | None, Meta(description="Path of the file for validation; null: none.")]
+    test: Annotated[str | None, Meta(description="Path of the file for testing; null: none.")]
 
 
 class MixedData(msgspec.Struct, frozen=True, kw_only=True):
     """A mixture of data sets."""
 
     alpha: Annotated[
-        float | None, Meta(description="Shares are as tokens to the power of this; null where they were given.")
+        float | None, Meta(description="Weights are tokens to the power of this; null if ratios were given.")
     ]
-    train_tokens: Annotated[int | None, Meta(description="Tokens of the whole training; null where nobody said.")]
-    most_epochs: Annotated[float, Meta(description="The limit above which `over_limit` says so.")]
-    sets: Annotated[list[MixedSet], Meta(description="In the order in which they were given.")]
-    files: Annotated[SplitFiles, Meta(description="What was written.")]
+    train_tokens: Annotated[int | None, Meta(description="Tokens of the whole training; null if not given.")]
+    most_epochs: Annotated[float, Meta(description="The limit of `over_limit`.")]
+    sets: Annotated[list[MixedSet], Meta(description="In the given order.")]
+    files: Annotated[SplitFiles, Meta(description="The files written.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]

@@ -1,4 +1,4 @@
-"""A run's data sources from its options, and the check of them before a training."""
+"""The data sources of a run from its options, and their check before a training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.formats.data.index_header import Header, idx_path, read_header
 from trainer.formats.errors import DataError
 from trainer.recipe.data_options import SPLITS, is_number, weight, weighted_file_key, weighted_key
 
-# A name in a weighted split file: no white space, no control characters, no halves of surrogate pairs.
+# A name in a weighted split file: no white space, no control characters, no unpaired surrogates.
 _HOLDABLE = re.compile(r'[^\s,"\x00-\x1f\x7f\ud800-\udfff]+')
 _FORM = '"NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX"'
 
@@ -30,24 +30,23 @@ class Source:
     weight: float | None
 
     def documents(self, count: int) -> tuple[int, int]:
-        """The range of documents out of `count`; halves round to the even number, as in Megatron."""
+        """Return the range of documents out of `count`. Halves round to the even number, as in Megatron."""
         return round(self.start * count), round(self.end * count)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sources that are blended into one dataset; `name` is how logs call it."""
+    """Sources that are blended into one dataset; `name` is its name in logs."""
 
     name: str
     sources: tuple[Source, ...]
 
 
 def groups(options: Mapping[str, Any], split: str) -> list[Group]:
-    """The groups of `split` (train, valid or test).
+    """Return the groups of `split` (train, valid or test).
 
-    None when it gets no data, one from --data-path, any number from weighted paths.
-
-    Raises DataError when no data is given at all, and for anything that cannot be read.
+    None if it gets no data, one from --data-path, any number from weighted paths. Raises DataError if no data is given
+    at all, and for anything that cannot be read.
     """
     key, file_key = weighted_key(split), weighted_file_key(split)
     if options.get(key):
@@ -66,10 +65,10 @@ def groups(options: Mapping[str, Any], split: str) -> list[Group]:
 
 
 def prefixes(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(key, prefix) of every pair of files that options name, themselves or in weighted split files.
+    """Yield (key, prefix) for every pair of files in options and in weighted split files.
 
-    Where an option takes several values, one may stand without a list. What cannot be read as groups is passed over:
-    `groups` says why.
+    An option that takes several values may have one without a list. Groups that cannot be read are skipped: `groups`
+    raises the error.
     """
     for word in _texts(options.get("data_path")):
         if not is_number(word):
@@ -86,7 +85,7 @@ def prefixes(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def parse_file(path: Path) -> list[Group]:
-    """The groups of a weighted split file: one line of groups in double quotes, separated by spaces."""
+    """Parse a weighted split file: one line of groups in double quotes, separated by spaces."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -100,8 +99,9 @@ def parse_file(path: Path) -> list[Group]:
 
 
 def file_text(groups: Sequence[Group]) -> str:
-    """The weighted split file of `groups`, every source of which has a weight. Raises DataError for names that it
-    cannot hold.
+    """Return the weighted split file of `groups`. Every source needs a weight.
+
+    Raises DataError for names that the file cannot hold.
     """
     line = " ".join(f'"{group_text(group)}"' for group in groups)
     for group in groups:
@@ -109,10 +109,10 @@ def file_text(groups: Sequence[Group]) -> str:
             if not _HOLDABLE.fullmatch(name):
                 raise DataError(
                     f"a weighted split file cannot hold the name {name!a}: white space, commas, double quotes and "
-                    "what is no UTF-8 text would read as something else; give the files another name, or a link"
+                    "text that is not UTF-8 would be misread; rename the files, or link to them"
                 )
     if _parse_line(line, "") != list(groups):
-        raise DataError(f"the groups {', '.join(group.name for group in groups)} would not read back as they are")
+        raise DataError(f"the groups {', '.join(group.name for group in groups)} cannot be read back from a file")
     return line + "\n"
 
 
@@ -120,12 +120,12 @@ def _parse_line(line: str, where: str) -> list[Group]:
     quoted = re.findall(r'"([^"]*)"', line)
     rest = re.sub(r'"[^"]*"', "", line).strip()
     if not quoted or rest:
-        raise DataError(f"{where}: {rest or line!r} stands outside double quotes; expected groups like {_FORM}")
+        raise DataError(f"{where}: {rest or line!r} is outside double quotes; expected groups like {_FORM}")
     return [parse_group(group, where) for group in quoted]
 
 
 def parse_group(text: str, where: str) -> Group:
-    """`NAME: WEIGHT START:END PREFIX, ...`. `where` is for messages."""
+    """Parse `NAME: WEIGHT START:END PREFIX, ...`. `where` is for messages."""
     name, colon, items = text.strip().strip('"').partition(":")
     name = name.strip()
     if not colon or not name or " " in name:
@@ -137,13 +137,13 @@ def parse_group(text: str, where: str) -> Group:
 
 
 def group_text(group: Group) -> str:
-    """A group as `parse_group` reads it; every source has a weight."""
+    """Return a group as `parse_group` reads it. Every source needs a weight."""
     items = (f"{_short(one.weight)} {_short(one.start)}:{_short(one.end)} {one.prefix}" for one in group.sources)
     return f"{group.name}: {', '.join(items)}"
 
 
 def with_prefixes(text: str, changed: Callable[[str], str]) -> str:
-    """The group `text` with every prefix `changed`; text that is no group stays as it stands."""
+    """Return the group `text` with every prefix `changed`, or `text` if it is no group."""
     try:
         group = parse_group(text, "")
     except DataError:
@@ -161,19 +161,19 @@ def _source(item: str, group: str, where: str) -> Source:
     try:
         start, end = float(start_text), float(end_text)
     except ValueError:
-        raise DataError(f"{at}: {fields[1]!r} is no range; expected START:END like 0:0.95") from None
+        raise DataError(f"{at}: {fields[1]!r} is not a range; expected START:END like 0:0.95") from None
     if not colon or not 0 <= start < end <= 1:
         raise DataError(f"{at}: the range {fields[1]} must satisfy 0 <= START < END <= 1")
     return Source(fields[2], start, end, share)
 
 
 def _short(number: float | None) -> str:
-    """The number as a person would write it, 1 rather than 1.0; it reads back as the same one."""
+    """Return the shortest text that parses as the same number: 1 rather than 1.0."""
     return repr(number).removesuffix(".0")
 
 
 def _texts(value: Any) -> list[str]:
-    """The values of an option that takes several, of which one may stand without a list."""
+    """Return the values of an option that takes several and may have one without a list."""
     return [value] if isinstance(value, str) else [str(one) for one in value or ()]
 
 
@@ -185,7 +185,7 @@ def _one_train_group(split: str, found: list[Group], where: str) -> list[Group]:
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise DataError(f"{where}: two groups are called {twice!r}; their losses could not be told apart")
+        raise DataError(f"{where}: two groups are named {twice!r}, so their losses cannot be distinguished")
     return found
 
 
@@ -207,7 +207,7 @@ def _from_data_path(words: Sequence[str], shares: str, split: str) -> list[Group
 
 
 def _split_edges(shares: str) -> list[float]:
-    """0, the end of train, of validation and of test, as shares of all documents."""
+    """Return the ends of train, validation and test as shares of all documents, after a 0."""
     try:
         parts = [float(part) for part in re.split(r"[,/]", shares)]
         good = len(parts) <= 3 and all(0 <= part < math.inf for part in parts) and sum(parts) > 0
@@ -216,7 +216,7 @@ def _split_edges(shares: str) -> list[float]:
     if not good:
         raise DataError(f"--split {shares!r}: expected up to three shares of train, validation and test like 949,50,1")
     edges = [0.0]
-    # Divided first and added up then, as Megatron does: the last bit decides where a half rounds to.
+    # Divide first, then add, as Megatron does: the last bit decides how a half rounds.
     for part in [*parts, 0.0, 0.0][:3]:
         edges.append(edges[-1] + part / sum(parts))
     return edges
@@ -225,7 +225,7 @@ def _split_edges(shares: str) -> list[float]:
 def _weight(text: str, where: str) -> float:
     found = weight(text)
     if found is None:
-        raise DataError(f"{where}: {text!r} is no weight above 0")
+        raise DataError(f"{where}: {text!r} is not a weight above 0")
     return found
 
 
@@ -234,10 +234,10 @@ _PIECE = 1 << 20
 
 
 def data_errors(options: Mapping[str, Any], splits: tuple[str, ...] = SPLITS) -> list[str]:
-    """What is wrong with the data that `options` name, one line each; none when it can be trained on.
+    """Return the errors in the data that `options` name, one line each; empty if it can be trained on.
 
-    Looks for missing, foreign and cut-short files, for sources that hold less than one sample, and for validation sets
-    that hold less than one evaluation asks for. Of test sets, which are read once, samples may come again.
+    Checks for missing, foreign and truncated files, for sources that hold less than one sample, and for validation
+    sets that hold less than one evaluation needs. Test sets are read once and may repeat samples.
     """
     errors: list[str] = []
     validated: list[Group] = []
@@ -274,22 +274,22 @@ def damaged_pairs(options: Mapping[str, Any]) -> list[str]:
 
 
 def asked_samples(options: Mapping[str, Any]) -> int:
-    """Samples that one evaluation takes of each group; 0 where none is made, or the batch is not known yet."""
+    """Return the samples of each group that one evaluation reads; 0 without evaluation or an unknown batch size."""
     return int((options.get("eval_iters") or 0) * (options.get("global_batch_size") or 0))
 
 
 def samples_of_one_pass(tokens: int, sequence_length: int) -> int:
-    """Samples of `sequence_length` + 1 tokens, the last of each the first of the next, that so many tokens make."""
+    """Return the number of samples of `sequence_length` + 1 tokens, overlapping by one, in so many tokens."""
     return max(0, tokens - 1) // sequence_length
 
 
 def fewer_than_asked(name: str, has: int, options: Mapping[str, Any]) -> DataError:
-    """The error for a validation set of which one evaluation would read samples twice."""
+    """Return the error for a validation set of which one evaluation would read samples twice."""
     batches, batch = options["eval_iters"], options["global_batch_size"]
     remedy = f"--eval-iters {has // batch}" if has >= batch else "--eval-iters 0"
     called = "validation set" if name == "valid" else f"validation set {name!r}"
     return DataError(
-        f"the {called} holds {has:,} samples and one evaluation asks for {batches * batch:,} "
+        f"the {called} has {has:,} samples and one evaluation asks for {batches * batch:,} "
         f"(--eval-iters {batches} x --global-batch-size {batch}): give it more documents, or {remedy}"
     )
 
@@ -302,7 +302,7 @@ def _small_groups(found: list[Group], headers: Mapping[str, Header | None], opti
         for source in group.sources:
             header = headers[source.prefix]
             if header is None:
-                return []  # it is said already that it cannot be read
+                return []  # another message already reports that it cannot be read
             first, last = source.documents(header.sequences)
             enough = (asked - has) * length + 1
             has += samples_of_one_pass(tokens_of(header, first, last, enough=enough), length)
@@ -312,8 +312,8 @@ def _small_groups(found: list[Group], headers: Mapping[str, Header | None], opti
 
 
 def too_small(split: str, prefix: str, documents: int, of: int, tokens: int, sequence_length: int) -> DataError:
-    """The error for documents that do not fill one sample of `sequence_length` + 1 tokens."""
-    found = f"{documents:,} of {of:,} documents in {prefix} hold {tokens:,} tokens"
+    """Return the error for documents that do not fill one sample of `sequence_length` + 1 tokens."""
+    found = f"{documents:,} of {of:,} documents in {prefix} have {tokens:,} tokens"
     return DataError(
         f"{split} data is smaller than one sample: {found}, "
         f"a sample takes {sequence_length + 1:,} (--seq-length {sequence_length} and one); give it a larger share "
@@ -329,7 +329,7 @@ def _refuse_small(header: Header, source: Source, split: str, sequence_length: i
 
 
 def tokens_of(header: Header, first: int, last: int, enough: int) -> int:
-    """Tokens of sequences [first, last), counted until there are `enough`."""
+    """Return the tokens of sequences [first, last), counted up to `enough`."""
     total = 0
     with idx_path(header.prefix).open("rb") as file:
         file.seek(header.lengths_at + 4 * first)

@@ -1,6 +1,6 @@
-"""A `.idx`'s header, written and read, and whether it fits its `.bin`.
+"""The header of a `.idx` file: writing, reading, and checking it against its `.bin`.
 
-What can be known from the ends of both files, with nothing but the standard library.
+It uses only the standard library and the ends of both files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1
 #: Little endian: magic, version, dtype code, sequences, document entries.
 _HEAD = struct.Struct(f"<{len(MAGIC)}sQBQQ")
 HEADER_BYTES = _HEAD.size
-#: dtype code -> the name and bytes of a token id. Megatron's 6 and 7 are floats, which no token id is.
+#: dtype code -> the name and bytes of a token id. Megatron's 6 and 7 are floats, which are no token ids.
 TOKEN_TYPES: dict[int, tuple[str, int]] = {
     1: ("uint8", 1),
     2: ("int8", 1),
@@ -30,7 +30,7 @@ TOKEN_TYPES: dict[int, tuple[str, int]] = {
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of PREFIX.idx says, checked against the sizes of both files."""
+    """The header of PREFIX.idx, checked against the sizes of both files."""
 
     prefix: str
     type_name: str
@@ -41,42 +41,42 @@ class Header:
 
     @property
     def lengths_at(self) -> int:
-        """Byte of the first of `sequences` int32 lengths."""
+        """The position of the first of `sequences` int32 lengths."""
         return HEADER_BYTES
 
     @property
     def pointers_at(self) -> int:
-        """Byte of the first of `sequences` int64 offsets."""
+        """The position of the first of `sequences` int64 offsets."""
         return HEADER_BYTES + 4 * self.sequences
 
     @property
     def documents_at(self) -> int:
-        """Byte of the first of `document_entries` int64 sequence numbers."""
+        """The position of the first of `document_entries` int64 sequence numbers."""
         return HEADER_BYTES + 12 * self.sequences
 
 
 def bin_path(prefix: str | Path) -> Path:
-    """`PREFIX.bin`; a dot inside the prefix stays."""
+    """Return `PREFIX.bin`. A dot inside the prefix stays."""
     return Path(f"{prefix}.bin")
 
 
 def idx_path(prefix: str | Path) -> Path:
-    """`PREFIX.idx`."""
+    """Return `PREFIX.idx`."""
     return Path(f"{prefix}.idx")
 
 
 def type_code(type_name: str) -> int:
-    """The number by which an index names a type of TOKEN_TYPES."""
+    """Return the index's code for a type of TOKEN_TYPES."""
     return next(code for code, (name, _) in TOKEN_TYPES.items() if name == type_name)
 
 
 def header_bytes(type_name: str, sequences: int, document_entries: int) -> bytes:
-    """The header of an index. `type_name` is one of TOKEN_TYPES."""
+    """Return the header of an index. `type_name` is one of TOKEN_TYPES."""
     return _HEAD.pack(MAGIC, VERSION, type_code(type_name), sequences, document_entries)
 
 
 def read_header(prefix: str | Path) -> Header:
-    """The header of a pair. Raises DataError when a file is missing, foreign, cut short or not the other's."""
+    """Read the header of a pair. Raises DataError if a file is missing, foreign, truncated or does not match."""
     index, data = idx_path(prefix), bin_path(prefix)
     for path, other in ((index, data), (data, index)):
         if not path.is_file():
@@ -89,7 +89,7 @@ def read_header(prefix: str | Path) -> Header:
 
 
 def corrupt(prefix: str | Path, what: str) -> DataError:
-    """The error for an index that says impossible things."""
+    """Return the error for an index with impossible values."""
     way_out = "copy it again or prepare the data again (opsctl data prepare)"
     return DataError(f"{idx_path(prefix)} is no usable index: {what}; {way_out}")
 
@@ -97,16 +97,16 @@ def corrupt(prefix: str | Path, what: str) -> DataError:
 def _read(prefix: str, file: BinaryIO, index_bytes: int, data_bytes: int) -> Header:
     head = file.read(HEADER_BYTES)
     if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        raise corrupt(prefix, f"it starts with {head[: len(MAGIC)]!r}, not {MAGIC!r}")
+        raise corrupt(prefix, f"it begins with {head[: len(MAGIC)]!r}, not {MAGIC!r}")
     if len(head) < HEADER_BYTES:
         raise corrupt(prefix, f"{index_bytes} bytes, but the header alone has {HEADER_BYTES}")
     _, version, code, sequences, entries = _HEAD.unpack(head)
     if version != VERSION:
-        raise corrupt(prefix, f"version {version}, only {VERSION} is known")
+        raise corrupt(prefix, f"version {version}, only {VERSION} is supported")
     if code not in TOKEN_TYPES:
         raise corrupt(prefix, f"dtype code {code}; token ids are {', '.join(str(code) for code in TOKEN_TYPES)}")
     needed = HEADER_BYTES + 12 * sequences + 8 * entries
-    # One byte more per sequence is the mode that multimodal data carries.
+    # Multimodal data has one more byte per sequence, its mode.
     if index_bytes not in (needed, needed + sequences):
         counts = f"{sequences:,} sequences and {entries:,} document entries"
         raise corrupt(prefix, f"{index_bytes:,} bytes, but {counts} take {needed:,}")
@@ -115,12 +115,12 @@ def _read(prefix: str, file: BinaryIO, index_bytes: int, data_bytes: int) -> Hea
     if data_bytes != end:
         found = f"{bin_path(prefix)} has {data_bytes:,} bytes, but its index {idx_path(prefix).name} ends at {end:,}"
         way_out = "copy both again or prepare them again (opsctl data prepare)"
-        raise DataError(f"{found}: one of the two is cut short or from another preparation; {way_out}")
+        raise DataError(f"{found}: one of the two is truncated or from another preparation; {way_out}")
     return Header(prefix, name, token_bytes, sequences, entries, data_bytes // token_bytes)
 
 
 def _end_of_data(file: BinaryIO, sequences: int, token_bytes: int) -> int:
-    """The byte after the last sequence."""
+    """Return the position after the last sequence."""
     if not sequences:
         return 0
     file.seek(HEADER_BYTES + 4 * (sequences - 1))
@@ -132,9 +132,9 @@ def _end_of_data(file: BinaryIO, sequences: int, token_bytes: int) -> int:
 
 def _missing(prefix: str, path: Path, other: Path) -> str:
     if other.is_file():
-        return f"{path} is missing although {other.name} is there; copy the whole pair or prepare the data again"
+        return f"{path} is missing although {other.name} exists; copy the whole pair or prepare the data again"
     folder = path.parent
     near = sorted(found.stem for found in folder.glob("*.idx"))[:3] if folder.is_dir() else []
     hint = f" ({folder} has {', '.join(near)})" if near else ""
     way_out = "give the prefix of a pair, or make one with opsctl data prepare"
-    return f"no data at {prefix}: neither .bin nor .idx is there{hint}; {way_out}"
+    return f"no data at {prefix}: neither .bin nor .idx exists{hint}; {way_out}"

@@ -21,9 +21,9 @@ from trainer.formats.json_text import json_file_text
 
 
 def vocab_size(options: Mapping[str, Any]) -> int:
-    """Tokens before padding.
+    """Return the number of tokens before padding.
 
-    --vocab-size, else the tokenizer's files, else what `opsctl data prepare` noted beside the data.
+    It comes from --vocab-size, the tokenizer's files, or the notes of `opsctl data prepare`.
     """
     if options.get("vocab_size"):
         size = int(options["vocab_size"])
@@ -41,15 +41,15 @@ def vocab_size(options: Mapping[str, Any]) -> int:
         if notes.vocab_size is not None and notes.vocab_size > size:
             raise DataError(
                 f"{prefix} was made with a vocabulary of {notes.vocab_size:,} tokens, "
-                f"the vocabulary given has {size:,}; give the one that it was made with ({notes.tokenizer})"
+                f"the given vocabulary has {size:,}; use the one that it was made with ({notes.tokenizer})"
             )
     return size
 
 
 def _refuse_larger_tokenizer(options: Mapping[str, Any], size: int) -> None:
-    """Raise DataError where the tokenizer that is named too has more tokens than --vocab-size says.
+    """Raise DataError if the named tokenizer has more tokens than --vocab-size.
 
-    One that is not to be found here is passed over: nothing is asked of it.
+    A tokenizer that is not found on this machine is not checked.
     """
     tokens = None
     with suppress(DataError):
@@ -64,9 +64,9 @@ def _refuse_larger_tokenizer(options: Mapping[str, Any], size: int) -> None:
 
 
 def tokenizer_identity(options: Mapping[str, Any]) -> str | None:
-    """16 hexadecimal digits that follow from what the tokenizer's files say, None where no option names them.
+    """Return 16 hexadecimal digits that identify the tokenizer's contents; None if no option names its files.
 
-    Moved, renamed or indented otherwise it is the same. Raises DataError where they cannot be read.
+    A moved, renamed or reformatted tokenizer keeps its identity. Raises DataError if the files cannot be read.
     """
     if options.get("tokenizer_name_or_path"):
         path = tokenizer_path(str(options["tokenizer_name_or_path"]))
@@ -90,13 +90,13 @@ def _digest(content: Any) -> str:
 
 
 def _notes(options: Mapping[str, Any]) -> list[tuple[str, Noted]]:
-    """(prefix, what is noted beside it) of each prefix that options name and that has notes."""
+    """Return (prefix, notes) for each prefix in the options that has notes."""
     named = dict.fromkeys(prefix for _, prefix in prefixes(options))
     return [(prefix, noted) for prefix in named if (noted := read_notes(prefix))]
 
 
 def tokenizer_path(name: str) -> Path:
-    """The file or folder that --tokenizer-name-or-path means. Raises DataError where there is none."""
+    """Return the file or folder of --tokenizer-name-or-path. Raises DataError if there is none."""
     path = Path(name)
     return path if path.exists() else _cached_folder(name)
 
@@ -114,14 +114,14 @@ def _tokenizer_vocab_size(name: str) -> int:
             ids: list[int] = [largest, *(token["id"] for token in added)]
             return max(ids) + 1
         except (TypeError, KeyError):
-            raise DataError(f"{file} is no tokenizer.json: it has no vocabulary") from None
+            raise DataError(f"{file} is not a tokenizer.json: it has no vocabulary") from None
     if (path / "vocab.json").is_file():
         return _largest_id(_json(path / "vocab.json")) + 1
     raise DataError(f"no tokenizer at {path}: expected tokenizer.json or vocab.json")
 
 
 def _cached_folder(name: str) -> Path:
-    """Where the Hugging Face cache keeps `name`. Compute nodes have no internet, so nothing is fetched."""
+    """Return the folder of `name` in the Hugging Face cache. Nothing is downloaded: compute nodes have no internet."""
     home = os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     snapshots = hub / f"models--{name.replace('/', '--')}" / "snapshots"
@@ -132,7 +132,7 @@ def _cached_folder(name: str) -> Path:
     if not found:
         raise DataError(
             f"no tokenizer {name!r}: no such file or folder, and the Hugging Face cache {hub} does not hold it; "
-            f"fetch it ahead (hf download {name}) or give a folder"
+            f"download it first (hf download {name}) or give a folder"
         )
     return found[-1]
 
@@ -149,7 +149,7 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise DataError(f"{path} holds {type(value).__name__} instead of an object")
+        raise DataError(f"{path} contains {type(value).__name__} instead of an object")
     return value
 
 
@@ -165,18 +165,18 @@ class SkippedCounts(msgspec.Struct, frozen=True):
 
 
 class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about the data."""
+    """Facts found in the data."""
 
     documents: Annotated[int, Meta(description="Documents written.")]
-    tokens: Annotated[int, Meta(description="Tokens written, the ends of documents among them.")]
+    tokens: Annotated[int, Meta(description="Tokens written, with the ends of documents.")]
     text_bytes: Annotated[int, Meta(description="Bytes of the text, in UTF-8.")]
     bytes_per_token: Annotated[float, Meta(description="Bytes of text for each token.")]
     vocab_size: Annotated[int, Meta(description="Tokens of the vocabulary, before padding.")]
-    entropy_nats: Annotated[float, Meta(description="Loss of the best model that ignores context, in nats a token.")]
-    ln_vocab_nats: Annotated[float, Meta(description="Loss of a model that knows nothing, in nats a token.")]
+    entropy_nats: Annotated[float, Meta(description="Loss of the best model without context, in nats per token.")]
+    ln_vocab_nats: Annotated[float, Meta(description="Loss of a uniform model, in nats per token.")]
     eod: Annotated[int | None, Meta(description="The token that ends each document; null without one.")]
     dtype: Annotated[str, Meta(description="Type of the stored tokens.")]
-    engine: Annotated[str, Meta(description="What encoded them.")]
+    engine: Annotated[str, Meta(description="The encoder.")]
     tokenizer: Annotated[str, Meta(description="Absolute path of the tokenizer's file.")]
     tokenizer_sha256: Annotated[str, Meta(description="SHA-256 of that file, in hexadecimal.")]
     bin_sha256: Annotated[str, Meta(description="SHA-256 of the tokens' file, in hexadecimal.")]
@@ -184,7 +184,7 @@ class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataNotes(DataFacts, frozen=True, kw_only=True):
-    """All that is noted."""
+    """The contents of a notes file."""
 
     schema_version: int = SCHEMA_VERSION
 
@@ -196,7 +196,7 @@ class PreparedData(DataFacts, frozen=True, kw_only=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What readers ask of the notes. None: they, which anybody may have written, do not say."""
+    """The notes that readers use. None: not noted. Any group member may have edited them."""
 
     vocab_size: int | None = None
     eod: int | None = None
@@ -206,17 +206,17 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 def notes_path(prefix: str | Path) -> Path:
-    """`PREFIX.json`; a dot inside the prefix stays."""
+    """Return `PREFIX.json`. A dot inside the prefix stays."""
     return Path(f"{prefix}.json")
 
 
 def write_notes(prefix: str | Path, notes: DataNotes) -> None:
-    """Put the notes in their place. Raises OSError."""
+    """Write the notes. Raises OSError."""
     write_atomically(notes_path(prefix), json_file_text(notes))
 
 
 def read_notes(prefix: str | Path) -> Noted | None:
-    """What is noted beside the data, None where nothing is. Raises DataError when it cannot be read or is no object."""
+    """Return the notes of the data; None without any. Raises DataError if they cannot be read or are no object."""
     path = notes_path(prefix)
     if not path.is_file():
         return None
@@ -228,5 +228,5 @@ def read_notes(prefix: str | Path) -> Noted | None:
         raise DataError(f"{path} is not JSON: {error}") from None
     noted = tolerant.convert(value, Noted)
     if noted is None:
-        raise DataError(f"{path} holds {type(value).__name__} instead of an object")
+        raise DataError(f"{path} contains {type(value).__name__} instead of an object")
     return noted

@@ -1,4 +1,4 @@
-"""Log lines of the spike guard and of a training that leaves."""
+"""Log lines of the spike guard and of a stopping training."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from trainer.recipe.spike_guard import Judgement, Window
 
 
-#: In every such line: what a search through a log's bytes looks for.
+#: A part of every such line, for searches in a log's bytes.
 MARKS = (b"spike guard: ",)
-#: What became of an unusual step, in the log's words.
+#: The action after an unusual step, in the log's words.
 LOGGED, SKIPPED, UPDATED = "logged", "update skipped", "update made"
 _UNUSUAL = re.compile(
     r"\s*spike guard: iteration (?P<iteration>\d{1,18}) is unusual: loss (?P<loss>\S+) \(\S+ deviations\), "
@@ -34,7 +34,7 @@ _KEPT = re.compile(r"\s*spike guard: no rollback at iteration (?P<iteration>\d{1
 
 
 class Unusual(msgspec.Struct, frozen=True):
-    """A step whose loss or gradient norm was unusual, and what was done."""
+    """A step with unusual loss or gradient norm, and the action taken."""
 
     iteration: int
     loss: float
@@ -43,7 +43,7 @@ class Unusual(msgspec.Struct, frozen=True):
 
 
 class RunAgain(msgspec.Struct, frozen=True):
-    """A step that was run again."""
+    """A step that was repeated."""
 
     iteration: int
     found: str  # "hardware" or "data"
@@ -51,12 +51,12 @@ class RunAgain(msgspec.Struct, frozen=True):
 
     @property
     def is_hardware(self) -> bool:
-        """Whether the same data came out differently."""
+        """True if the same data gave a different result."""
         return self.found == "hardware"
 
 
 class RolledBack(msgspec.Struct, frozen=True):
-    """The training went back, and leaves data out."""
+    """A rollback that also skips data."""
 
     iteration: int
     to: int
@@ -66,7 +66,7 @@ class RolledBack(msgspec.Struct, frozen=True):
 
 
 class NotRolledBack(msgspec.Struct, frozen=True):
-    """There was reason to go back, and no way."""
+    """A rollback that was needed but not possible."""
 
     iteration: int
     why: str
@@ -76,7 +76,7 @@ GuardLine = Unusual | RunAgain | RolledBack | NotRolledBack
 
 
 def write_unusual(iteration: int, judgement: Judgement, done: str) -> str:
-    """One line."""
+    """Return the line of an unusual step."""
     return (
         f"spike guard: iteration {iteration} is unusual: loss {judgement.loss:.6g} "
         f"({_deviations(judgement.loss_deviations)} deviations), gradient norm {judgement.gradient_norm:.6g} "
@@ -85,12 +85,12 @@ def write_unusual(iteration: int, judgement: Judgement, done: str) -> str:
 
 
 def write_run_again(line: RunAgain) -> str:
-    """One line."""
+    """Return the line of a repeated step."""
     return f"spike guard: iteration {line.iteration} was run again: {line.found}: {line.why}"
 
 
 def write_rolled_back(window: Window) -> str:
-    """One line."""
+    """Return the line of a rollback."""
     return (
         f"spike guard: rolled back from iteration {window.found_at} to {window.rolled_back_to}, "
         f"leaving out iterations {window.first} to {window.last}: {window.why}"
@@ -98,12 +98,12 @@ def write_rolled_back(window: Window) -> str:
 
 
 def write_not_rolled_back(line: NotRolledBack) -> str:
-    """One line."""
+    """Return the line of an impossible rollback."""
     return f"spike guard: no rollback at iteration {line.iteration}: {line.why}"
 
 
 def parse_guard_line(text: str) -> GuardLine | None:
-    """What a line of the guard says, else None."""
+    """Parse a line of the guard; None for any other."""
     if "spike guard: " not in text:
         return None
     if match := _UNUSUAL.match(text):
@@ -123,7 +123,7 @@ def _deviations(value: float | None) -> str:
 
 
 class Reason(enum.StrEnum):
-    """What leaving lines, exit reports and attempts call it."""
+    """The reasons to stop, as leave lines, exit reports and attempts name them."""
 
     KILL_SWITCH = "kill-switch"
     STOP_REQUEST = "stop-request"
@@ -136,29 +136,29 @@ class Reason(enum.StrEnum):
     FINISHED = "finished"
 
 
-#: After these nothing is saved: what would be is no better than the checkpoint before it, and may be worse.
+#: Reasons without a save: the state is not better than the last checkpoint, and may be worse.
 UNSAVED = frozenset({Reason.SKIPPED_ITERATIONS})
-#: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
+#: Reasons after which a trainer that still runs a minute later is stuck. After "finished" it may still evaluate.
 LEAVES_EARLY = frozenset(Reason) - {Reason.FINISHED}
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Why the trainer left."""
+    """The reason why the trainer stopped."""
 
     reason: Reason
-    detail: str  # the path, signal, iteration, minutes or writer that it names
-    at: datetime | None  # without a zone where the line says none; None: the line has no time
+    detail: str  # its path, signal, iteration, minutes or writer
+    at: datetime | None  # without a zone if the line has none; None: the line has no time
 
 
 class _Form(NamedTuple):
-    """One way of saying a reason."""
+    """One wording of a reason."""
 
     reason: Reason
-    words: str  # what we write
-    pattern: str  # what is read, the originals' too
+    words: str  # the text that we write
+    pattern: str  # the pattern that we read, which includes the originals' texts
 
 
-#: The patterns are text: most readers of a log meet none of these lines, and `re` keeps what it has compiled.
+#: The patterns are strings: most readers of a log never need them, and `re` caches compiled ones.
 _FORMS = (
     _Form(
         Reason.KILL_SWITCH,
@@ -202,7 +202,7 @@ _FORMS = (
     ),
     _Form(Reason.FINISHED, "after training is done", r"after training is done(?P<detail>)"),
 )
-#: The job's words where the trainer was not even started.
+#: The job's words if the trainer was not even started.
 _NOTHING_LEFT = _Form(
     Reason.FINISHED,
     "the training is finished, nothing is left to do. Exiting",
@@ -210,27 +210,27 @@ _NOTHING_LEFT = _Form(
 )
 _WORDS = {form.reason: form.words for form in _FORMS}
 
-#: One of these is in every line that says that the trainer leaves early.
+#: Every line about an early stop contains one of these.
 EARLY_MARKS = tuple(f"[{_WORDS[reason].partition('{')[0]}".encode() for reason in sorted(LEAVES_EARLY))
 
 
 def leave_line(reason: Reason, detail: object = "", at: datetime | None = None) -> str:
-    """The stamped line for `reason`, now without `at`; `detail` is what `Left` has of it."""
+    """Return the stamped line for `reason`, at `at` or now. `detail` goes to `Left.detail`."""
     return stamp(_WORDS[reason].format(detail=detail), at)
 
 
 def nothing_left_line(at: datetime | None = None) -> str:
-    """The stamped line of a task that finds the training finished before it begins."""
+    """Return the stamped line of a task that finds the training already finished."""
     return stamp(_NOTHING_LEFT.words, at)
 
 
 def parse_leave(text: str) -> Left | None:
-    """Why the trainer left, None for a line that does not say it; without its stamp a line says no more than that."""
+    """Return why the trainer stopped; None for any other line. Without a stamp, nothing may follow."""
     if not any(mark in text for mark in ("datetime: ", "xiting", "etected")):
         return None
     stamped = parse_stamp(text)
     if stamped is None and STAMPED.match(text):
-        return None  # a moment that no calendar has: nobody's line
+        return None  # an invalid date
     for form in (*_FORMS, _NOTHING_LEFT):
         if match := re.search(form.pattern, stamped.what if stamped else text):
             return Left(form.reason, match["detail"] or "", stamped.at if stamped else None)

@@ -1,4 +1,4 @@
-"""The other lines of a training log: each written letter for letter as Megatron-DeepSpeed prints it, and read back."""
+"""The other lines of a training log, written exactly as Megatron-DeepSpeed prints them, and read back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import msgspec
 
 from trainer.formats.logs.training_line import number_or_none, numbers
 
-#: One of these is in every line here that says something: what a search through a log's bytes looks for.
+#: Every line of this module that is parsed contains one of these, for searches in a log's bytes.
 MARKS = (b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ")
-#: How long nobody trained because of a save, and how long its files were written beside the training.
+#: The seconds in which a save stopped the training, and the seconds in which its files were written.
 SAVE_TIMER, BACKGROUND_TIMER = "save-checkpoint", "save-checkpoint-background"
-# Above this a perplexity is a meaningless number of hundreds of digits.
+# Larger perplexities are meaningless numbers of hundreds of digits.
 _LARGEST_LOGGED_EXPONENT = 20.0
 _ARGUMENT_COLUMN = 48
 _FROM_RANDOM = "will not load any checkpoints and will start from random"
@@ -43,11 +43,11 @@ _SAVED = re.compile(
 _LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d{1,18})")
 _DATA = {"validation": "val", "test": "test"}  # Megatron-core's words: ours
 _TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
-#: A moment as a log's lines have it: local time, to the second.
+#: A time as a log's lines have it: local, to the second.
 CLOCK = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-#: Which time is local, as our lines end; the originals leave it out, and so did ours once.
+#: The zone at the end of our lines. The originals and our old lines have none.
 ZONE = r"[+-]\d\d:\d\d"
-#: What every stamped line begins with.
+#: The start of every stamped line.
 STAMPED = re.compile(rf"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>{CLOCK})(?: (?P<zone>{ZONE})(?!\S))?")
 
 
@@ -58,7 +58,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     iteration: int | None  # None: at the end of training
     loss: float
     perplexity: float | None
-    data: str = "val"  # at the end of training, which data: "val" or "test"
+    data: str = "val"  # at the end of training, the data: "val" or "test"
 
 
 class Timers(msgspec.Struct, frozen=True):
@@ -68,21 +68,21 @@ class Timers(msgspec.Struct, frozen=True):
 
 
 class CheckpointSaving(msgspec.Struct, frozen=True):
-    """A save begins."""
+    """The start of a save."""
 
     iteration: int
     folder: str
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True):
-    """A save is whole."""
+    """The end of a save."""
 
     iteration: int
     folder: str
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True):
-    """A save beside the training failed, or the state was not finite and was not saved."""
+    """A failed background save, or a state that was not finite and was not saved."""
 
     iteration: int
     folder: str
@@ -91,30 +91,30 @@ class CheckpointFailed(msgspec.Struct, frozen=True):
 
 
 class CheckpointLoaded(msgspec.Struct, frozen=True):
-    """The trainer goes on from a checkpoint."""
+    """The checkpoint from which the trainer resumes."""
 
     iteration: int
     folder: str
 
 
 class FreshStart(msgspec.Struct, frozen=True):
-    """The trainer found no checkpoint and began from random weights."""
+    """A start from random weights, because no checkpoint was found."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
     """`[what] datetime: ...`."""
 
     what: str
-    at: datetime  # without a zone where the line says none: nobody knows how long ago that was
+    at: datetime  # without a zone if the line has none: its age is unknown
 
 
 def perplexity(loss: float) -> float:
-    """exp of the loss in nats, no larger than exp 20."""
+    """Return exp of the loss in nats, at most exp 20."""
     return math.exp(min(_LARGEST_LOGGED_EXPONENT, loss))
 
 
 def write_evaluation(found: Evaluation) -> str:
-    """Three lines: the evaluation between two rules."""
+    """Return three lines: the evaluation between two rules."""
     when = (
         f"iteration {found.iteration}" if found.iteration is not None else f"the end of training for {found.data} data"
     )
@@ -125,7 +125,7 @@ def write_evaluation(found: Evaluation) -> str:
 
 
 def parse_evaluation(text: str) -> Evaluation | None:
-    """The line between the rules, else None."""
+    """Parse the line between the rules; None for any other."""
     match = _EVALUATION.match(text) if "loss at" in text else None
     loss = number_or_none(match["loss"]) if match else None
     if match is None or loss is None:
@@ -136,18 +136,18 @@ def parse_evaluation(text: str) -> Evaluation | None:
 
 
 def write_timers(timers: Timers) -> str:
-    """One line."""
+    """Return the line of the timers."""
     return "time (ms)" + "".join(f" | {name}: {value:.2f}" for name, value in timers.milliseconds.items())
 
 
 def parse_timers(text: str) -> Timers | None:
-    """The timers of such a line, else None."""
+    """Parse a line of timers; None for any other."""
     match = _TIMERS.match(text) if "time (ms)" in text else None
     return Timers(numbers(match["parts"])) if match else None
 
 
 def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded) -> str:
-    """One line."""
+    """Return the line of a checkpoint's save, failure or load."""
     match said:
         case CheckpointSaving(iteration, folder):
             return f"saving checkpoint at iteration {iteration:7d} to {folder}"
@@ -168,9 +168,9 @@ def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointF
 
 
 def write_fresh_start(latest: Path) -> str:
-    """Three lines; `latest` is the file that was looked for. The last of them is the one that is read back."""
+    """Return three lines. `latest` is the file that was not found. The last line is the one that is parsed."""
     return (
-        f"Unable to find latest file at {latest}, so there is nothing to go on from.\n"
+        f"Unable to find latest file at {latest}, so there is no checkpoint to load.\n"
         f"WARNING: could not find the metadata file {latest.parent}\n"
         f"    {_FROM_RANDOM}"
     )
@@ -179,7 +179,7 @@ def write_fresh_start(latest: Path) -> str:
 def parse_checkpoint_line(
     text: str,
 ) -> CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded | FreshStart | None:
-    """What a line about a checkpoint says, else None."""
+    """Parse a line about a checkpoint; None for any other."""
     if "checkpoint" not in text:
         return None
     if match := _SAVED.match(text):
@@ -196,52 +196,52 @@ def parse_checkpoint_line(
 
 
 def _folder(said: str) -> str:
-    """Without what Megatron-core says behind it: the format that it is written in, whose part of it this is."""
+    """Return the folder without Megatron-core's remarks on format and rank."""
     folder = said.partition(" [ t ")[0].strip()
     return folder.rpartition(" in ")[0] if folder.endswith(" format") and " in " in folder else folder
 
 
 def stamp(what: str, at: datetime | None = None) -> str:
-    """`[what] datetime: 2022-03-11 14:03:12 +01:00`, now without `at`; up to the blank it is the original's."""
+    """Return `[what] datetime: 2022-03-11 14:03:12 +01:00`, at `at` or now. The original ends before the zone."""
     moment = at or datetime.now().astimezone()
     return f"[{what}] datetime: {write_clock(moment)} {write_zone(moment)}"
 
 
 def parse_stamp(text: str) -> Stamp | None:
-    """A stamped line, else None; also for a moment that the calendar does not have."""
+    """Parse a stamped line; None for any other and for an invalid date."""
     match = STAMPED.match(text) if "datetime: " in text else None
     at = parse_clock(match["at"], match["zone"]) if match else None
     return Stamp(match["what"], at) if match and at else None
 
 
 def write_clock(moment: datetime) -> str:
-    """`2022-03-11 14:03:12`: the moment's own clock, which `write_zone` belongs to."""
+    """Return `2022-03-11 14:03:12`, the local time whose zone `write_zone` returns."""
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def write_zone(moment: datetime) -> str:
-    """`+01:00`; empty for a moment without a zone."""
+    """Return `+01:00`; empty for a time without a zone."""
     offset = f"{moment:%z}"
     return f"{offset[:3]}:{offset[3:5]}" if offset else ""
 
 
 def parse_clock(clock: str, zone: str | None) -> datetime | None:
-    """The moment that `CLOCK` matched, in what `ZONE` did; without a zone where nothing did. Else as `parse_moment`."""
+    """Return the time that `CLOCK` and `ZONE` matched, without a zone if `ZONE` matched nothing. None if invalid."""
     return parse_moment(f"{clock}{zone or ''}")
 
 
 def parse_moment(text: str) -> datetime | None:
-    """An ISO 8601 moment, without a zone where the text has none; None for one that the calendar does not have."""
+    """Parse an ISO 8601 time, without a zone if the text has none; None for an invalid date."""
     try:
         moment = datetime.fromisoformat(text)
-        moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)  # a zone may put it before the first year
+        moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)  # a zone may move it before year 1
     except (ValueError, OverflowError):
         return None
     return moment
 
 
 def argument_lines(options: Mapping[str, Any]) -> str:
-    """Every option and its value, sorted, dotted to a common column. For people: nobody reads them back."""
+    """Return every option and its value, sorted and aligned with dots. For people; no program parses it."""
     lines = sorted(
         (f"  {key} {'.' * (_ARGUMENT_COLUMN - len(key))} {value}" for key, value in options.items()), key=str.lower
     )

@@ -1,4 +1,4 @@
-"""The line about one logged iteration: letter for letter as Megatron-DeepSpeed prints it, and all variants read."""
+"""The line of one logged iteration, written exactly as Megatron-DeepSpeed prints it; all variants are read."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: One of these is in every such line: what a search through a log's bytes looks for.
+#: Every such line contains one of these, for searches in a log's bytes.
 MARKS = (b"consumed samples:", b"consumed_samples=")
 
 
 class TrainingLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one line says; means and counts are over the iterations since the line before.
+    """The values of one line. Means and counts are over the iterations since the previous line.
 
-    None: this variant of the line does not say, or what it says is not a number.
+    None: this variant has no such value, or it is not a number.
     """
 
     iteration: int
-    total_iterations: int  # 0: the line does not say
+    total_iterations: int  # 0: the line has no total
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
     seconds_per_iteration: float | None = None
-    learning_rate: float | None = None  # after the step: the next one runs at it
+    learning_rate: float | None = None  # after the step: of the next iteration
     global_batch_size: int | None = None
-    loss: float | None = None  # None when no iteration had a finite one
+    loss: float | None = None  # None if no iteration had a finite one
     loss_scale: float | None = None  # fp16 only
     grad_norm: float | None = None
     params_norm: float | None = None
     skipped_iterations: int | None = None
     nan_iterations: int | None = None
     samples_per_second: float | None = None
-    tflops: float | None = None  # of each rank, as the line itself counts them
+    tflops: float | None = None  # of each rank, as the line itself computes them
     model_tflops: float | None = None  # of each rank, without recomputed activations
-    mfu_percent: float | None = None  # what these are of the device's peak
+    mfu_percent: float | None = None  # share of the device's peak
     tokens_per_second_per_gpu: float | None = None
-    skipped_on_request: int | None = None  # of the skipped ones; nothing was trained in them
-    logged_at: datetime | None = None  # without a zone; only where a logger put it before the line
-    others: dict[str, float] = {}  # `name: number` parts that only other programs print, by their name
+    skipped_on_request: int | None = None  # the part of `skipped` that was requested; nothing was trained in them
+    logged_at: datetime | None = None  # without a zone; only if a logger put it before the line
+    others: dict[str, float] = {}  # `name: number` parts of other programs, by name
 
     @property
     def is_left_out(self) -> bool:
-        """Whether all its iterations were skipped because somebody asked: it measured nothing."""
+        """True if all its iterations were skipped on request, so that it measured nothing."""
         return bool(self.skipped_on_request) and self.seconds_per_iteration is None
 
 
@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 
     name: str
     field: str
-    form: str  # how the number is printed
+    form: str  # the number's format
 
 
 _PARTS = (
@@ -83,14 +83,14 @@ _PARTS = (
 
 
 class _Known(NamedTuple):
-    """What a part of the line means."""
+    """The meaning of a part of the line."""
 
     field: str
     factor: float  # to our unit
     is_whole: bool
 
 
-#: What parts are called where it is not what we call them: before a unit changed, and by Megatron-core and its kin.
+#: Other names of parts: those from before a unit changed, and those of Megatron-core and its forks.
 _OTHER_NAMES = {
     "elapsed time per iteration (ms)": _Known("seconds_per_iteration", 1e-3, False),
     "elapsed time per iteration ms": _Known("seconds_per_iteration", 1e-3, False),
@@ -106,7 +106,7 @@ _HEAD = re.compile(r"iteration(?:\s+|=\s*)(?P<iteration>\d{1,18})\s*/\s*(?P<tota
 
 
 def write_training_line(line: TrainingLine) -> str:
-    """Without a finite positive loss there is no loss part, as in the original; `nan iterations` then says why."""
+    """Return the line. Without a finite positive loss it has no loss part, as in the original: see `nan iterations`."""
     parts = [f" iteration {line.iteration:8d}/{line.total_iterations:8d}"]
     for name, field, form in _PARTS:
         value = getattr(line, field)
@@ -117,9 +117,9 @@ def write_training_line(line: TrainingLine) -> str:
 
 
 def parse_training_line(text: str, logged_at: datetime | None = None) -> TrainingLine | None:
-    """The line, ours or another program's, without any rank's or logger's prefix; None when it is none.
+    """Parse a line, ours or another program's, without a rank's or logger's prefix; None if it is another line.
 
-    A part that no `|` closes is left out: it was cut short, or is being written, and its number may go on.
+    A part without its closing `|` is ignored: it was truncated, or is still being written.
     """
     text = text.lstrip() if "iteration" in text else ""
     head = _HEAD.match(text)
@@ -145,10 +145,10 @@ def parse_training_line(text: str, logged_at: datetime | None = None) -> Trainin
 
 
 class Layout:
-    """How a log's lines look, taken from one of them: reads lines that look the same several times faster."""
+    """The layout of a log's lines, taken from one of them. Lines of the same layout parse several times faster."""
 
     def __init__(self, example: str) -> None:
-        """`example` as `parse_training_line` takes it."""
+        """Learn the layout from `example`, a line for `parse_training_line`."""
         head = _HEAD.match(example.lstrip())
         names = numbers(example.lstrip()[head.end() :]) if head else {}
         known = [(name, _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))) for name in names]
@@ -157,11 +157,11 @@ class Layout:
         self._numbers = [_converter(one) for _, one in known]
         parts = [f" *{_flexible(name)} ?[:=] *({_whole_or_not(one)}) *\\|" for name, one in known]
         has_all = head is not None and example.count("|") == len(names) + 1
-        # A line with the same name twice, or a part without a number, has no layout: it is read part by part.
+        # A line with a repeated name, or a part without a number, has no layout and is parsed part by part.
         self._pattern = re.compile(f"{_HEAD.pattern}{''.join(parts)} *") if has_all else None
 
     def read(self, text: str, logged_at: datetime | None = None) -> TrainingLine | None:
-        """What `parse_training_line` says of a line that looks the same; None for any other."""
+        """Parse a line of the same layout; None for any other."""
         match = self._pattern.fullmatch(text.strip()) if self._pattern else None
         if match is None:
             return None
@@ -180,12 +180,12 @@ class Layout:
 
 
 def iterations_in(output: bytes) -> Iterator[int]:
-    """The iterations of the training lines in what a node printed, behind whatever prefix they stand."""
+    """Yield the iterations of the training lines in a node's output, after any prefix."""
     return (int(head["iteration"]) for head in _HEAD.finditer(output.decode(errors="replace")))
 
 
 def numbers(parts: str) -> dict[str, float]:
-    """`name: number | name=number |` as a dictionary; parts without a readable number are left out."""
+    """Return `name: number | name=number |` as a dictionary, without parts that have no valid number."""
     found: dict[str, float] = {}
     for part in parts.split("|"):
         name, sign, value = part.rpartition(":")
@@ -198,7 +198,7 @@ def numbers(parts: str) -> dict[str, float]:
 
 
 def number_or_none(text: str) -> float | None:
-    """A number as a log prints it; None when it is none."""
+    """Parse a number as a log prints it; None if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -215,7 +215,7 @@ def _converter(known: _Known | None) -> Callable[[str], float | int]:
 
 
 def _flexible(name: str) -> str:
-    """The name in a pattern, with any number of blanks where it has one."""
+    """Return a pattern for the name that accepts any number of blanks for each of its blanks."""
     return r"\s+".join(map(re.escape, name.split()))
 
 
@@ -224,16 +224,16 @@ def _whole_or_not(known: _Known | None) -> str:
 
 
 def _whole(value: float) -> int | None:
-    # NaN and infinity have no whole number.
+    # NaN and infinity cannot be converted to integers.
     return int(value) if abs(value) < 2**63 else None
 
 
-# So many tokens at each end are printed; the digest is of all.
+# Number of tokens printed at each end. The digest is of all.
 _ENDS = 3
 
 
 def tokens_line(iteration: int, place: int, tokens: NDArray[int64]) -> str:
-    """`tokens of iteration 2, sample 8: 1858 3851 29889 ... 500 13 13 (17 tokens, xxh64 0f3a...)`.
+    """Return `tokens of iteration 2, sample 8: 1858 3851 29889 ... 500 13 13 (17 tokens, xxh64 0f3a...)`.
 
     place: of the sample in the training's order, from 0. tokens: int64, [sequence + 1].
     """

@@ -90,7 +90,7 @@ def test_the_manifest_goes_there_and_back(universal: Path, native: Path, tmp_pat
 
 def test_nothing_is_written_over(native: Path, tmp_path: Path, convert: Any) -> None:
     (tmp_path / "there").mkdir()
-    refused(convert(native, tmp_path / "there", "universal"), f"{tmp_path}/there is there already", "another --output")
+    refused(convert(native, tmp_path / "there", "universal"), f"{tmp_path}/there exists already", "another --output")
 
 
 def test_too_little_room_is_refused_before_anything_is_written(
@@ -115,7 +115,7 @@ def test_a_checkpoint_half_written_is_refused(native: Path, tmp_path: Path, conv
     short.write_bytes(short.read_bytes()[:-5])
     refused(convert(half, tmp_path / "universal", "universal"), f"{short} has", "bytes instead of")
     (half / "manifest.json").unlink()
-    refused(convert(half, tmp_path / "universal", "universal"), f"{half} has no checkpoint")
+    refused(convert(half, tmp_path / "universal", "universal"), f"{half} has neither a native nor a universal checkpoint")
 
 
 def without_manifest(folder: Path) -> Path:
@@ -148,7 +148,7 @@ def test_a_universal_checkpoint_that_deepspeed_has_not_ended_is_refused(
     universal: Path, tmp_path: Path, convert: Any
 ) -> None:
     (without_manifest(universal) / "tmp").mkdir()
-    refused(convert(universal, tmp_path / "native", "native"), "DeepSpeed's conversion works in", "half written")
+    refused(convert(universal, tmp_path / "native", "native"), "DeepSpeed's conversion", "incomplete")
 
 
 def test_a_short_file_of_a_universal_checkpoint_is_named(universal: Path, tmp_path: Path, convert: Any) -> None:
@@ -175,7 +175,7 @@ def test_what_a_universal_checkpoint_does_not_say_is_refused_by_name(
     path = without_manifest(universal) / "mp_rank_00_model_states.pt"
     state = torch.load(path, weights_only=True)
     torch.save({key: value for key, value in state.items() if key != "consumed_train_samples"}, path)
-    refused(convert(universal, tmp_path / "native", "native"), str(path), "does not say consumed_train_samples")
+    refused(convert(universal, tmp_path / "native", "native"), str(path), "lacks consumed_train_samples")
     torch.save({key: value for key, value in state.items() if key != "args"}, path)
     refused(convert(universal, tmp_path / "native", "native"), str(path), "has no args")
 
@@ -190,7 +190,7 @@ def test_what_a_universal_checkpoint_does_not_say_is_refused_by_name(
 def test_a_layout_that_does_not_fit_the_model_is_refused(
     native: Path, tmp_path: Path, convert: Any, layout: str, why: str
 ) -> None:
-    refused(convert(native, tmp_path / "native", "native", layout), why, "ask for another layout")
+    refused(convert(native, tmp_path / "native", "native", layout), why, "choose another layout")
 
 
 def test_a_universal_checkpoint_is_not_made_universal_again(universal: Path, tmp_path: Path, convert: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.formats.checkpoint.test_manifest import manifest_of
-from trainer.formats.checkpoint.changes import Identity, changes, said
+from trainer.formats.checkpoint.changes import Identity, change_text, changes
 from trainer.formats.checkpoint.starting import schedule_to_use
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.learning_rate import COOLDOWN_STYLES, LearningRateSchedule, learning_rate
@@ -222,7 +222,7 @@ def test_a_later_start_may_turn_to_a_cooldown_and_it_is_on_record(tmp_path: Path
     assert "cooldown_at" not in stored.learning_rate
     assert schedule_to_use(tmp_path, stored, COOLED, False, False) == COOLED
     identity = Identity(stored.model, stored.layout, stored.precision)
-    told = [said(change) for change in changes(stored, identity, COOLED)]
+    told = [change_text(change) for change in changes(stored, identity, COOLED)]
     assert "--lr-cooldown-at-samples none -> 1000" in told
     after = manifest_of(learning_rate=COOLED.facts(), consumed_train_samples=1200)
     assert schedule_to_use(tmp_path, after, COOLED, False, False) == COOLED

@@ -15,7 +15,7 @@ def test_a_range_has_both_its_ends() -> None:
     ("text", "words"),
     [
         ("9000:1000:1000", "9000 comes after 1000: give 1000:9000:1000"),
-        ("1000:9000:0", "every 0 is none"),
+        ("1000:9000:0", "EVERY must be at least 1"),
         ("1000:9000", "give FIRST:LAST:EVERY"),
         ("1000:9000:-1000", "give FIRST:LAST:EVERY"),
     ],

@@ -174,7 +174,7 @@ def test_what_is_no_reading_is_said_with_its_line_and_hides_no_other() -> None:
     ]
     readings, problems = read("f.csv", "\n".join(lines))
     assert [one.kwh for one in readings] == [4.0]
-    assert [problem.split(" is left out")[0] for problem in problems] == [f"f.csv line {n}" for n in (2, 3, 4, 5)]
+    assert [problem.split(" is skipped")[0] for problem in problems] == [f"f.csv line {n}" for n in (2, 3, 4, 5)]
     assert read("f.csv", "a,b\n1,2\n")[0] == []
     assert read("f.csv", "")[0] == []
 

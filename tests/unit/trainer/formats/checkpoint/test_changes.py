@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.facts import missing
-from trainer.formats.checkpoint.changes import Identity, changes, refuse_other_training, said, training_changes
+from trainer.formats.checkpoint.changes import Identity, change_text, changes, refuse_other_training, training_changes
 from trainer.formats.checkpoint.history import Change
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.errors import CheckpointError
@@ -85,7 +85,7 @@ def test_each_fact_of_a_training_is_refused_unless_named(name: str) -> None:
     assert (change.name, change.before, change.now) == (name, before.training[name], other.training[name])
     with pytest.raises(CheckpointError, match=rf"/c\b.*--allow-changed {name}\b") as refused:
         refuse_other_training(Path("/c"), manifest(before), other.training, ["seed"] if name != "seed" else [])
-    assert said(change) in str(refused.value)
+    assert change_text(change) in str(refused.value)
     refuse_other_training(Path("/c"), manifest(before), other.training, [name])
 
 
@@ -144,7 +144,7 @@ def test_each_setting_may_change_and_is_told_with_its_option(name: str) -> None:
     before, now = identity(**under), identity(**{**under, name: value})
     (change,) = changes(manifest(before), now, SCHEDULE)
     assert (change.name, change.before, change.now) == (name, before.settings[name], value)
-    assert said(change).startswith(f"{BY_KEY[name].name} ")
+    assert change_text(change).startswith(f"{BY_KEY[name].name} ")
 
 
 def test_ranges_that_are_skipped_since_a_trainer_that_could_not_are_a_change() -> None:
@@ -155,14 +155,16 @@ def test_ranges_that_are_skipped_since_a_trainer_that_could_not_are_a_change() -
         if not name.startswith(("train_range", "skip", "spike"))
     }
     older = msgspec.structs.replace(manifest(identity()), settings=unknown)
-    assert [said(change) for change in changes(older, now, SCHEDULE)] == ["--train-range-to-skip none -> 10 20"]
+    assert [change_text(change) for change in changes(older, now, SCHEDULE)] == ["--train-range-to-skip none -> 10 20"]
     assert changes(msgspec.structs.replace(older, settings={}), now, SCHEDULE) == ()  # of the first schema
 
 
 def test_layout_precision_and_schedule_are_told_too() -> None:
     before = manifest(identity(bf16=True))
     now = Identity.of(options(4, tensor_model_parallel_size=2, optimizer="sgd"), 4, Vocabulary.unpadded(64), DATA)
-    told = [said(change) for change in changes(before, now, replace(SCHEDULE, max_lr=5e-4), with_optimizer=False)]
+    told = [
+        change_text(change) for change in changes(before, now, replace(SCHEDULE, max_lr=5e-4), with_optimizer=False)
+    ]
     assert told == [
         "precision bf16 -> fp32",
         "--tensor-model-parallel-size 1 -> 2",
@@ -185,8 +187,10 @@ def test_what_one_side_does_not_know_is_no_difference() -> None:
 def test_other_evaluation_data_is_a_change_that_is_told() -> None:
     group = [{"group": "valid", "sources": [{**SOURCE, "share": 0.25}]}]
     (change,) = changes(manifest(identity()), identity({**DATA, "valid_data": group}), SCHEDULE)
-    assert not missing(said(change), "none ->", "valid: 0.25", "0", "48", "60", "4,000 tokens", f"xxh64 {'a' * 16}")
+    assert not missing(
+        change_text(change), "none ->", "valid: 0.25", "0", "48", "60", "4,000 tokens", f"xxh64 {'a' * 16}"
+    )
 
 
 def test_a_change_says_lists_and_nothing_as_people_type_them() -> None:
-    assert said(Change("rampup_batch_size", None, [4, 4, 100])) == "--rampup-batch-size none -> 4 4 100"
+    assert change_text(Change("rampup_batch_size", None, [4, 4, 100])) == "--rampup-batch-size none -> 4 4 100"

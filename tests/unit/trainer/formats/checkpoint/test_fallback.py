@@ -41,7 +41,7 @@ def test_the_newest_complete_one_before_a_damaged_one_is_named_with_why_and_what
     assert found is not None and found.instead.folder == tmp_path / tag_of(10)
     assert why in found.why and ";" not in found.why and (found.model is not None) == has_manifest
     assert found.change == Change("latest_checkpoint", "global_step100", "global_step10")
-    assert not missing(found.said(), "--load-fallback", "global_step100", "global_step10", "90 iterations")
+    assert not missing(found.message(), "--load-fallback", "global_step100", "global_step10", "90 iterations")
 
 
 def test_what_a_checksum_has_found_counts_and_so_on_to_the_one_before(tmp_path: Path) -> None:

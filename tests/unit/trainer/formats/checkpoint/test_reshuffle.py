@@ -13,7 +13,7 @@ from tests.unit.trainer.data.conftest import MakePair, make_pair, options_for
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.sample_order import sample_order
-from trainer.formats.checkpoint.changes import shuffled_anew, training_changes
+from trainer.formats.checkpoint.changes import sample_order_change, training_changes
 from trainer.formats.checkpoint.manifest import Manifest
 
 __all__ = ["make_pair"]
@@ -55,7 +55,7 @@ def test_whether_a_length_shuffles_the_data_anew_is_told_as_the_trainer_finds_it
     for before in lengths:
         for now in lengths:
             manifest = saved(orders[before], train_samples=before)
-            why = shuffled_anew(manifest, {**options, "train_samples": now})
+            why = sample_order_change(manifest, {**options, "train_samples": now})
             found = training_changes(manifest, {"sample_order": orders[now]})
             assert (why is None) == (not found), (before, now, why)
             told += why is not None
@@ -66,16 +66,16 @@ def test_a_length_in_iterations_is_told_of_where_every_step_had_the_same_batch(m
     options = options_for(data_path=[make_pair("one", lengths=[50] * 20)], **LENGTH)
     manifest = saved(order_of(options, 100), train_iters=25)
     longer = {**options, "train_iters": 75}
-    assert shuffled_anew(manifest, {**options, "train_iters": 30}) is None
-    why = shuffled_anew(manifest, longer) or ""
+    assert sample_order_change(manifest, {**options, "train_iters": 30}) is None
+    why = sample_order_change(manifest, longer) or ""
     assert not missing(why, "1 pass -> 3 passes", options["data_path"][0], "100 -> 300 samples")
     for unlike in ({"rampup_batch_size": [4, 4, 40]}, {"train_tokens": 4000}, {"global_batch_size": 8}):
-        assert shuffled_anew(manifest, {**longer, **unlike}) is None
+        assert sample_order_change(manifest, {**longer, **unlike}) is None
 
 
 def test_of_a_checkpoint_that_does_not_say_what_it_was_trained_with_nothing_is_told(make_pair: MakePair) -> None:
     options = options_for(data_path=[make_pair("one", lengths=[50] * 20)], **LENGTH)
     manifest, longer = saved(order_of(options, 100), train_samples=100), {**options, "train_samples": 900}
-    assert shuffled_anew(manifest, longer) is not None
+    assert sample_order_change(manifest, longer) is not None
     manifest.settings.pop("rampup_batch_size")
-    assert shuffled_anew(manifest, longer) is None
+    assert sample_order_change(manifest, longer) is None
