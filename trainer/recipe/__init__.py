@@ -1,1 +1,1 @@
-"""Everything that follows from the options alone: arithmetic and rules, without torch."""
+"""Arithmetic and rules that follow from the options alone, without torch."""

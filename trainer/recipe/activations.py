@@ -1,7 +1,7 @@
-"""What the forward pass of one micro-batch keeps on a rank until the backward pass, in bytes. Pure, without torch.
+"""The bytes that one micro-batch's forward pass keeps on a rank for the backward pass. Pure, without torch.
 
-Counted are the tensors that autograd holds, each storage once, as torch's kernels keep them: on a CPU a test holds this
-to what is really saved, byte for byte. Attention's weights are never kept whole, but by the softmax kernels, and with
+The numbers count the tensors that autograd holds, each storage once, as torch's kernels keep them. A test compares
+them on a CPU with the saved tensors, byte for byte. Attention's weights are kept only by the softmax kernels, and with
 attention dropout on a CPU.
 
 Letters: h hidden size, f feed-forward size, d head size, t tensor-parallel ranks.
@@ -18,18 +18,18 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import word_embedding
 
 _FP32 = 4
-# ALiBi adds features to a head until it is a multiple of this with at least so many more.
+# ALiBi adds at least so many features, until a head's size is a multiple of this.
 _ALIBI_ALIGNMENT, _ALIBI_FEATURES = 8, 4
 
 
-#: The softmax kernels keep b n s^2 weights for the backward pass: beyond this, extra features of heads cost less.
+#: The softmax kernels keep b n s^2 weights for the backward pass. Above this, extra head features cost less.
 MOST_SOFTMAX_SEQUENCE = 4096
 
 
 def attends_by_softmax(options: Mapping[str, Any], before_ampere: bool) -> bool:
-    """Whether attention on a GPU is the softmax kernels between two products, where they are built.
+    """Return True if attention on a GPU uses the softmax kernels between two products, provided they are built.
 
-    before_ampere: of the GPU. Unasked that is so with ALiBi where torch has no flash attention.
+    before_ampere: the GPU's age. The default is to use them with ALiBi on GPUs where torch has no flash attention.
     """
     if options["attention"] == "softmax":
         return True
@@ -40,17 +40,17 @@ def attends_by_softmax(options: Mapping[str, Any], before_ampere: bool) -> bool:
 
 
 def alibi_feature_count(head_size: int) -> int:
-    """Features that ALiBi adds to a head: four fit, and the sum is aligned as attention's kernels want rows."""
+    """Return the features that ALiBi adds to a head: four fit, and the sum is aligned for attention's kernels."""
     return -(-(head_size + _ALIBI_FEATURES) // _ALIBI_ALIGNMENT) * _ALIBI_ALIGNMENT - head_size
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One micro-batch on one rank of `tensor` that share each layer.
+    """One micro-batch on one of `tensor` ranks that share each layer.
 
-    on_cpu: there the kernels keep other things than on a GPU; wide: a CPU without 16-bit products computes attention in
-    fp32 and keeps what it takes and gives so. With `sequence_parallel` what all ranks hold alike is cut by the
-    sequence, and with `split_checkpoints` what recomputation starts from. keeps_weights: attention is the softmax
+    on_cpu: CPU kernels keep other tensors than GPU kernels. wide: a CPU without 16-bit products, which computes
+    attention in fp32 and keeps its input and output in fp32. `sequence_parallel` splits by sequence what all ranks
+    otherwise hold; `split_checkpoints` splits the input of recomputation. keeps_weights: attention uses the softmax
     kernels between two products.
     """
 
@@ -67,17 +67,17 @@ class MicroBatch:
 
     @property
     def tokens(self) -> int:
-        """Of all samples."""
+        """Tokens of all samples."""
         return self.samples * self.length
 
     @property
     def element_bytes(self) -> int:
-        """Of a number of the residual stream."""
+        """Bytes of a number of the residual stream."""
         return 2 if is_half(self.shape.precision) else _FP32
 
     @property
     def stream_bytes(self) -> int:
-        """The residual stream once, as this rank holds it."""
+        """Bytes of the residual stream on this rank, once."""
         return self.tokens * self.shape.hidden * self.element_bytes // self._cut
 
     @property
@@ -97,45 +97,45 @@ class MicroBatch:
         return self.shape.groups // self.tensor
 
     def block_bytes(self) -> int:
-        """All that one block keeps; with recomputation of blocks, what it starts from."""
+        """Return the bytes that one block keeps; with recomputation of blocks, only its input."""
         if self.recompute == BLOCK:
             return self.stream_bytes // (self.tensor if self.split_checkpoints and not self.sequence_parallel else 1)
         return self.whole_block_bytes()
 
     def whole_block_bytes(self) -> int:
-        """What a block keeps while it is computed, also where it is computed again."""
+        """Return the bytes that a block keeps while it is computed, also during recomputation."""
         attention = self.recomputed_attention_bytes() if self.recompute == ATTENTION else self.attention_bytes()
         masks = 2 * self.tokens * self.shape.hidden // self._cut if self.shape.hidden_dropout else 0
         return 2 * self.norm_bytes() + self._inputs_of_products() + attention + self._mlp_bytes() + masks
 
     def norm_bytes(self) -> int:
-        """A norm of the residual stream: what comes in, and its statistics."""
+        """Return the bytes of a norm of the residual stream: its input and its statistics."""
         return self._norm_bytes(self.tokens // self._cut, self.shape.hidden, self.element_bytes, keeps_input=True)
 
     def _norm_bytes(self, rows: int, width: int, element_bytes: int, keeps_input: bool) -> int:
-        """keeps_input: what comes in is not held by anybody else."""
-        if self.shape.rms_norm and self.on_cpu:  # made of single operations, which work in fp32
+        """Return the bytes of a norm. keeps_input: no other operation holds its input."""
+        if self.shape.rms_norm and self.on_cpu:  # made of single operations, which compute in fp32
             kept = 2 if keeps_input or element_bytes < _FP32 else 1
             return rows * (kept * width + 1) * _FP32
         of_row = _FP32 if self.shape.rms_norm else 2 * (element_bytes if self.on_cpu else _FP32)
         return rows * (of_row + (width * element_bytes if keeps_input else 0))
 
     def _inputs_of_products(self) -> int:
-        """What the norms give to the products that make queries, keys and values, and the MLP's width."""
+        """Return the bytes of the norms' outputs for the products of queries, keys, values and the MLP."""
         return 2 * self.tokens * self.shape.hidden // self._cut * self.element_bytes
 
     def recomputed_attention_bytes(self) -> int:
-        """Of attention what is kept where its core is computed again: what goes in, and what comes out."""
+        """Return the bytes kept of attention with recomputation: its input and output."""
         return (self._qkv_numbers() + self._mixed_numbers()) * self.element_bytes
 
     def attention_bytes(self) -> int:
-        """Of attention all between the norm and what is added to the residual stream."""
+        """Return the bytes of attention, from the norm to the sum with the residual stream."""
         shape, size = self.shape, self.shape.head_size
         wide_size = size + (alibi_feature_count(size) if shape.alibi else 0)
         heads = self.tokens * self._heads
         kept = (self._queries_keys_values(wide_size) + self._head_norms_numbers()) * self._product_bytes
         kept_beside = self._head_norms_bytes()
-        if shape.rotary_size:  # sines and cosines, which blocks share
+        if shape.rotary_size:  # sines and cosines, shared by all blocks
             kept_beside += self.length * shape.rotary_size * self._product_bytes
         kept += kept_beside
         if self.keeps_weights:
@@ -146,8 +146,8 @@ class MicroBatch:
             weights = heads * self.length
             masks = weights + self.length**2
             return kept + weights * (_FP32 + self._product_bytes) + masks + self._mixed_numbers() * self.element_bytes
-        kept += heads * (wide_size * self._product_bytes + _FP32)  # what comes out, and the sums of its softmax
-        # What comes out is what the next product takes where it lies there token by token, as the queries do.
+        kept += heads * (wide_size * self._product_bytes + _FP32)  # the output, and the sums of its softmax
+        # The next product reads the output in place if it is stored token by token, as the queries are.
         copied = shape.alibi or shape.rotary_size or shape.query_key_norm or self.wide or shape.attention_dropout
         return kept + (self._mixed_numbers() * self.element_bytes if copied else 0)
 
@@ -159,7 +159,7 @@ class MicroBatch:
         return self._qkv_numbers() + (2 * each if shape.rotary_size or shape.query_key_norm else 0)
 
     def _head_norms_numbers(self) -> int:
-        """What goes into the norms of queries and keys, where it is not held already."""
+        """Return the numbers of the inputs of query and key norms that no other operation holds."""
         shape = self.shape
         if not shape.query_key_norm or (shape.rms_norm and self.on_cpu and self._product_bytes < _FP32):
             return 0
@@ -181,33 +181,34 @@ class MicroBatch:
         return self.tokens * self._heads * self.shape.head_size
 
     def _mlp_bytes(self) -> int:
-        """A plain MLP keeps its width before and after GeLU; one with a gate, that, both factors and the product.
+        """Return the bytes of the MLP.
 
-        Two gates are held once, before or after their activation.
+        A plain one keeps its width before and after GeLU. A gated one keeps that, both factors and the product. Two
+        kinds of gate are held once, before or after their activation.
         """
         before = 1 if not self.shape.gate else 2 if self.shape.gate in ("liglu", "reglu") else 3
         return self.tokens * self.width * (before + 1) * self.element_bytes
 
     @property
     def width(self) -> int:
-        """The MLP's on this rank."""
+        """Width of the MLP on this rank."""
         return self.shape.ffn_hidden // self.tensor
 
     def embedding_bytes(self) -> int:
-        """Of the embedding: its norm and its dropout's mask, where there are."""
+        """Return the bytes of the embedding's norm and dropout mask, if it has them."""
         mask = self.tokens * self.shape.hidden // self._cut if self.shape.hidden_dropout else 0
         return mask + (self.norm_bytes() if self.shape.embedding_layernorm else 0)
 
     def final_bytes(self) -> int:
-        """Of the norm after the last block, and what it gives to the loss."""
+        """Return the bytes of the final norm and of its output."""
         return self.norm_bytes() + self.stream_bytes
 
     def loss_bytes(self, sums_weight: bool = False) -> int:
-        """The most that the loss holds at once beside what it is given: it makes its gradients in the forward pass.
+        """Return the peak bytes of the loss besides its input. It computes its gradients in the forward pass.
 
-        Logits of one chunk in fp32, in 16 bits beside that where products take them so, and the stream's gradient; or,
-        behind it, that and what the final norm makes of it. The weight's gradient is held by who adds it up; with
-        `sums_weight` that is the loss, of one micro-batch in fp32, and then as the weight is stored.
+        The peak is the larger of two moments: one chunk's logits in fp32 (also in 16 bits if products need that) with
+        the stream's gradient, or the gradients of stream and final norm. The weight's gradient belongs to the code
+        that adds it up. With `sums_weight` that is the loss: one micro-batch's in fp32, then in the weight's type.
         """
         weight = word_embedding(self.shape).size // self.tensor if sums_weight else 0
         rows = self.shape.vocabulary // self.tensor
@@ -219,26 +220,26 @@ class MicroBatch:
         return gathered + max(forward, 2 * stream + weight * self.element_bytes)
 
 
-#: Tokens of a chunk at least, by the traffic: 5 % of the time on a CPU core, behind the products on a GPU.
+#: Smallest number of tokens of a chunk, for memory traffic: 5 % of a CPU core's time, hidden by products on a GPU.
 LEAST_TOKENS = {"cpu": 512, "cuda": 2048}
 
 
-#: Logits of a chunk at least: what stays in a CPU's last cache, and what hides the start of a GPU's kernels.
+#: Smallest number of logits of a chunk: fits a CPU's last cache, and hides the launch of a GPU's kernels.
 LEAST_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def chunks_of(tokens: int, rows: int, device: str) -> list[slice]:
-    """Which tokens of a micro-batch go together against `rows` of the vocabulary on a rank; as alike as can be.
+    """Return the chunks of a micro-batch's tokens for products with `rows` of the vocabulary, of nearly equal size.
 
-    Not even the last is smaller than the least size, if there are so many tokens, nor is any twice as large: the logits
-    of a chunk are below 2 * max(least tokens * rows, least logits). device: "cpu" or "cuda".
+    No chunk is smaller than the least size, if there are so many tokens, or twice as large: a chunk has fewer than 2 *
+    max(least tokens * rows, least logits) logits. device: "cpu" or "cuda".
     """
     count = _count(tokens, rows, device)
     return [slice(one * tokens // count, (one + 1) * tokens // count) for one in range(count)]
 
 
 def chunk_tokens(tokens: int, rows: int, device: str) -> int:
-    """Tokens of the largest chunk."""
+    """Return the tokens of the largest chunk."""
     return -(-tokens // _count(tokens, rows, device))
 
 

@@ -1,30 +1,30 @@
-"""The options that say what the data is, by name, and what counts as a weight in them."""
+"""The options that name the data, and the form of their weights."""
 
 from __future__ import annotations
 
 import math
 
-#: Which of a file's documents each of these gets is `--split`'s three shares.
+#: The options of a file's documents that `--split` divides by its three shares.
 SPLITS = ("train", "valid", "test")
 
 
 def weighted_key(split: str) -> str:
-    """The key of the option with the groups of `split`: "NAME: WEIGHT START:END PREFIX, ..."."""
+    """Return the key of the option with the groups of `split`: "NAME: WEIGHT START:END PREFIX, ..."."""
     return f"{split}_weighted_split_paths"
 
 
 def weighted_file_key(split: str) -> str:
-    """The key of the option with the file that holds the groups of `split`."""
+    """Return the key of the option with the file of the groups of `split`."""
     return f"{weighted_key(split)}_path"
 
 
 def is_number(value: object) -> bool:
-    """Whether `value`, a number or text in `--data-path`, is written as a weight: then it is none of the prefixes."""
+    """Return True if `value`, a number or text in `--data-path`, has the form of a weight and is no prefix."""
     return _number(value) is not None
 
 
 def weight(value: object) -> float | None:
-    """The weight that a number or text means; None where that is no finite number above 0."""
+    """Return the weight as a number; None if it is not finite and above 0."""
     number = _number(value)
     return number if number is not None and 0 < number < math.inf else None
 

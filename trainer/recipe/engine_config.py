@@ -1,23 +1,25 @@
-"""DeepSpeed's configuration from the trainer's options: what `opsctl` stores as engine.json and the engine runs on."""
+"""DeepSpeed's configuration from the trainer's options. `opsctl` stores it as engine.json for the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: DeepSpeed's switches that put parameters elsewhere in a partition than where a checkpoint's reader looks.
+#: DeepSpeed's switches that move parameters to other places of a partition, where a checkpoint's reader does not
+#: look.
 _OTHER_CUTS = ("round_robin_gradients", "elastic_checkpoint")
 
 
 def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's JSON configuration for these options: an `Options`, or all keys of one, `global_batch_size` known.
+    """Return DeepSpeed's JSON configuration for an `Options`, or a mapping of all keys with `global_batch_size`.
 
-    Gradients are added up in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate
-    is the training loop's business, so there is no scheduler.
+    Gradients are accumulated in fp32 for bf16, which selects DeepSpeed's BF16_Optimizer with ZeRO stage 1. The
+    training loop sets the learning rate, so there is no scheduler.
     """
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": options["micro_batch_size"],
-        # Of a ramp-up the training loop sets the size, from the samples consumed: its start may fit fewer replicas.
+        # During a ramp-up the training loop sets the size from the samples consumed: its start may fit fewer
+        # replicas.
         "train_batch_size": options["global_batch_size"],
         "gradient_clipping": float(options["clip_grad"]),
         "steps_per_print": 2000,
@@ -25,13 +27,13 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
         "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
-            "stage": 1,  # what --zero-stage 0 means too
+            "stage": 1,  # --zero-stage 0 means the same
             "reduce_bucket_size": options["zero_reduce_bucket_size"],
             "allgather_bucket_size": options["zero_allgather_bucket_size"],
         },
     }
     if options["bf16"]:
-        # Each gradient goes into the fp32 sum as it comes and is let go: never all of them in both types.
+        # Each gradient is added to the fp32 sum at once and freed: never all of them in both types.
         config["bf16"] = {"enabled": True, "immediate_grad_update": True}
         config |= _gradients_in_fp32()
     if options["fp16"]:
@@ -42,10 +44,10 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """The options' configuration with what a DeepSpeed file adds.
+    """Return the options' configuration, extended by a DeepSpeed file.
 
-    Where both speak of batch, precision, clipping or the ZeRO stage, the options count. Raises ValueError (one line)
-    when the file switches on a precision that the options do not, or what no checkpoint of ours is cut like.
+    For batch, precision, clipping and the ZeRO stage, the options take precedence. Raises ValueError (one line) if the
+    file enables another precision, or a setting that changes the partitions of a checkpoint.
     """
     for precision in ("bf16", "fp16"):
         section = loaded.get(precision)
@@ -70,7 +72,7 @@ def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> d
 def stage_notices(options: Mapping[str, Any], loaded: Mapping[str, Any] | None = None) -> list[str]:
     """Return a line for each ZeRO stage, by option or by the DeepSpeed file `loaded`, that is trained as stage 1.
 
-    BigScience's configurations for bf16 ask for stage 0, at which its DeepSpeed sharded optimizer states all the same.
+    BigScience's configurations for bf16 request stage 0, at which its DeepSpeed sharded optimizer states nevertheless.
     """
     section = (loaded or {}).get("zero_optimization")
     in_file = section.get("stage") if isinstance(section, Mapping) else None
@@ -84,12 +86,12 @@ def stage_notices(options: Mapping[str, Any], loaded: Mapping[str, Any] | None =
 
 
 def _gradients_in_fp32() -> dict[str, Any]:
-    """Accumulated over micro-batches in fp32, and over replicas too, where DeepSpeed would by itself send 16 bits."""
+    """Return settings for fp32 gradients over micro-batches and replicas. DeepSpeed's default communicates 16 bits."""
     return {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
 
 
 def _loss_scaling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's fp16 section: a scale of 0 is dynamic, starting at 2 to the given power."""
+    """Return DeepSpeed's fp16 section. A scale of 0 is dynamic and starts at 2 to the given power."""
     return {
         "enabled": True,
         "loss_scale": options["loss_scale"] or 0,

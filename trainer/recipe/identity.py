@@ -1,7 +1,7 @@
-"""What among the options makes a training this one, and what may change on its way: the tables, and their values.
+"""The identity of a training: which options must not change, and which may, with their values.
 
-What decides the weights' names and sizes is `ModelShape.facts`, the cut into files `formats.resumable.layout_facts`,
-and the learning rate `schedule`: all of them stand in a manifest by themselves. Pure, without torch.
+`ModelShape.facts` (names and sizes of the weights), `formats.resumable.layout_facts` (the split into files) and
+`schedule` (the learning rate) are separate parts of a manifest. Pure, without torch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trainer.recipe.model_options import has_tanh_gelu, is_rotary, uses_gelu
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that a manifest says of its training."""
+    """One fact about a training in its manifest."""
 
     name: str  # in a manifest, and for --allow-changed
-    said: str  # how a person is told of it: the option that sets it
-    why: str  # another training with another one, in a sentence
+    said: str  # its name in messages: the option that sets it
+    why: str  # why a change makes it another training, in a sentence
 
 
-#: Another one of these is another training: refused, unless --allow-changed names it.
+#: A change of one of these makes another training: refused, unless --allow-changed names it.
 TRAINING: tuple[Fact, ...] = (
     Fact("seed", "--seed", "It decides the order of the samples and dropout."),
     Fact("seq_length", "--seq-length", "It decides what a sample is: all counters are in samples."),
@@ -49,7 +49,7 @@ TRAINING: tuple[Fact, ...] = (
     ),
 )
 
-#: What may change on the way; a change is said and recorded. By option, in the order in which they are said.
+#: Settings that may change. A change is printed and recorded. By option, in the order of the messages.
 SETTINGS: tuple[str, ...] = (
     "clip_grad",
     "weight_decay",
@@ -85,16 +85,16 @@ SETTINGS: tuple[str, ...] = (
     "spike_guard_margin",
     "spike_guard_rollbacks",
 )
-#: Settings that trainers once had not, and what they did: a checkpoint of theirs does not say it.
+#: Later settings, with their values in older trainers, whose checkpoints do not have them.
 ONCE_UNKNOWN: dict[str, Any] = {
     "train_range_to_skip": None,
     "skip_train_iteration_range": None,
     "spike_guard": None,
 }
-#: Evaluated on, not trained on: by content like the training data, and said like a setting.
+#: Data that is evaluated on: identified by content like the training data, printed like a setting.
 EVALUATION_DATA: tuple[str, ...] = ("valid_data", "test_data")
 
-#: Settings that count only under these options.
+#: Settings that apply only with these options.
 _ONLY_WITH = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_eps"), ("optimizer", "adam")),
     "sgd_momentum": ("optimizer", "sgd"),
@@ -109,7 +109,7 @@ _ONLY_WITH = {
 
 
 def training_facts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of TRAINING that the options alone decide."""
+    """Return the facts of TRAINING that follow from the options alone."""
     return {
         "seed": options["seed"],
         "seq_length": options["seq_length"],
@@ -123,7 +123,7 @@ def training_facts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_in_force(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of SETTINGS that count under the options."""
+    """Return the settings of SETTINGS that apply with the options."""
     found = {}
     for name in SETTINGS:
         key, value = _ONLY_WITH.get(name, (None, None))

@@ -1,4 +1,4 @@
-"""Which ranks work together, and which layers each pipeline stage has. Pure arithmetic, without torch.
+"""Groups of ranks that work together, and the layers of each pipeline stage. Pure arithmetic, without torch.
 
 Ranks count tensor first, then data, then pipeline: rank = (pipeline_stage * data + data_rank) * tensor + tensor_rank.
 """
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: How blocks are dealt to pipeline stages: blocks alone, or blocks and the two embeddings alike.
+#: How pipeline stages are balanced: by blocks alone, or by blocks and the two embeddings.
 BY_BLOCK = "type:transformer"
 BY_BLOCK_AND_EMBEDDING = "type:transformer|embedding"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks are divided: world_size = tensor * pipeline * data."""
+    """The division of the ranks: world_size = tensor * pipeline * data."""
 
     world_size: int
     tensor: int
@@ -25,9 +25,9 @@ class Layout:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], world_size: int) -> Layout:
-        """The options' layout on `world_size` ranks, with as many replicas as fit.
+        """Return the options' layout on `world_size` ranks, with as many replicas as fit.
 
-        Raises ValueError when the ranks do not divide.
+        Raises ValueError if the ranks do not divide.
         """
         tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
         if tensor < 1 or pipeline < 1:
@@ -39,46 +39,46 @@ class Layout:
         return cls(world_size, tensor, pipeline, world_size // (tensor * pipeline))
 
     def __str__(self) -> str:
-        """As people are told of it."""
+        """Return the layout as text."""
         return f"TP {self.tensor} x PP {self.pipeline} x DP {self.data}"
 
     def rank(self, tensor: int, data: int, pipeline: int) -> int:
-        """The global rank at these coordinates."""
+        """Return the global rank at these coordinates."""
         return (pipeline * self.data + data) * self.tensor + tensor
 
     def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(tensor, data, pipeline) of a global rank."""
+        """Return (tensor, data, pipeline) of a global rank."""
         rest, tensor = divmod(rank, self.tensor)
         pipeline, data = divmod(rest, self.data)
         return tensor, data, pipeline
 
     def tensor_groups(self) -> list[list[int]]:
-        """Ranks that share one layer's weights."""
+        """Return the groups of ranks that share one layer's weights."""
         return [
             [self.rank(t, d, p) for t in range(self.tensor)] for p in range(self.pipeline) for d in range(self.data)
         ]
 
     def pipeline_groups(self) -> list[list[int]]:
-        """Ranks that pass one micro-batch on from stage to stage."""
+        """Return the groups of ranks that pass a micro-batch from stage to stage."""
         return [
             [self.rank(t, d, p) for p in range(self.pipeline)] for d in range(self.data) for t in range(self.tensor)
         ]
 
     def data_groups(self) -> list[list[int]]:
-        """Ranks that hold the same weights and average their gradients."""
+        """Return the groups of ranks that hold the same weights and average their gradients."""
         return [
             [self.rank(t, d, p) for d in range(self.data)] for p in range(self.pipeline) for t in range(self.tensor)
         ]
 
     def model_groups(self) -> list[list[int]]:
-        """Ranks that make up one replica of the model."""
+        """Return the groups of ranks that form one replica of the model."""
         return [
             [self.rank(t, d, p) for p in range(self.pipeline) for t in range(self.tensor)] for d in range(self.data)
         ]
 
 
 def layout_if_any(options: Mapping[str, Any], world_size: int | None) -> Layout | None:
-    """The options' layout; None where the ranks do not divide, and where their number is not known (None)."""
+    """Return the options' layout; None if the ranks do not divide, or if their number is unknown (None)."""
     try:
         return None if world_size is None else Layout.of(options, world_size)
     except ValueError:
@@ -86,7 +86,7 @@ def layout_if_any(options: Mapping[str, Any], world_size: int | None) -> Layout 
 
 
 class UnevenStages(ValueError):
-    """What is dealt to pipeline stages does not divide by them."""
+    """The pipeline stages would have unequal numbers of layers."""
 
 
 class EmptyStage(ValueError):
@@ -94,7 +94,7 @@ class EmptyStage(ValueError):
 
 
 def check_stages(layers: int, pipeline: int, method: str = BY_BLOCK) -> None:
-    """Raise UnevenStages where `pipeline` stages would differ, EmptyStage where one would be without a block."""
+    """Raise UnevenStages if `pipeline` stages would differ, EmptyStage if one would have no block."""
     extra = _embeddings_dealt(method)
     if (layers + extra) % pipeline:
         what = f"{layers} layers + {extra} embeddings" if extra else f"{layers} layers"
@@ -104,9 +104,10 @@ def check_stages(layers: int, pipeline: int, method: str = BY_BLOCK) -> None:
 
 
 def blocks_per_stage(layers: int, pipeline: int, method: str = BY_BLOCK) -> list[int]:
-    """Transformer blocks of each pipeline stage. Raises as `check_stages` does.
+    """Return the transformer blocks of each pipeline stage. Raises as `check_stages` does.
 
-    With `type:transformer|embedding` the embeddings before the first block and after the last count as a block each.
+    With `type:transformer|embedding`, the embeddings before the first block and after the last count as one block
+    each.
     """
     check_stages(layers, pipeline, method)
     extra = _embeddings_dealt(method)
@@ -121,19 +122,19 @@ def _embeddings_dealt(method: str) -> int:
 
 
 def splits_sequence(options: Mapping[str, Any]) -> bool:
-    """Whether each tensor-parallel rank has a slice of the residual stream; a rank alone has all of it."""
+    """Return True if each tensor-parallel rank has a slice of the residual stream. A single rank has all of it."""
     return bool(options["sequence_parallel"] and options["tensor_model_parallel_size"] > 1)
 
 
 def sequence_notices(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What to say of the option where it changes nothing."""
+    """Return a notice if the option has no effect."""
     if not options["sequence_parallel"] or splits_sequence(options):
         return ()
     return ("--sequence-parallel changes nothing: with --tensor-model-parallel-size 1 there is nobody to split with",)
 
 
 def sequence_errors(options: Mapping[str, Any]) -> list[str]:
-    """What cannot be split, and what does not go with splitting it."""
+    """Return the errors for a sequence that cannot be split, and for options that conflict with splitting."""
     if not splits_sequence(options):
         return []
     length, tensor = options["seq_length"], options["tensor_model_parallel_size"]

@@ -1,6 +1,6 @@
-"""How the learning rate follows the samples consumed. Pure arithmetic, without torch.
+"""The learning rate as a function of the samples consumed. Pure arithmetic, without torch.
 
-It is a function of the consumed samples alone, so a resumed training needs nothing but that counter to go on exactly.
+It depends on nothing else, so a resumed training needs only that counter to continue exactly.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from trainer.recipe.schedule import samples_of_tokens, samples_to_train
 WSD = "WSD"
 DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", WSD)
 
-#: By style, what is left of the way from the highest rate to the lowest when so much of a decay, 0 to 1, is over.
+#: By style, the remaining share of the way from the highest to the lowest rate at a point of the decay, 0 to 1.
 _LEFT: dict[str, Callable[[float], float]] = {
     "linear": lambda over: 1.0 - over,
     "cosine": lambda over: 0.5 * (math.cos(math.pi * over) + 1.0),
     "exponential": lambda over: 2.0 * 0.5**over - 1.0,
     "minus_sqrt": lambda over: 1.0 - math.sqrt(over),
 }
-#: In which of these ways a rate comes down at the end of a training.
+#: The styles in which a rate decreases at the end of a training.
 COOLDOWN_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 
 
 @dataclass(frozen=True)
 class LearningRateSchedule:
-    """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. Counts in samples, always.
+    """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. All lengths are in samples.
 
-    With the style WSD (warm-up, stable, decay) the rate stays at `max_lr` but for the last `wsd_decay_samples` of
-    `decay_samples`. A cooldown, of any style, leaves the schedule at sample `cooldown_at` and comes down from the rate
-    there to `min_lr` in `cooldown_samples`. Raises ValueError for one that cannot be.
+    With the style WSD (warm-up, stable, decay) the rate stays at `max_lr` until the last `wsd_decay_samples` of
+    `decay_samples`. A cooldown, possible with any style, leaves the schedule at sample `cooldown_at` and decreases the
+    rate to `min_lr` in `cooldown_samples`. Raises ValueError for an impossible schedule.
     """
 
     max_lr: float
@@ -86,7 +86,7 @@ class LearningRateSchedule:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> LearningRateSchedule:
-        """The schedule that the options ask for. Raises ValueError like the class."""
+        """Return the schedule of the options. Raises ValueError like the class."""
         is_wsd, style = options["lr_decay_style"] == WSD, options["lr_decay_style"]
         return cls(
             options["lr"],
@@ -103,22 +103,22 @@ class LearningRateSchedule:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> LearningRateSchedule:
-        """The schedule that a manifest speaks of. Raises TypeError for facts of none, ValueError like the class."""
+        """Return the schedule of a manifest. Raises TypeError for other facts, ValueError like the class."""
         return cls(**facts)
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of it: nothing of a part that it has not."""
+        """Return the schedule's facts for a manifest, without parts that it does not have."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def ends_at(self) -> int | None:
-        """The sample at which the rate has come down for good; None where it never does."""
+        """The sample at which the rate reaches its final value; None if it never does."""
         if self.cooldown_at is not None and self.cooldown_samples is not None:
             return self.cooldown_at + self.cooldown_samples
         return None if self.style == "constant" else self.decay_samples
 
     def at(self, consumed_samples: int) -> float:
-        """The rate after `consumed_samples` samples; the step that starts there runs at it."""
+        """Return the rate after `consumed_samples` samples, which is used by the step that starts there."""
         start, samples, style = self.cooldown_at, self.cooldown_samples, self.cooldown_style
         if start is None or samples is None or style is None or consumed_samples <= start:
             return self._before_cooldown(consumed_samples)
@@ -142,7 +142,7 @@ class LearningRateSchedule:
         )
 
 
-#: What a manifest that does not speak of them means: those who wrote it had none of these.
+#: Values for manifests without these fields: their trainers had none of these features.
 ABSENT: Mapping[str, None] = dict.fromkeys(one.name for one in fields(LearningRateSchedule) if one.default is None)
 
 
@@ -155,7 +155,7 @@ def learning_rate(
     decay_samples: int,
     style: str = "linear",
 ) -> float:
-    """The learning rate after `consumed_samples` samples. With a warm-up the first step of a training runs at 0."""
+    """Return the rate after `consumed_samples` samples. With a warm-up, the first step of a training uses 0."""
     if warmup_samples > 0 and consumed_samples <= warmup_samples:
         return max_lr * consumed_samples / warmup_samples
     if style == "constant":
@@ -173,9 +173,9 @@ def _left(style: str, over: float) -> float:
 
 
 def samples_to_decay(options: Mapping[str, Any]) -> int:
-    """Samples after which the learning rate has come down: as many as are trained on, unless the options say another.
+    """Return the samples after which the decay ends: all that are trained on, unless an option says otherwise.
 
-    Needs a length of the decay or of the training, and `global_batch_size` where that is in iterations.
+    Needs a length of the decay or of the training, and `global_batch_size` if that is in iterations.
     """
     if options["lr_decay_samples"]:
         return int(options["lr_decay_samples"])
@@ -187,7 +187,7 @@ def samples_to_decay(options: Mapping[str, Any]) -> int:
 
 
 def samples_to_warm_up(options: Mapping[str, Any]) -> int:
-    """Samples over which the learning rate grows from 0, given as such, in iterations or as a share of the decay."""
+    """Return the samples of the warm-up, which is given in samples, in iterations or as a share of the decay."""
     if options["lr_warmup_fraction"] is not None:
         return int(options["lr_warmup_fraction"] * samples_to_decay(options))
     if options["lr_warmup_tokens"]:
@@ -198,7 +198,7 @@ def samples_to_warm_up(options: Mapping[str, Any]) -> int:
 
 
 def samples_to_decay_last(options: Mapping[str, Any]) -> int | None:
-    """Samples of the part of WSD in which the rate comes down, the end of the decay; None where none is given."""
+    """Return the samples of WSD's decay, the last part of the schedule; None if not given."""
     if options["lr_wsd_decay_samples"]:
         return int(options["lr_wsd_decay_samples"])
     iterations = options["lr_wsd_decay_iters"]
@@ -206,7 +206,7 @@ def samples_to_decay_last(options: Mapping[str, Any]) -> int | None:
 
 
 def samples_to_cool_down(options: Mapping[str, Any]) -> int | None:
-    """Samples of the cooldown: up to the training's end where they are not given. None without a cooldown."""
+    """Return the samples of the cooldown, by default up to the training's end; None without a cooldown."""
     start = options["lr_cooldown_at_samples"]
     if start is None:
         return None

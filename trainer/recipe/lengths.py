@@ -11,7 +11,7 @@ from trainer.recipe.schedule import BatchRamp, samples_of_tokens, samples_to_tra
 
 
 class Counted(Protocol):
-    """How far a training is, as manifests and the training itself say."""
+    """The progress of a training, as manifests and the training itself count it."""
 
     @property
     def iteration(self) -> int:
@@ -32,16 +32,16 @@ class _Beginning(NamedTuple):
     consumed_train_tokens: int = 0
 
 
-#: Where every training begins.
+#: The start of every training.
 BEGINNING: Counted = _Beginning()
 
 
 @dataclass(frozen=True)
 class End:
-    """Where a training ends: with the first of its limits, of which it has one at least.
+    """The end of a training: the first of its limits, of which it has at least one.
 
-    At `samples` it ends when no further global batch fits; samples that fill none are never trained on. At `tokens` it
-    ends with the step that reaches them, as in Megatron.
+    At `samples` it ends when no further global batch fits; a remainder is never trained on. At `tokens` it ends with
+    the step that reaches them, as in Megatron.
     """
 
     ramp: BatchRamp
@@ -52,14 +52,14 @@ class End:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> End:
-        """As the options say. Needs `global_batch_size`. Raises ValueError for a wrong ramp, and without any limit."""
+        """Return the options' end. Needs `global_batch_size`. Raises ValueError for a wrong ramp or without a limit."""
         limits = options["train_iters"], options["train_samples"], options["train_tokens"]
         if limits == (None, None, None):
             raise ValueError("neither --train-iters nor --train-samples nor --train-tokens is given")
         return cls(BatchRamp.of(options), options["seq_length"], *limits)
 
     def is_reached(self, at: Counted) -> bool:
-        """Whether a training that is so far takes no further step. The one truth, for the trainer and for opsctl."""
+        """Return True if a training at this point takes no further step. Trainer and opsctl both use this."""
         if self.iterations is not None and at.iteration >= self.iterations:
             return True
         if self.tokens is not None and at.consumed_train_tokens >= self.tokens:
@@ -68,7 +68,7 @@ class End:
         return self.samples is not None and self.samples - consumed < self.ramp.batch_at(consumed)
 
     def iterations_left(self, at: Counted) -> int:
-        """Steps from there on until it is reached."""
+        """Return the steps from this point to the end."""
         left = []
         if self.iterations is not None:
             left.append(self.iterations - at.iteration)
@@ -80,14 +80,14 @@ class End:
         return max(0, min(left))
 
     def samples_in_all(self, at: Counted) -> int | None:
-        """Samples that it is counted in; None for one that is counted in iterations."""
+        """Return the end in samples; None if it is counted in iterations."""
         known = [one for one in (self.samples, self._samples_by_tokens(at)) if one is not None]
         return min(known, default=None)
 
     def samples_to_read(self, at: Counted) -> int:
-        """Samples that there must be, from the very beginning on: those of a whole last step too.
+        """Return the samples needed from the start of the training, with those of a whole last step.
 
-        Where the batch size never changed it says the same at every start, and so the data is shuffled alike.
+        If the batch size never changed, the number is the same at every start, so the data is shuffled alike.
         """
         batch, by_tokens = self.ramp.global_batch_size, self._samples_by_tokens(at)
         enough = [] if self.samples is None else [self.samples]
@@ -98,7 +98,7 @@ class End:
         return min(enough)
 
     def _samples_by_tokens(self, at: Counted) -> int | None:
-        """Samples consumed when the tokens are, at this sequence length from here on."""
+        """Return the samples consumed at the limit in tokens, with this sequence length from here on."""
         if self.tokens is None:
             return None
         left = self.tokens - at.consumed_train_tokens
@@ -107,23 +107,23 @@ class End:
 
 @dataclass(frozen=True)
 class Lengths:
-    """All in samples or iterations of the whole training, from its very beginning."""
+    """The lengths of the whole training from its start, in samples or iterations."""
 
     end: End
     train_iterations: int
-    train_samples: int  # as the options ask for them
-    samples_to_read: int  # that the training data must have
+    train_samples: int  # of the options
+    samples_to_read: int  # needed from the training data
     valid_samples: int  # of each validation group
     test_samples: int
 
     @property
     def ramp(self) -> BatchRamp:
-        """The batch size as it grows."""
+        """The growth of the batch size."""
         return self.end.ramp
 
     @classmethod
     def of(cls, options: Mapping[str, Any], at: Counted = BEGINNING, consumed_valid_samples: int = 0) -> Lengths:
-        """Of a training that is so far. Needs `global_batch_size` and a length. Raises ValueError as `End.of`."""
+        """Return the lengths of a training at this point. Needs `global_batch_size`. Raises as `End.of`."""
         end = End.of(options)
         iterations = at.iteration + end.iterations_left(at)
         evaluated = options["eval_iters"] * end.ramp.global_batch_size
@@ -139,27 +139,27 @@ class Lengths:
         )
 
 
-#: Megatron's share of an epoch's samples below which the last epoch is kept apart. BigScience used 0.95.
+#: Megatron's share of an epoch's samples below which the last epoch is shuffled separately. BigScience used 0.95.
 SEPARATE_LAST_EPOCH_THRESHOLD = 0.80
-#: Megatron builds this much more of each dataset than its share, so that rounding never runs past an end.
+#: Megatron builds this surplus of each dataset, so that rounding never exceeds its end.
 SURPLUS = 0.005
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """How often the documents are gone through."""
+    """The number of passes over the documents."""
 
     epochs: int
     tokens_per_epoch: int
     samples: int  # in all the epochs
-    samples_before_last_epoch: int  # equal to `samples` unless the last epoch is kept apart
+    samples_before_last_epoch: int  # equal to `samples` unless the last epoch is shuffled separately
     separate_last_epoch: bool
 
 
 def plan_epochs(
     tokens_per_epoch: int, sequence_length: int, samples: int | None, threshold: float = SEPARATE_LAST_EPOCH_THRESHOLD
 ) -> EpochPlan:
-    """The fewest epochs that give `samples` samples (None: one epoch), and whether the last one is kept apart."""
+    """Return the fewest epochs with `samples` samples (None: one epoch), and if the last one is shuffled separately."""
     epochs = 1
     if samples is not None:
         epochs = max(1, -(-(samples * sequence_length + 1) // tokens_per_epoch))
@@ -173,7 +173,7 @@ def plan_epochs(
 
 
 def target_sizes(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples that each dataset gives to a blend of `samples`; `weights` add up to one.
+    """Return the samples of each dataset in a blend of `samples`. `weights` add up to one.
 
     Their sum is the blend's length.
     """
@@ -181,14 +181,14 @@ def target_sizes(weights: Sequence[float], samples: int) -> list[int]:
 
 
 def sizes_to_build(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples to build of each dataset: its target and the surplus, each rounded up as Megatron does."""
+    """Return the samples to build of each dataset: its target and the surplus, each rounded up as Megatron does."""
     return [math.ceil(target * (1 + SURPLUS)) for target in target_sizes(weights, samples)]
 
 
-#: Options of one meaning, by their keys: this trainer's name, the originals', Megatron-LM's.
+#: Options with the same meaning, by their keys: this trainer's name, the originals', Megatron-LM's.
 EVALUATE_ONLY = ("eval_only", "no_train", "skip_train")
 
 
 def only_evaluates(options: Mapping[str, Any]) -> bool:
-    """Whether no step is to be taken."""
+    """Return True if the training takes no step."""
     return any(options[key] for key in EVALUATE_ONLY)

@@ -18,14 +18,14 @@ MIB = 2**20
 _FP32 = 4
 #: The engine's bucket for gradients of bf16, in elements.
 _BF16_BUCKET = 500_000_000
-#: What a process takes on a CPU beside all that is counted: pages of libraries that training touches first, the
+#: A CPU process's memory besides everything else: pages of libraries that training uses first, the
 #: processor's own kernels, gloo's buffers. Measured.
 _CPU_PROCESS_BYTES = {"fp32": 44 * MIB, "bf16": 58 * MIB}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
-    """What one rank holds at its peak, in bytes by what it is for; `moment` says when that is."""
+    """The peak memory of one rank in bytes, by purpose. `moment` is the time of the peak."""
 
     moment: str  # "backward" or "reduction"
     weights_bytes: int
@@ -33,13 +33,13 @@ class RankMemory:
     optimizer_bytes: int  # this rank's share of fp32 weights and both moments
     buckets_bytes: int = 0  # copies of gradients for the reduction
     activations_bytes: int = 0  # of all micro-batches in flight
-    working_bytes: int = 0  # of the block or the loss whose gradients are being made
-    pipeline_bytes: int = 0  # what stages send each other
-    process_bytes: int = 0  # of a process on a CPU, beside all that
+    working_bytes: int = 0  # of the block or the loss whose gradients are computed
+    pipeline_bytes: int = 0  # messages between stages
+    process_bytes: int = 0  # of a process on a CPU, besides everything else
 
     @property
     def peak_bytes(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(getattr(self, one.name) for one in fields(self) if one.name != "moment")
 
 
@@ -52,7 +52,7 @@ def rank_memory(
     wide: bool = False,
     keeps_weights: bool = False,
 ) -> RankMemory:
-    """The peak of a rank of one pipeline stage, from the second step on, at the full batch.
+    """Return the peak of a rank of one pipeline stage, from the second step on, at the full batch.
 
     on_cpu, wide, keeps_weights: as `MicroBatch` has them.
     Raises ValueError where ranks cannot share a layer alike, or the blocks do not divide.
@@ -71,7 +71,7 @@ def rank_memory(
 def fullest_rank(
     options: Mapping[str, Any], shape: ModelShape, layout: Layout, before_ampere: bool = False
 ) -> tuple[int, RankMemory]:
-    """The stage whose ranks take most on a GPU, and what they take. Raises ValueError as `rank_memory` does."""
+    """Return the stage whose ranks need most memory on a GPU, and their memory. Raises as `rank_memory` does."""
     keeps = attends_by_softmax(options, before_ampere)
     found = [
         (stage, rank_memory(options, shape, layout, stage, keeps_weights=keeps)) for stage in range(layout.pipeline)
@@ -87,7 +87,7 @@ def micro_batch(
     wide: bool = False,
     keeps_weights: bool = False,
 ) -> MicroBatch:
-    """The options' micro-batch on a rank."""
+    """Return the options' micro-batch on a rank."""
     return MicroBatch(
         shape,
         options["micro_batch_size"],
@@ -103,7 +103,7 @@ def micro_batch(
 
 
 def micro_batches(options: Mapping[str, Any], layout: Layout) -> int:
-    """Of each replica in a step at the full batch, at least one."""
+    """Return the micro-batches of each replica in a step at the full batch, at least one."""
     batch: int = options["global_batch_size"] or 0
     micro: int = options["micro_batch_size"]
     return max(1, batch // (micro * layout.data))
@@ -111,7 +111,7 @@ def micro_batches(options: Mapping[str, Any], layout: Layout) -> int:
 
 @dataclass(frozen=True)
 class _States:
-    """Weights, gradients and optimizer states of a rank that holds so many parameters."""
+    """The weights, gradients and optimizer states of a rank with so many parameters."""
 
     precision: str
     held: int
@@ -134,16 +134,16 @@ class _States:
 
     @property
     def lasting_gradients(self) -> int:
-        """Held from step to step: where half-precision gradients are added up in an fp32 copy of all."""
+        """The bytes held from step to step: half-precision gradients are added up in an fp32 copy of all."""
         return _FP32 * self.held if self.sums_in_fp32 else 0
 
     @property
     def step_gradients(self) -> int:
-        """Those of autograd, from the first micro-batch of a step to its end; bf16 adds each to its sum at once."""
+        """The bytes of autograd's gradients within a step. bf16 adds each to its sum at once."""
         return 0 if self.precision == "bf16" else self.weights
 
     def at_reduction(self, process: int) -> RankMemory:
-        """When gradients are reduced, and then the optimizer steps."""
+        """Return the memory when gradients are reduced and the optimizer steps."""
         return RankMemory(
             moment="reduction",
             weights_bytes=self.weights,
@@ -154,23 +154,23 @@ class _States:
         )
 
     def _buckets(self) -> int:
-        """Beside the gradients as they were computed.
+        """Return the bytes of buffers besides the computed gradients.
 
-        bf16 copies all into one bucket if they fit, and reduces the large group where it lies if not. Stage 1 has a
-        buffer, which takes the gradients' place as they move into it, and reduces a copy of that; then it copies this
-        rank's share out, and lays that end to end once more.
+        bf16 copies all into one bucket if they fit, and otherwise reduces the large group in place. Stage 1 has a
+        buffer that replaces the gradients as they move into it, and reduces a copy of it. Then it copies this rank's
+        share, and concatenates that once more.
         """
         if self.precision == "bf16":
             return _FP32 * self.held if self.held <= _BF16_BUCKET else 0
         each = _FP32 if self.sums_in_fp32 else self.weights // self.held
         buffer = each * (
             min(self.bucket, self.held) if self.on_cpu else self.bucket
-        )  # a CPU's is there once written to
+        )  # a CPU's memory is used once written to
         share = self._share
         return max(buffer, buffer + each * (share - self.held), 2 * _FP32 * share - each * self.held)
 
     def at_backward(self, flow: _Flow, process: int) -> list[RankMemory]:
-        """When backward passes begin: the first of a step, the last with all in flight, and the end of one."""
+        """Return the memory at the start of backward passes: the first, the last with all in flight, and the end."""
         many = min(flow.in_flight, flow.micro_batches - 1)
         cases = [
             (flow.in_flight, flow.working, self._of_output_layer(flow)),
@@ -193,12 +193,12 @@ class _States:
         ]
 
     def _of_output_layer(self, flow: _Flow) -> int:
-        """Its weight's gradient: the first loss of a step makes it, before any backward pass, where autograd has it."""
+        """Return the bytes of the output layer's gradient, which the first loss makes before any backward pass."""
         return _FP32 * flow.output_weight if self.precision == "fp32" else 0
 
 
 class _Flow:
-    """What passes through a rank in a step: its activations, and what is held while gradients are made."""
+    """The activations of a rank in a step, and the memory during backward passes."""
 
     def __init__(self, options: Mapping[str, Any], batch: MicroBatch, layout: Layout, stage: int, blocks: int) -> None:
         first, last = stage == 0, stage == layout.pipeline - 1
@@ -216,14 +216,14 @@ class _Flow:
         self.pipeline = (sent + (0 if first else 1)) * batch.stream_bytes
 
     def _of_embedding(self, batch: MicroBatch) -> int:
-        """The word embedding's gradient, made whole before it is added to the others."""
+        """Return the bytes of the word embedding's gradient, which is complete before it is added to the others."""
         return word_embedding(batch.shape).size // batch.tensor * batch.element_bytes
 
 
 def _working_of_block(batch: MicroBatch, together: int) -> int:
-    """While gradients of a block are made: two of its width, two of the stream, and the largest weight's.
+    """Return the memory while a block's gradients are made: two of its width, two of the stream, the largest weight's.
 
-    Where blocks are computed again, all that they keep; where attention is, what it keeps.
+    With recomputed blocks also everything that they keep, with recomputed attention what it keeps.
     """
     again = 0
     if batch.recompute == BLOCK:

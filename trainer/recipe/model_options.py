@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: What `--position-embedding-type` can be; the last two are two names of one thing.
+#: Values of `--position-embedding-type`. The last two mean the same.
 POSITIONS = ("absolute", "alibi", "rope", "rotary")
 _ROTARY = POSITIONS[2:]
-#: What `--glu-activation` can be: SiLU, GeLU, ReLU, or the gate as it is (Shazeer, arXiv 2002.05202).
+#: Values of `--glu-activation`: SiLU, GeLU, ReLU, or the plain gate (Shazeer, arXiv 2002.05202).
 GATES = ("swiglu", "geglu", "reglu", "liglu")
 ROTARY_BASE, ROTARY_PERCENT = 10000.0, 1.0
-#: A dropout mask compares 16 bits with its probability, which is a whole multiple of 1 / this.
+#: A dropout mask compares 16 bits with its probability, which is a multiple of 1 / this.
 DROPOUT_LEVELS = 1 << 16
-# Megatron-LM's width for --swiglu: two thirds of the plain MLP's, so that as many weights are trained, cut to this.
+# Megatron-LM's width for --swiglu: two thirds of the plain MLP's, for the same number of weights, rounded to this.
 _FFN_MULTIPLE = 64
 
 
 def with_model_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the model that follow from `given` ones; what is given stays."""
+    """Return the model's options that follow from `given` ones. Given ones stay."""
     values = dict(given)
     hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
     if hidden:
@@ -39,7 +39,7 @@ def with_model_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_errors(options: Mapping[str, Any]) -> list[str]:
-    """What contradicts what in the model, whatever its layout; both values are named."""
+    """Return the contradictions between the model's options, independent of the layout. Both values are named."""
     return [
         *_width_errors(options),
         *_key_value_errors(options),
@@ -52,23 +52,23 @@ def model_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def is_rotary(options: Mapping[str, Any]) -> bool:
-    """Whether attention sees positions by turning queries and keys."""
+    """Return True if attention rotates queries and keys by position."""
     return options["position_embedding_type"] in _ROTARY
 
 
 def turned_numbers(options: Mapping[str, Any]) -> int:
-    """How many numbers of a head rotary positions turn; 0 without."""
+    """Return the numbers of a head that rotary positions rotate; 0 without."""
     head_size = options["hidden_size"] // options["num_attention_heads"]
     return int(head_size * options["rotary_percent"]) if is_rotary(options) else 0
 
 
 def has_tanh_gelu(options: Mapping[str, Any]) -> bool:
-    """Whether GeLU is its tanh form, else the exact one."""
+    """Return True for GeLU's tanh form, False for the exact one."""
     return bool(options["openai_gelu"] or not options["no_bias_gelu_fusion"])
 
 
 def uses_gelu(options: Mapping[str, Any]) -> bool:
-    """Whether the form of GeLU makes a difference."""
+    """Return True if the form of GeLU matters."""
     return options["glu_activation"] in (None, "geglu")
 
 
@@ -148,7 +148,7 @@ def _dropout_errors(options: Mapping[str, Any]) -> list[str]:
 NONE, ATTENTION, BLOCK = "none", "attention", "block"
 
 
-#: What `--recompute` can be, from the most memory to the least: the options of one training mean one of them.
+#: Values of `--recompute`, from the most memory to the least. A training's options select one of them.
 RECOMPUTE = (NONE, ATTENTION, BLOCK)
 
 
@@ -160,10 +160,10 @@ _SPLIT = ("partition_activations", "distribute_checkpointed_activations")
 
 
 def recomputed(options: Mapping[str, Any]) -> str:
-    """One of RECOMPUTE: as `--recompute` says, or by its older names.
+    """Return one of RECOMPUTE, from `--recompute` or its older names.
 
-    `attention`: all between the product that makes queries, keys and values and the one after attention, as Korthikanti
-    et al., arXiv 2205.05198, select it. `block`: all of each block but what enters it.
+    `attention`: everything between the product that makes queries, keys and values and the one after attention, as
+    selected by Korthikanti et al., arXiv 2205.05198. `block`: everything in each block except its input.
     """
     chosen: str | None = options["recompute"]
     if chosen is not None:
@@ -172,13 +172,13 @@ def recomputed(options: Mapping[str, Any]) -> str:
 
 
 def asks_to_recompute(arguments: Sequence[str]) -> bool:
-    """Whether a command line, not read yet, names any of it."""
+    """Return True if an unparsed command line has any option of recomputation."""
     names = {_name(key) for key in ("recompute", *_OF_BLOCKS)}
     return any(word.partition("=")[0] in names for word in arguments)
 
 
 def recomputation_errors(options: Mapping[str, Any]) -> list[str]:
-    """What contradicts what in it; both options are named."""
+    """Return the contradictions between options of recomputation. Both options are named."""
     chosen = options["recompute"]
     errors = [
         f"--recompute {chosen} with {_name(key)}, which means --recompute block: give one of them"
@@ -200,27 +200,27 @@ def _name(key: str) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How many tokens there are, and how many rows the word embedding has: the first `tokens` are theirs."""
+    """The numbers of tokens and of rows of the word embedding, of which the first `tokens` are used."""
 
     tokens: int
     rows: int
 
     @classmethod
     def of(cls, tokens: int, options: Mapping[str, Any]) -> Vocabulary:
-        """Of `tokens` tokens, padded as the options say. Raises ValueError as `_padded` does."""
+        """Return the vocabulary of `tokens` tokens, padded by the options. Raises ValueError as `_padded` does."""
         return cls(tokens, _padded(tokens, options))
 
     @classmethod
     def unpadded(cls, tokens: int) -> Vocabulary:
-        """Of as many rows as tokens."""
+        """Return a vocabulary with as many rows as tokens."""
         return cls(tokens, tokens)
 
 
 def _padded(vocab_size: int, options: Mapping[str, Any]) -> int:
-    """Rows of the word embedding for a vocabulary of `vocab_size` tokens.
+    """Return the rows of the word embedding for a vocabulary of `vocab_size` tokens.
 
-    `pad_vocab_size_to` exactly when given, else the next multiple of `make_vocab_size_divisible_by` x TP.
-    Raises ValueError (one line) when the given size is too small or cannot be divided.
+    It is exactly `pad_vocab_size_to` if given, else the next multiple of `make_vocab_size_divisible_by` x TP. Raises
+    ValueError (one line) if the given size is too small or cannot be divided.
     """
     wanted: int | None = options["pad_vocab_size_to"]
     if wanted is None:
@@ -236,7 +236,7 @@ def _padded(vocab_size: int, options: Mapping[str, Any]) -> int:
 
 
 def indivisible_padding(options: Mapping[str, Any]) -> str | None:
-    """By what the given size cannot be divided, in one line; None when none is given or all is well."""
+    """Return the number that does not divide the given size, in one line; None if it divides or none is given."""
     wanted = options["pad_vocab_size_to"]
     for key in ("make_vocab_size_divisible_by", "tensor_model_parallel_size"):
         if wanted is not None and wanted % options[key]:
@@ -245,10 +245,10 @@ def indivisible_padding(options: Mapping[str, Any]) -> str | None:
 
 
 def precision_of(options: Mapping[str, Any]) -> str:
-    """`bf16`, `fp16` or `fp32`, as manifests call it."""
+    """Return `bf16`, `fp16` or `fp32`, as in manifests."""
     return "bf16" if options["bf16"] else "fp16" if options["fp16"] else "fp32"
 
 
 def is_half(precision: str) -> bool:
-    """Whether a weight of the model takes 2 bytes and not 4."""
+    """Return True if a weight of the model takes 2 bytes, False for 4."""
     return precision != "fp32"

@@ -13,15 +13,15 @@ from trainer.recipe.options import Options
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes and choices of one GPT: all that decides its weights, and what is done with them."""
+    """The sizes and choices of one GPT: everything that decides its weights and their use."""
 
     layers: int
     hidden: int
     ffn_hidden: int
     heads: int
     tokens: int  # of the vocabulary
-    vocabulary: int  # rows of the word embedding, padding included
-    positions: int  # rows of learned position embeddings; 0 where positions are not learned
+    vocabulary: int  # rows of the word embedding, with padding
+    positions: int  # rows of learned position embeddings; 0 if positions are not learned
     embedding_layernorm: bool
     residual_after_layernorm: bool
     tanh_gelu: bool
@@ -31,20 +31,20 @@ class ModelShape:
     init_std: float
     seed: int
     precision: str  # fp32, bf16 or fp16
-    rms_norm: bool = False  # in the place of every LayerNorm
+    rms_norm: bool = False  # instead of every LayerNorm
     linear_biases: bool = True  # of all linear layers
-    qkv_biases: bool = True  # of those that make query, key and value
-    tied: bool = True  # the word embedding is the output layer too
-    alibi: bool = False  # attention sees positions by ALiBi
-    rotary_size: int = 0  # numbers of a head that rotary positions turn; 0 without
+    qkv_biases: bool = True  # of those that compute query, key and value
+    tied: bool = True  # the word embedding is also the output layer
+    alibi: bool = False  # ALiBi's positions in attention
+    rotary_size: int = 0  # numbers of a head that rotary positions rotate; 0 without
     rotary_base: float = 10000.0
-    gate: str | None = None  # of the MLP, by what makes it: one of GATES; None: a plain one with GeLU
-    key_value_heads: int | None = None  # fewer than heads, which share them; None: each has its own
-    query_key_norm: bool = False  # each head's query and key go through a norm
+    gate: str | None = None  # of the MLP: one of GATES; None: a plain one with GeLU
+    key_value_heads: int | None = None  # fewer than heads, which share them; None: one per head
+    query_key_norm: bool = False  # a norm of each head's query and key
 
     @classmethod
     def of(cls, options: Mapping[str, Any], vocabulary: Vocabulary) -> ModelShape:
-        """The shape that options ask for, with those that follow from others filled in (`parse`, `from_tables`)."""
+        """Return the shape of complete options, with derived values filled in (`parse`, `from_tables`)."""
         learned, heads = options["position_embedding_type"] == "absolute", options["num_attention_heads"]
         groups = options["num_query_groups"]
         return cls(
@@ -78,15 +78,15 @@ class ModelShape:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> ModelShape:
-        """A shape whose weights have the names and sizes of those that `facts` describe; the rest by default."""
+        """Return a shape whose weights have the names and sizes of `facts`. The rest has defaults."""
         options = {name: value for name, value in facts.items() if name != "padded_vocab_size"}
         rows = facts["padded_vocab_size"]
         return cls.of(Options(options), Vocabulary(facts.get("vocab_size") or rows, rows))
 
     def facts(self) -> dict[str, Any]:
-        """What decides the names and sizes of the weights, by options' names: a manifest's `model`.
+        """Return the facts that decide the names and sizes of the weights, for a manifest's `model`.
 
-        What came to the trainer later is there only where a model has it, so that others are described as ever.
+        Later additions are there only if the model has them, so other models are described as before.
         """
         later = {
             "normalization": "RMSNorm" if self.rms_norm else None,
@@ -112,20 +112,20 @@ class ModelShape:
 
     @property
     def position_kind(self) -> str:
-        """How positions are seen, as `--position-embedding-type` has it."""
+        """The kind of positions, as in `--position-embedding-type`."""
         return "absolute" if self.positions else "alibi" if self.alibi else "rope"
 
     @property
     def groups(self) -> int:
-        """Heads with keys and values of their own: all, unless several queries' heads share them."""
+        """The number of key and value heads: all heads, unless several share them."""
         return self.key_value_heads or self.heads
 
     @property
     def head_size(self) -> int:
-        """Width of one head; the options' rules hold heads x head size to the hidden size."""
+        """The width of one head. The options' rules require heads x head size to be the hidden size."""
         return self.hidden // self.heads
 
     @property
     def output_init_std(self) -> float:
-        """Standard deviation of what writes into the residual stream: std / sqrt(2 L), as in Megatron-LM."""
+        """The standard deviation of weights that write into the residual stream: std / sqrt(2 L), as in Megatron-LM."""
         return self.init_std / math.sqrt(2 * self.layers)

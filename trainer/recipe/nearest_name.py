@@ -1,15 +1,15 @@
-"""The known name that was probably meant by one that is not known: by its words, as other programs write them. Pure."""
+"""The known name closest to an unknown one, by its words as other programs write them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-#: Likeness from which on a name is suggested.
+#: The least likeness for a suggestion.
 LIKE_ENOUGH = 0.6
-#: Likeness of two words of at least so many letters from which on one is a misspelling of the other.
+#: The least likeness of two words, of at least so many letters, to count one as a misspelling of the other.
 _SAME_WORD, _LETTERS = 0.8, 4
-#: What other programs call something, as a pattern over a name's words -> our words for it.
+#: Other programs' terms, as a pattern over a name's words -> our words.
 _SYNONYMS = tuple(
     (re.compile(rf"\b(?:{theirs})\b"), ours)
     for theirs, ours in (
@@ -42,9 +42,9 @@ _SYNONYMS = tuple(
 
 
 def nearest_name(wanted: str, known: Iterable[str], least: float = LIKE_ENOUGH) -> str | None:
-    """Return the name of `known` most like `wanted`, None where none is at least so like it.
+    """Return the name of `known` most like `wanted`; None if none reaches the likeness `least`.
 
-    Names are words joined by `_` or `-`. Their order does not count, and a misspelled word counts as the word.
+    Names are words joined by `_` or `-`. Their order does not matter, and a misspelled word counts as the word.
     """
     scored = [(likeness(wanted, name), name) for name in known]
     best = max(scored, key=lambda one: one[0], default=None)
@@ -52,7 +52,7 @@ def nearest_name(wanted: str, known: Iterable[str], least: float = LIKE_ENOUGH) 
 
 
 def likeness(one: str, other: str) -> tuple[float, float]:
-    """Return how like two names are, 0 to 1: by their words or their letters, and, where that is equal, by letters."""
+    """Return the likeness of two names, 0 to 1: the better of words and letters, and then by letters alone."""
     from difflib import SequenceMatcher
 
     by_letters = SequenceMatcher(None, one, other).ratio()

@@ -8,7 +8,7 @@ from trainer.recipe.option_table import OPTIONS, Option
 
 
 def help_text() -> str:
-    """All options by group, for a terminal."""
+    """Return all options by group, for a terminal."""
     lines = ["usage: python -m trainer.pretrain_gpt --num-layers L --hidden-size H ...  (one launcher process per GPU)"]
     for group, options in options_by_group():
         lines += ["", f"{group}:"]

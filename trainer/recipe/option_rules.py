@@ -1,4 +1,4 @@
-"""What options must and must not be together. Pure functions; every error is one line that says what to do."""
+"""Rules for combinations of options. Pure functions; every error is one line with the correction."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "
 
 
 def missing_errors(options: Mapping[str, Any]) -> list[str]:
-    """Options that no training can do without."""
+    """Return the options that are required and missing."""
     errors = [f"{_name(key)} is missing" for key in _REQUIRED if options[key] is None]
     if not any(options[key] for key in ("train_iters", "train_samples", "train_tokens")):
         errors.append(
             "--train-iters, --train-samples or --train-tokens is missing: one of them gives the training its length"
         )
-    # Prepared data may say the size of its vocabulary; without any data nothing does.
+    # Prepared data may have a noted vocabulary size. Without data there is no other source.
     if not any(options[key] for key in ("vocab_size", "vocab_file", "tokenizer_name_or_path", "data_path")):
         errors.append("no vocabulary: give --vocab-size, --vocab-file with --merge-file, or --tokenizer-name-or-path")
     return errors
@@ -41,9 +41,10 @@ def missing_errors(options: Mapping[str, Any]) -> list[str]:
 def combination_errors(
     options: Mapping[str, Any], world_size: int | None, consumed_samples: int | None = 0
 ) -> list[str]:
-    """What contradicts what; with `world_size` (ranks) also what the layout cannot divide.
+    """Return the contradictions between options; with `world_size` (ranks) also sizes that the layout cannot divide.
 
-    consumed_samples: a ramp-up is looked at from there on; None: not yet, `ramp_errors` does it once that is known.
+    consumed_samples: a ramp-up is checked from there on; None: not here, because `ramp_errors` does it when that is
+    known.
     """
     return [
         *model_errors(options),
@@ -114,7 +115,7 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
 
 
 def ramp_errors(options: Mapping[str, Any], world_size: int | None, consumed_samples: int = 0) -> list[str]:
-    """Which batch sizes of a ramp-up that are still to come at `consumed_samples` do not divide among the replicas."""
+    """Return the errors for batch sizes of a ramp-up after `consumed_samples` that the replicas cannot divide."""
     micro, layout = options["micro_batch_size"], layout_if_any(options, world_size)
     if micro is None or layout is None or options["rampup_batch_size"] is None:
         return []
@@ -135,7 +136,7 @@ def _indivisible(what: str, samples: int, micro: int, copies: int) -> str:
 
 
 def _batch_at(options: Mapping[str, Any], consumed_samples: int) -> int | None:
-    """None for a ramp-up that cannot be, which is said elsewhere."""
+    """Return the batch size; None for an impossible ramp-up, which another rule reports."""
     try:
         return BatchRamp.of(options).batch_at(consumed_samples)
     except (TypeError, ValueError):

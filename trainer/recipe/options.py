@@ -1,7 +1,7 @@
-"""The trainer's options: the command line, the run file's tables and their check, from one table, `option_table`.
+"""The trainer's options: the command line, and the tables of a run file with their check, from `option_table`.
 
-Imports nothing heavy, so that `opsctl` can check a run file with it. A wrong name, type, value or combination is one
-line: what was given, what is allowed, the nearest known name.
+It imports nothing heavy, so that `opsctl` can check a run file with it. A wrong name, type, value or combination gives
+one line: the given value, the allowed ones, and the nearest known name.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ class OptionsError(ValueError):
 
 
 class Options(Mapping[str, Any]):
-    """All options by attribute (`options.num_layers`) or key, with defaults; `replace` makes another.
+    """All options by attribute (`options.num_layers`) or key, with defaults. `replace` makes a changed copy.
 
-    Filled in from others when not given: ffn_hidden_size, kv_channels, max_position_embeddings, and, when the world
-    size is known, global_batch_size (micro-batch x DP). `notices` are lines to print once, of options that change
-    nothing here.
+    Derived if not given: ffn_hidden_size, kv_channels, max_position_embeddings, and, if the world size is known,
+    global_batch_size (micro-batch x DP). `notices` are lines to print once, about options that have no effect here.
     """
 
     __slots__ = ("_values", "notices")
@@ -81,7 +80,7 @@ class Options(Mapping[str, Any]):
         return f"Options({changed})"
 
     def replace(self, **changes: Any) -> Options:
-        """The same options with some changed. Unknown keys raise OptionsError; combinations are not checked again."""
+        """Return the options with some changed. Unknown keys raise OptionsError; combinations are not checked again."""
         for key in changes:
             if key not in BY_KEY:
                 raise OptionsError(_unknown(f"--{key.replace('_', '-')}", key))
@@ -89,10 +88,10 @@ class Options(Mapping[str, Any]):
 
 
 def given(argv: Sequence[str]) -> dict[str, Any]:
-    """The typed value of every option that stands on a command line, by key; of several the last.
+    """Return the typed value of every option on a command line, by key. The last value of an option counts.
 
-    Names may be written with `_` for `-` and cut short as long as one option fits. What is missing and what does not go
-    together is not looked at: that is `parse`. Raises OptionsError.
+    Names may have `_` instead of `-`, and may be abbreviated if only one option fits. Missing options and combinations
+    are not checked: `parse` does that. Raises OptionsError.
     """
     values: dict[str, Any] = {}
     position = 0
@@ -114,10 +113,10 @@ def given(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str], world_size: int | None = None, consumed_samples: int | None = 0) -> Options:
-    """The options of a command line, all that follows from others filled in.
+    """Return the options of a command line, with derived values filled in.
 
-    With `world_size` (ranks) divisibility by the layout is checked too, of a ramp-up from `consumed_samples` on; None:
-    not yet. Raises OptionsError.
+    With `world_size` (ranks) divisibility by the layout is checked too, for a ramp-up from `consumed_samples` on;
+    None: not yet. Raises OptionsError.
     """
     values = given(argv)
     options = _with_derived(values, world_size)
@@ -137,7 +136,7 @@ def parse(argv: Sequence[str], world_size: int | None = None, consumed_samples: 
 
 
 def to_arguments(mapping: Mapping[str, Any]) -> list[str]:
-    """Command-line words for options by key: True is the flag alone, False and None are absent, lists give several."""
+    """Return command-line words for options by key: True is a flag, False and None are absent, lists several."""
     words: list[str] = []
     for key, value in mapping.items():
         name = BY_KEY[key].name if key in BY_KEY else f"--{key.replace('_', '-')}"
@@ -155,9 +154,9 @@ def to_arguments(mapping: Mapping[str, Any]) -> list[str]:
 
 
 def check_mapping(mapping: Mapping[str, Any], world_size: int | None, consumed_samples: int = 0) -> list[str]:
-    """What is wrong with options by key, as typed in a run file; one line each, none when all is well.
+    """Return the errors in options by key, as typed in a run file, one line each.
 
-    Covers unknown names, types, choices, bounds, what is missing, combinations and, with `world_size` (ranks),
+    Checks unknown names, types, choices, bounds, missing options, combinations and, with `world_size` (ranks),
     divisibility. Options that opsctl sets itself may be absent.
     """
     errors: list[str] = []
@@ -176,16 +175,16 @@ def check_mapping(mapping: Mapping[str, Any], world_size: int | None, consumed_s
 
 
 def from_tables(mapping: Mapping[str, Any], world_size: int | None = None) -> Options:
-    """The options of a run file's tables, complete or not, as `parse` has them of the same on a command line.
+    """Return the options of a run file's tables, complete or not, as `parse` returns those of a command line.
 
-    The values have the right types: `check_mapping` says where they have not, and what else is wrong.
+    The values must have the right types; `check_mapping` reports wrong ones.
     """
     values = {key: _as_parsed(BY_KEY[key], value) for key, value in mapping.items() if value is not None}
     return _with_derived(values, world_size)
 
 
 def nearest(name: str) -> str | None:
-    """The known option most like `name` (`--num-layers` form), or None when none is like it."""
+    """Return the known option most like `name` (`--num-layers` form); None if none is similar."""
     from trainer.recipe.nearest_name import nearest_name
 
     found = nearest_name(name.removeprefix("--").replace("-", "_"), BY_KEY)
@@ -193,7 +192,7 @@ def nearest(name: str) -> str | None:
 
 
 def _with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Options:
-    """Options with the values that follow from others filled in; those given have right types already."""
+    """Return options with derived values filled in. Given ones have the right types already."""
     values = with_model_defaults(given_values)
     layout = layout_if_any(Options(values), world_size)
     if layout is not None and values.get("micro_batch_size"):
@@ -207,7 +206,7 @@ def _with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Op
 
 
 def _find(name: str) -> Option:
-    """The option a command-line name means, also when cut short."""
+    """Return the option of a command-line name, which may be abbreviated."""
     key = name.removeprefix("--").replace("-", "_")
     if key in BY_KEY:
         return BY_KEY[key]
@@ -240,7 +239,7 @@ def _takes_more(option: Option, taken: int) -> bool:
 
 
 def _values_of(option: Option, words: list[str], flag_value: bool) -> Any:
-    """The typed value of an option's command-line words. Raises OptionsError."""
+    """Return the typed value of an option's command-line words. Raises OptionsError."""
     if option.type is bool:
         if flag_value:
             raise OptionsError(
@@ -273,7 +272,7 @@ def _number_or_text(option: Option, word: str) -> Any:
 
 
 def _typed_error(option: Option, value: Any) -> str:
-    """Why a run file's value does not fit the option, or an empty string."""
+    """Return why a run file's value does not fit the option; empty if it does."""
     if value is None:
         return ""
     if option.nargs is None:
@@ -318,7 +317,7 @@ def _bounds_error(option: Option, value: Any) -> str:
 
 
 def _as_parsed(option: Option, value: Any) -> Any:
-    """A run file's value as the command line gives it: a lone value of many is a list, a weight among prefixes text."""
+    """Return a run file's value as the command line gives it: lists for options of many, text for weights."""
     if option.nargs is None:
         return option.type(value)
     return [option.type(one) for one in (value if isinstance(value, (list, tuple)) else [value])]

@@ -1,9 +1,8 @@
-"""Every parameter of the model, once: what it is called, how large, how split, how it begins, whether it decays.
+"""The table of the model's parameters: name, size, split, initial values, and weight decay.
 
-The model is built from this table, its optimizer groups and sizes follow from it. A checkpoint has a file for each
-layer of the pipeline that owns parameters; the pipeline's layers are numbered as Megatron-DeepSpeed numbers them: 1
-embedding, 3 ... L+2 blocks, L+4 final LayerNorm. The output layer, L+5, is the embedding's weight again unless it is
-untied.
+The model is built from this table, and its optimizer groups and sizes follow from it. A checkpoint has a file for each
+layer of the pipeline with parameters. The pipeline's layers have Megatron-DeepSpeed's numbers: 1 embedding, 3 ... L+2
+blocks, L+4 final LayerNorm. The output layer, L+5, is the embedding's weight unless it is untied.
 """
 
 from __future__ import annotations
@@ -16,53 +15,53 @@ from trainer.recipe.model_shape import ModelShape
 
 EMBEDDING_LAYER = 1
 FIRST_BLOCK_LAYER = 3
-#: The full name of the weight of an output layer of its own.
+#: The full name of a separate output layer's weight.
 OUTPUT_WEIGHT = "output_layer.weight"
-# How the full name of every parameter of a block begins.
+# The start of the full name of every parameter of a block.
 _BLOCKS = "layers."
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter as a whole, before tensor-parallel ranks share it.
+    """One whole parameter, before tensor-parallel ranks share it.
 
-    It begins with numbers drawn from a normal distribution of `initial_mean` and `initial_std`, which may be 0.
+    Its initial values have a normal distribution of `initial_mean` and `initial_std`, which may be 0.
     """
 
     layer: int  # of the pipeline: the number of the checkpoint's file
     name: str  # in that file, e.g. `self_attention.dense.weight`
-    full_name: str  # in the model, e.g. `layers.0.self_attention.dense.weight`; what is drawn follows from it
+    full_name: str  # in the model, e.g. `layers.0.self_attention.dense.weight`; it seeds the initial values
     shape: tuple[int, ...]
-    decays: bool  # weights do, biases and LayerNorms do not
+    decays: bool  # True for weights, False for biases and LayerNorms
     initial_mean: float = 0.0
     initial_std: float = 0.0
-    split_dim: int | None = None  # along which tensor-parallel ranks share it; None: each has it whole
-    token_rows: int | None = None  # so many of its rows are the vocabulary's tokens, and the rest is padding
+    split_dim: int | None = None  # split over tensor-parallel ranks along it; None: each has all of it
+    token_rows: int | None = None  # rows of vocabulary tokens; the rest is padding
 
     @property
     def size(self) -> int:
-        """Elements in all."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def rank_shape(self, tensor: int) -> tuple[int, ...]:
-        """Shape of what each of `tensor` ranks has. Raises ValueError when it cannot be shared alike."""
+        """Return the shape of each of `tensor` ranks' part. Raises ValueError if it cannot be split evenly."""
         return shared_shape(self.full_name, self.shape, self.split_dim, tensor)
 
     @property
     def padding_rows(self) -> int:
-        """Rows at its end that belong to no token of the vocabulary."""
+        """The rows at its end without a token of the vocabulary."""
         return 0 if self.token_rows is None else self.shape[0] - self.token_rows
 
 
 def is_of_block(full_name: str) -> bool:
-    """Whether the parameter of this name in the model belongs to a transformer block."""
+    """Return True if the parameter of this name in the model belongs to a transformer block."""
     return full_name.startswith(_BLOCKS)
 
 
 def shared_shape(name: str, shape: tuple[int, ...], split_dim: int | None, tensor: int) -> tuple[int, ...]:
-    """Shape of what each of `tensor` ranks has of a parameter that they share along `split_dim`; None: each has all.
+    """Return the shape of each of `tensor` ranks' part of a parameter split along `split_dim`; None: all of it.
 
-    Raises ValueError, by its name, when it cannot be shared alike.
+    Raises ValueError, by its name, if it cannot be split evenly.
     """
     if split_dim is None:
         return shape
@@ -73,7 +72,7 @@ def shared_shape(name: str, shape: tuple[int, ...], split_dim: int | None, tenso
 
 
 def parameter_table(shape: ModelShape) -> Iterator[Parameter]:
-    """All parameters of the model, in the order in which the model has them."""
+    """Yield all parameters of the model, in its order."""
     yield from embedding_parameters(shape)
     for block in range(shape.layers):
         yield from block_parameters(shape, block)
@@ -82,7 +81,7 @@ def parameter_table(shape: ModelShape) -> Iterator[Parameter]:
 
 
 def embedding_parameters(shape: ModelShape) -> Iterator[Parameter]:
-    """Those of the embedding: tokens, their LayerNorm if there is one, learned positions if there are."""
+    """Yield the embedding's: tokens, their LayerNorm if there is one, and learned positions if there are."""
     yield word_embedding(shape)
     if shape.embedding_layernorm:
         yield from _layernorm(shape, EMBEDDING_LAYER, "word_embeddings.norm.")
@@ -93,12 +92,12 @@ def embedding_parameters(shape: ModelShape) -> Iterator[Parameter]:
 
 
 def word_embedding(shape: ModelShape) -> Parameter:
-    """The weight that the first pipeline stage embeds with; where it is tied the last one makes logits with it."""
+    """Return the weight that the first pipeline stage embeds with. If it is tied, the last computes logits with it."""
     return _row_a_token(shape, EMBEDDING_LAYER, "word_embeddings.weight", "word_embeddings.weight")
 
 
 def output_parameters(shape: ModelShape) -> Iterator[Parameter]:
-    """That of an output layer of its own, if there is one."""
+    """Yield that of a separate output layer, if there is one."""
     if not shape.tied:
         yield _row_a_token(shape, shape.layers + 5, "weight", OUTPUT_WEIGHT)
 
@@ -117,10 +116,10 @@ def _row_a_token(shape: ModelShape, layer: int, name: str, full_name: str) -> Pa
 
 
 def block_parameters(shape: ModelShape, block: int) -> Iterator[Parameter]:
-    """Those of transformer block `block`, counted from 0. Rows of `query_key_value` are [q, k, v] head by head.
+    """Yield those of transformer block `block`, counted from 0. Rows of `query_key_value` are [q, k, v] by head.
 
-    Where several heads share keys and values it is [their q, k, v] group by group, as Megatron-LM has it, so that ranks
-    share whole groups. A gated MLP has its gate apart from what it gates: each is shared by itself.
+    If several heads share keys and values, rows are [their q, k, v] by group, as in Megatron-LM, so that ranks share
+    whole groups. A gated MLP has separate weights for the gate and its input, and each is split alone.
     """
     layer, within = FIRST_BLOCK_LAYER + block, f"{_BLOCKS}{block}."
     hidden, ffn, std, output_std = shape.hidden, shape.ffn_hidden, shape.init_std, shape.output_init_std
@@ -128,7 +127,7 @@ def block_parameters(shape: ModelShape, block: int) -> Iterator[Parameter]:
     def linear(
         name: str, rows: int, columns: int, std: float, split_dim: int, biased: bool = shape.linear_biases
     ) -> Iterator[Parameter]:
-        """Weight and bias of a layer that splits its output (dimension 0) or its input (1), the bias then not."""
+        """Yield weight and bias of a layer that splits its output (dimension 0), or its input (1) but not the bias."""
         weight, bias = f"{name}.weight", f"{name}.bias"
         yield Parameter(layer, weight, within + weight, (rows, columns), True, initial_std=std, split_dim=split_dim)
         if biased:
@@ -149,13 +148,13 @@ def block_parameters(shape: ModelShape, block: int) -> Iterator[Parameter]:
 
 
 def final_parameters(shape: ModelShape) -> Iterator[Parameter]:
-    """Those of the LayerNorm after the last block."""
+    """Yield those of the LayerNorm after the last block."""
     yield from _layernorm(shape, shape.layers + 4, "", "final_layernorm.")
 
 
 def _layernorm(
     shape: ModelShape, layer: int, prefix: str, within: str = "", size: int | None = None
 ) -> Iterator[Parameter]:
-    """Those of a LayerNorm over the hidden size or another, or of an RMSNorm, which has no bias."""
+    """Yield those of a LayerNorm over the hidden size or another, or of an RMSNorm, which has no bias."""
     for name, mean in (("weight", 1.0), ("bias", 0.0))[: 1 if shape.rms_norm else 2]:
         yield Parameter(layer, prefix + name, within + prefix + name, (size or shape.hidden,), False, initial_mean=mean)

@@ -1,6 +1,6 @@
-"""After which iterations a training saves: every so many, every so many in each phase, and those that are pinned.
+"""The iterations after which a training saves: by an interval, by intervals per phase, and pinned ones.
 
-Pure arithmetic, without torch. Saves on request and before leaving are not scheduled.
+Pure arithmetic, without torch. Saves on request and before stopping are not scheduled.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _WORD = re.compile(r"([0-9][0-9_]*)(?::([0-9][0-9_]*))?")
 
 @dataclass(frozen=True)
 class SavePhase:
-    """The iterations after the phase before up to `last`, both ends in; None: to the end of the training.
+    """The iterations after the previous phase up to `last`, both included; None: to the end of the training.
 
-    In it every iteration is saved that `interval` divides, counted from the beginning of the training, so that a
-    restart or another phase before it moves no save.
+    A phase saves the iterations that `interval` divides, counted from the start of the training. A restart or a change
+    of an earlier phase therefore moves no save.
     """
 
     interval: int
@@ -27,9 +27,9 @@ class SavePhase:
 
 @dataclass(frozen=True)
 class SaveSchedule:
-    """What is saved: by phases, none where nothing is, and pinned iterations, which no pruning ever takes.
+    """The schedule of saves: phases, which may be empty, and pinned iterations, which pruning always keeps.
 
-    The last phase has no end. Raises ValueError, in one line, for phases that cannot be.
+    The last phase has no end. Raises ValueError, in one line, for impossible phases.
     """
 
     phases: tuple[SavePhase, ...] = ()
@@ -53,7 +53,7 @@ class SaveSchedule:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SaveSchedule:
-        """The schedule that the options ask for. Raises ValueError like the class, and for words that are no phase."""
+        """Return the schedule of the options. Raises ValueError like the class, and for words that are no phase."""
         phases: tuple[SavePhase, ...] = ()
         if options["save_schedule"]:
             phases = phases_of(options["save_schedule"])
@@ -65,11 +65,11 @@ class SaveSchedule:
         return bool(self.phases or self.pinned)
 
     def is_due(self, iteration: int) -> bool:
-        """Whether the training saves after `iteration`."""
+        """Return True if the training saves after `iteration`."""
         return iteration in self.pinned or self._divides(iteration)
 
     def next_after(self, iteration: int) -> int | None:
-        """The first iteration after `iteration` that is saved; None when none is."""
+        """Return the first iteration after `iteration` that is saved; None if none is."""
         later = [one for one in self.pinned if one > iteration]
         for first, phase in self._with_first():
             begin = max(iteration + 1, first)
@@ -80,9 +80,9 @@ class SaveSchedule:
         return min(later, default=None)
 
     def longest_wait_after(self, iteration: int) -> int | None:
-        """Iterations within which one is saved, wherever after the save of `iteration` one looks; None: never.
+        """Return the most iterations between two saves around any point after the save of `iteration`; None: no save.
 
-        At least the interval of the phase in which the next one falls: what is saved out of turn moves no other.
+        It is at least the interval of the next save's phase: an unscheduled save moves no other.
         """
         due = self.next_after(iteration)
         if due is None:
@@ -91,7 +91,7 @@ class SaveSchedule:
         return max(due - iteration, within.interval) if within else due - iteration
 
     def count(self, iterations: int) -> int:
-        """How many of the first `iterations` are saved."""
+        """Return how many of the first `iterations` are saved."""
         by_phase = 0
         for first, phase in self._with_first():
             last = iterations if phase.last is None else min(phase.last, iterations)
@@ -99,7 +99,7 @@ class SaveSchedule:
         return by_phase + sum(one <= iterations and not self._divides(one) for one in self.pinned)
 
     def words(self) -> str:
-        """It for people: `every 10 iterations to 100, every 18 to 1,000, then every 1,500`."""
+        """Return the schedule as text: `every 10 iterations to 100, every 18 to 1,000, then every 1,500`."""
         texts: list[str] = []
         for phase in self.phases:
             unit = " iterations" if not texts else ""
@@ -114,13 +114,13 @@ class SaveSchedule:
         return phase is not None and iteration > 0 and iteration % phase.interval == 0
 
     def _with_first(self) -> list[tuple[int, SavePhase]]:
-        """Every phase with its first iteration."""
+        """Return every phase with its first iteration."""
         firsts = [1, *(phase.last + 1 for phase in self.phases if phase.last is not None)]
         return list(zip(firsts, self.phases, strict=False))
 
 
 def phases_of(words: Sequence[str]) -> tuple[SavePhase, ...]:
-    """Phases written as `INTERVAL:LAST`, the last one as `INTERVAL`. Raises ValueError for a word that is neither."""
+    """Parse phases written as `INTERVAL:LAST`, the last one as `INTERVAL`. Raises ValueError for other words."""
     phases = []
     for word in words:
         match = _WORD.fullmatch(str(word))

@@ -1,7 +1,7 @@
-"""How the batch size follows the samples consumed, and how many samples there are. Pure arithmetic, without torch.
+"""The batch size as a function of the samples consumed, and the number of samples. Pure arithmetic, without torch.
 
-It is a function of the consumed samples alone, so a resumed training needs nothing but that counter to go on exactly.
-The learning rate is another: `learning_rate`.
+It depends on nothing else, so a resumed training needs only that counter to continue exactly. The learning rate is in
+`learning_rate`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class RampStage:
     """One batch size of a ramp-up, or (the last stage) the global batch size after it."""
 
     batch_size: int
-    first_sample: int  # consumed samples when the first step of this stage starts
+    first_sample: int  # consumed samples at the first step of this stage
     first_step: int  # 1-based
     nominal_steps: int | None  # floor(floor(samples per interval) / batch size); None for the stage after the ramp
     actual_steps: int | None  # by the trainer's rule; None for the stage after the ramp
@@ -65,40 +65,40 @@ class BatchRamp:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> BatchRamp:
-        """The ramp that the options ask for, or none. Needs `global_batch_size`. Raises ValueError like the class."""
+        """Return the options' ramp, or a constant one. Needs `global_batch_size`. Raises ValueError like the class."""
         batch = options["global_batch_size"]
         start, increment, ramp_samples = options["rampup_batch_size"] or (batch, 1, 0)
         return cls(start, increment, ramp_samples, batch)
 
     @classmethod
     def constant(cls, global_batch_size: int) -> BatchRamp:
-        """No ramp at all."""
+        """Return a constant batch size."""
         return cls(global_batch_size, 1, 0, global_batch_size)
 
     @property
     def is_ramp(self) -> bool:
-        """Whether the batch size ever changes; without, `increment` is not looked at."""
+        """True if the batch size ever changes. Otherwise `increment` is not used."""
         return self.start != self.global_batch_size and self.ramp_samples > 0
 
     @property
     def intervals(self) -> int:
-        """How many increments lead from the start to the global batch size; 0 without a ramp."""
+        """The number of increments from the start to the global batch size; 0 without a ramp."""
         return (self.global_batch_size - self.start) // self.increment if self.is_ramp else 0
 
     @property
     def samples_per_interval(self) -> int:
-        """Floor of the samples spent at one batch size of the ramp; 0 without a ramp."""
+        """The floor of the samples spent at one batch size of the ramp; 0 without a ramp."""
         return self.ramp_samples // self.intervals if self.is_ramp else 0
 
     def batch_at(self, consumed_samples: int) -> int:
-        """The global batch size of the step that starts when `consumed_samples` samples are consumed."""
+        """Return the global batch size of the step that starts after `consumed_samples` samples."""
         if not self.is_ramp or consumed_samples > self.ramp_samples:
             return self.global_batch_size
         per_interval = self.ramp_samples / self.intervals
         return self.start + int(consumed_samples / per_interval) * self.increment
 
     def stages(self, consumed: int = 0) -> tuple[RampStage, ...]:
-        """Every batch size really used from `consumed` samples on, in order; steps count from there.
+        """Return every batch size used from `consumed` samples on, in order. Steps count from there.
 
         The last is the global batch size, whose steps have no end here.
         """
@@ -113,7 +113,7 @@ class BatchRamp:
         return (*stages, RampStage(self.global_batch_size, consumed, step, None, None))
 
     def walk(self, consumed: int, samples: int) -> Walked:
-        """The steps that fit whole between `consumed` and `samples`."""
+        """Return the whole steps that fit between `consumed` and `samples`."""
         steps = 0
         for stage in self.stages(consumed):
             fitting = max(0, samples - consumed) // stage.batch_size
@@ -125,9 +125,9 @@ class BatchRamp:
         return Walked(steps, consumed)
 
     def nominal_steps_through(self) -> list[int]:
-        """Steps, as people count them, from the start through each stage of the ramp.
+        """Return nominal numbers of steps from the start through each stage of the ramp.
 
-        Every stage is one interval long, and what they sum up to is rounded down once.
+        Every stage is one interval long, and the sum is rounded down once.
         """
         total, through = 0.0, []
         for stage in self.stages()[:-1]:
@@ -136,7 +136,7 @@ class BatchRamp:
         return through
 
     def _steps_in_stage(self, consumed: int, batch: int) -> int:
-        """Steps until `batch_at` leaves `batch`: an estimate from the boundary, then settled by the rule itself."""
+        """Return the steps until `batch_at` leaves `batch`: an estimate, corrected by the rule itself."""
         reached = (batch - self.start) // self.increment + 1
         boundary = reached * self.ramp_samples / self.intervals
         steps = max(1, math.ceil((boundary - consumed) / batch))
@@ -148,22 +148,22 @@ class BatchRamp:
 
 
 def train_iterations(ramp: BatchRamp, train_samples: int) -> int:
-    """Steps that `train_samples` samples make: the ramp by the trainer's rule, then the rest by the global batch size.
+    """Return the steps of `train_samples` samples: the ramp by the trainer's rule, then the global batch size.
 
-    A training that ends inside its ramp counts the steps that fit whole.
+    A training that ends inside its ramp counts the whole steps that fit.
     """
     return ramp.walk(0, train_samples).steps
 
 
 def samples_of_tokens(tokens: int, sequence_length: int, up: bool = False) -> int:
-    """Samples that hold `tokens` tokens, rounded down; `up`: so many that all of them are in."""
+    """Return the samples that hold `tokens` tokens, rounded down, or up with `up`."""
     return -(-int(tokens) // sequence_length) if up else int(tokens) // sequence_length
 
 
 def samples_to_train(options: Mapping[str, Any]) -> int:
-    """Samples of the whole training, the fewest where it has several lengths.
+    """Return the samples of the whole training, the fewest if it has several lengths.
 
-    Iterations count a global batch each: what is counted in them has no ramp. Raises ValueError without any length.
+    Iterations count a global batch each: a length in iterations has no ramp. Raises ValueError without any length.
     """
     samples, tokens, iterations = options["train_samples"], options["train_tokens"], options["train_iters"]
     lengths = [samples] if samples else []
@@ -181,7 +181,7 @@ PAIRS, WORDS, SHOWN = "--train-range-to-skip", "--skip-train-iteration-range", "
 
 @dataclass(frozen=True, order=True)
 class IterationRange:
-    """The iterations from `first` to `last`, both in; `why` is who asked for it."""
+    """The iterations from `first` to `last`, both included. `why` is the origin of the range."""
 
     first: int
     last: int
@@ -191,28 +191,28 @@ class IterationRange:
         return self.first <= iteration <= self.last
 
     def words(self) -> str:
-        """`iteration 10`, `iterations 10 to 20`."""
+        """Return `iteration 10` or `iterations 10 to 20`."""
         return f"iteration {self.first}" if self.first == self.last else f"iterations {self.first} to {self.last}"
 
 
 @dataclass(frozen=True)
 class SkippedIterations:
-    """All ranges that are skipped, in whatever order; they may overlap."""
+    """All skipped ranges, in any order. They may overlap."""
 
     ranges: tuple[IterationRange, ...] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SkippedIterations:
-        """As both options ask for it. Raises ValueError, in one line with both values, for what is no range."""
+        """Return the ranges of both options. Raises ValueError, in one line with both values, for an invalid range."""
         return cls((*_of_pairs(options["train_range_to_skip"] or ()), *_of_words(options)))
 
     def at(self, iteration: int) -> IterationRange | None:
-        """The range that has the iteration, None where it is trained; of several the one that goes on longest."""
+        """Return the range with the iteration that ends last; None if the iteration is trained."""
         return max((one for one in self.ranges if iteration in one), key=lambda one: one.last, default=None)
 
 
 def shown_iterations(options: Mapping[str, Any]) -> IterationRange | None:
-    """Those whose tokens --log-tokens asks for, None without it. Raises ValueError as `SkippedIterations.of`."""
+    """Return the iterations of --log-tokens; None without it. Raises ValueError as `SkippedIterations.of`."""
     word = options["log_tokens"]
     return None if word is None else _of_word(SHOWN, word, ":")
 

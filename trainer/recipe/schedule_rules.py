@@ -1,4 +1,4 @@
-"""What the options of the schedule must and must not be together. Pure functions, as in `option_rules`."""
+"""Rules for combinations of schedule options. Pure functions, as in `option_rules`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trainer.recipe.learning_rate import (
 from trainer.recipe.lengths import BEGINNING, End, only_evaluates
 from trainer.recipe.schedule import BatchRamp, samples_to_train
 
-#: The options that give one length, of which one may be given.
+#: Options that set the same length. Only one of them may be given.
 _LENGTHS = {
     "the decay": ("lr_decay_samples", "lr_decay_iters", "lr_decay_tokens"),
     "WSD's last part": ("lr_wsd_decay_samples", "lr_wsd_decay_iters"),
 }
-#: The options that the decay's length follows from, and those of the warm-up's, the first that is given counting.
+#: The options that decide the decay's length, and those for the warm-up's. The first given one counts.
 _DECAY_LENGTHS = (
     *("lr_decay_samples", "lr_decay_tokens", "lr_decay_iters"),
     *("train_samples", "train_tokens", "train_iters"),
@@ -29,7 +29,7 @@ _WARMUP_LENGTHS = ("lr_warmup_fraction", "lr_warmup_tokens", "lr_warmup_iters", 
 
 
 def schedule_errors(options: Mapping[str, Any]) -> list[str]:
-    """A line for each thing that the lengths, the learning rate and its decay cannot be together."""
+    """Return a line for each contradiction between the lengths, the learning rate and its decay."""
     errors = [*_unit_errors(options), *_twice_errors(options), *_warmup_errors(options)]
     if options["lr"] is not None and options["min_lr"] > options["lr"]:
         errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
@@ -97,10 +97,10 @@ def _wsd_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _wsd_errors_in_samples(options: Mapping[str, Any]) -> list[str]:
-    """Of lengths that are given in different units."""
+    """Return the errors of WSD's lengths that are given in different units."""
     try:
         last, decay, warmup = samples_to_decay_last(options), samples_to_decay(options), samples_to_warm_up(options)
-    except (TypeError, ValueError):  # not all is given of what they follow from
+    except (TypeError, ValueError):  # not all of the options that they follow from are given
         return []
     if last is None or last <= decay - warmup:
         return []
@@ -123,7 +123,7 @@ def _cooldown_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def schedule_notices(options: Mapping[str, Any]) -> list[str]:
-    """What to say of a decay that is down to 0 before the training ends: the originals take it, so it is taken."""
+    """Return notices of a decay that reaches 0 before the training ends. The originals accept it, so it is accepted."""
     ends = _ends_early(options)
     if ends is None or _is_last(options) or options["min_lr"] > 0:
         return []
@@ -135,13 +135,13 @@ def schedule_notices(options: Mapping[str, Any]) -> list[str]:
 
 
 def _length_errors(options: Mapping[str, Any]) -> list[str]:
-    """Return an error for a training that is at its end before its first step; an evaluation alone takes none."""
+    """Return an error for a training that is at its end before its first step. An evaluation takes none."""
     if options["global_batch_size"] is None or only_evaluates(options):
         return []
     try:
         end = End.of(options)
     except ValueError:
-        return []  # said elsewhere
+        return []  # another rule reports it
     if not end.is_reached(BEGINNING):
         return []
     first = end.ramp.batch_at(0)
@@ -149,7 +149,7 @@ def _length_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _end_errors(options: Mapping[str, Any]) -> list[str]:
-    """Of a part that is the training's last by its meaning, WSD's or a cooldown, and ends before the training."""
+    """Return the errors of a last part, WSD's decay or a cooldown, that ends before the training."""
     ends = _ends_early(options)
     if ends is None or not _is_last(options):
         return []
@@ -159,7 +159,7 @@ def _end_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _ends_early(options: Mapping[str, Any]) -> int | None:
-    """The sample at which the rate is down for good, where the last step begins after it; None where it does not."""
+    """Return the sample at which the rate reaches its end, if the last step begins later; None otherwise."""
     total = _samples_to_train(options)
     if total is None or not _is_whole(options):
         return None
@@ -167,7 +167,7 @@ def _ends_early(options: Mapping[str, Any]) -> int | None:
         ends = LearningRateSchedule.of(options).ends_at
         last_step = BatchRamp.of(options).walk(0, total).reached - options["global_batch_size"]
     except ValueError:
-        return None  # said elsewhere
+        return None  # another rule reports it
     return ends if ends is not None and ends < last_step else None
 
 
@@ -183,7 +183,7 @@ def _is_whole(options: Mapping[str, Any]) -> bool:
 def _samples_to_train(options: Mapping[str, Any]) -> int | None:
     try:
         return samples_to_train(options)
-    except (TypeError, ValueError):  # not all is given of what its length follows from
+    except (TypeError, ValueError):  # not all of the options that its length follows from are given
         return None
 
 

@@ -22,11 +22,11 @@ GIB = 2**30
 HALF_BYTES_PER_PARAMETER = 2
 #: A whole checkpoint with Adam: 2 half-precision + 4 fp32 weights + 8 for the two moments.
 CHECKPOINT_BYTES_PER_PARAMETER = 14
-#: Training with Adam in mixed precision: what a checkpoint has, and 4 for the gradients.
+#: Training with Adam in mixed precision: a checkpoint's bytes, and 4 for the gradients.
 TRAINING_BYTES_PER_PARAMETER = 18
-#: Times that the products of a block are computed: one forward, two backward; one more forward if recomputed.
+#: Passes of a block's products: one forward, two backward; one more forward if recomputed.
 MODEL_PASSES, HARDWARE_PASSES = 3, 4
-#: The hardware's, of products with weights and of attention's own two, by what is recomputed.
+#: The hardware's passes, of products with weights and of attention's own two, by kind of recomputation.
 PASSES = {
     NONE: (MODEL_PASSES, MODEL_PASSES),
     ATTENTION: (MODEL_PASSES, HARDWARE_PASSES),
@@ -35,28 +35,28 @@ PASSES = {
 
 
 def parameters(shape: ModelShape) -> int:
-    """Every trained parameter of the model, the embedding that is the output layer too counted once."""
+    """Return the number of trained parameters, with a tied embedding counted once."""
     ends = (embedding_parameters(shape), final_parameters(shape), output_parameters(shape))
     return sum(map(_size, ends)) + shape.layers * parameters_of_block(shape)
 
 
 def parameters_of_block(shape: ModelShape) -> int:
-    """One transformer block: attention, MLP, two LayerNorms, and the biases that there are."""
+    """Return the parameters of one transformer block: attention, MLP, two LayerNorms, and its biases."""
     return _size(block_parameters(shape, 0))
 
 
 def parameters_outside_embeddings(shape: ModelShape) -> int:
-    """All parameters but the rows of tokens, also those of an output layer of its own, and of learned positions."""
+    """Return the parameters without rows of tokens, also of a separate output layer, and learned positions."""
     rows = [one for one in embedding_parameters(shape) if one.name.endswith("_embeddings.weight")]
     return parameters(shape) - _size(rows) - _size(output_parameters(shape))
 
 
 def parameters_of_ranks(shape: ModelShape, stages: Sequence[int], tensor: int) -> list[int]:
-    """Parameters that a rank of each pipeline stage holds, the stages having so many blocks each.
+    """Return the parameters on a rank of each pipeline stage. `stages` are the numbers of blocks.
 
-    What tensor-parallel ranks share counts by its part, what each of them has counts whole. The word embedding is on
-    the first stage, and on the last the output layer: the same weight, or one of its own. Raises ValueError
-    when `tensor` ranks cannot share alike.
+    Parameters that tensor-parallel ranks share count by their part, replicated ones whole. The word embedding is on
+    the first stage, and the output layer on the last: the same weight, or a separate one. Raises ValueError if
+    `tensor` ranks cannot share evenly.
     """
     block = _size(block_parameters(shape, 0), tensor)
     held = [blocks * block for blocks in stages]
@@ -72,17 +72,17 @@ def _size(table: Iterable[Parameter], tensor: int = 1) -> int:
 
 
 def formula_block_parameters(hidden: int) -> int:
-    """12h^2 + 13h: a block whose feed-forward size is 4h."""
+    """Return 12h^2 + 13h, for a block whose feed-forward size is 4h."""
     return (12 * hidden + 13) * hidden
 
 
 def formula_parameters(layers: int, hidden: int, sequence_length: int, vocabulary: int) -> int:
-    """L(12h^2+13h) + Vh + sh + 2h: the formula people print. It counts learned positions and no embedding LayerNorm."""
+    """Return L(12h^2+13h) + Vh + sh + 2h, the usual formula, with learned positions and no embedding LayerNorm."""
     return layers * formula_block_parameters(hidden) + rest_parameters(hidden, sequence_length, vocabulary)
 
 
 def rest_parameters(hidden: int, sequence_length: int, vocabulary: int) -> int:
-    """What that formula counts outside the blocks: Vh + sh + 2h."""
+    """Return that formula's part outside the blocks: Vh + sh + 2h."""
     return (vocabulary + sequence_length + 2) * hidden
 
 
@@ -117,11 +117,11 @@ def tflops_per_gpu(
     passes: int = HARDWARE_PASSES,
     attention_passes: int | None = None,
 ) -> float:
-    """TFLOP/s of each of `gpus` GPUs when a step on `batch_size` samples takes `seconds`."""
+    """Return TFLOP/s of each of `gpus` GPUs if a step on `batch_size` samples takes `seconds`."""
     return step_flops(shape, batch_size, sequence_length, passes, attention_passes) / (seconds * gpus * 1e12)
 
 
-#: Dense TFLOP/s of one device in bf16 and fp16 with fp32 sums, as its maker states them; the first name that fits.
+#: Dense TFLOP/s of one device in bf16 and fp16 with fp32 sums, by its maker. The first name that fits counts.
 _PEAKS: tuple[tuple[str, float], ...] = (
     (r"\bGB200\b", 2500.0),
     (r"\bB200\b", 2250.0),
@@ -138,14 +138,14 @@ _PEAKS: tuple[tuple[str, float], ...] = (
     (r"\bRTX 4090\b", 165.2),
     (r"\bRTX 3090\b", 71.0),
     (r"\bMI300X\b", 1307.4),
-    (r"\bMI250X\b", 191.5),  # of one of its two halves, which are a device each
+    (r"\bMI250X\b", 191.5),  # of one of its two halves, each of which is a device
 )
-#: These compute in fp16 alone.
+#: Devices without bf16.
 _PEAKS_FP16: tuple[tuple[str, float], ...] = ((r"\bV100-PCIE\b", 112.0), (r"\bV100\b", 125.0))
 
 
 def peak_tflops_of(device: str, precision: str) -> float | None:
-    """Dense TFLOP/s of the device of that name in bf16 or fp16; None for one that is not known, and in fp32."""
+    """Return the device's dense TFLOP/s in bf16 or fp16; None if it is unknown, and in fp32."""
     if precision not in ("bf16", "fp16"):
         return None
     known = _PEAKS + (_PEAKS_FP16 if precision == "fp16" else ())
@@ -154,26 +154,26 @@ def peak_tflops_of(device: str, precision: str) -> float | None:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast some steps were; all of each rank's device."""
+    """The speed of some steps; all values per device."""
 
     hardware_tflops: float
     model_tflops: float
-    mfu: float | None  # 0 to 1; None without a peak
+    mfu: float | None  # 0 to 1; None if the peak is unknown
     tokens_per_second: float
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """What it takes to say of so many samples in so many seconds how fast that is."""
+    """The facts needed to compute a speed from samples and seconds."""
 
     shape: ModelShape
     sequence_length: int
     ranks: int
-    recompute: str  # as `recomputation.recomputed` says it
+    recompute: str  # a result of `recomputed`
     peak_tflops: float | None = None
 
     def of(self, samples: int, seconds: float) -> Speed:
-        """The speed of steps on `samples` samples, all replicas' together, that took `seconds`."""
+        """Return the speed of steps on `samples` samples of all replicas that took `seconds`."""
         model, hardware = (
             tflops_per_gpu(self.shape, samples, self.sequence_length, seconds, self.ranks, *passes)
             for passes in ((MODEL_PASSES,), PASSES[self.recompute])

@@ -1,8 +1,8 @@
-"""When a training's loss or gradient norm leaves what is usual, and what is done about it. Pure, without torch.
+"""Detection of unusual loss or gradient norm, and the decisions about it. Pure, without torch.
 
-All follows from the loss and the gradient norm that every rank has alike, the settings, and a state that checkpoints
-keep: every rank decides the same, and a training that goes on decides as if it had never stopped. What is usual is said
-by medians of the newest values, so that few odd ones do not move it (Hampel's identifier: the median, and 1.4826 times
+The decisions depend only on loss and gradient norm, which all ranks share, the settings, and a state that checkpoints
+keep. Every rank decides the same, and a resumed training decides as if it had never stopped. The usual value is the
+median of the newest values, so that a few odd ones do not move it (Hampel's identifier: the median, and 1.4826 times
 the median absolute deviation). Gradient norms are compared by their logarithms, as they vary by factors.
 """
 
@@ -20,30 +20,30 @@ import msgspec
 from trainer.recipe.schedule import IterationRange
 
 LOG, SKIP, RERUN, ROLLBACK = ACTIONS = ("log", "skip", "rerun", "rollback")
-#: Of the median absolute deviation, to be the standard deviation of what is normally distributed.
+#: Converts the median absolute deviation of a normal distribution to its standard deviation.
 _NORMAL = 1.4826
-#: So many values it takes to say what is usual.
+#: Least number of values for a median.
 LEAST = 32
-#: What is unusual is also above the median by this share of it (loss), and by this factor (gradient norm): where hardly
-#: anything varies, a small step is many deviations.
+#: Unusual values must also be above the median by this share (loss) and this factor (gradient norm): if values hardly
+#: vary, a small step is many deviations.
 LOSS_SHARE, NORM_FACTOR = 0.05, 3.0
-# The least that values are taken to vary by: of the loss in shares, of the norm's logarithm.
+# The least assumed variation: of the loss as a share, of the norm's logarithm.
 _LOSS_FLOOR, _NORM_FLOOR = 0.002, 0.05
-# What a GPU's sums may differ by where their order is not fixed, in shares: a broken one is off by more, as a rule.
+# The largest difference of a GPU's sums in an unfixed order, as a share. A broken GPU usually differs by more.
 _ANOTHER_ORDER = 1e-2
-# What no loss is divided by less than: of data known by heart it is 0.
+# Least divisor of a loss: the loss of memorised data is 0.
 _LEAST_SPREAD = 1e-12
 #: Unusual iterations among so many in a row belong together.
 TOGETHER = 10
-#: Of unusual iterations in a row no more updates than this are skipped: what lasts longer is no spike, and a training
-#: that is held up would learn nothing.
+#: Most updates skipped in a row. A longer deviation is not a spike, and skipping everything would stop
+#: the training's progress.
 SKIPPED_IN_A_ROW = 8
-#: After so many unusual iterations in a row their values count for what is usual: it is another level.
+#: After so many unusual iterations in a row, their values count as usual: it is a new level.
 ANOTHER_LEVEL = 16
 
 
 class Verdict(StrEnum):
-    """What is to become of a step whose gradients are there and whose update is not made yet."""
+    """The decision about a step whose gradients are computed and whose update is not applied yet."""
 
     UPDATE = "update"
     SKIP = "skip"
@@ -51,7 +51,7 @@ class Verdict(StrEnum):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A step against what is usual, in deviations; None while too little is known to say."""
+    """The deviations of a step from the usual values; None while too few values are known."""
 
     loss: float
     gradient_norm: float
@@ -61,7 +61,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Iterations whose data is left out since the training was rolled back because of it."""
+    """The iterations whose data is skipped after a rollback."""
 
     first: int
     last: int
@@ -71,7 +71,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class GuardState(msgspec.Struct, frozen=True):
-    """What a guard remembers. Checkpoints keep it; it is that of the iteration that they have."""
+    """The guard's state. Each checkpoint keeps the state of its iteration."""
 
     losses: tuple[float, ...] = ()  # usual ones, oldest first
     norms: tuple[float, ...] = ()
@@ -81,9 +81,9 @@ class GuardState(msgspec.Struct, frozen=True):
     windows: tuple[Window, ...] = ()
 
     def came_through(self, iteration: int, kept: GuardState | None) -> bool:
-        """Whether a checkpoint of that iteration that keeps `kept` is of the way here.
+        """Return True if a checkpoint of that iteration with the state `kept` is part of this training's history.
 
-        Others are of a stretch that was gone back from, and not saved anew since.
+        Other checkpoints are from before a rollback, and were not saved again since.
         """
         known = kept.windows if kept is not None else ()
         missing = [one for one in self.windows if one not in known]
@@ -93,17 +93,17 @@ class GuardState(msgspec.Struct, frozen=True):
 
     @property
     def ranges(self) -> tuple[IterationRange, ...]:
-        """The windows as what is skipped."""
+        """The windows as ranges of skipped iterations."""
         return tuple(IterationRange(one.first, one.last, f"the spike guard: {one.why}") for one in self.windows)
 
 
 @dataclass(frozen=True)
 class SpikeGuard:
-    """The settings, and all decisions.
+    """The settings and decisions of the guard.
 
-    actions: of ACTIONS. window: values that say what is usual. deviations: above it by so many is unusual. patience: so
-    many unusual iterations together are a spike that passes by no skipping, and worth a rollback. margin: iterations
-    before and after them that are left out with them. rollbacks: no more than so many in the whole training.
+    actions: of ACTIONS. window: number of values for the median. deviations: the limit for unusual values. patience:
+    number of unusual iterations together that skipping does not fix, and that cause a rollback. margin: iterations
+    before and after them that are also skipped. rollbacks: the most in the whole training.
     """
 
     actions: frozenset[str]
@@ -115,7 +115,7 @@ class SpikeGuard:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SpikeGuard | None:
-        """As the options say; None where nobody asks for one."""
+        """Return the options' guard; None without one."""
         if not options["spike_guard"]:
             return None
         return cls(
@@ -129,11 +129,11 @@ class SpikeGuard:
 
     @property
     def acts_before_updates(self) -> bool:
-        """Whether a step has to be judged before its update is made."""
+        """True if a step must be judged before its update."""
         return not self.actions.isdisjoint((SKIP, RERUN))
 
     def judge(self, state: GuardState, loss: float, gradient_norm: float) -> Judgement:
-        """How far both are above what is usual. A loss that is no number is unusual once anything is known."""
+        """Return how far both exceed the usual values. A loss that is not a number is unusual if values are known."""
         if len(state.losses) < LEAST:
             return Judgement(loss, gradient_norm, None, None, is_unusual=False)
         if not math.isfinite(loss):
@@ -149,7 +149,7 @@ class SpikeGuard:
         return Judgement(loss, gradient_norm, above, norm_above, is_unusual)
 
     def before_update(self, state: GuardState, judgement: Judgement, is_again: bool) -> Verdict:
-        """What to do with the step. is_again: whether it has been run a second time already."""
+        """Return the decision about the step. is_again: the step was already repeated."""
         if not judgement.is_unusual:
             return Verdict.UPDATE
         if RERUN in self.actions and not is_again:
@@ -159,7 +159,7 @@ class SpikeGuard:
         return Verdict.UPDATE
 
     def after_step(self, state: GuardState, iteration: int, judgement: Judgement, skipped: bool) -> GuardState:
-        """The state with that iteration in it. skipped: its update."""
+        """Return the state after that iteration. skipped: its update was skipped."""
         counts = not judgement.is_unusual or state.row >= ANOTHER_LEVEL
         is_number = math.isfinite(judgement.loss) and _is_norm(judgement.gradient_norm)
         losses, norms = state.losses, state.norms
@@ -177,9 +177,9 @@ class SpikeGuard:
         )
 
     def window_to_leave_out(self, state: GuardState, iteration: int) -> IterationRange | None:
-        """Which iterations to leave out after a rollback before them; None where there is no reason for one.
+        """Return the iterations to skip after a rollback before them; None if there is no reason for one.
 
-        Nor is there one once there were as many as may be.
+        There is none either after the most rollbacks.
         """
         if ROLLBACK not in self.actions or len(state.windows) >= self.rollbacks:
             return None
@@ -189,12 +189,12 @@ class SpikeGuard:
 
 
 def are_alike(first: tuple[float, ...], second: tuple[float, ...], exactly: bool) -> bool:
-    """Whether two runs of a step on the same data gave the same.
+    """Return True if two runs of a step on the same data gave the same result.
 
-    exactly: bit for bit, as a machine does that adds up in one order; else within what sums in another order come to.
+    exactly: bit for bit, for machines that add in a fixed order; otherwise within the effect of another order.
     """
     if exactly:
-        return repr(first) == repr(second)  # of what is no number too
+        return repr(first) == repr(second)  # also true for two nan
     return all(
         math.isclose(one, other, rel_tol=_ANOTHER_ORDER) or repr(one) == repr(other)
         for one, other in zip(first, second, strict=True)
@@ -206,8 +206,8 @@ def _is_norm(value: float) -> bool:
 
 
 def _usual(values: Sequence[float]) -> tuple[float, float]:
-    """Median and standard deviation as the median absolute deviation tells it."""
-    # It imports much, and whoever reads a checkpoint's manifest imports this module for the guard's state.
+    """Return median and standard deviation, estimated from the median absolute deviation."""
+    # The import is large, and readers of manifests import this module for the guard's state.
     from statistics import median
 
     centre = median(values)
@@ -216,16 +216,16 @@ def _usual(values: Sequence[float]) -> tuple[float, float]:
 
 OPTION = "--spike-drill"
 DATA, HARDWARE = KINDS = ("data", "hardware")
-#: How many times as high the loss is.
+#: The factor of the loss.
 FACTOR = 10.0
 
 
 @dataclass(frozen=True)
 class SpikeDrill:
-    """The loss is FACTOR times what it is.
+    """A drill that multiplies the loss by FACTOR.
 
-    DATA: from `first` to `last`, whenever these iterations are run, as with data that a model cannot learn from.
-    HARDWARE: when `first` is run for the first time in a process, on one replica.
+    DATA: from `first` to `last`, each time these iterations run, like data from which a model cannot learn. HARDWARE:
+    on the first run of `first` in a process, on one replica.
     """
 
     kind: str
@@ -234,9 +234,9 @@ class SpikeDrill:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SpikeDrill | None:
-        """As the option says, None without it. Raises ValueError for a word that says no drill.
+        """Return the options' drill; None without one. Raises ValueError for an invalid word.
 
-        It lasts one iteration longer than the spike guard is patient.
+        It lasts one iteration longer than the spike guard's patience.
         """
         word = options["spike_drill"]
         if word is None:

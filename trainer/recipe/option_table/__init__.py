@@ -1,7 +1,7 @@
-"""Every option of the trainer, once: name, type, default, unit, help, and the run-file table that holds it.
+"""The table of the trainer's options: name, type, default, unit, help, and the table of the run file.
 
-`trainer.recipe.options` reads this table for the command line, the run-file check and the documentation. Names are
-Megatron-LM's and BigScience's. Options of those programs that this one does not have are in REFUSED with the reason.
+`trainer.recipe.options` reads this table for the command line, the check of run files and the documentation. Names are
+Megatron-LM's and BigScience's. Their options that are not supported are in REFUSED with the reason.
 """
 
 from __future__ import annotations

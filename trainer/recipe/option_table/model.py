@@ -1,4 +1,4 @@
-"""Options of the model: the network, its first weights, its precision, and how ranks divide it."""
+"""Options of the model: the network, its initial weights, its precision, and its division over ranks."""
 
 from __future__ import annotations
 

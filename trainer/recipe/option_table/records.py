@@ -1,4 +1,4 @@
-"""Options of what a training reads and records: evaluations, logs, data, and checkpoints."""
+"""Options of a training's input and records: evaluations, logs, data, and checkpoints."""
 
 from __future__ import annotations
 

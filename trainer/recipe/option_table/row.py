@@ -1,4 +1,4 @@
-"""One option: its name, type, default, unit, bounds and help; and short ways to write rows of them."""
+"""One option: its name, type, default, unit, bounds and help; and short ways to write rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `type` is the type of one value: int, float, str or bool (bool: a flag, alone on the command line).
+    """One option. `type` is the type of one value: int, float, str or bool (bool: a flag without a value).
 
-    nargs: None for one value, a number for exactly so many, "+" for one or more. Both bounds concern each single value.
-    notice: printed once when the option is given, because giving it changes nothing here.
+    nargs: None for one value, a number for exactly so many, "+" for one or more. Both bounds apply to each value.
+    notice: printed once if the option is given, because it has no effect here.
     """
 
     name: str
@@ -34,15 +34,15 @@ class Option:
 
 
 def group(name: str, *rows: dict[str, Any], table: str = "trainer") -> tuple[Option, ...]:
-    """The options of one group of the help, in its order; `table` where a row does not say its own."""
+    """Return the options of one group of the help, in order. `table` is the default for rows without one."""
     return tuple(Option(group=name, **{"table": table, **row}) for row in rows)
 
 
 def option(name: str, type_: type, default: Any, help_: str, **more: Any) -> dict[str, Any]:
-    """A row of a group."""
+    """Return a row of a group."""
     return {"name": name, "type": type_, "default": default, "help": help_, **more}
 
 
 def flag(name: str, help_: str, **more: Any) -> dict[str, Any]:
-    """A row of a group whose option stands alone on the command line."""
+    """Return a row of a group for a flag."""
     return option(name, bool, False, help_, **more)
