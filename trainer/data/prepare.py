@@ -293,7 +293,7 @@ def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> s
         ("documents", f"{data.documents:,}{skipped}"),
         ("tokens", f"{data.tokens:,}, {data.bytes_per_token:.2f} bytes each"),
         ("vocabulary", f"{data.vocab_size:,}, ln {data.ln_vocab_nats:.2f} nats{shortage}"),
-        ("entropy", f"{data.entropy_nats:.2f} nats per token, from frequencies alone"),
+        ("entropy", f"{data.entropy_nats:.2f} nats a token, knowing only how frequent each is"),
         ("data_path", shown(data.data_path)),
         ("tokenizer", shown(data.tokenizer)),
     ]

@@ -45,7 +45,7 @@ TRAINING: tuple[Fact, ...] = (
     Fact(
         "sample_order",
         "the order of the samples",
-        "All that decides it together: a length that needs more passes over the data shuffles them anew.",
+        "All that decides it together: a length that needs more passes over the data shuffles the samples differently.",
     ),
 )
 
