@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
 
 from opsctl.core.output import message
 
+if TYPE_CHECKING:
+    from click._termui_impl import ProgressBar
+
+#: Reading less than this takes no time worth a bar.
+_LONG_FILE_BYTES = 64 << 20
 _FIRST_S, _LONGEST_S = 2.0, 30.0
 
 
@@ -47,3 +57,27 @@ def of_bytes(total: int | None = None) -> Callable[[int], None]:
         say(done)
 
     return tell
+
+
+@contextmanager
+def reading_bar(file: Path) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr while a long file is read, if stderr is a terminal.
+
+    The function that it yields takes the position that was read to and the size, in bytes.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _at, _size: None
+        return
+    shown: list[ProgressBar[int]] = []
+
+    def show(at: int, size: int) -> None:
+        if not shown and size - at >= _LONG_FILE_BYTES:
+            shown.append(click.progressbar(length=size, label=f"reading {file.name}", file=sys.stderr))
+        for bar in shown:
+            bar.update(at - bar.pos)
+
+    try:
+        yield show
+    finally:
+        for bar in shown:
+            bar.render_finish()

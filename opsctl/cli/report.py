@@ -104,12 +104,14 @@ class _Writing:
 
     def look(self) -> bool:
         """Read the logs on; whether there was anything new in one of them."""
+        from opsctl.cli.progress import reading_bar
         from opsctl.core.errors import OpsctlError
 
         news = []
         for run, log in self.sources:
             try:
-                news.append(log.look())
+                with reading_bar(log.path) as bar:
+                    news.append(log.look(bar))
             except FileNotFoundError:
                 if run is None:
                     raise OpsctlError(f"{log.path}: no such log") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from trainer.formats.logs.training_line import TrainingLine
 
@@ -127,39 +128,48 @@ class Excursion:
 
 
 def excursions(series: Sequence[TrainingLine]) -> list[Excursion]:
-    """Return all in the series, oldest first. What is usual follows from the usual lines before a line."""
+    """Return all excursions in the series, oldest first."""
+    return excursions_of([line.iteration for line in series], [finite(line.loss) for line in series])
+
+
+def excursions_of(iterations: Sequence[float], losses: Sequence[float | None]) -> list[Excursion]:
+    """Return all excursions of one loss per line, None where it is not finite; oldest first.
+
+    The usual loss is the median of the usual lines before a line.
+    """
     found: list[Excursion] = []
     usual: list[float] = []
-    centre = 0.0
-    deviations: float | None = None  # of `usual`; only worked out where a line asks for it
+    # Above this loss a line may be unusual; infinite until enough lines are known.
+    centre, threshold = 0.0, math.inf
+    deviations: float | None = None  # of `usual`; only computed where a line needs it
     # By iteration, not by place: an excursion begins at the same line also when the series has moved on.
-    width = RENEWED * middle(steps(series[-USUAL:])) if series else 1.0
+    newest_iterations = iterations[-USUAL:]
+    gaps = [max(1, later - earlier) for earlier, later in pairwise(newest_iterations)] or [1]
+    width = RENEWED * middle([gaps[0], *gaps])
     renewed_in: float | None = None
     open_one: Excursion | None = None
-    for place, line in enumerate(series):
-        loss = finite(line.loss)
+    for place, loss in enumerate(losses):
         if loss is None:
             continue
-        block = line.iteration // width
+        block = iterations[place] // width
         if block != renewed_in and open_one is None and len(usual) >= USUAL_LEAST:
             usual = usual[-USUAL:]
             centre = middle(usual)
+            threshold = (1.0 + SHARE) * centre
             deviations, renewed_in = None, block
-        is_above = len(usual) >= USUAL_LEAST and loss > (1.0 + SHARE) * centre
-        if is_above:
+        if loss > threshold or open_one is not None:
             deviations = DEVIATIONS * spread(usual) if deviations is None else deviations
-            is_above = loss > centre + deviations
-        if is_above:
-            if open_one is None:
-                open_one = Excursion(place, place, 1, centre, loss)
-            else:
-                open_one = replace(open_one, last=place, above=open_one.above + 1, peak=max(open_one.peak, loss))
-            continue
-        if open_one is not None:
-            if place - open_one.last < BACK:
+            if loss > max(threshold, centre + deviations):
+                if open_one is None:
+                    open_one = Excursion(place, place, 1, centre, loss)
+                else:
+                    open_one = replace(open_one, last=place, above=open_one.above + 1, peak=max(open_one.peak, loss))
                 continue
-            found.append(replace(open_one, is_over=True))
-            open_one = None
+            if open_one is not None:
+                if place - open_one.last < BACK:
+                    continue
+                found.append(replace(open_one, is_over=True))
+                open_one = None
         usual.append(loss)
     if open_one is not None:
         found.append(open_one)

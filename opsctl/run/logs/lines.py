@@ -261,18 +261,17 @@ def iteration_losses(text: str) -> list[tuple[int, float]]:
     return [(one.iteration, one.loss) for one in records if isinstance(one, TrainingLine) and one.loss is not None]
 
 
-def example_of(text: str) -> str:
-    """Return the part of a line that later lines are compared with, without the prefixes of launcher and logger."""
-    return split_logger(split_prefix(text)[1])[1]
+@lru_cache(maxsize=16)
+def layout_of(example: str) -> Layout:
+    """Return the layout of lines like `example`, a whole line of a log."""
+    stamp, text = split_logger(split_prefix(example)[1])
+    if stamp is None:
+        return Layout(text, _PREFIX.pattern.replace("(?P<local_rank>", "(?:"))
+    prefix = f"{_PREFIX.pattern}{_LOGGER.pattern}".replace("(?P<local_rank>", "(?:").replace("\\s*", "[ \\t]*")
+    return Layout(text, prefix, lambda at: parse_clock(at.decode(), None))
 
 
 def read_alike(text: str, example: str) -> TrainingLine | None:
-    """Return the result of `parse_line` for a line with the layout of `example`; None for any other line."""
-    if not example or not text.endswith(("|", " ")):
-        return None
-    _, message = split_prefix(text)
-    at, message = split_logger(message)
-    return _layout(example).read(message, at)
-
-
-_layout = lru_cache(maxsize=16)(Layout)
+    """Return the record of a line of the same layout as `example`; None for any other, and without an example."""
+    alike, _ = layout_of(example).read(f"{text}\n".encode(errors="replace"), 0) if example else (None, 0)
+    return next(alike.lines()) if alike is not None else None

@@ -13,7 +13,7 @@ from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import lines
 from opsctl.run.logs.line_text import last_lines, lines_backwards
-from opsctl.run.logs.lines import example_of, parse_line, parse_lines, read_alike
+from opsctl.run.logs.lines import parse_line, parse_lines, read_alike
 from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
 from trainer.formats.logs import guard_lines, log_lines, training_line
 from trainer.formats.logs.guard_lines import GuardLine, Left
@@ -155,7 +155,7 @@ def _records(fd: int, iterations: int | None = None) -> list[Record]:
         found.append(record)
         if isinstance(record, TrainingLine):
             seen += 1
-            example = example or example_of(line)
+            example = example or line
         if seen == iterations:
             break
     return found[::-1]

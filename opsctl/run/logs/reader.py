@@ -12,20 +12,19 @@ from datetime import datetime
 import msgspec
 
 from opsctl.run.logs import lines
-from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, text_of, without_nuls
+from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, having, text_of, without_nuls
 from opsctl.run.logs.lines import (
     AttemptStart,
     closed,
-    example_of,
+    layout_of,
     parse_attempt_start,
     parse_line,
-    read_alike,
     split_prefix,
 )
 from opsctl.run.logs.records import Record, SaveEnded, Setting
 from trainer.formats.logs import guard_lines, log_lines
 from trainer.formats.logs.log_lines import CheckpointSaved
-from trainer.formats.logs.training_line import TrainingLine
+from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
 _ITERATION = b"iteration"
 #: Every line with a record has this, or one of these.
@@ -33,6 +32,7 @@ _MARKS = (
     *(*log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
     *(b"PULSE: ", b"ALERT: ", b"xiting", b"etected"),
 )
+_has_mark = having(_MARKS)
 #: A page or a mail may break a line into up to this many pieces.
 _MOST_PIECES = 8
 #: The last part in every Megatron's line: a line with it that ends like a part is complete.
@@ -55,15 +55,27 @@ class LogReader(msgspec.Struct, kw_only=True):
 
     def feed(self, data: bytes) -> Iterator[Found]:
         """Yield the records that are complete with `data`, which must be whole lines."""
-        for line in data.removesuffix(b"\n").split(b"\n") if data else ():
-            if self.begun or _ITERATION in line or any(mark in line for mark in _MARKS):
-                text = text_of(without_nuls(line[:LONGEST_LINE_BYTES]))
-                alike = read_alike(text, self.example)
-                if alike is not None:
-                    yield from self._ended()
-                    yield self._with_what_is_known(alike)
-                else:
-                    yield from self._line(text)
+        for found in self.feed_columns(data):
+            if isinstance(found, AlikeLines):
+                yield from found.lines()
+            else:
+                yield found
+
+    def feed_columns(self, data: bytes) -> Iterator[Found | AlikeLines]:
+        """Yield the same, with consecutive training lines of one layout as columns. This is several times faster."""
+        at, data = 0, without_nuls(data)
+        while at < len(data):
+            alike, at = layout_of(self.example).read(data, at) if self.example else (None, at)
+            if alike is not None:
+                yield from self._ended()
+                yield self._with_tokens(alike)
+                continue
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            line = data[at : min(end, at + LONGEST_LINE_BYTES)]
+            at = end + 1
+            if self.begun or _ITERATION in line or _has_mark(line):
+                yield from self._line(text_of(line))
 
     def rest(self) -> Iterator[Found]:
         """Yield the record of `begun` without waiting for more: at the end of a log, or to show the newest one."""
@@ -94,7 +106,7 @@ class LogReader(msgspec.Struct, kw_only=True):
     def _ended(self) -> Iterator[Found]:
         yield from self.rest()
         if self._is_whole(self.begun):
-            self.example = example_of(self.begun)
+            self.example = self.begun
         self.begun, self.pieces = "", 0
 
     def _joined(self, text: str) -> str:
@@ -142,6 +154,13 @@ class LogReader(msgspec.Struct, kw_only=True):
         if line.consumed_tokens is not None or line.consumed_samples is None or not length:
             return line
         return msgspec.structs.replace(line, consumed_tokens=line.consumed_samples * length)
+
+    def _with_tokens(self, alike: AlikeLines) -> AlikeLines:
+        columns, length = alike.columns, self.setting.sequence_length
+        self.iteration = columns["iteration"][-1]
+        if "consumed_tokens" not in columns and "consumed_samples" in columns and length:
+            columns["consumed_tokens"] = [samples * length for samples in columns["consumed_samples"]]
+        return alike
 
     def _step(self, line: TrainingLine) -> TrainingLine:
         """Complete a step that has only a number and a time: derive samples and seconds from earlier lines."""

@@ -20,7 +20,7 @@ from opsctl.run.logs.lines import parse_attempt_start, parse_line, split_prefix
 from opsctl.run.logs.records import Record
 from trainer.formats.logs import training_line
 from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
-from trainer.formats.logs.training_line import TrainingLine
+from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
 _MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *lines.ATTEMPT_MARKS)
 #: Timers of evaluations, ours and the original's.
@@ -42,8 +42,18 @@ class Span:
     evaluations_s: list[float] = field(default_factory=list)
     saves_s: list[float] = field(default_factory=list)  # time that each save stopped the training
 
+    def take_alike(self, alike: AlikeLines) -> None:
+        """Add training lines that are given as columns."""
+        seconds_each = alike.columns.get("seconds_per_iteration", ())
+        before = self.iterations[-1] if self.iterations else self.begins_at
+        for iteration, seconds in zip(alike.columns["iteration"], seconds_each, strict=False):
+            if iteration > before:
+                self.iterations.append(iteration)
+                self.seconds.append(seconds * (iteration - before))
+                before = iteration
+
     def take(self, record: Record) -> None:
-        """Add a record."""
+        """Add the record of a line."""
         if isinstance(record, TrainingLine):
             before = self.iterations[-1] if self.iterations else self.begins_at
             if record.seconds_per_iteration is not None and record.iteration > before:

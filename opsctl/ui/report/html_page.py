@@ -25,11 +25,9 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files import state_files
-from opsctl.monitoring.series import excursions
 from opsctl.run.config.paths import RunPaths
-from opsctl.ui.report.curves import SAVE, SPIKE, Course, Mark
-from opsctl.ui.report.rows import AXES, CURVES, Rows, Superseded, Utilisation, kept
-from trainer.formats.logs.training_line import TrainingLine
+from opsctl.ui.report.curves import SAVE, Course, Mark
+from opsctl.ui.report.rows import AXES, CURVES, SHAPES, Rows, Superseded, Utilisation, kept
 
 #: Points of all runs together: with them the page stays below 5 MB.
 MOST_POINTS = 32_000
@@ -37,8 +35,6 @@ MOST_POINTS = 32_000
 MOST_MARKS = 1_500
 #: What was trained again later: the newest stretches of it, with an eighth of the points among them.
 MOST_SUPERSEDED = 200
-#: What thinning keeps the extremes of.
-_SHAPES = ("loss", "grad_norm", "seconds")
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,11 +127,11 @@ class Known:
 def page_run(name: str, source: str, course: Course, known: Known, most_points: int = MOST_POINTS) -> PageRun:
     """One run's part of the page, of no more than about so many points."""
     iterations, times = course.column("iteration"), course.column("at_s")
-    marks = [*course.marks, *spikes(course), *(_placed(mark, iterations, times) for mark in known.marks)]
+    marks = [*course.marks, *course.spikes(), *(_placed(mark, iterations, times) for mark in known.marks)]
     saves = [mark for mark in marks if mark.kind == SAVE]
     others = [mark for mark in marks if mark.kind != SAVE]
     places = kept(
-        [course.column(name) for name in _SHAPES],
+        [course.column(name) for name in SHAPES],
         most_points,
         tail=most_points // 8,
         always=[bisect_left(iterations, mark.iteration) for mark in others],
@@ -147,7 +143,7 @@ def page_run(name: str, source: str, course: Course, known: Known, most_points: 
         name=name,
         source=source,
         clock=_clock(course),
-        lines=len(course),
+        lines=course.lines,
         columns=_columns(columns, places),
         superseded=_superseded(course.superseded[-MOST_SUPERSEDED:], most_points // 8),
         superseded_iterations=sum(one.iterations for one in course.superseded),
@@ -173,28 +169,12 @@ def _superseded(found: Sequence[Superseded], most_points: int) -> list[PageSuper
 
 
 def _few(rows: Rows, most_points: int) -> dict[str, str]:
-    places = kept([rows.column(name) for name in _SHAPES], most_points, tail=0, always=[len(rows) - 1])
+    places = kept([rows.column(name) for name in SHAPES], most_points, tail=0, always=[len(rows) - 1])
     return _columns({name: rows.column(name) for name in (*AXES, *CURVES)}, places)
 
 
 def _columns(columns: Mapping[str, array[float]], places: Sequence[int]) -> dict[str, str]:
     return {name: _encoded(column, places, "d" if name in AXES else "f") for name, column in columns.items()}
-
-
-def spikes(course: Course) -> list[Mark]:
-    """Where the loss left what it was, by the numbers alone, where the log has no guard's word for it."""
-    if any(mark.kind == SPIKE for mark in course.marks):
-        return []
-    lines = [
-        TrainingLine(iteration=int(at), total_iterations=0, loss=loss)
-        for at, loss in zip(course.column("iteration"), course.column("loss"), strict=True)
-    ]
-    found, times = [], course.column("at_s")
-    for one in excursions(lines):
-        at, moment = lines[one.first].iteration, times[one.first]
-        words = f"loss {one.peak:.3g} from {one.usual:.3g}, over {one.last - one.first + 1} lines"
-        found.append(Mark(SPIKE, at, words, None if math.isnan(moment) else moment))
-    return found
 
 
 def _clock(course: Course) -> str:

@@ -17,6 +17,10 @@ from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.reader import Found, LogReader
 from opsctl.run.logs.spans import Span
 from opsctl.ui.report.curves import Course
+from trainer.formats.logs.training_line import AlikeLines
+
+#: Receives the position that was read to, and the size of the log, in bytes.
+Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -33,8 +37,11 @@ class LogSource:
     is_local: bool = False  # written on this cluster: moments without a zone are local
     _told_by: tuple[str, str] | None = None  # what was read, by its digests
 
-    def look(self) -> bool:
-        """Read what is new, and say whether anything is. Raises FileNotFoundError; OpsctlError for another problem."""
+    def look(self, progress: Progress | None = None) -> bool:
+        """Read the new part of the log, and return whether there is one.
+
+        Raises FileNotFoundError, and OpsctlError for any other problem.
+        """
         try:
             fd = self.open_log()
         except FileNotFoundError:
@@ -42,7 +49,7 @@ class LogSource:
         except OSError as error:
             raise self._unreadable(error) from None
         try:
-            return self._read(fd)
+            return self._read(fd, progress)
         except OSError as error:  # what was read stays; the next look goes on from there
             raise self._unreadable(error) from None
         finally:
@@ -59,20 +66,22 @@ class LogSource:
         for record in self._reader.rest():
             self._keep(record)
 
-    def _read(self, fd: int) -> bool:
+    def _read(self, fd: int, progress: Progress | None) -> bool:
         is_new = self._told_by is not None and not is_same(fd, self._at, self._told_by)
         if self._told_by is None or is_new:
             self.course, self.spans, self._reader = Course(is_local=self.is_local), [], LogReader()
             self._at, self._half, self._told_by = 0, b"", None
         try:
-            return self._read_on(fd) or is_new
+            return self._read_on(fd, progress) or is_new
         finally:
             self._told_by = digests(fd, self._at)
 
-    def _read_on(self, fd: int) -> bool:
-        is_new = False
-        for at, data in blocks(fd, self._at, os.fstat(fd).st_size):
+    def _read_on(self, fd: int, progress: Progress | None) -> bool:
+        is_new, size_bytes = False, os.fstat(fd).st_size
+        for at, data in blocks(fd, self._at, size_bytes):
             self._at = at
+            if progress is not None:
+                progress(at, size_bytes)
             whole, line_end, half = data.rpartition(b"\n")
             if not line_end:
                 self._half = (self._half + data)[:LONGEST_LINE_BYTES]
@@ -83,8 +92,13 @@ class LogSource:
         return is_new
 
     def _take(self, data: bytes) -> None:
-        for record in self._reader.feed(data):
-            self._keep(record)
+        for record in self._reader.feed_columns(data):
+            if isinstance(record, AlikeLines):
+                self.course.take_alike(record)
+                if self.spans:
+                    self.spans[-1].take_alike(record)
+            else:
+                self._keep(record)
 
     def _keep(self, record: Found) -> None:
         self.course.take(record)

@@ -102,6 +102,8 @@ _OTHER_NAMES = {
     "tokens per gpu per second tgs": _Known("tokens_per_second_per_gpu", 1.0, False),
 }
 _KNOWN = {part.name: _Known(part.field, 1.0, part.form.endswith("d")) for part in _PARTS} | _OTHER_NAMES
+#: The same in a log's bytes, of which a line must not go on in the next; a line of an unknown total is read alone.
+_ALIKE_HEAD = r" *iteration(?:[ \t]+|=[ \t]*)(\d{1,18})[ \t]*/[ \t]*([1-9]\d{0,17})[ \t]*\|"
 _HEAD = re.compile(r"iteration(?:\s+|=\s*)(?P<iteration>\d{1,18})\s*/\s*(?P<total>\d{1,18})\s*\|")
 
 
@@ -144,39 +146,71 @@ def parse_training_line(text: str, logged_at: datetime | None = None) -> Trainin
     )
 
 
-class Layout:
-    """The layout of a log's lines, taken from one of them. Lines of the same layout parse several times faster."""
+class AlikeLines(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive training lines of one layout, as one column per field. No part of them is missing."""
 
-    def __init__(self, example: str) -> None:
-        """Learn the layout from `example`, a line for `parse_training_line`."""
+    columns: dict[str, list[Any]]  # by the field of `TrainingLine`
+    others: dict[str, list[float]]
+    logged_at: list[datetime | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns["iteration"])
+
+    def lines(self) -> Iterator[TrainingLine]:
+        """Yield each line by itself."""
+        names, others, stamps = [*self.columns], [*self.others], self.logged_at
+        other_rows = zip(*self.others.values(), strict=True)
+        for place, row in enumerate(zip(*self.columns.values(), strict=True)):
+            yield TrainingLine(
+                others=dict(zip(others, next(other_rows), strict=True)) if others else {},
+                logged_at=stamps[place] if stamps is not None else None,
+                **dict(zip(names, row, strict=True)),
+            )
+
+
+class Layout:
+    """The parts of a log's training lines, taken from an example: reads such lines several times faster."""
+
+    def __init__(self, example: str, prefix: str = "", stamp: Callable[[bytes], datetime | None] | None = None) -> None:
+        """Compile the pattern of lines like `example`, which has no prefix.
+
+        prefix: the pattern of what may precede a line; `stamp` reads its group `at`, where a logger wrote the time.
+        """
         head = _HEAD.match(example.lstrip())
         names = numbers(example.lstrip()[head.end() :]) if head else {}
         known = [(name, _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))) for name in names]
-        self._others = [(at, name) for at, (name, one) in enumerate(known) if one is None]
-        self._fields = [(at, one.field) for at, (_, one) in enumerate(known) if one is not None]
-        self._numbers = [_converter(one) for _, one in known]
+        self._known, self._stamp = known, stamp
         parts = [f" *{_flexible(name)} ?[:=] *({_whole_or_not(one)}) *\\|" for name, one in known]
-        has_all = head is not None and example.count("|") == len(names) + 1
-        # A line with a repeated name, or a part without a number, has no layout and is parsed part by part.
-        self._pattern = re.compile(f"{_HEAD.pattern}{''.join(parts)} *") if has_all else None
+        fields = [one.field for _, one in known if one is not None]
+        # A line with the same name twice, or a part without a number, has no layout: it is read part by part.
+        has_all = head is not None and example.count("|") == len(names) + 1 and len(set(fields)) == len(fields)
+        self._pattern = re.compile(f"{prefix}{_ALIKE_HEAD}{''.join(parts)} *\\r?\\n".encode()) if has_all else None
 
-    def read(self, text: str, logged_at: datetime | None = None) -> TrainingLine | None:
-        """Parse a line of the same layout; None for any other."""
-        match = self._pattern.fullmatch(text.strip()) if self._pattern else None
-        if match is None:
-            return None
-        iteration, total, *values = match.groups()
-        try:
-            found = [number(value) for number, value in zip(self._numbers, values, strict=True)]
-        except ValueError:
-            return None
-        return TrainingLine(
-            iteration=int(iteration),
-            total_iterations=int(total),
-            logged_at=logged_at,
-            others={name: found[at] for at, name in self._others},
-            **{field: found[at] for at, field in self._fields},  # type: ignore[arg-type]
-        )
+    def read(self, data: bytes, start: int) -> tuple[AlikeLines | None, int]:
+        """Read all consecutive lines of this layout from `start`, and return them with the position after them."""
+        if self._pattern is None:
+            return None, start
+        match_at, rows = self._pattern.match, []
+        while match := match_at(data, start):
+            rows.append(match.groups())
+            start = match.end()
+        return (self._columns(rows) if rows else None), start
+
+    def _columns(self, rows: list[tuple[bytes, ...]]) -> AlikeLines:
+        stamps: list[datetime | None] | None = None
+        found = [*zip(*rows, strict=True)]
+        if self._stamp is not None:
+            stamps = [self._stamp(one) for one in found.pop(0)]
+        columns: dict[str, list[Any]] = {"iteration": [*map(int, found[0])], "total_iterations": [*map(int, found[1])]}
+        others = {}
+        for (name, known), texts in zip(self._known, found[2:], strict=True):
+            if known is None:
+                others[name] = [*map(float, texts)]
+            elif known.factor == 1.0:
+                columns[known.field] = [*map(int if known.is_whole else float, texts)]
+            else:
+                columns[known.field] = [float(text) * known.factor for text in texts]
+        return AlikeLines(columns=columns, others=others, logged_at=stamps)
 
 
 def iterations_in(output: bytes) -> Iterator[int]:
@@ -205,22 +239,13 @@ def number_or_none(text: str) -> float | None:
         return None
 
 
-def _converter(known: _Known | None) -> Callable[[str], float | int]:
-    if known is None or (known.factor == 1.0 and not known.is_whole):
-        return float
-    if known.is_whole:
-        return int
-    factor = known.factor
-    return lambda text: float(text) * factor
-
-
 def _flexible(name: str) -> str:
-    """Return a pattern for the name that accepts any number of blanks for each of its blanks."""
-    return r"\s+".join(map(re.escape, name.split()))
+    """Return a pattern of the name with any number of blanks in place of each."""
+    return r"[ \t]+".join(map(re.escape, name.split()))
 
 
 def _whole_or_not(known: _Known | None) -> str:
-    return r"\d{1,18}" if known is not None and known.is_whole else r"[-+\d.eE]{1,30}"
+    return r"\d{1,18}" if known is not None and known.is_whole else r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
 
 
 def _whole(value: float) -> int | None:

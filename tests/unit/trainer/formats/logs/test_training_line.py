@@ -147,6 +147,12 @@ def test_an_interval_averages_the_finite_losses_and_counts_the_others() -> None:
     assert nothing.loss is None
 
 
+def by_layout(example: str, *texts: str) -> list[TrainingLine]:
+    """Return the lines that the layout of `example` reads of `texts`, from the first on."""
+    alike, _ = Layout(example).read("".join(f"{text}\n" for text in texts).encode(), 0)
+    return [] if alike is None else [*alike.lines()]
+
+
 @given(
     st.builds(
         TrainingLine,
@@ -160,12 +166,20 @@ def test_an_interval_averages_the_finite_losses_and_counts_the_others() -> None:
     )
 )
 def test_a_layout_reads_a_line_that_looks_the_same_as_it_is_read_part_by_part(line: TrainingLine) -> None:
-    layout = Layout(write_training_line(LINE))
+    example = write_training_line(LINE)
     text = write_training_line(msgspec.structs.replace(LINE, **{"loss": line.loss, "iteration": line.iteration}))
-    assert layout.read(text) == (None if line.loss is None else parse_training_line(text))
+    assert by_layout(example, text) == ([] if line.loss is None else [parse_training_line(text)])
     text = write_training_line(line)
-    assert Layout(text).read(text) == parse_training_line(text)
-    assert layout.read(text) is None
+    assert by_layout(text, text) == [parse_training_line(text)]
+    assert by_layout(example, text) == []
+
+
+def test_a_layout_reads_consecutive_lines_up_to_the_first_that_looks_different() -> None:
+    texts = [write_training_line(msgspec.structs.replace(LINE, iteration=at)) for at in (1, 2, 3)]
+    data = "".join(f"{text}\r\n" for text in texts)
+    alike, end = Layout(texts[0]).read(f"{data}saving\n{data}".encode(), 0)
+    assert end == len(data) and alike is not None and len(alike) == 3
+    assert [*alike.lines()] == [parse_training_line(text) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +187,6 @@ def test_a_layout_reads_a_line_that_looks_the_same_as_it_is_read_part_by_part(li
 )
 def test_a_layout_leaves_alone_what_looks_different(change: tuple[str, str]) -> None:
     text = write_training_line(LINE)
-    assert Layout(text).read(text.replace(*change)) is None
+    assert by_layout(text, text.replace(*change)) == []
     changed = parse_training_line(text.replace(*change))
-    assert Layout(text.replace(*change)).read(text.replace(*change)) in (None, changed)
+    assert by_layout(text.replace(*change), text.replace(*change)) in ([], [changed])
