@@ -24,7 +24,7 @@ _SWAP = ("renameat2",)
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is there before the save that is killed, and how that one is made."""
+    """The checkpoints before the save that is killed, and the way that it is made."""
 
     before: tuple[int, ...] = ()  # saved in this order; an iteration twice replaces the first one
     latest: int | None = None  # repointed to this one then
@@ -130,7 +130,7 @@ class Sweep:
         self._save(prepared, self._scenario.iteration, last)
 
     def _look(self, root: Path, before: dict[int, int]) -> list[str]:
-        """What is wrong after a kill: now, and after the next save."""
+        """Return the errors after a kill: now, and after the next save."""
         from trainer.formats.checkpoint.manifest import check_checksums, latest_checkpoint
         from trainer.formats.errors import CheckpointError
 
@@ -174,7 +174,7 @@ class Sweep:
 
 
 def whole(root: Path) -> dict[int, int]:
-    """iteration -> content of every checkpoint under `root`, by its name or set aside, whose every bit is right."""
+    """Return iteration -> content of each undamaged checkpoint under `root`, also of those set aside."""
     from trainer.formats.checkpoint.manifest import (
         check_checksums,
         check_sizes,

@@ -43,14 +43,14 @@ def laid_out(layout: Layout) -> dict[str, Any]:
 
 
 def trained(pool: Pool, layout: Layout, options: dict[str, Any]) -> list[Seen]:
-    """A whole training in this layout, every rank of which left with status 0."""
+    """Return a whole training in this layout, every rank of which left with status 0."""
     ranks = pool.run(ranks_of(layout), run_training, {**MODEL, **laid_out(layout), **options})
     assert [rank.status for rank in ranks] == [0] * len(ranks), [rank.errors for rank in ranks]
     return ranks
 
 
 def saved_in_all(pool: Pool, root: Path, data: str, layouts: list[Layout], **options: Any) -> dict[Layout, Path]:
-    """The same state saved by real trainings: trained in the first layout, loaded into each other, saved again."""
+    """Save the same state by real trainings: train in the first layout, then load and save in each other one."""
     given = {"data_path": [data], "train_iters": STEPS, **options}
     first, *others = layouts
     trained(pool, first, {**given, "save": str(root / name_of(first))})

@@ -140,7 +140,7 @@ def _send(stream: IO[bytes] | None, value: Any) -> None:
 
 
 def _receive(stream: IO[bytes] | None, timeout_s: float) -> Any:
-    """The next message, or None at the stream's end or when `timeout_s` have passed."""
+    """Return the next message, or None at the stream's end or when `timeout_s` have passed."""
     assert stream is not None
     deadline = time.monotonic() + timeout_s
     data, wanted = b"", 8

@@ -34,7 +34,7 @@ def library() -> None:
 
 
 def with_kernels(function: Callable[..., Any], *args: Any) -> Any:
-    """What it returns in a rank that computes Adam by kernels, and all else by torch."""
+    """Return the body's result in a rank with Adam's kernels and no others."""
     from trainer.engine import ranks
     from trainer.kernels.choice import Operations
     from trainer.kernels.cpp import CppAdam
@@ -80,7 +80,7 @@ def test_a_step_leaves_the_weights_that_deepspeed_leaves(pool: Pool, changes: di
 
 
 def skipped_and_trained(changes: dict[str, Any]) -> list[Any]:
-    """A step of gradients that are no numbers, and one after it: what changed, what was said."""
+    """Take a step with gradients that are not numbers, and another; return the changes and messages."""
     import torch
 
     from trainer.engine.build import train_step

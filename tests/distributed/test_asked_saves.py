@@ -1,4 +1,4 @@
-"""Saving because somebody asks: all ranks at once, and the training goes on as if nobody had."""
+"""Saves on request: all ranks save together, and the training continues unchanged."""
 
 from __future__ import annotations
 

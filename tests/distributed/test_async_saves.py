@@ -58,7 +58,7 @@ def run_with_a_slow_disk(
 
 
 def said(seen: Seen) -> list[str]:
-    """What the log says of saves and of iterations, in a word each."""
+    """Return the log's saves and iterations, in a word each."""
     words = {
         r"saving checkpoint at iteration +(\d+)": "begins",
         r"  successfully saved checkpoint at iteration +(\d+)": "saved",
@@ -153,7 +153,7 @@ WIDER = {"hidden_size": 48, "num_attention_heads": 4}
 
 @pytest.fixture
 def small_disk(pool: Pool, corpus: str, tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own that three checkpoints fit on; of two of them `ballast` takes the room."""
+    """Return a separate file system with room for three checkpoints; `ballast` fills that of two."""
     pool.run(1, run_training, {**saving(corpus, tmp_path), **WIDER, "train_iters": 1})
     one = sum(path.stat().st_size for path in (tmp_path / "checkpoints").rglob("*"))
     folder = tmp_path / "disk"

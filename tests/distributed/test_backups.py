@@ -1,4 +1,4 @@
-"""A training that goes on from what was backed up, with nothing left of it where it was."""
+"""A training that resumes from a backup, with nothing left in its original place."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ def begun_at_4(checkpoints: Path) -> Path:
 
 
 def exported(checkpoints: Path, folder: Path) -> dict[str, bytes]:
-    """What `export hf` makes of the fourth iteration's, by tensor, in a rank."""
+    """Return the export of the fourth iteration's checkpoint, by tensor, in a rank."""
     program("export_program", str(checkpoints), "--step", "4", "--output", str(folder))
     return {name: tensor.float().numpy().tobytes() for name, tensor in tensors_in(folder).items()}

@@ -1,4 +1,4 @@
-"""What a rank holds for each parameter where bf16 gradients are summed up in fp32."""
+"""The memory of a rank per parameter, if bf16 gradients are accumulated in fp32."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bytes_a_parameter_before_the_update(changes: dict[str, Any]) -> tuple[float,
 
 
 def _alive_bytes() -> int:
-    """Of all storages that Python can reach, each counted once."""
+    """Return the bytes of all storages that Python can reach, each counted once."""
     import torch
 
     gc.collect()  # what only waits for the collector is not held

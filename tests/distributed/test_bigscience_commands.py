@@ -41,7 +41,7 @@ def output_of(words: list[str]) -> tuple[int, str]:
 
 
 def command(folder: Path, variation: str, tensor: int, pipeline: int) -> list[str]:
-    """The words of one of the variations that are trained twice over, the second time from the checkpoint."""
+    """Return the words of one of the variations that are trained twice over, the second time from the checkpoint."""
     corpus = write_corpus(folder, documents=1200)
     (folder / "vocab.json").write_text(json.dumps({f"t{number}": number for number in range(VOCABULARY)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")

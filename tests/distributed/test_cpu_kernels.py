@@ -41,7 +41,7 @@ def library() -> None:
 
 
 def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
-    """What it returns in a rank that computes attention, norms and activations in C++, and all else by torch."""
+    """Return the body's result in a rank with C++ kernels for attention, norms and activations only."""
     from trainer.engine import ranks
     from trainer.kernels.choice import Operations
     from trainer.kernels.cpp import CppActivations, CppAttention, CppNorms

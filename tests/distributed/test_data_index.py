@@ -1,4 +1,4 @@
-"""What is built ahead is what a training would build, and a training that finds it builds nothing."""
+"""Orders that are built ahead equal the training's, which then builds none."""
 
 from __future__ import annotations
 

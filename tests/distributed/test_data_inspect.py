@@ -1,4 +1,4 @@
-"""What is shown of a training's samples is what the training itself printed as it read them."""
+"""Inspected samples equal those that the training printed as it read them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def train(
 
 
 def files(folder: Path, attempts: int = 1) -> list[Reading]:
-    """What so many attempts' trackers wrote, once each has its last total: a rank waits but a moment for it."""
+    """Return the trackers' files of so many attempts, when each has its last total."""
     until = time.monotonic() + 120
     while True:
         found = []

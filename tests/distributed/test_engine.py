@@ -50,7 +50,7 @@ def test_recomputed_attention_gives_the_same_bits_with_all_that_it_can_have(pool
 
 
 def core_runs(changes: dict[str, Any]) -> list[int]:
-    """How often one step runs each block's attention core, and its MLP."""
+    """Return how many times one step runs each block's attention core, and its MLP."""
     from trainer.engine.build import train_step
 
     options, parallel, engine = tiny_engine(**changes)
@@ -78,7 +78,7 @@ def test_what_is_recomputed_is_run_twice(pool: Pool, recompute: str, runs: list[
 
 
 def train_deterministically(steps: int, changes: dict[str, Any]) -> tuple[list[tuple[float, float]], list[Any]]:
-    """What `train` measures in a rank, and what is switched on meanwhile."""
+    """Return the results of `train` in a rank, and the modes that were on meanwhile."""
     import os
 
     import torch
@@ -262,7 +262,7 @@ def test_a_model_with_dropout_does_not_train_on_samples_that_do_not_say_where_th
 
 
 def indices_sent(changes: dict[str, Any]) -> tuple[int, int]:
-    """How many whole numbers this stage sends to the next one in a training step, and in an evaluation."""
+    """Return the integers that this stage sends to the next one in a training step, and in an evaluation."""
     import torch
 
     from trainer.engine.build import evaluate_step, train_step

@@ -56,7 +56,7 @@ def losses_in(output: str) -> Losses:
 
 @pytest.fixture(scope="module")
 def alone(pool: Pool, data: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Losses, Path]:
-    """What one process says of each group, and what it saved at its end."""
+    """Return one process's results for each group, and its last save."""
     folder = tmp_path_factory.mktemp("alone") / "checkpoints"
     (seen,) = pool.run(1, run_training, {**data, "save": str(folder)})
     assert seen.status == 0, seen.errors

@@ -33,7 +33,7 @@ def asked_for(corpus: str, folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def refused_saves(ranks: list[Seen]) -> list[int]:
-    """The iterations that the log names as not saved because they are not finite."""
+    """Return the iterations that the log reports as not saved because they are not finite."""
     said = [parse_checkpoint_line(line) for rank in ranks for line in rank.output.splitlines()]
     return [one.iteration for one in said if isinstance(one, CheckpointFailed) and one.not_finite]
 

@@ -50,7 +50,7 @@ def trained(pool: Pool, ranks: int, folder: Path, options: dict[str, Any]) -> li
 
 
 def program(module: str, *words: str) -> Any:
-    """What one of the programs printed with --json, in a rank."""
+    """Return the --json output of one of the programs, in a rank."""
     import importlib
 
     printed, errors = io.StringIO(), io.StringIO()
@@ -67,7 +67,7 @@ def tensors_in(folder: Path) -> dict[str, Any]:
 
 
 def loaded(folder: Path) -> Any:
-    """The exported model, after it was seen that nothing is missing and nothing too much."""
+    """Return the exported model, after checking that no tensor is missing or unexpected."""
     from transformers import AutoModelForCausalLM
 
     read: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
@@ -88,7 +88,7 @@ def same_names_and_shapes_as_their_own_save(model: Any, exported: Path, scratch:
 
 
 def our_model(saved: Path, options: dict[str, Any]) -> Any:
-    """The trainer's model in this rank with a checkpoint's weights."""
+    """Return the trainer's model in this rank with a checkpoint's weights."""
     import torch
 
     from trainer.checkpoint.saved_state import SavedState
@@ -110,7 +110,7 @@ def our_model(saved: Path, options: dict[str, Any]) -> Any:
 
 
 def next_batch(options: dict[str, Any]) -> Any:
-    """The samples of the step after the save, [sample, position]."""
+    """Return the samples of the step after the save, [sample, position]."""
     import torch
 
     from trainer.data.build import build_datasets
@@ -207,7 +207,7 @@ def a_training_begins_from_what_was_imported(pool: Pool, folder: Path, options: 
 
 
 def exported_types(folder: Path) -> dict[str, bool]:
-    """What is so of a bf16 training's weights in each type, in a rank."""
+    """Compare a bf16 training's weights in each type, in a rank."""
     import torch
 
     from trainer.checkpoint.saved_state import SavedState

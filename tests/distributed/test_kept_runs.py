@@ -1,4 +1,4 @@
-"""Checkpoints that earlier builds saved: a training goes on from each, as its run file says it today."""
+"""Checkpoints of earlier builds: a training resumes from each with its present run file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def go_on(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def losses(log: str) -> dict[int, float]:
-    """Iteration -> its loss."""
+    """Return iteration -> its loss."""
     found = re.findall(r"iteration +(\d+)/.*?lm loss: ([\d.E+-]+)", log)
     return {int(iteration): float(loss) for iteration, loss in found}
 

@@ -41,7 +41,7 @@ class Launched:
         return (self.folder / f"node{node}.out").read_text()
 
     def wait_for(self, node: int, pattern: str) -> str:
-        """The node's output once the pattern is in it."""
+        """Return the node's output when it contains the pattern."""
         deadline = time.monotonic() + LONGEST_S
         while time.monotonic() < deadline:
             text = self.output_of(node)

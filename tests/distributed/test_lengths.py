@@ -1,4 +1,4 @@
-"""A training ends where its length says, whatever its batch size was on the way, and a start ends where it is told."""
+"""A training ends at its length, whatever its batch sizes were, and a start ends at its own limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train(pool: Pool, corpus: str, folder: Path, **options: Any) -> Seen:
 
 
 def finished(folder: Path, **options: Any) -> bool:
-    """What opsctl makes of the newest checkpoint."""
+    """Return opsctl's view of the newest checkpoint."""
     return is_finished(parse(to_arguments({**TINY, **options}), 1), last_checkpoint(folder))
 
 

@@ -1,4 +1,4 @@
-"""Going on from an earlier checkpoint where the latest is damaged, only when told, and on record."""
+"""Resuming from an earlier checkpoint if the latest is damaged, only with the option, and recorded."""
 
 from __future__ import annotations
 

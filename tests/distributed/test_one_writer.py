@@ -1,4 +1,4 @@
-"""One training has one writer: whoever was overtaken publishes nothing and leaves, and `latest` never goes back."""
+"""One training has one writer: a replaced one publishes nothing and stops, and `latest` never goes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes another training of a resumed one is refused with both values, or let through by one option, on record."""
+"""Changes to another training are refused with both values, or allowed by one option and recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def saved(pool: Pool, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint at iteration 2 of 4."""
+    """Return a checkpoint at iteration 2 of 4."""
     folder = tmp_path_factory.mktemp("saved")
     (begun,) = train(pool, corpus, save=str(folder), load=str(folder), exit_interval=2)
     assert begun.status == 0, begun.errors
@@ -41,7 +41,7 @@ def manifest_at(folder: Path, iteration: int) -> Manifest:
 
 
 def copied(corpus: Path, folder: Path) -> Path:
-    """The same data at another place, under another name."""
+    """Return the same data at another place, under another name."""
     for suffix in (".bin", ".idx"):
         shutil.copy(corpus.with_suffix(suffix), folder / f"elsewhere{suffix}")
     return folder / "elsewhere"

@@ -1,4 +1,4 @@
-"""What is on its way between ranks while they compute."""
+"""Communication between ranks while they compute."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_stage_computes_on_while_what_it_sends_is_on_its_way(pool: Pool) -> No
 
 
 def order_of_a_backward_pass(changes: dict[str, Any]) -> list[str]:
-    """What the last block's MLP does backward, in order."""
+    """Return the backward operations of the last block's MLP, in order."""
     import torch
 
     from trainer.parallel import products as module

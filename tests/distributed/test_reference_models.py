@@ -46,7 +46,7 @@ def compare(reference: str, hidden: int, heads: int, changes: dict[str, Any]) ->
 
 
 def with_padding(weights: dict[str, Any]) -> dict[str, Any]:
-    """The weights with more rows in the word embedding, which hold numbers that would show in any softmax."""
+    """Return the weights with more rows in the word embedding, which hold numbers that would show in any softmax."""
     import torch
 
     padded = {}

@@ -72,7 +72,7 @@ Found = tuple[str, str, list[int]]
 
 
 def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[Found]:
-    """What all ranks report alike of each flip."""
+    """Return the common report of all ranks for each flip."""
     ranks = pool.run(4, found_by_flipping, changes, flips)
     assert all(said == ranks[0] for said in ranks)
     untrained, first, *found, last = ranks[0]

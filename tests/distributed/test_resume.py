@@ -45,7 +45,7 @@ def stored(folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def of_every_rank(ranks: list[Seen]) -> Seen:
-    """The last rank's view, after checking that all saw the same losses and left with status 0."""
+    """Return the last rank's view, after checking that all saw the same losses and left with status 0."""
     assert [rank.status for rank in ranks] == [0] * len(ranks), [rank.errors for rank in ranks]
     assert all(rank.losses == ranks[0].losses for rank in ranks)
     return ranks[-1]
@@ -107,7 +107,7 @@ def test_a_cooldown_that_a_checkpoint_turned_to_goes_on_bit_for_bit_after_a_stop
 
 @pytest.fixture(scope="module")
 def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of a one-process training at iteration 2 of 4."""
+    """Return a checkpoint of a one-process training at iteration 2 of 4."""
     folder = tmp_path_factory.mktemp("saved")
     options = {"data_path": [corpus], "train_iters": 4, **stored(folder), "exit_interval": 2}
     of_every_rank(pool.run(1, run_training, options))

@@ -1,4 +1,4 @@
-"""What real trainings saved, read as parameters: every layout's files give the whole of each, and any part of it."""
+"""Saved states of real trainings, read as parameters: whole and in parts, from every layout."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_no_rank_waits_for_another_while_it_writes(pool: Pool, tmp_path: Path) -
 
 
 def save_twice(ours: str, deepspeeds: str, changes: dict[str, Any]) -> None:
-    """The same state saved by us and by DeepSpeed alone."""
+    """Return the same state saved by us and by DeepSpeed alone."""
     from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.save import save_checkpoint
 
@@ -149,7 +149,7 @@ def save_twice(ours: str, deepspeeds: str, changes: dict[str, Any]) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two loaded states are equal, tensors bit for bit."""
+    """Return True if two loaded states are equal, tensors bit for bit."""
     import torch
 
     if isinstance(one, torch.Tensor):

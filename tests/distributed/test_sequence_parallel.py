@@ -76,7 +76,7 @@ def test_every_gradient_is_the_one_of_whole_sequences_on_every_rank(pool: Pool, 
 
 
 def evaluated(changes: dict[str, Any]) -> float:
-    """The loss of one global batch that is not trained on, after a step."""
+    """Return the loss of one global batch that is not trained on, after a step."""
     from trainer.engine.build import evaluate_step, train_step
 
     options, parallel, engine = tiny_engine(**changes)
@@ -98,7 +98,7 @@ def test_bf16_trains_with_slices_as_without_and_the_same_again(pool: Pool) -> No
 
 
 def bytes_kept_of_a_block(variants: list[dict[str, Any]]) -> list[int]:
-    """What autograd saves in one forward pass of a block, weights aside, with each of the options."""
+    """Return autograd's saved tensors of one block's forward pass, without weights, for each option."""
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 

@@ -37,7 +37,7 @@ def train(pool: Pool, ranks: int, corpus: str, **options: Any) -> list[Seen]:
 
 
 def tokens_in(seen: list[Seen]) -> dict[int, list[str]]:
-    """Iteration -> its samples' lines, whichever rank prints them."""
+    """Return iteration -> its samples' lines, from any rank."""
     found: dict[int, list[str]] = defaultdict(list)
     for rank in seen:
         for iteration, sample in _TOKENS.findall(rank.output):

@@ -47,13 +47,13 @@ def begun(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def copy_of(begun: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """A folder of that name with the same checkpoints, to save in."""
+    """Return a folder of that name with the same checkpoints, to save in."""
     return lambda name: Path(shutil.copytree(begun, tmp_path / name))
 
 
 @pytest.fixture(scope="module")
 def skipping(pool: Pool, corpus: str, begun: Path) -> Callable[[], list[Seen]]:
-    """A training on two ranks that skips the drill's updates, as several tests compare with it."""
+    """Return a training on two ranks that skips the drill's updates, as several tests compare with it."""
     return cache(lambda: train(pool, 2, corpus, None, "skip", load=str(begun)))
 
 
@@ -61,7 +61,7 @@ def skipping(pool: Pool, corpus: str, begun: Path) -> Callable[[], list[Seen]]:
 def gone_back(
     pool: Pool, corpus: str, begun: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], tuple[list[Seen], Path]]:
-    """A training of one rank that went back by itself, and its checkpoints."""
+    """Return a training of one rank that rolled back automatically, and its checkpoints."""
 
     def go() -> tuple[list[Seen], Path]:
         folder = Path(shutil.copytree(begun, tmp_path_factory.mktemp("gone back") / "checkpoints"))
@@ -98,7 +98,7 @@ def at(folder: Path, iteration: int) -> Manifest:
 
 
 def went_back(seen: list[Seen]) -> list[tuple[int, int, int, int]]:
-    """Iteration, where to, and what is left out, of each rollback."""
+    """Return the iteration, the target and the skipped range of each rollback."""
     return [(one.iteration, one.to, one.first, one.last) for one in said(seen) if isinstance(one, RolledBack)]
 
 
@@ -181,7 +181,7 @@ def test_a_step_that_makes_its_update_when_run_again_is_compared_bit_for_bit(
 
 
 def drilled_with_no_number(options: dict[str, Any]) -> Seen:
-    """The training, whose drill makes the loss no number."""
+    """Run the training with a drill that makes the loss NaN."""
     from trainer.loop import guarding
 
     usual = getattr(guarding, "FACTOR")  # noqa: B009
@@ -300,7 +300,7 @@ def test_it_goes_back_to_no_checkpoint_that_it_could_not_go_on_from(
 
 
 def dying_on_its_way_back(step: int, options: dict[str, Any]) -> Seen:
-    """The training, which is killed before its `step`-th change on the disk since it began to go back."""
+    """Run the training and kill it before the `step`-th disk change of its rollback."""
     from trainer.loop import guarding
 
     before = getattr(guarding, "go_back")  # noqa: B009 - the module imports the name for itself

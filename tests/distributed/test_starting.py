@@ -1,4 +1,4 @@
-"""Where a start begins, and with what: a named checkpoint, more replicas along a ramp, the command line's settings."""
+"""The start of a training: a named checkpoint, more replicas along a ramp, the command line's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step asks of all ranks, and how often the host looks at a number of the device's."""
+"""The collectives of a step, and the numbers of the device that the host reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYOUTS = [
 
 
 def of_the_second_step(changes: dict[str, Any]) -> dict[str, int]:
-    """Collectives of a handful of numbers by kind, and numbers of them that the host has read."""
+    """Return the small collectives by kind, and the numbers of them that the host has read."""
     import torch
 
     from trainer.engine.build import train_step

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training, read back from its own files."""
+"""TensorBoard's points of a training, read back from its own files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_tensorboard_interval_spaces_the_points(pool: Pool, tmp_path: Path) 
 
 
 def shown(folder: Path) -> dict[str, list[int]]:
-    """The steps of each tag as TensorBoard's own reader shows them, of all files together."""
+    """Return the steps of each tag as TensorBoard's own reader shows them, of all files together."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(folder))

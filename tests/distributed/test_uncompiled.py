@@ -1,4 +1,4 @@
-"""What ranks load by themselves once they are forked, each of them anew."""
+"""Modules that ranks compile again after the fork."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def convert(folder: Path, output: Path, to: str, **layout: int) -> Any:
-    """What `opsctl checkpoints convert` starts, in this process; what it says of what it did."""
+    """Run the program of `opsctl checkpoints convert` in this process, and return its result."""
     from trainer.convert.conversion import to_native, to_universal
     from trainer.convert.sources import open_source
 

@@ -1,4 +1,4 @@
-"""Rows that pad the vocabulary change neither loss nor weights, however many there are and whoever has them."""
+"""Padding rows of the vocabulary change neither loss nor weights, on any rank and in any number."""
 
 from __future__ import annotations
 

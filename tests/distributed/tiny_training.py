@@ -40,12 +40,12 @@ def tiny_engine(**changes: Any) -> tuple[Any, Any, Any]:
 
 
 def step_items(options: Any, parallel: Any, step: int, training: bool = True) -> list[Any]:
-    """This replica's micro-batches of a step of full batches."""
+    """Return this replica's micro-batches of a step of full batches."""
     return batch_items(options, parallel, step * options.global_batch_size, options.global_batch_size, training)
 
 
 def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int, training: bool = True) -> list[Any]:
-    """This replica's micro-batches of the next `batch` samples. Token ids follow from the sample's index alone."""
+    """Return this replica's micro-batches of the next `batch` samples, with ids from their indices."""
     import torch
 
     from trainer.model.dropout import has_dropout

@@ -33,7 +33,7 @@ TINY = {
 
 
 def write_corpus(folder: Path, documents: int = 60) -> str:
-    """A data prefix: documents of 20 to 120 tokens that follow from their number."""
+    """Return a data prefix: documents of 20 to 120 tokens that follow from their number."""
     import numpy
 
     from trainer.data.indexed import IndexedWriter
@@ -49,7 +49,7 @@ def write_corpus(folder: Path, documents: int = 60) -> str:
 
 @dataclass
 class Seen:
-    """What one rank saw of a training."""
+    """One rank's view of a training."""
 
     status: int
     output: str

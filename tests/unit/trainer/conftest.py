@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 @pytest.fixture
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """This process is rank 0 of 1."""
+    """Make this process rank 0 of 1."""
     store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield

@@ -1,4 +1,4 @@
-"""What the launcher says before any rank exists."""
+"""The launcher's messages before any rank exists."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ STEP = 7
 
 
 def value(name: str, which: str, shape: tuple[int, ...]) -> Tensor:
-    """The whole of what the checkpoint has of a parameter; bf16 weights are these rounded."""
+    """Return a parameter's whole value in the checkpoint; bf16 weights are this rounded."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {which}".encode()))
     return torch.randn(shape, generator=generator)
 

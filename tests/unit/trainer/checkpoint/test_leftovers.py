@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Of two checkpoints, the second one set aside."""
+    """Make two checkpoints, the second one set aside."""
     destination = Destination(HeldFolder(tmp_path / "checkpoints"))
     save(destination, 1)
     save(destination, 2)

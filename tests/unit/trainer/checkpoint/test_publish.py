@@ -32,7 +32,7 @@ def manifest_of(iteration: int) -> Manifest:
 
 
 def say(folder: Path, *lines: str) -> None:
-    """A line more in the lease."""
+    """Append a line to the lease."""
     with (folder / LEASE_FILE).open("a") as file:
         file.writelines(f"{line}\n" for line in lines)
 

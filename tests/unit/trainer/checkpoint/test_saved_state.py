@@ -149,7 +149,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
-    """A checkpoint to copy, and its manifest."""
+    """Return a checkpoint to copy, and its manifest."""
     folder = tmp_path_factory.mktemp("sound") / "one"
     return folder, write_small(folder, CUT)
 

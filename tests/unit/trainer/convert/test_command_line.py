@@ -1,4 +1,4 @@
-"""What the interchange programs share."""
+"""Common parts of the conversion programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion hands on of each parameter is what was drawn for it, in whatever layout it stands."""
+"""Conversions keep the drawn value of each parameter, in every layout."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ with being_written(Path(sys.argv[1]), 0) as folder:
 
 
 def started(target: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process that has begun to write `target`, and the folder that it writes into."""
+    """Return a process that has begun to write `target`, and the folder that it writes into."""
     words = [sys.executable, "-c", WRITES_AND_WAITS, str(target)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4])
     assert process.stdout is not None

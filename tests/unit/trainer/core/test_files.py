@@ -1,4 +1,4 @@
-"""What the trainer writes: whole or not at all, and as open as where it writes it."""
+"""Files of the trainer are written whole or not at all, with their folder's permissions."""
 
 from __future__ import annotations
 

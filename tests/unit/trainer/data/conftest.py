@@ -58,6 +58,6 @@ def make_pair(tmp_path: Path) -> MakePair:
 
 
 def options_for(**given: Any) -> dict[str, Any]:
-    """What the data reads of the trainer's options."""
+    """Return the trainer's options that the data code reads."""
     defaults = {"seq_length": 8, "seed": 1234, "separate_last_epoch_threshold": 0.80, "split": "1,0,0"}
     return {**defaults, **given}

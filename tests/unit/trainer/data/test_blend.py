@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 def one_by_one(weights: list[float], samples: int) -> tuple[list[int], list[int]]:
-    """The dataset furthest behind `weight * max(place, 1)`, the first of equals."""
+    """Return the dataset furthest behind `weight * max(place, 1)`, the first of equals."""
     used = [0] * len(weights)
     datasets, places = [], []
     for place in range(samples):

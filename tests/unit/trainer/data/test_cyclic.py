@@ -32,7 +32,7 @@ class Numbered:
 
 
 def window(first: int, samples: int) -> list[int]:
-    """The samples that one evaluation reads which begins at `first`."""
+    """Return the samples that one evaluation reads which begins at `first`."""
     dataset: Any = Cyclic(Numbered(), first + samples)
     return [int(row[0]) for batch in MicroBatches(dataset, first, 1, 0, 1) for row in batch.samples]
 

@@ -113,7 +113,7 @@ def test_no_text_is_cut_or_filled_up_whatever_the_tokenizer_was_saved_with(train
 
 
 def slow(tokenizer: Tokenizer) -> Encoder:
-    """An encoder of the same ids that goes through tokenizers: an added word keeps the fast engines away."""
+    """Return an encoder of the same ids that goes through tokenizers: an added word keeps the fast engines away."""
     other = Tokenizer.from_str(tokenizer.to_str())
     other.add_tokens(["a word that no text here has"])
     found = with_cpp(other)
@@ -122,7 +122,7 @@ def slow(tokenizer: Tokenizer) -> Encoder:
 
 
 def of_merges(merges: list[tuple[str, str]], **model: object) -> Tokenizer:
-    """A byte-level BPE with just these merges."""
+    """Return a byte-level BPE with just these merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = dict.fromkeys(a + b for a, b in merges)
     vocab = {token: number for number, token in enumerate([*alphabet, *made])}

@@ -174,7 +174,7 @@ def test_two_runs_may_build_the_same_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def many(make_pair: MakePair) -> list[str]:
-    """A blend of twelve pairs, as --data-path has it."""
+    """Return a blend of twelve pairs, as --data-path has it."""
     return [word for number in range(12) for word in (str(1 + number), make_pair(f"set{number}", lengths=[30, 50]))]
 
 

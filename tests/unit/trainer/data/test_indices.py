@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 def walked(lengths: list[int], document_index: list[int], samples: int, sequence_length: int) -> list[tuple[int, int]]:
-    """The sample index by walking token by token."""
+    """Return the sample index by walking token by token."""
     where = [(place, offset) for place, number in enumerate(document_index) for offset in range(lengths[number])]
     return [(0, 0)] + [where[sample * sequence_length] for sample in range(1, samples + 1)]
 

@@ -1,4 +1,4 @@
-"""What is said of data sets and of what a training reads, against the files read by hand."""
+"""Inspection of data sets and samples, compared with files read by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BATCHES = [4, 4, 4, *[8] * 49]
 
 
 def documents_of(prefix: str) -> list[list[int]]:
-    """The documents of a uint16 pair, by the format alone."""
+    """Return the documents of a uint16 pair, by the format alone."""
     index, data = Path(f"{prefix}.idx").read_bytes(), Path(f"{prefix}.bin").read_bytes()
     (count,) = struct.unpack_from("<Q", index, 18)
     lengths = struct.unpack_from(f"<{count}i", index, 34)
@@ -45,7 +45,7 @@ def documents_of(prefix: str) -> list[list[int]]:
 
 @pytest.fixture
 def blend(make_pair: MakePair) -> list[str]:
-    """A blend of 7 to 3, the second one small enough to be gone through often."""
+    """Return a blend of 7 to 3, the second one small enough to be gone through often."""
     return [
         *("0.7", make_pair("large", lengths=[(3 * number) % 40 for number in range(90)])),
         *("0.3", make_pair("small", lengths=[25 + number for number in range(10)])),
@@ -218,7 +218,7 @@ class TestSamples:
 
 class TestMixture:
     def counted(self, blend: list[str], up_to: int) -> tuple[Counter[str], Counter[str], dict[str, list[int]]]:
-        """Samples trained on and skipped up to there, and the iteration of every sample, one after the other."""
+        """Return the trained and skipped samples up to there, and each sample's iteration."""
         options = parse([*OPTIONS, "--data-path", *blend], 1, consumed_samples=None)
         train = build_datasets(options, 404, 0, 0).train
         assert isinstance(train, BlendedDataset)

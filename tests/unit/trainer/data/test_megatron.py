@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class NamedTokenizer:
-    """What megatron-core asks of a tokenizer here."""
+    """The parts of a tokenizer that megatron-core needs here."""
 
     vocab_size, eod, pad = 1000, 0, -1
     unique_identifiers = {"name": "none"}  # noqa: RUF012
@@ -77,7 +77,7 @@ def megatron(blend: Any, sizes: tuple[int, int, int], folder: Path, sequence_len
 
 
 def assert_equal(theirs: Any, ours: Any) -> None:
-    """The same indices, types included, and the same tokens in every sample."""
+    """Check for equal indices, also their types, and equal tokens in every sample."""
     names = ("document_index", "sample_index", "shuffle_index", "dataset_index", "dataset_sample_index")
     compared = [name for name in names if hasattr(theirs, name)]
     assert len(compared) in (2, 3)

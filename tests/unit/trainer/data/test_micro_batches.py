@@ -1,4 +1,4 @@
-"""Which rank reads which samples: the order hangs on the samples consumed alone."""
+"""The samples of each rank, which depend only on the samples consumed."""
 
 from __future__ import annotations
 

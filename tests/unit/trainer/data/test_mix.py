@@ -1,4 +1,4 @@
-"""The files that a mixture is written to, read as the trainer and as anybody else reads them."""
+"""The files of a mixture, read by the trainer and by other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sets(make_pair: MakePair) -> list[str]:
 
 
 def groups_by_pattern(text: str) -> dict[str, list[tuple[float, str, str]]]:
-    """name -> (weight, range, prefix) of each source, by the form that BigScience's option documents."""
+    """Return name -> (weight, range, prefix) of each source, by the form that BigScience's option documents."""
     assert text.count("\n") == 1 and text.endswith('"\n')
     found = {}
     for group in re.findall(r'"([^"]+)"', text):

@@ -35,7 +35,7 @@ TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is said of progress, on however busy a machine; a test that wants it says so."""
+    """Silence progress, on however busy a machine. A test of progress turns it on."""
     monkeypatch.setattr("trainer.data.program.QUIET_S", 1e9)
 
 
@@ -57,14 +57,14 @@ def prepared(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """A JSON-lines file with the three texts, one of them empty in between."""
+    """Return a JSON-lines file with the three texts, one of them empty in between."""
     file = tmp_path / "corpus.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in [TEXTS[0], "", *TEXTS[1:]]))
     return file
 
 
 def decoded(prefix: str, tokenizer: Path, eod: int | None = 0) -> list[str]:
-    """The documents' texts, each checked to end with `eod`."""
+    """Return the documents' texts, each checked to end with `eod`."""
     data = IndexedTokens(prefix)
     data.check_every_entry()
     speaker = Tokenizer.from_file(str(tokenizer))
@@ -319,7 +319,7 @@ def started(*words: str | Path, **more: Any) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def large_corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A corpus whose tokens do not fit where `no_room` lets a process write, and a tokenizer for it."""
+    """Return a corpus whose tokens do not fit where `no_room` lets a process write, and a tokenizer for it."""
     folder = tmp_path_factory.mktemp("large_corpus")
     file = folder / "corpus.jsonl"
     line = json.dumps({"text": "some words of text, again and again; " * 300}) + "\n"
@@ -357,7 +357,7 @@ def test_a_text_too_poor_for_the_vocabulary_asked_for_says_so(
 
 
 class Heard(io.StringIO):
-    """What is said on stderr, and that something was."""
+    """Return stderr, which must not be empty."""
 
     def __init__(self) -> None:
         super().__init__()

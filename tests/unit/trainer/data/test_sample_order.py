@@ -1,4 +1,4 @@
-"""Which samples a training begins with, told so that whatever would serve others is told otherwise."""
+"""The digest of a training's first samples, which differs for every other order."""
 
 from __future__ import annotations
 

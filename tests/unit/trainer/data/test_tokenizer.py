@@ -33,7 +33,7 @@ def test_ids_decode_to_the_text(trained: Tokenizer) -> None:
 
 
 def byte_level(merges: list[tuple[str, str]], **model: object) -> Tokenizer:
-    """A byte-level BPE with just these merges."""
+    """Return a byte-level BPE with just these merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: number for number, token in enumerate([*alphabet, *(a + b for a, b in merges)])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, **model))

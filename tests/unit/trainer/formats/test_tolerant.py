@@ -1,4 +1,4 @@
-"""What a crash cut short, or somebody edited, is read as far as it fits, and never raises."""
+"""Truncated and edited files are read as far as they fit, without errors."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ LOGITS = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
 
 
 def drawn(temperature: float, top_k: int, times: int = 1000) -> torch.Tensor:
-    """How often each token came, as a share."""
+    """Return the share of each token."""
     generator = torch.Generator().manual_seed(7)
     found = torch.tensor([next_token(LOGITS, temperature, top_k, generator) for _ in range(times)])
     return torch.bincount(found, minlength=4) / times

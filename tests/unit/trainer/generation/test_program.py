@@ -33,7 +33,7 @@ def checkpoint_of(published: Path, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bloom(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint that many tests read."""
+    """Return a checkpoint that many tests read."""
     folder = tmp_path_factory.mktemp("bloom")
     random_model("bloom", vocab_size=TOKENS).save_pretrained(folder / "published")
     return checkpoint_of(folder / "published", folder / "checkpoints")
@@ -46,7 +46,7 @@ def generated(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 def theirs(published: Path, tokenizer: Path, prompt: str, new_tokens: int) -> list[int]:
-    """What transformers' own model goes on with."""
+    """Return the tokens that transformers' own model generates."""
     import torch
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM

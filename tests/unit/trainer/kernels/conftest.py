@@ -1,4 +1,4 @@
-"""Where CUDA kernels are tried: on the emulator in every order of threads, and with `-m gpu` on a CUDA device."""
+"""The device for CUDA kernels: the emulator in every order of threads, and with `-m gpu` a CUDA device."""
 
 from __future__ import annotations
 

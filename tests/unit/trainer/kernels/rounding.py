@@ -1,4 +1,4 @@
-"""How far a result may be from the truth: twice as far as torch's operation in the same dtype, and one rounding."""
+"""The tolerance of results: twice the error of torch's operation in the same dtype, and one rounding."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def assert_no_worse(ours: Tensor, by_torch: Tensor, exact: Tensor, terms: int = 
 
 
 def misaligned(tensor: Tensor, by: int) -> Tensor:
-    """The same numbers, contiguous, `by` elements behind an aligned address."""
+    """Return the same numbers, contiguous, `by` elements behind an aligned address."""
     room = torch.empty(tensor.numel() + by, dtype=tensor.dtype, device=tensor.device)
     return room[by:].view(tensor.shape).copy_(tensor)

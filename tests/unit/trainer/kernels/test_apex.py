@@ -51,7 +51,7 @@ def multi_tensor_l2norm(chunk, overflow, lists, per_tensor):
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that is looked into first; what a test imports of it is forgotten."""
+    """Return a folder at the start of the path. Imports from it are removed after the test."""
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
     yield tmp_path

@@ -1,4 +1,4 @@
-"""Who computes attention: the table of it, and what each gives where a CPU can run it."""
+"""The choice of attention's implementation: the table, and the results that a CPU can compute."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ SLOPES = torch.tensor([0.5, 0.25, 0.125])
 
 
 def found_by(attention: CausalAttention, given: list[Tensor], slopes: Tensor | None) -> list[Tensor]:
-    """What comes out, and the gradients of query, key and value."""
+    """Return the output, and the gradients of query, key and value."""
     leaves = [one.detach().clone().requires_grad_() for one in given[:3]]
     q, k, v = leaves
     out = attention(q, k, v, slopes, 0.2)
@@ -170,7 +170,7 @@ def found_by(attention: CausalAttention, given: list[Tensor], slopes: Tensor | N
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None, scale: float) -> Tensor:
-    """The reference, straight from the papers."""
+    """Return the reference, straight from the papers."""
     s = q.shape[2]
     distance = torch.arange(s, device=q.device).view(1, -1) - torch.arange(s, device=q.device).view(-1, 1)
     scores = q @ k.mT * scale

@@ -12,7 +12,7 @@ _64_BITS = (1 << 64) - 1
 
 
 def splitmix64(seed: int, number: int) -> int:
-    """The sequence's number `number`, from 0."""
+    """Return the sequence's number `number`, from 0."""
     bits = (seed + (number + 1) * 0x9E3779B97F4A7C15) & _64_BITS
     bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
     bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _64_BITS

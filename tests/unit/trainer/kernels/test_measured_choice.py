@@ -1,4 +1,4 @@
-"""What a training makes of the times that were measured of each way."""
+"""The choice that a training makes from measured times."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ EPSILON = 1e-5
 
 @pytest.fixture(autouse=True)
 def poisoned() -> Iterator[None]:
-    """What is not written is NaN."""
+    """Fill unwritten elements with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -85,7 +85,7 @@ Results = dict[str, Tensor]
 
 
 def by_family(case: Case, inputs: dict[str, Tensor], kernels: CudaNorms | None) -> Results:
-    """What the family's functions give, with gradients by autograd."""
+    """Return the results of the family's functions, with autograd's gradients."""
     leaves = {name: inputs[name].clone().requires_grad_() for name in ("x", "residual", "weight", "bias")}
     bias = leaves["bias"] if case.bias else None
     if case.residual:

@@ -1,4 +1,4 @@
-"""What is made again for the backward pass is not kept, and gradients are those of what was kept."""
+"""Recomputed tensors are not kept, and their gradients equal those of kept ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _leaves() -> tuple[Tensor, Tensor]:
 
 
 def _forward(x: Tensor, weight: Tensor, again: bool) -> Tensor:
-    """The sum of squares of a product of what is doubled, which nobody but autograd can hold any more."""
+    """Return the sum of squares of a product of doubled inputs, which only autograd still holds."""
     doubled = _doubled(x)
     with made_again(doubled, (lambda: _doubled(x)) if again else None):
         product = torch.nn.functional.linear(doubled, weight)

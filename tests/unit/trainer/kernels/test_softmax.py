@@ -20,7 +20,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @pytest.fixture(autouse=True)
 def poisoned() -> Iterator[None]:
-    """What is not written is NaN."""
+    """Fill unwritten elements with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

@@ -1,4 +1,4 @@
-"""What a launcher writes down of its node's ranks."""
+"""The launcher's records of its node's ranks."""
 
 from __future__ import annotations
 

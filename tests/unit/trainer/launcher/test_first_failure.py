@@ -1,4 +1,4 @@
-"""Which rank failed first: from real processes, and the choice among deaths."""
+"""The rank that failed first: with real processes, and the choice among deaths."""
 
 from __future__ import annotations
 

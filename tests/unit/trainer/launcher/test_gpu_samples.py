@@ -1,4 +1,4 @@
-"""What NVML's answers become; no GPU is here, so its binding is a stand-in with the binding's names."""
+"""The conversion of NVML's answers. Without a GPU, a fake replaces its binding."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def step_at(
     skipped: bool = False,
     measured_norm: Callable[[], float] = lambda: 3.0,
 ) -> Step:
-    """The step that ended at `iteration` of a training whose batch never grew."""
+    """Return the step that ended at `iteration` of a training whose batch never grew."""
     progress = Progress.none()
     progress.iteration = iteration
     progress.consumed_train_samples = iteration * BATCH

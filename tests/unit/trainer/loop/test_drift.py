@@ -1,4 +1,4 @@
-"""What is said of ranks whose sums differ."""
+"""Messages about ranks whose sums differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state that is not finite is reported as."""
+"""The report of a state that is not finite."""
 
 from __future__ import annotations
 

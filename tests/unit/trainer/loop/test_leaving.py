@@ -1,4 +1,4 @@
-"""What a training says as it leaves, on one rank of a real process group of one."""
+"""Messages of a stopping training, on one rank of a real process group of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sees a trigger while the training is busy, and says so."""
+"""Triggers are noticed and reported while the training is busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each observer does with steps: lines of the log, points of curves, saves."""
+"""The observers' work at each step: lines of the log, points of curves, saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a training is that leaves before it has loaded its checkpoint."""
+"""The progress of a training that stops before it has loaded its checkpoint."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class Items:
 
 
 def skipping(first: int, last: int, items: Items | None = None, **more: Any) -> tuple[Training, Watcher, list[str]]:
-    """A training of three steps that skips some, its one observer, and the diary of both."""
+    """Return a training of three steps that skips some, its one observer, and the diary of both."""
     diary: list[str] = []
     watcher = Watcher("one", diary)
     skipped = SkippedIterations((IterationRange(first, last, "--train-range-to-skip"),))

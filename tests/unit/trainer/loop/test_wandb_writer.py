@@ -20,7 +20,7 @@ from trainer.recipe.options import OptionsError
 
 
 def points_in(folder: Path) -> list[dict[str, Any]]:
-    """The history that wandb has of the one run below `folder`, whose file is small enough for a single block.
+    """Return wandb's history of the only run in `folder`. Its file must fit in one block.
 
     It is framed as LevelDB's log: after 7 bytes of heading, of each record a checksum, its length and kind, then it.
     """

@@ -40,7 +40,7 @@ def by_cpp() -> Operations:
 
 
 def attention_of(model: dict[str, Any], operations: Operations, tensor: tuple[int, int] = (0, 1)) -> SelfAttention:
-    """The first block's; tensor: which rank of how many."""
+    """Return the first block's attention. tensor: the rank, and the number of ranks."""
     options = parse(to_arguments({**SMALL, **model, "attention_dropout": 0.0}), world_size=1)
     shape = ModelShape.of(options, Vocabulary.unpadded(options.vocab_size))
     rank, size = tensor
@@ -50,7 +50,7 @@ def attention_of(model: dict[str, Any], operations: Operations, tensor: tuple[in
 
 
 def results(attention: SelfAttention, x_bsh: Tensor) -> list[Tensor]:
-    """What comes out, and the gradients of what goes in and of every weight."""
+    """Return the output, and the gradients of the input and of every weight."""
     x_bsh = x_bsh.clone().requires_grad_()
     out = attention(x_bsh)
     out.backward(torch.ones_like(out) * torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype))

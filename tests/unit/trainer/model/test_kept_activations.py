@@ -1,4 +1,4 @@
-"""What a block really keeps for its backward pass, beside what plans reckon with."""
+"""The bytes that a block keeps for its backward pass, compared with the plan's estimate."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_plans_know_where_attention_is_the_softmax_kernels(
 
 
 def _kept_bytes(shape: ModelShape, planned: MicroBatch, operations: Operations = BY_TORCH) -> int:
-    """Of everything that autograd saves in a block's forward pass, but the weights: each storage once."""
+    """Return the bytes that autograd saves in a block's forward pass, without weights, each storage once."""
     parallel = replace(alone(), operations=operations)
     block = TransformerBlock(shape, 0, parallel, DropoutClock(1), recompute_attention=planned.recompute == "attention")
     weights = {one.untyped_storage().data_ptr() for one in block.parameters()}

@@ -40,7 +40,7 @@ def test_a_block_of_kernels_has_the_same_gradients_whether_it_keeps_or_makes_aga
 
 
 def _gradients(changes: dict[str, Any]) -> list[Tensor]:
-    """Of a block's input and weights."""
+    """Return the gradients of a block's input and weights."""
     dropping = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
     options = parse(to_arguments({**SMALL, **dropping, **changes}), 1)
     shape = ModelShape.of(options, Vocabulary.of(64, options))

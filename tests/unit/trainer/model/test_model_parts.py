@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
 
 
 def alone() -> Parallel:
-    """The only rank, without any process group."""
+    """Return the only rank, without any process group."""
     groups: dict[str, Any] = dict.fromkeys(("tensor_group", "pipeline_group", "data_group", "topology"))
     return Parallel(rank=0, local_rank=0, layout=Layout(1, 1, 1, 1), **groups, device=CPU)
 

@@ -23,7 +23,7 @@ from trainer.recipe.options import parse, to_arguments
 
 
 class _Counted(CppNorms):
-    """Which of them were called."""
+    """Record which of them were called."""
 
     def __init__(self) -> None:
         super().__init__(built_library("operations"))
@@ -46,7 +46,7 @@ def block_of(kernels: CppNorms | None, **changes: Any) -> TransformerBlock:
 
 
 def passed(block: TransformerBlock, dtype: torch.dtype) -> list[Tensor]:
-    """What comes out, and the gradients of the input and of all weights."""
+    """Return the output, and the gradients of the input and of all weights."""
     generator = torch.Generator().manual_seed(1)
     x, gradient = (torch.randn(2, 32, 64, generator=generator).to(dtype) for _ in range(2))
     x.requires_grad_()

@@ -1,4 +1,4 @@
-"""What the environment may say beside --deterministic."""
+"""Environment variables that conflict with --deterministic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.recipe.options import OptionsError
 
 @pytest.fixture
 def torch_as_before() -> Iterator[None]:
-    """torch chooses its operations as before the test."""
+    """Restore torch's choice of operations after the test."""
     memory: Any = torch.utils.deterministic
     cudnn: Any = torch.backends.cudnn
     before = memory.fill_uninitialized_memory, cudnn.deterministic, cudnn.benchmark

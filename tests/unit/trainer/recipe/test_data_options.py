@@ -1,4 +1,4 @@
-"""What counts as a weight where options say what the data is."""
+"""The form of weights in data options."""
 
 from __future__ import annotations
 

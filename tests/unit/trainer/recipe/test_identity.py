@@ -1,4 +1,4 @@
-"""What may change at a resume is written down as the code has it."""
+"""The documented changes at a resume are those of the code."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def megatrons_scheduler(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def of_megatron(scheduler_class: Any, schedule: LearningRateSchedule, samples: list[int]) -> list[float]:
-    """The rates that Megatron's scheduler gives after so many samples."""
+    """Return the rates that Megatron's scheduler gives after so many samples."""
 
     class Groups:
         param_groups: list[dict[str, Any]] = []  # noqa: RUF012 what the scheduler writes to, and here nobody reads

@@ -1,4 +1,4 @@
-"""How long a training is and what its schedules are, from options as people give them."""
+"""The length of a training and its schedules, from options as users give them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from what among the options of a model, and what is refused with both values."""
+"""Derived options of the model, and refusals with both values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was probably meant by a name that is none of ours."""
+"""The known name closest to an unknown one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recomputed, by whichever of its names."""
+"""Recomputation, by each of its option names."""
 
 from __future__ import annotations
 

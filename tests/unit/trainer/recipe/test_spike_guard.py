@@ -1,4 +1,4 @@
-"""What the spike guard decides, from losses and gradient norms alone."""
+"""The spike guard's decisions, from losses and gradient norms alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def usual_steps(count: int, seed: int = 0) -> list[tuple[float, float]]:
 def run(
     own: SpikeGuard, steps: Sequence[tuple[float, float]], state: GuardState, first: int = 1
 ) -> tuple[GuardState, list[int]]:
-    """The state after these steps, and which of them were unusual."""
+    """Return the state after these steps, and which of them were unusual."""
     unusual = []
     for iteration, (loss, norm) in enumerate(steps, start=first):
         judgement = own.judge(state, loss, norm)

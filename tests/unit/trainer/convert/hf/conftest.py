@@ -13,7 +13,7 @@ Publish = Callable[..., Path]
 
 
 def random_model(family: str, **changes: Any) -> Any:
-    """A model of theirs whose every parameter, biases and LayerNorms too, is drawn."""
+    """Return a model of theirs whose every parameter, biases and LayerNorms too, is drawn."""
     import torch
     from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging

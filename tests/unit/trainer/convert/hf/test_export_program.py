@@ -1,4 +1,4 @@
-"""Which checkpoints are written where, what is left alone, repaired or refused, and that a failure leaves nothing."""
+"""The export program: which checkpoints are written, kept, repaired or refused, and no leftovers of failures."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ NORM_MISSING, NORM_THERE = ("embed_layernorm", "false", "true"), ("embed_layerno
 
 
 def pattern(family: str, *differences: Difference) -> str:
-    """A regular expression of a refusal that names these and no others, in this order."""
+    """Return a regular expression for a refusal with exactly these names, in this order."""
     each = [rf"{name} [^,;]*\b{own}\b[^,;]*\b{theirs}\b[^,;]*" for name, own, theirs in differences]
     return rf"[^;]*\b{family}: " + ",".join([each[0], *(f" {one}" for one in each[1:])])
 

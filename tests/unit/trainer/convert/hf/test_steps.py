@@ -1,4 +1,4 @@
-"""Which checkpoints a range of iterations names."""
+"""The checkpoints of a range of iterations."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def assert_transformers_encodes_alike(folder: Path, tokenizer: Tokenizer) -> Any
 
 
 def options_for(kind: str, folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The options of a training whose tokenizer is given in one of the ways that there are."""
+    """Return the options of a training, with each way to give its tokenizer."""
     if kind == "vocabulary and merges":
         tokenizer.model.save(str(folder))
         return {"vocab_file": str(folder / "vocab.json"), "merge_file": str(folder / "merges.txt")}

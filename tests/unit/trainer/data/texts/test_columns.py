@@ -90,7 +90,7 @@ def test_text_that_is_no_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
 
 
 def saved(folder: Path, files: dict[str, pyarrow.Table], **state: object) -> None:
-    """What `Dataset.save_to_disk` writes."""
+    """Write a folder with `Dataset.save_to_disk`."""
     folder.mkdir(parents=True)
     for name, rows in files.items():
         write(folder / name, "stream", rows)

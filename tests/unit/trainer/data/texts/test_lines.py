@@ -101,7 +101,7 @@ def test_a_stream_that_is_cut_short_or_damaged_is_named_with_the_line(
 
 
 def slowly(line: bytes) -> str | None:
-    """What Python's own JSON makes of a line; None where it is refused."""
+    """Return a line's text by Python's own JSON; None if it is refused."""
     try:
         return lines._text(line, 2, "text", b"c")
     except DataError:

@@ -98,6 +98,6 @@ class AtWork:
 
 
 def children_of(process: subprocess.Popen[str]) -> list[int]:
-    """The processes that encode for it."""
+    """Return its encoding processes."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(one) for one in found]

@@ -17,7 +17,7 @@ from trainer.data import tokenizer as bpe
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `corpus.jsonl`, some pieces long, and a `tokenizer.json`."""
+    """Return a folder with `corpus.jsonl`, some pieces long, and a `tokenizer.json`."""
     folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(3)
     words = ["alpha", "beta", "naïve", "12", "漢字", "\n"]
     texts = [" ".join(draw.choices(words, k=draw.randrange(80))) for _ in range(120)]
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in which making durable costs nothing, where this machine has such: who dies there dies the same."""
+    """Return a folder with cheap fsync, if this machine has one. A kill has the same effect there."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -47,7 +47,7 @@ def at_work(corpus: Path, tmp_path: Path) -> Iterator[AtWork]:
 
 @pytest.fixture(scope="session")
 def wanted(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a preparation that nothing happened to."""
+    """Return the files of an undisturbed preparation."""
     one = AtWork(corpus, tmp_path_factory.mktemp("wanted"))
     one.finished(*one.tokenizer)
     assert sorted(one.written()) == FILES

@@ -1,4 +1,4 @@
-"""What was begun is gone on with by the same command on the same input, and by no other."""
+"""Only the same command on the same input continues an unfinished preparation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read: nothing that is written itself, and nothing that changes meanwhile."""
+"""The input of a preparation excludes its output, and must not change."""
 
 from __future__ import annotations
 

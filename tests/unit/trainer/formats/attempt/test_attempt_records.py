@@ -1,4 +1,4 @@
-"""What an attempt leaves in its folder reads back as it was written, whole or cut short."""
+"""Records of an attempt are read back as written, whole or truncated."""
 
 from __future__ import annotations
 

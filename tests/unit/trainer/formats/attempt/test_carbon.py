@@ -38,7 +38,7 @@ BESIDE = Beside("n1", "810_2", ("GPU-5a", "GPU-6b"), 0.5, datetime(2026, 3, 1, 8
 
 
 def row(header: str, **cells: Any) -> str:
-    """A line of a file with those columns."""
+    """Return a line of a file with those columns."""
     known = {"timestamp": "2022-03-01T10:00:00", "project_name": "codecarbon", "country_name": "France", **cells}
     return ",".join(str(known.get(name, "")) for name in header.split(","))
 

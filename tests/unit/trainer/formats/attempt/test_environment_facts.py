@@ -1,4 +1,4 @@
-"""What an environment's own Python tells of it, held against what was put there."""
+"""The facts that an environment's own Python reports, compared with what was installed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_same_packages_elsewhere_are_the_same_and_another_build_of_one_versi
 
 @pytest.fixture
 def editable(tmp_path: Path) -> tuple[Path, Path]:
-    """A package that is used from its git working tree; the tree and a Python that has it."""
+    """Return a package that is used from its git working tree; the tree and a Python that has it."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "model.py").write_text("LAYERS = 2\n")

@@ -1,4 +1,4 @@
-"""What a rank leaves in the error file of torch's launcher."""
+"""The error file of torch's launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a rank failed, in a launcher's sentence, and which of them only lost a peer."""
+"""The launcher's sentence about a failed rank, and ranks that only lost a peer."""
 
 from __future__ import annotations
 

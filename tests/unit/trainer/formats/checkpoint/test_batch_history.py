@@ -1,4 +1,4 @@
-"""Which iteration read which samples, against a training walked step by step."""
+"""The samples of each iteration, compared with a training walked step by step."""
 
 from __future__ import annotations
 

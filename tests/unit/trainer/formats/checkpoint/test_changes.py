@@ -1,4 +1,4 @@
-"""Every difference between a checkpoint and what goes on from it is found, named, and refused or told."""
+"""Every difference between a checkpoint and its resumption is found, named, and refused or printed."""
 
 from __future__ import annotations
 

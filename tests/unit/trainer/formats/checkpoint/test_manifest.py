@@ -80,7 +80,7 @@ def manifest_of(**changes: Any) -> Manifest:
 
 
 def write(folder: Path, **files: bytes) -> Manifest:
-    """A checkpoint in `folder`, of the iteration that its name says."""
+    """Return a checkpoint in `folder`, of the iteration that its name says."""
     folder.mkdir(parents=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -264,7 +264,7 @@ def test_a_changed_schedule_is_refused_with_every_change_by_megatrons_names(tmp_
 
 
 def three_checkpoints(root: Path) -> None:
-    """Of iterations 5, 10 and 100, which no order of names is; `latest` names the last."""
+    """Make checkpoints of iterations 5, 10 and 100, whose names do not sort by iteration. `latest` names the last."""
     for iteration in (5, 10, 100):
         write(root / tag_of(iteration), weights=b"weights")
     (root / LATEST).write_text(tag_of(100))

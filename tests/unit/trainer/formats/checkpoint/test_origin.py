@@ -1,4 +1,4 @@
-"""Who saved and who started, as the system and the job say."""
+"""The user, host and job of saves and starts."""
 
 from __future__ import annotations
 

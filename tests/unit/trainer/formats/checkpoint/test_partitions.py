@@ -1,4 +1,4 @@
-"""Where DeepSpeed's files have what of which parameter."""
+"""The place of each parameter in DeepSpeed's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the latest checkpoint is."""
+"""The progress of the latest checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a changed length beforehand is what the orders themselves say once they are built."""
+"""The predicted effect of a changed length equals that of the built orders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def order_of(options: dict[str, Any], samples: int) -> dict[str, str]:
 
 
 def saved(order: dict[str, str], **settings: object) -> Manifest:
-    """The manifest of a checkpoint after ten iterations."""
+    """Return the manifest of a checkpoint after ten iterations."""
     settings = {**LENGTH, "separate_last_epoch_threshold": 0.80, **settings}
     progress = {"iteration": 10, "consumed_train_samples": 40, "consumed_train_tokens": 320}
     return msgspec.convert(

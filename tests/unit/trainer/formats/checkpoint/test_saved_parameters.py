@@ -1,4 +1,4 @@
-"""The parameters that a manifest names, held to the model that it names."""
+"""The parameters in a manifest, compared with its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a start begins: the latest, a named checkpoint, or what has come of that one."""
+"""The checkpoint of a start: the latest, a named one, or a later one that was trained from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.formats.errors import CheckpointError
 
 
 def save(root: Path, iteration: int, *named: int) -> None:
-    """A checkpoint of 8 samples a step, with a start at each of the `named` ones in its history; the latest."""
+    """Return a checkpoint of 8 samples a step, with a start at each of the `named` ones in its history; the latest."""
     folder = root / tag_of(iteration)
     folder.mkdir(parents=True)
     starts = tuple(

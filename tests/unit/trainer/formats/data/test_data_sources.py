@@ -1,4 +1,4 @@
-"""What options say the data is: splits, blends and weighted split paths."""
+"""The data in options: splits, blends and weighted split paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the C++ operations are held to: at most twice the error of the same operation by torch in the same type."""
+"""The tolerance of the C++ operations: at most twice the error of torch's operation in the same type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def assert_as_close_as_torch(found: Tensor, by_torch: Tensor, exact: Tensor) -> 
 
 
 def with_threads(count: int, compute: Callable[[], Result]) -> Result:
-    """What `compute` gives with so many threads."""
+    """Return the result of `compute` with so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -29,7 +29,7 @@ def drawn(rows: int, width: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def of_gelu(numbers: list[Tensor], has_bias: bool, tanh: bool, kernels: ActivationKernels | None) -> list[Tensor]:
-    """What comes out, and the gradients of what went in."""
+    """Return the output, and the gradients of the inputs."""
     x, bias = (numbers[place].detach().clone().requires_grad_() for place in (0, 2))
     out = bias_gelu(x, bias if has_bias else None, tanh, kernels)
     out.backward(numbers[3])
@@ -37,7 +37,7 @@ def of_gelu(numbers: list[Tensor], has_bias: bool, tanh: bool, kernels: Activati
 
 
 def of_gate(numbers: list[Tensor], activation: GateActivation, kernels: ActivationKernels | None) -> list[Tensor]:
-    """What comes out, and the gradients of what went in."""
+    """Return the output, and the gradients of the inputs."""
     gate, wide = (one.detach().clone().requires_grad_() for one in numbers[:2])
     out = gated(gate, wide, activation, kernels)
     out.backward(numbers[3])

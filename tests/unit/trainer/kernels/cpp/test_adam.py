@@ -32,7 +32,7 @@ def initial_weight(size: int) -> Tensor:
 
 
 def by_torch(weight: Tensor, gradients: list[Tensor]) -> Tensor:
-    """The weight after a step on each of the scaled gradients, in the weight's dtype."""
+    """Return the weight after a step on each of the scaled gradients, in the weight's dtype."""
     parameter = torch.nn.Parameter(weight.clone())
     optimizer = torch.optim.AdamW(
         [parameter], lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY, fused=True
@@ -50,7 +50,7 @@ def buffers_of(size: int, half: bool = False) -> AdamBuffers:
 
 
 def updated(kernels: CppAdam, buffers: AdamBuffers, gradients: list[Tensor], cut_at: tuple[int, ...] = ()) -> Tensor:
-    """The weight after a step on each of the gradients, each in pieces cut at these places."""
+    """Return the weight after a step on each of the gradients, each in pieces cut at these places."""
     cuts = [0, *cut_at, buffers.weight.numel()]
     for step, gradient in enumerate(gradients, start=1):
         pieces = [

@@ -35,7 +35,7 @@ def kernels() -> CppAttention:
 
 
 def drawn(shape: tuple[int, int, int, int, int], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """A product qkv_bsgxd, and a gradient of what comes out."""
+    """Return a product qkv_bsgxd, and a gradient of the output."""
     b, s, g, m, d = shape
     generator = torch.Generator().manual_seed(s + d)
     qkv = torch.randn(b, s, g, m + 2, d, generator=generator)
@@ -47,7 +47,7 @@ def slopes_of(shape: tuple[int, int, int, int, int]) -> Tensor:
 
 
 def by_torch(qkv: Tensor, slopes: Tensor | None, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """What comes out, and the gradient of the product, by torch in its dtype from plain operations."""
+    """Return output and product's gradient, by torch's plain operations in the product's dtype."""
     product = qkv.detach().clone().requires_grad_()
     b, s, g, x, d = product.shape
     heads = g * (x - 2)

@@ -29,7 +29,7 @@ def drawn(rows: int, hidden: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def results(numbers: list[Tensor], rms: bool, has_bias: bool, adds: bool, kernels: NormKernels | None) -> list[Tensor]:
-    """What comes out, and the gradients of all that went in."""
+    """Return the output, and the gradients of all inputs."""
     x, residual, weight, bias = (one.detach().clone().requires_grad_() for one in numbers[:4])
     own_bias, epsilon = bias if has_bias else None, 1e-5
     if adds:

@@ -1,4 +1,4 @@
-"""What every test of these kernels begins with: memory that nobody has written to is NaN."""
+"""A fixture for all tests of these kernels: uninitialised memory is NaN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def poisoned() -> Iterator[None]:
-    """torch fills what `empty` gives, outputs and scratch, with NaN and the greatest integers."""
+    """Make torch fill empty tensors, outputs and scratch, with NaN and the largest integers."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     yield

@@ -41,7 +41,7 @@ def numbers(
 def by_torch(
     logits_tv: Tensor, labels_t: Tensor, share_t: Tensor, real: int, kind: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The log of the sum, and the gradient with 0 for padding."""
+    """Return the log of the sum, and the gradient with 0 for padding."""
     counted = logits_tv[:, :real].to(kind).detach().requires_grad_()
     log_sum_t = counted.logsumexp(dim=-1)
     label_logit_t = counted.gather(1, labels_t.clamp(min=0).unsqueeze(-1)).squeeze(-1)

@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def csrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library `data` of one source and one header, a library `operations` with a thread number, and no kernels."""
+    """Return a library `data` (a source and a header), a library `operations` with threads, and no kernels."""
     folder = tmp_path / "csrc"
     for name in ("cuda", "cpu", "data"):
         (folder / name).mkdir(parents=True)

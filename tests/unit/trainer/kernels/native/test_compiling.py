@@ -15,7 +15,7 @@ from trainer.kernels.native.toolchains import CompilerError, Nvcc, Nvrtc, cuda_c
 
 
 def hanging(folder: Path) -> str:
-    """A compiler whose child never ends and holds on to its output."""
+    """Return a compiler whose child never ends and holds on to its output."""
     program = folder / "g++"
     program.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {folder}/child\nwait\n")
     program.chmod(0o755)

@@ -26,7 +26,7 @@ def address(tensor: torch.Tensor) -> c_void_p:
 def complaint_of(
     kernel: str, folder: Path, sanitizer: Sanitizer, *more: object, threads: int, shared: int = 0
 ) -> str | None:
-    """What is complained of a planted kernel that takes an output, an input where it wants one, and `more`."""
+    """Return the complaints about a planted kernel with an output, an optional input, and `more`."""
     file = folder / "launches"
     tensors = [torch.zeros(4 * threads), torch.ones(4 * threads)]
     given = [address(one) for one in tensors[: 2 if kernel.startswith(("no_", "with_")) else 1]]

@@ -55,7 +55,7 @@ def sampler() -> Iterator[Callable[..., Sampler]]:
 
 
 def only(folder: Path) -> Reading:
-    """The one reading of the one file there."""
+    """Return the only reading of the only file there."""
     (file,) = folder.glob("*.csv")
     (reading,), problems = read(file.name, file.read_text())
     assert problems == []

@@ -1,4 +1,4 @@
-"""Whether a wrong product is seen, and a right one never is taken for wrong."""
+"""Wrong products are detected, and right ones are never reported."""
 
 from __future__ import annotations
 
