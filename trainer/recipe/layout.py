@@ -130,7 +130,7 @@ def sequence_notices(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a notice if the option has no effect."""
     if not options["sequence_parallel"] or splits_sequence(options):
         return ()
-    return ("--sequence-parallel changes nothing: with --tensor-model-parallel-size 1 there is nobody to split with",)
+    return ("--sequence-parallel changes nothing: with --tensor-model-parallel-size 1 there are no other ranks",)
 
 
 def sequence_errors(options: Mapping[str, Any]) -> list[str]:

@@ -46,7 +46,7 @@ class Holder(msgspec.Struct, frozen=True):
     def named(self) -> str:
         """Return the holder as part of a sentence."""
         job = "something" if self.job_id is None else f"job {self.job_id}"
-        return f"{job} of {self.user or 'somebody'} on {self.host or 'an unknown host'}"
+        return f"{job} of {self.user or 'an unknown user'} on {self.host or 'an unknown host'}"
 
 
 class End(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ def why_lost(lease: Lease, own: Holder) -> str | None:
             "" if lease.holder else ", and has ended it"
         )
     if lease.end is not None:
-        return f"{lease.end.by or 'somebody'} has ended the lease ({lease.end.why or 'no reason given'})"
+        return f"{lease.end.by or 'another process'} has ended the lease ({lease.end.why or 'no reason given'})"
     return None
 
 

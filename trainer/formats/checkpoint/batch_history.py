@@ -15,7 +15,7 @@ _DECIDING = ("global_batch_size", "rampup_batch_size", "train_range_to_skip", "s
 
 
 # Starts that count iterations from 0 again.
-_ANEW = ("began", "finetuned", "imported")
+_FROM_ZERO = ("began", "finetuned", "imported")
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def _until(manifest: Manifest, now: Mapping[str, Any], left_out: Sequence[Iterat
     now: settings to use where an older trainer did not save them. left_out: ranges that the spike guard skipped.
     """
     starts = list(manifest.history)
-    anew = [number for number, start in enumerate(starts) if start.kind in _ANEW]
-    starts = starts[anew[-1] :] if anew else starts
+    beginnings = [number for number, start in enumerate(starts) if start.kind in _FROM_ZERO]
+    starts = starts[beginnings[-1] :] if beginnings else starts
     in_force = {name: manifest.settings.get(name, now[name]) for name in _DECIDING}
     settings = [in_force]
     for start in reversed(starts[1:]):

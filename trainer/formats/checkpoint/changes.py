@@ -52,7 +52,7 @@ class Identity:
     ) -> Identity:
         """Return the identity of the training that the options describe. Raises ValueError if the ranks do not divide.
 
-        data: `data_identity.data_facts`, where somebody has looked.
+        data: `data_identity.data_facts`, if the data was read.
         """
         shape, looked = ModelShape.of(options, vocabulary), data or {}
         evaluated = {name: looked[name] for name in EVALUATION_DATA if name in looked}

@@ -88,7 +88,7 @@ NETWORK: tuple[Option, ...] = group(
         "--glu-activation",
         str,
         None,
-        "A gated MLP: what comes of the gate through SiLU, GeLU, ReLU or as it is multiplies the rest.",
+        "A gated MLP: the gate, after SiLU, GeLU, ReLU or unchanged, multiplies the other part.",
         choices=GATES,
     ),
     flag("--qk-layernorm", "A norm over each head of query and key, before rotary positions."),

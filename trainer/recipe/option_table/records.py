@@ -177,7 +177,7 @@ CHECKPOINTS: tuple[Option, ...] = group(
         "--load-step",
         int,
         None,
-        "Begin at this iteration's checkpoint, not at the latest; later starts go on from what came of it.",
+        "Start at this iteration's checkpoint, not at the latest. Later starts resume from its successors.",
         unit="iterations",
         at_least=0,
     ),
@@ -185,7 +185,7 @@ CHECKPOINTS: tuple[Option, ...] = group(
         "--allow-changed",
         str,
         None,
-        "Go on from a checkpoint of another training, if no more than these are others; on record in the manifest.",
+        "Resume a checkpoint of another training if only these facts differ; recorded in the manifest.",
         choices=tuple(fact.name for fact in TRAINING),
         nargs="+",
     ),
@@ -197,7 +197,7 @@ CHECKPOINTS: tuple[Option, ...] = group(
     ),
     flag(
         "--load-fallback",
-        "Where the latest checkpoint is damaged, go on from the newest complete one before it, on record.",
+        "If the latest checkpoint is damaged, resume from the newest complete one before it; recorded.",
     ),
     table="checkpoints",
 )
