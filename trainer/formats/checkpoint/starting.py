@@ -254,7 +254,7 @@ def named_checkpoint(root: Path, iteration: int) -> Found:
     if not folder.is_dir():
         there = ", ".join(one.name for one in checkpoint_folders(root) if fault_of(one) is None)
         raise CheckpointError(
-            f"--load-step {iteration}: there is no {folder.name} in {root}; complete ones:  {there or 'none'}"
+            f"--load-step {iteration}: there is no {folder.name} in {root}; complete ones: {there or 'none'}"
         )
     manifest = read_manifest(folder)
     check_files(folder, manifest)
