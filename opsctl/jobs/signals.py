@@ -16,14 +16,14 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """What this process has been sent so far."""
+    """The signals that this process has received."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self._at: dict[int, float] = {}
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """The handler. A signal that comes again is not noted again."""
+        """Handle a signal. A repeated signal is not noted again."""
         if number not in self._at:
             self._at[number] = time.monotonic()
             self.received.append(number)

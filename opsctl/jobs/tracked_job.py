@@ -1,13 +1,13 @@
 """The lifecycle of every job that opsctl submits: record, send, find again, settle.
 
 1. The caller records the intention under its own lock, with words that only this submission has in its Slurm comment.
-2. `send` calls sbatch. Where the answer is lost, it looks for those words in the queue. The exception is the outcome:
+2. `send` calls sbatch. If the answer is lost, it searches the queue for these words. The exception is the outcome:
 
    | outcome | what Slurm has | what the caller does with its record |
    |---|---|---|
    | returns the id | the job | writes the id |
-   | `Undecided` | nobody knows | keeps it, for the next `settle` |
-   | `Absent` | no job now; the request may still be on its way | keeps what the job would be found by |
+   | `Undecided` | unknown | keeps it, for the next `settle` |
+   | `Absent` | no job now; the request may still be on its way | keeps the words by which the job would be found |
    | any other SlurmError | no job, now or later | removes it |
 
 3. `settle` compares the open records with the queue, then with accounting. It covers a caller that was killed at any
@@ -57,7 +57,7 @@ class TrackedJob:
 
 @dataclass(frozen=True)
 class Answer:
-    """What Slurm says of a submission. All empty: it may still be on its way, or hidden."""
+    """Slurm's answer about a submission. All fields are empty if it may still be on its way, or is hidden."""
 
     job: Job | None = None  # its row in the queue
     end: JobEnd | None = None  # how it ended
@@ -143,4 +143,4 @@ def _is_on_its_way(job: TrackedJob, at: datetime) -> bool:
 
 
 def _why_lost(job: TrackedJob) -> str:
-    return "Slurm does not know its job any more" if job.job_id else "nobody knows whether Slurm ever had it"
+    return "Slurm no longer knows its job" if job.job_id else "it is unknown whether Slurm ever had it"

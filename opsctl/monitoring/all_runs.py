@@ -48,7 +48,7 @@ class RunSnapshot:
 
 
 class PrintedRun(Struct, frozen=True, kw_only=True):
-    """What the checks found in one run of several."""
+    """The findings of one run of several."""
 
     name: Annotated[str, Meta(description="The run's name.")]
     output: Annotated[str | None, Meta(description="Its output folder, where that is known.")]
@@ -85,7 +85,7 @@ def gather_many(
     client: Callable[[Cluster], SlurmReader],
     parts: Part = Part.ALL,
 ) -> list[Snapshot]:
-    """A snapshot of each run, in order; what cannot be looked at is among its `problems`. See `snapshot_all`."""
+    """Return a snapshot of each run, in order. What cannot be read is listed in its `problems`. See `snapshot_all`."""
     clients: dict[Cluster, CachedSlurm] = {}
     snapshots = []
     for run in runs:
@@ -97,7 +97,7 @@ def gather_many(
 
 
 def findings_in(look: RunSnapshot, detectors: Iterable[Detector]) -> list[Finding]:
-    """What the checks find in it, or that it cannot be looked at. Nobody misses a training that was never submitted."""
+    """Return the findings of a run, or that it cannot be read. A run that was never submitted is not missing."""
     if look.run is None or look.snapshot is None:
         if look.is_gone:
             text = f"{look.name} is gone: {look.problem}"
@@ -119,7 +119,7 @@ def findings_in(look: RunSnapshot, detectors: Iterable[Detector]) -> list[Findin
 
 
 def printed_run(look: RunSnapshot, findings: Sequence[Finding]) -> PrintedRun:
-    """It for programs."""
+    """Return the run as printed with `--json`."""
     return PrintedRun(
         name=look.name,
         output=str(look.output) if look.output else None,
@@ -129,7 +129,7 @@ def printed_run(look: RunSnapshot, findings: Sequence[Finding]) -> PrintedRun:
 
 
 def run_lines(looks: Sequence[tuple[RunSnapshot, Sequence[Finding]]]) -> list[str]:
-    """Lines for people: the runs that somebody should know of, worst first, then those without findings in one."""
+    """Return lines for people: the runs with findings, worst first, then those without in one line."""
     lines, well = [], []
     worst = sorted(looks, key=lambda one: -worst_of(one[1]).weight)
     for look, findings in worst:

@@ -29,9 +29,9 @@ class Severity(IntEnum):
 
     @property
     def weight(self) -> int:
-        """How much it matters: what is known to be bad more than what could not be seen, and that more than a warning.
+        """The rank of a severity: critical before unknown before warning.
 
-        The numbers themselves are no order: a check that cannot see must not hide another's alarm.
+        The numbers themselves are no order: a check that cannot see must not hide another check's alarm.
         """
         return (Severity.OK, Severity.WARNING, Severity.UNKNOWN, Severity.CRITICAL).index(self)
 
@@ -51,9 +51,9 @@ class Finding:
     check: str  # the check's name, e.g. "training"
     severity: Severity
     text: str  # without time stamp, nor what to do
-    alert: str | None = None  # whom to alert, for those that call for somebody
+    alert: str | None = None  # the team to alert, if the finding needs a person
     subject: str = ""  # which of several that the check looks at: a node, a file system, a group of iterations
-    since: datetime | None = None  # with zone; None: only whoever remembers the last look can say
+    since: datetime | None = None  # with zone; None: known only from the record of earlier checks
     evidence: tuple[str, ...] = ()  # what it goes by, a short line each: numbers with units, where they were read
     todo: str = ""  # what to type next, or to do
 
@@ -87,7 +87,7 @@ class PrintedFinding(Struct, frozen=True, kw_only=True):
     check: Annotated[str, Meta(description="The check's name.")]
     severity: Annotated[SeverityWord, Meta(description="How bad it is.")]
     text: Annotated[str, Meta(description="What it found, in words.")]
-    alert: Annotated[str | None, Meta(description="Whom to alert, where it calls for somebody.")]
+    alert: Annotated[str | None, Meta(description="The team to alert, if the finding needs a person.")]
     key: Annotated[str, Meta(description="The same of the same trouble at every look: check, or check:subject.")]
     since: Annotated[Moment | None, Meta(description="Since when, as far as it is known.")]
     evidence: Annotated[tuple[str, ...], Meta(description="What it goes by.")]
@@ -95,7 +95,7 @@ class PrintedFinding(Struct, frozen=True, kw_only=True):
 
 
 def severity_word(severity: Severity) -> SeverityWord:
-    """It in a word, for programs and people."""
+    """Return the severity as a word."""
     return _WORDS[severity]
 
 
@@ -126,12 +126,12 @@ def printed_finding(finding: Finding) -> PrintedFinding:
 
 
 def worst_of(findings: Iterable[Finding]) -> Severity:
-    """The severity that matters most, OK without any."""
+    """Return the worst severity, OK without any finding."""
     return max((finding.severity for finding in findings), key=lambda one: one.weight, default=Severity.OK)
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """That of the worst finding, 0 without any."""
+    """Return the exit code of the worst finding, 0 without any."""
     return int(worst_of(findings))
 
 
@@ -172,5 +172,5 @@ def rough(seconds: float) -> str:
 
 
 def since(moment: datetime, now: datetime) -> str:
-    """How long ago `moment` is, roughly."""
+    """Return roughly how long ago `moment` is."""
     return rough((now - moment).total_seconds())

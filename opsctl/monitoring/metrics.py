@@ -1,4 +1,4 @@
-"""What the checks look at and find as OpenMetrics text, for a site's Prometheus: a run's numbers, one gauge each."""
+"""The checks' data and findings as OpenMetrics text for a site's Prometheus: a gauge for each number of a run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _NUMBERS = (
 
 
 def metrics_text(readings: Iterable[Reading], took_s: float) -> str:
-    """The OpenMetrics exposition of all of them. took_s: seconds that the look took."""
+    """Return the OpenMetrics text of all runs. took_s: seconds that the snapshot took."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.openmetrics.exposition import generate_latest
 

@@ -79,7 +79,7 @@ class Facts:
 class Happening(Struct, frozen=True, kw_only=True):
     """One thing that happened."""
 
-    at: Annotated[Moment, Meta(description="When, by the clock of whoever wrote it down.")]
+    at: Annotated[Moment, Meta(description="The time, by the clock of the process that recorded it.")]
     kind: Annotated[
         str,
         Meta(
@@ -91,9 +91,9 @@ class Happening(Struct, frozen=True, kw_only=True):
 
 
 def happenings(facts: Facts, since: datetime) -> list[Happening]:
-    """What happened after `since`, oldest first; checkpoints with nothing between them are one."""
+    """Return the events after `since`, oldest first. Successive checkpoints are one event."""
     found = [*_all(facts), *(_checkpoint(iteration, at) for iteration, at in facts.checkpoints)]
-    # Anybody may have edited a record: a time without a zone is taken for the world's.
+    # A record may have been edited by hand: a time without a zone is read as UTC.
     zoned = (one if one.at.tzinfo else replace(one, at=one.at.replace(tzinfo=UTC)) for one in found)
     found = [one for one in zoned if one.at > since]
     merged: list[Happening] = []
@@ -108,7 +108,7 @@ def happenings(facts: Facts, since: datetime) -> list[Happening]:
 
 
 def waiting_requests(facts: Facts) -> list[PrintedRequest]:
-    """The requests that nobody has answered."""
+    """Return the requests without an answer."""
     return [one for one in facts.requests if one.state != "answered"]
 
 
@@ -125,10 +125,10 @@ def _all(facts: Facts) -> Iterator[Happening]:
         switch = seen.kill_switch
         if switch is not None and switch.is_triggered and switch.at is not None:
             why = f": {switch.why}" if switch.why else ""
-            text = f"{switch.by or 'somebody'} triggered the kill switch{why}"
+            text = f"{switch.by or 'a user'} triggered the kill switch{why}"
             yield Happening(at=switch.at, kind="kill-switch", text=text)
     for off in facts.deactivations:
-        who, why = off.triggered_by or "somebody", f": {off.triggered_why}" if off.triggered_why else ""
+        who, why = off.triggered_by or "a user", f": {off.triggered_why}" if off.triggered_why else ""
         if off.triggered_at is not None:
             text = f"{who} triggered the kill switch{why}"
             yield Happening(at=off.triggered_at, kind="kill-switch", text=text)
@@ -157,7 +157,7 @@ def _of_attempts(attempts: Sequence[Attempt]) -> Iterator[Happening]:
         job = f"attempt {one.number} ({one.display_id})"
         if one.opened_at is not None:
             nodes = f" on {len(one.nodes)} node{'s' if len(one.nodes) != 1 else ''}" if one.nodes else ""
-            text = f"{job} of {one.user or 'somebody'} began{nodes} from iteration {one.iteration_at_start or 0}"
+            text = f"{job} of {one.user or 'a user'} began{nodes} from iteration {one.iteration_at_start or 0}"
             yield Happening(at=one.opened_at, kind="attempt", text=text)
         if one.closed_at is not None:
             text = f"{job} ended: {one.reason}"
@@ -172,7 +172,7 @@ def _of_attempts(attempts: Sequence[Attempt]) -> Iterator[Happening]:
 
 
 def _of_prunes(lines: Iterable[Pruned]) -> Iterator[Happening]:
-    """One for all that somebody pruned within a minute: a prune's lines come one after another."""
+    """Return one event for all that one user pruned within a minute."""
     timed = ((one, one.at) for one in lines if one.at is not None)
     for (by, _), row in groupby(timed, key=lambda one: (one[0].by, one[1].replace(second=0, microsecond=0))):
         together = list(row)
@@ -180,7 +180,7 @@ def _of_prunes(lines: Iterable[Pruned]) -> Iterator[Happening]:
         which = f"checkpoint {iterations[0]}"
         if len(together) > 1:
             which = f"{len(together)} checkpoints, {min(iterations)} to {max(iterations)}"
-        yield Happening(at=together[-1][1], kind="prune", text=f"{by or 'somebody'} pruned {which}")
+        yield Happening(at=together[-1][1], kind="prune", text=f"{by or 'a user'} pruned {which}")
 
 
 def _of_chains(chains: Iterable[Chain]) -> Iterator[Happening]:
@@ -202,7 +202,7 @@ def _of_alerts(lines: Sequence[Event]) -> Iterator[Happening]:
         why = f": {line.why}" if line.why else ""
         if line.event == "message" and line.message is not None and line.message.kind not in ("reminder", "test"):
             channels = took.get(line.message.id)
-            sent = f" (told {', '.join(channels)})" if channels else " (told nobody yet)"
+            sent = f" (sent to {', '.join(channels)})" if channels else " (not sent yet)"
             yield Happening(at=line.message.at, kind="alert", text=f"alert: {line.message.title}{sent}")
         elif line.event == "acknowledged":
             text = f"{line.by} acknowledged {', '.join(line.keys)}{why}"
@@ -232,11 +232,11 @@ def _checkpoint(iteration: int, at: datetime) -> Happening:
 
 
 class HandOver(Struct, frozen=True, kw_only=True):
-    """What one who was on call tells the next of a run."""
+    """The handover of a run from one on-call engineer to the next."""
 
     run: Annotated[str, Meta(description="The run's name.")]
     output: Annotated[str | None, Meta(description="Absolute path of its output folder.")]
-    since: Annotated[Moment, Meta(description="What happened after this is told.")]
+    since: Annotated[Moment, Meta(description="Events after this time are listed.")]
     at: Annotated[Moment, Meta(description="When this was so.")]
     state: Annotated[str | None, Meta(description="As in `status`; null where the run cannot be read.")]
     problem: Annotated[str | None, Meta(description="Why the run cannot be read.")]
@@ -244,7 +244,7 @@ class HandOver(Struct, frozen=True, kw_only=True):
     unread: Annotated[list[str], Meta(description="Records that cannot be read, and why.")]
     happened: Annotated[list[Happening], Meta(description="What happened, oldest first.")]
     findings: Annotated[list[PrintedOpenFinding], Meta(description="What is open, worst first.")]
-    requests: Annotated[list[PrintedRequest], Meta(description="Requests that nobody has answered.")]
+    requests: Annotated[list[PrintedRequest], Meta(description="Requests without an answer.")]
     unsent_alerts: Annotated[int, Meta(description="Alert messages that a channel has not taken yet, at least.")]
     queue: Annotated[list[PrintedJob] | None, Meta(description="The run's jobs; null while Slurm does not answer.")]
 
@@ -274,7 +274,7 @@ T = TypeVar("T")
 
 
 def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = SCREEN_PARTS) -> Facts:
-    """The run as `snapshot`, a look at `parts`, has it, and its records since then."""
+    """Return the run according to `snapshot`, which has `parts`, with its records since then."""
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
     extras, paths, unread = read_extras(run.paths, snapshot.now), run.paths, []
 
@@ -312,7 +312,7 @@ def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = 
 
 
 def _checkpoints(paths: RunPaths) -> list[tuple[int, datetime]]:
-    """(iteration, when it was whole) of each that has its manifest. Raises CheckpointError."""
+    """Return the iteration of each checkpoint with a manifest, and when it was complete. Raises CheckpointError."""
     found = []
     for folder in checkpoint_folders(paths.checkpoints):
         iteration = iteration_of(folder.name)
@@ -333,9 +333,9 @@ _MEANT = "--since {text}: allowed is a length (90min, 12h, 3d, 1-12:00:00), a ti
 
 
 def since_of(text: str, now: datetime, last: datetime | None) -> datetime:
-    """The moment that `text` means. last: when this account asked before, None: never.
+    """Return the moment that `text` means. last: when this account asked before, None: never.
 
-    Never asked, or by a clock that has been set back since, is the usual length. Raises UsageError.
+    If it never asked, or the clock was set back since, this is the usual length ago. Raises UsageError.
     """
     if text == LAST:
         return last if last is not None and last <= now else now - USUAL

@@ -91,7 +91,7 @@ class Overview:
 
     @property
     def share(self) -> float | None:
-        """How much of the training is done, 0 to 1: by samples where the training is counted in them."""
+        """The completed share of the training, 0 to 1, by samples if the training is counted in samples."""
         total_samples = self.seen.total_samples
         done, total = (self.samples, total_samples) if total_samples else (self.iteration, self.iterations_in_all)
         return min(1.0, done / total) if done is not None and total else None
@@ -130,16 +130,17 @@ SCREEN_PARTS = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS | Part.CURVE
 
 
 def checks_of(parts: Part = SCREEN_PARTS) -> list[Detector]:
-    """The checks that need no more than `parts`."""
+    """Return the checks that need only `parts`."""
     return [check for check in registry.DETECTORS if check.needs in parts]
 
 
 def findings(
     overview: Overview, settings: Settings | None = None, checks: Sequence[Detector] | None = None
 ) -> list[Finding]:
-    """What somebody should know or do, worst first; empty when all is well. Being blind is a state, not a finding.
+    """Return what a person should know or do, worst first; empty if the run is healthy. An unreachable Slurm is a
+    state, not a finding.
 
-    Nobody misses a training that was never submitted. settings: None, nothing is known but the run's name.
+    A run that was never submitted is not missing. settings: None if only the run's name is known.
     """
     settings = settings or Settings(overview.name, overview.team)
     found = run_detectors(checks_of() if checks is None else checks, overview.seen, settings)
@@ -154,15 +155,15 @@ def findings(
 
 @dataclass(frozen=True)
 class Extras:
-    """What is remembered of a run beside its own records."""
+    """The state of a run outside its own records."""
 
     findings: Mapping[str, Remembered] = field(default_factory=dict)  # those that are open, by key
     silence: Silence | None = None
     cancels: tuple[Cancel, ...] = ()
     problem: str = ""  # why that cannot be read
-    evaluation: EvaluationSeen | None = None  # None: nothing was ever to be evaluated, or nobody has looked
-    goodput: GoodputSeen | None = None  # None: too little is known, or nobody has looked
-    energy: EnergySeen | None = None  # None: nothing is measured, or nobody has looked
+    evaluation: EvaluationSeen | None = None  # None: no evaluation is configured, or it was not read
+    goodput: GoodputSeen | None = None  # None: too little is known, or it was not read
+    energy: EnergySeen | None = None  # None: nothing is measured, or it was not read
 
 
 class PrintedJob(Struct, frozen=True, kw_only=True):
@@ -218,11 +219,11 @@ class OpenFinding:
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """The finding's severity."""
         return self.finding.severity
 
     def story(self, now: datetime) -> str:
-        """Since when, who looks after it, what to do, in a line; empty where there is nothing to say."""
+        """Return a line with since when, who acknowledged it and what to do; empty if nothing is known."""
         parts = []
         if self.since is not None:
             parts.append(f"for {since(self.since, now)}")
@@ -243,7 +244,7 @@ class PrintedOpenFinding(PrintedFinding, frozen=True, kw_only=True):
     seen_at: Annotated[
         Moment | None, Meta(description="When an earlier look saw it, where this one does not run its check.")
     ]
-    acknowledged_by: Annotated[str | None, Meta(description="Who looks after it.")]
+    acknowledged_by: Annotated[str | None, Meta(description="The user who acknowledged it.")]
     acknowledged_at: Annotated[Moment | None, Meta(description="Since when.")]
     acknowledged_why: Annotated[str | None, Meta(description="What they said.")]
 
@@ -257,9 +258,9 @@ def printed_open(one: OpenFinding) -> PrintedOpenFinding:
 def with_memory(
     found: Sequence[Finding], remembered: Mapping[str, Remembered], checked: Collection[str]
 ) -> list[OpenFinding]:
-    """What this look found, and what is remembered of checks that it did not run; worst first.
+    """Return the findings of this snapshot and the remembered ones of checks that did not run, worst first.
 
-    remembered: by the finding's key, those that are open. checked: the names of the checks that looked.
+    remembered: the open ones by the finding's key. checked: the names of the checks that ran.
     """
     shown = [_joined(one, remembered.get(one.key)) for one in found]
     for key, one in remembered.items():
@@ -288,7 +289,7 @@ def _joined(finding: Finding, one: Remembered | None, seen_at: datetime | None =
 
 
 def read_extras(paths: RunPaths, now: datetime) -> Extras:
-    """What is remembered; not being able to read it is part of it."""
+    """Return what is remembered, or the problem that prevents reading it."""
     try:
         return Extras(alerts.open_alerts(paths), alerts.silence_of(paths, now), tuple(read_cancels(paths)))
     except (OSError, OpsctlError) as error:
@@ -310,7 +311,7 @@ def goodput_of(seen: Snapshot) -> GoodputSeen | None:
 def open_findings(
     run: RunView, overview: Overview, extras: Extras, parts: Part = SCREEN_PARTS
 ) -> tuple[OpenFinding, ...]:
-    """What is found in a look at `parts` of the run, and what is remembered, worst first."""
+    """Return the findings of a snapshot of `parts` and the remembered ones, worst first."""
     checks = checks_of(parts)
     found = findings(overview, settings_of(run), checks)
     return tuple(with_memory(found, extras.findings, {check.name for check in checks}))

@@ -62,7 +62,7 @@ _EXPECTED = (OSError, OpsctlError, CheckpointError)
 
 
 def settings_of(run: RunView) -> Settings:
-    """What the checks need of a run file."""
+    """Return the settings that the checks need, from a run file."""
     file = run.file
     options = run.options if run.revision and not run.revision.damage else None
     return Settings(
@@ -82,11 +82,11 @@ def settings_of(run: RunView) -> Settings:
 
 
 def gather(run: RunView, slurm: SlurmReader, parts: Part = Part.ALL, is_tolerant: bool = False) -> Snapshot:
-    """The run as it is now, as far as `parts` go. Slurm out of reach is part of it (`blind`), not an error.
+    """Return a snapshot of the run with `parts`. An unreachable Slurm is recorded in `blind`, not raised.
 
     Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing. What
-    cannot be looked at is among `problems`; of what one screen shows (Part.ALL) only where `is_tolerant`, else it is
-    raised as OpsctlError or OSError.
+    cannot be read is listed in `problems`; for the parts of the screen (Part.ALL) only if `is_tolerant`, otherwise it
+    is raised as OpsctlError or OSError.
     """
     seen, known = Snapshot(now()), Recorded()
     try:
@@ -125,7 +125,7 @@ def in_words(error: Exception) -> str:
 
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:
-    """The findings as the watchdog's lines, stamped with local time; what several say alike is one line."""
+    """Return the findings as the watchdog's lines, stamped with local time. Equal texts give one line."""
     return list(dict.fromkeys(pulse_line(now, finding.text, finding.alert) for finding in findings))
 
 

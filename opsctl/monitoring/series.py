@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from trainer.formats.logs.training_line import TrainingLine
 
-#: What came to pass and is over is told for so many seconds of training more, so that whoever looks hourly meets it.
+#: A past event is reported for so many more seconds of training, so that an hourly check finds it.
 REPORTED_FOR_S = 6 * 3600.0
 #: Of the median absolute deviation, to be the standard deviation of what is normally distributed.
 NORMAL = 1.4826
@@ -19,19 +19,19 @@ _MOST_POINTS = 48
 USUAL, USUAL_LEAST, RENEWED = 100, 20, 10
 #: Above the usual loss by so many of its standard deviations, and by this share of it, is no chance.
 DEVIATIONS, SHARE = 8.0, 0.1
-#: One line alone is told only when it is above by this share; else it takes two among so many.
+#: A single line is reported only if it is above by this share; otherwise two among so many.
 ALONE, AMONG = 0.5, 5
 #: So many lines in a row at the usual end it.
 BACK = 10
 
 
 def finite(value: float | None) -> float | None:
-    """The number; None for what is none, or is not finite."""
+    """Return the number; None if it is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def steps(lines: Sequence[TrainingLine]) -> list[int]:
-    """How many iterations each line is about: those since the line before; 1 where nobody can say."""
+    """Return how many iterations each line covers: those since the line before; 1 if unknown."""
     found = [1] * len(lines)
     for place in range(1, len(lines)):
         found[place] = max(1, lines[place].iteration - lines[place - 1].iteration)
@@ -55,7 +55,9 @@ def as_it_stands(lines: Sequence[TrainingLine]) -> tuple[TrainingLine, ...]:
 
 
 def newest(lines: Sequence[TrainingLine], iterations: int, lines_least: int, seconds_least: float = 0.0) -> int:
-    """Where the newest stretch begins that is at least so long in each of the three; -1 where there is none."""
+    """Return where the newest stretch begins that has at least the given length in each of the three; -1 if there is
+    none.
+    """
     counts = steps(lines)
     seen, seconds = 0, 0.0
     for place in range(len(lines) - 1, -1, -1):
@@ -72,18 +74,18 @@ def trained_s(lines: Sequence[TrainingLine]) -> float:
 
 
 def losses(lines: Iterable[TrainingLine]) -> list[float]:
-    """The finite ones."""
+    """Return the finite losses."""
     return [line.loss for line in lines if line.loss is not None and math.isfinite(line.loss)]
 
 
 def span_words(lines: Sequence[TrainingLine]) -> str:
-    """Which iterations these are: `iterations 31000 to 31020`."""
+    """Return the range of iterations: `iterations 31000 to 31020`."""
     first, last = lines[0].iteration, lines[-1].iteration
     return f"iteration {last}" if first == last else f"iterations {first} to {last}"
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value that `share` of `values` are not above, between two of them where it falls there. Needs one value."""
+    """Return the value that `share` of `values` do not exceed, interpolated. Needs one value."""
     known = sorted(values)
     place = share * (len(known) - 1)
     low = int(place)
@@ -92,18 +94,20 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 def middle(values: Iterable[float]) -> float:
-    """The median. Needs one value."""
+    """Return the median. Needs one value."""
     return quantile(values, 0.5)
 
 
 def spread(values: Sequence[float]) -> float:
-    """The standard deviation as the median absolute deviation tells it. Needs one value."""
+    """Estimate the standard deviation from the median absolute deviation. Needs one value."""
     centre = middle(values)
     return NORMAL * middle(abs(value - centre) for value in values)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """How much y grows for each unit of x: the median over all pairs (Theil-Sen). None of fewer than two moments."""
+    """Return the growth of y per unit of x: the median over all pairs (Theil-Sen). None for fewer than two points in
+    time.
+    """
     step = max(1, -(-len(points) // _MOST_POINTS))
     few = points[::-1][::step]
     slopes = [

@@ -30,7 +30,7 @@ from trainer.formats.logs.training_line import TrainingLine
 
 
 class Part(Flag):
-    """What a snapshot is put together from; each part has its own source and its own cost."""
+    """The parts of a snapshot. Each has its own source and its own cost."""
 
     QUEUE = auto()  # one question to Slurm; one more where others' jobs may be hidden
     NODES = auto()  # the running task's: one more question to Slurm
@@ -48,17 +48,17 @@ class Part(Flag):
     CLOCKS = auto()  # of the nodes
     CRON = auto()
     CHANNELS = auto()
-    HUB = auto()  # what waits to be sent to the hub, by the ledger; nobody is asked
+    HUB = auto()  # what waits to be sent to the hub, by the ledger; the hub is not asked
     BACKUPS = auto()  # what [backup] wants elsewhere, by the ledger here
     TIMINGS = auto()  # how long each rank of the running attempt computes by itself
     CURVE = auto()  # the whole log's loss and speed, as far as this account has read it: for people, no check
-    #: What one screen shows. The rest is looked at by whoever looks regularly.
+    #: The parts that one screen shows. Scheduled checks read the rest.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
     EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB | BACKUPS | TIMINGS
 
 
 class Space(Struct, frozen=True):
-    """How full one file system, or one quota, was at one look."""
+    """The use of one file system or quota at one time."""
 
     name: str  # the folder, or the quota's own name; the same at every look
     at: datetime
@@ -66,7 +66,7 @@ class Space(Struct, frozen=True):
     limit_bytes: int | None = None
     used_inodes: int | None = None
     limit_inodes: int | None = None
-    percent: float | None = None  # of the bytes, where only that is told
+    percent: float | None = None  # of the bytes, if only that is known
     inode_percent: float | None = None
     how: str = ""  # "quota", "statvfs", "walk", "part of a walk"
     note: str = ""  # what the quota says beside the numbers: above its soft limit, and for how long that may be
@@ -74,17 +74,17 @@ class Space(Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """How full it is of bytes, 0 to 1; more where a quota lets one go beyond it. None: not told."""
+        """The used share of the bytes, 0 to 1; more if a quota allows it. None: unknown."""
         return _share(self.used_bytes, self.limit_bytes, self.percent)
 
     @property
     def inode_share(self) -> float | None:
-        """How full it is of inodes."""
+        """The used share of the inodes."""
         return _share(self.used_inodes, self.limit_inodes, self.inode_percent)
 
 
 class Purge(Struct, frozen=True):
-    """Files of the run that the file system is about to remove, for nobody has read or written them for long."""
+    """Files of the run that the file system is about to remove, because they were unused for long."""
 
     folder: str
     files: int
@@ -106,7 +106,7 @@ class FaultyCheckpoint(Struct, frozen=True):
 
 
 class Clock(Struct, frozen=True):
-    """How far a node's clock is from the file server's."""
+    """The difference of a node's clock to the file server's."""
 
     node: str
     off_s: float  # positive: it is ahead
@@ -130,7 +130,7 @@ class LostCopy(Struct, frozen=True):
 
 
 class FarCopies(Struct, frozen=True):
-    """How a run's backups are at one destination."""
+    """The state of a run's backups at one destination."""
 
     to: str
     overdue: tuple[Overdue, ...] = ()
@@ -153,7 +153,7 @@ class CronSeen(Struct, frozen=True):
     """The pseudo-cron that looks after this run."""
 
     folder: str
-    is_started: bool  # False: never, or stopped by somebody
+    is_started: bool  # False: never, or stopped by a user
     carried_by: str = ""  # who, and via what
     period_s: float = 3600.0
     heartbeat_at: datetime | None = None  # of the last tick that began, by the file server
@@ -182,7 +182,7 @@ class PartitionNodes(Struct, frozen=True):
 
 
 class Unsent(Struct, frozen=True):
-    """What of one kind waits to be sent to the hub."""
+    """The files of one kind that wait to be sent to the hub."""
 
     kind: str  # of opsctl.run.config.file_kinds.KINDS
     files: int
@@ -219,7 +219,7 @@ class Whereabouts:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment. Times have a zone. A part that nobody asked for is as its defaults are."""
+    """A run at one moment. Times have a zone. A part that was not requested has its default values."""
 
     now: datetime
     # Part.QUEUE
@@ -233,7 +233,7 @@ class Snapshot:
     # Part.PROGRESS
     checkpoint: Checkpoint | None = None
     checkpoint_at: datetime | None = None
-    checkpoint_problem: str | None = None  # why nobody can tell which one the next task goes on from
+    checkpoint_problem: str | None = None  # why it is unknown from which one the next task resumes
     revision_problem: str | None = None  # why the newest revision, and so how long the training is, cannot be read
     is_finished: bool = False  # `checkpoint` is the training's end
     total_samples: int | None = None
@@ -303,18 +303,20 @@ class Snapshot:
         if self.deactivated is None:
             return ""
         off = self.deactivated
-        return f"by the kill switch, which {off.by or 'somebody'} deactivated at {iso(off.at, 'minutes')}"
+        return f"by the kill switch, which {off.by or 'a user'} deactivated at {iso(off.at, 'minutes')}"
 
     @property
     def running(self) -> Job | None:
         """The task that has its nodes."""
         jobs = [job for job in sorted(self.jobs, key=queue_order) if job.is_running]
-        # One that is completing may stand beside its successor.
+        # One that is completing may be listed next to its successor.
         return next((job for job in jobs if job.state != State.COMPLETING), jobs[0] if jobs else None)
 
     @property
     def writer_elsewhere(self) -> Holder | None:
-        """Who writes the run, as a heartbeat says that is not older than three of them, and is none of `jobs`."""
+        """The writer of the run according to a recent heartbeat (at most three periods old), if it is none of
+        `jobs`.
+        """
         holder, age_s = self.lease.holder, self.lease.age_s
         if holder is None or (age_s is not None and age_s > 3 * HEARTBEAT_S):
             return None
@@ -328,10 +330,10 @@ class Snapshot:
 
     @property
     def standing(self) -> Measured:
-        """`measured`, with the log's last iteration only where the training goes on from it.
+        """`measured`, with the log's last iteration only if the training continues from it.
 
-        What ended goes on from its checkpoint, which a crash, a rollback or `--load-fallback` makes an earlier one;
-        so does what has begun and logged no iteration yet.
+        An ended training resumes from its checkpoint, which is an earlier one after a crash, a rollback or
+        `--load-fallback`. A training that has started and logged no iteration yet does too.
         """
         last, newest = self.measured.last_iteration, self.attempts[-1] if self.attempts else None
         if last is None or newest is None or self.checkpoint is None or self.checkpoint.iteration == last.iteration:
@@ -351,7 +353,7 @@ class Snapshot:
 
     @property
     def is_loss_age_a_minimum(self) -> bool:
-        """Whether other lines came after the last iteration, so that it may be older than `last_logged_at` says."""
+        """Return whether other lines came after the last iteration, so that it may be older than `last_logged_at`."""
         return self.measured.is_followed or self.measured.stamped_after_it is not None
 
 

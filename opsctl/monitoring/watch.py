@@ -1,4 +1,4 @@
-"""What `opsctl watch` does with findings: record them, keep bad nodes out of the queue, send alerts."""
+"""The actions of `opsctl watch` on findings: record them, keep bad nodes out of the queue, send alerts."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def _exclude_nodes(run: RunView, snapshot: Snapshot, cluster: str | None) -> Ite
 
 
 def send_alerts(runs: Sequence[Watched], detectors: Sequence[Detector]) -> Iterator[str]:
-    """Send what is new to the channels of all these runs, several at once: a slow channel delays no other run.
+    """Send new findings to the channels of all these runs, several at once: a slow channel delays no other run.
 
-    Yields a line for whatever fails. A run that was never submitted has nobody to notify.
+    Yields a line for each failure. A run that was never submitted notifies no one.
     """
     here = [one for one in runs if one.run.paths.output.is_dir()]
     shared = {one.name for one in detectors if one.is_shared}

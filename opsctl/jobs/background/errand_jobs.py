@@ -73,9 +73,10 @@ def new_errand(
     internet: bool,
     run: str,
 ) -> Errand:
-    """An errand that nobody has heard of yet. given: options of sbatch, which come before the profile's `table`.
+    """Return a new command that no other process knows yet. given: sbatch options, which take precedence over the
+    profile's `table`.
 
-    Raises OpsctlError for a limit that is none.
+    Raises OpsctlError for an invalid time limit.
     """
     partition = table.internet_partition if internet and table.internet_partition else table.partition
     said = {
@@ -110,7 +111,7 @@ def new_errand(
 
 
 def script_of(place: Errands, errand: Errand) -> str:
-    """The batch script of its last job. Raises RunFileError for what no script can hold."""
+    """Return the batch script of the command's newest job. Raises RunFileError for a value that no script can hold."""
     return errand_script(
         ErrandRequest(
             name=errand.job_name,
@@ -246,7 +247,7 @@ def _closed(errand: Errand, end: JobEnd) -> Errand:
     if word.end is None and end.signal == signal.SIGUSR1:  # it ends only a batch script that does not ignore it yet
         return errand.ended("stopped", f"Slurm warned it of its limit before it had begun: {_AGAIN}", word.exit_code)
     state = ended_state(word, _STATES, "done", "failed")
-    details = f"{word.said}, and nothing went on with it: {_AGAIN}" if state == "stopped" else word.said
+    details = f"{word.said}, and no further job continues it: {_AGAIN}" if state == "stopped" else word.said
     return errand.ended(state, details, (word.exit_code or None) if word.end is not None else word.exit_code)
 
 

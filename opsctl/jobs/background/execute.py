@@ -127,7 +127,7 @@ def _ended(place: Errands, client: SlurmClient, errand: Errand, code: int, signa
     if at_limit:
         return _gone_on(place, client, errand, code)
     if signals.ended_at is not None:
-        # Cancelled, or preempted and started again later: Slurm knows, and whoever looks asks it.
+        # Cancelled, or preempted and started again later: Slurm knows which, and the readers ask it.
         place.write(errand.with_last(how="told to end"))
         return code
     detail = f"killed by {signal.Signals(code - 128).name}" if code - 128 in _SIGNALS else ""
@@ -152,7 +152,7 @@ def _gone_on(place: Errands, client: SlurmClient, errand: Errand, code: int) -> 
         place.write((place.read(errand.errand) or errand).ended("stopped", detail, code))
         message(f"opsctl: {errand.errand} {detail}")
         return code or 1
-    message(f"opsctl: {errand.errand} came to its limit of {limit}: job {errand.last.job_id or '?'} goes on with it")
+    message(f"opsctl: {errand.errand} reached its time limit of {limit}: job {errand.last.job_id or '?'} continues it")
     return 0
 
 

@@ -23,7 +23,7 @@ _WIDEST = 160
 
 
 class PrintedErrand(Struct, frozen=True, kw_only=True):
-    """A command that runs as a Slurm job, and as further ones where it goes on past a limit."""
+    """A command that runs as a Slurm job, and as further jobs after a time limit."""
 
     errand: Annotated[str, Meta(description="Its name.")]
     command: Annotated[str, Meta(description="The command line, quoted for a shell.")]
@@ -32,7 +32,7 @@ class PrintedErrand(Struct, frozen=True, kw_only=True):
     state: Annotated[
         str,
         Meta(
-            description="`done`, `failed`, `cancelled`, `stopped` (it is not gone on with), `lost` (nobody knows how "
+            description="`done`, `failed`, `cancelled`, `stopped` (no job continues it), `lost` (unknown how "
             "it ended); else Slurm's state in small letters, `held`, `on its way` or `unknown`."
         ),
     ]
@@ -51,7 +51,7 @@ class PrintedErrand(Struct, frozen=True, kw_only=True):
 
 
 def printed_errand(place: Errands, seen: Seen) -> PrintedErrand:
-    """It for programs."""
+    """Return the command as printed with `--json`."""
     one = seen.errand
     return PrintedErrand(
         errand=one.errand,
@@ -75,7 +75,7 @@ def printed_errand(place: Errands, seen: Seen) -> PrintedErrand:
 
 
 def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
-    """A table, and under each errand what it said last."""
+    """Return a table, with the last line of output under each command."""
     lines = table_lines([_COLUMNS, *(_row(one) for one in printed)])
     told = [lines[0]]
     for line, one in zip(lines[1:], printed, strict=True):
@@ -85,18 +85,18 @@ def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
 
 
 def command_of(errand: Errand) -> str:
-    """The command line as it was typed, quoted for a shell."""
+    """Return the command line as it was typed, quoted for a shell."""
     return shlex.join(("opsctl", *errand.words))
 
 
 def last_line(place: Errands, name: str) -> str:
-    """The last line with something in it that it printed; empty where there is none, or it cannot be read."""
+    """Return the last non-empty line that it printed; empty if there is none or it cannot be read."""
     lines = read_output(place, name, -_LAST_BYTES)[0].splitlines()
     return next((line.rpartition("\r")[2].strip() for line in reversed(lines) if line.strip()), "")
 
 
 def read_output(place: Errands, name: str, begin: int) -> tuple[str, int]:
-    """(what it printed from the byte `begin` on, where that ends); negative: so many bytes before the end."""
+    """Return the output from the byte `begin` on, and where it ends. A negative `begin` counts from the end."""
     try:
         fd = open_file(place.root, place.output(name))
     except OSError:

@@ -28,7 +28,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.job_match import Sent, sent_about
 from trainer.formats.json_text import Moment
 
-#: How an errand stands. "stopped": it would have to go on, and does not; "lost": nobody knows how it ended.
+#: The states of a command. "stopped": unfinished, and no job continues it; "lost": its end is unknown.
 ErrandState = Literal["open", "done", "failed", "cancelled", "stopped", "lost"]
 #: Ended errands that are kept.
 KEPT = 100
@@ -79,7 +79,9 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_newer(self) -> bool:
-        """Return whether a newer opsctl wrote it: whoever writes it back would drop what is not known here."""
+        """Return whether a newer opsctl wrote it: writing it back would drop the fields that this version does not
+        know.
+        """
         return self.schema_version > SCHEMA_VERSION
 
     @property
@@ -99,17 +101,17 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sent(self) -> Sent:
-        """What is recorded of its last job. Slurm may have submitted it again since: after a lost node."""
+        """The record of its last job. Slurm may have submitted it again since, after a lost node."""
         earliest, _ = sent_about(self.last.asked_at)
         return Sent(self.comment, account_name(), self.job_name, WORK_FOLDER, earliest)
 
     def with_last(self, **changes: object) -> Errand:
-        """It, with its last job changed."""
+        """Return a copy with its last job changed."""
         last = msgspec.structs.replace(self.last, **changes)
         return msgspec.structs.replace(self, jobs=(*self.jobs[:-1], last))
 
     def ended(self, state: ErrandState, detail: str = "", exit_code: int | None = None, how: str = "") -> Errand:
-        """It, ended now."""
+        """Return a copy that ended now."""
         at = now()
         of_job = self.with_last(ended_at=at, how=how or detail)
         return msgspec.structs.replace(of_job, state=state, ended_at=at, exit_code=exit_code, detail=detail)
@@ -121,7 +123,7 @@ def comment_of(errand: str) -> str:
 
 
 def new_name() -> str:
-    """A name that is no job's number: e and seven digits."""
+    """Return a name that cannot be a job id: e and seven hexadecimal digits."""
     return f"e{os.urandom(4).hex()[1:]}"
 
 
@@ -137,15 +139,15 @@ class Errands:
         return self.root / "lock"
 
     def record(self, errand: str) -> Path:
-        """An Errand."""
+        """Return the path of its Errand."""
         return self.root / errand / "errand.json"
 
     def progress(self, errand: str) -> Path:
-        """An ErrandProgress: what the start that is at work has told."""
+        """Return the path of its ErrandProgress: the progress reported by the running start."""
         return self.root / errand / "progress.json"
 
     def output(self, errand: str) -> Path:
-        """What it printed, all of its jobs one after the other."""
+        """Return the path of its output, that of all its jobs in order."""
         return self.root / errand / "output.txt"
 
     @contextlib.contextmanager
@@ -163,7 +165,7 @@ class Errands:
         write_state(self.root, self.record(errand.errand), errand)
 
     def read(self, name: str) -> Errand | None:
-        """The errand of that name; None where there is none, or it cannot be read."""
+        """Return the command of that name; None if there is none or it cannot be read."""
         return read_state(self.root, self.record(name), Errand) if _NAME.fullmatch(name) else None
 
     def all(self) -> list[Errand]:
@@ -172,12 +174,14 @@ class Errands:
         return sorted((one for one in found if one is not None), key=lambda one: one.asked_at)
 
     def told(self, name: str) -> int:
-        """What the start that is or was at work has told to have done; 0 where it told nothing."""
+        """Return how much the current or last start has reported as done; 0 if it reported nothing."""
         found = read_state(self.root, self.progress(name), ErrandProgress)
         return found.done if found else 0
 
     def find(self, chosen: str) -> Errand:
-        """The one that `chosen` means: its name or the beginning of it, or the id of its job. Raises OpsctlError."""
+        """Return the command that `chosen` means: its name, the beginning of it, or the id of its job. Raises
+        OpsctlError.
+        """
         known = self.all()
         job_id = int(chosen) if chosen.isdecimal() and chosen.isascii() else 0
         if job_id:

@@ -22,7 +22,7 @@ from opsctl.slurm.types import Job
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What was, or with a dry run would be, cancelled, and what was left to its owner."""
+    """The cancelled jobs, or with a dry run the jobs that would be, and those left to their owners."""
 
     jobs: tuple[Job, ...]
     others: tuple[Job, ...]
@@ -37,13 +37,13 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
     if dry_run or not paths.state.is_dir():
         client = client_for(cluster)
         return _chosen(live_jobs.snapshot(paths, cluster, client), name, queued_only)
-    # Nobody may submit between the look and the cancelling.
+    # The lock prevents a submit between the check and the cancelling.
     undone = "nothing was cancelled, for refill must find it on record; scancel still works"
     with explained_disk_errors(paths, undone), locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
         chosen = _chosen(live_jobs.settled(paths, cluster, client), name, queued_only)
         if chosen.jobs:
-            # Before the jobs go: whoever finds the queue empty must find this too.
+            # Recorded before the jobs go, so that a reader of an empty queue finds it.
             record_cancel(paths, [job.display_id for job in chosen.jobs], queued_only)
         client.cancel(overlap.live_arrays(chosen.jobs), pending_only=queued_only)
     return chosen
@@ -64,10 +64,10 @@ _STOP = "opsctl kill-switch trigger makes the training save and leave, and queue
 
 
 def advice(others: tuple[Job, ...]) -> str:
-    """Whose they are and how a group member stops them."""
+    """Return who owns these jobs and how a group member stops them."""
     return f"not yours to cancel: {overlap.describe(others)}; {_STOP}"
 
 
 def advice_on_unseen(unseen: tuple[Unseen, ...]) -> str:
-    """The same of what cannot be seen."""
+    """Return the same for jobs that cannot be seen."""
     return f"{CANNOT_SEE}: {describe_unseen(unseen)} may be queued or running; {_STOP}"

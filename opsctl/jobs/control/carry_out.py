@@ -1,6 +1,6 @@
-"""Carrying out what a run's group asks for about what is queued: by the owner's running job, or by who types it.
+"""Carry out requests about the queue: by the owner's running job, or by the user who types the command.
 
-Nobody does anything to jobs that are not his own, nor to ones of another run, whatever files say.
+It never touches jobs of another user or of another run, whatever the files contain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLACE = re.compile(r"(?P<array>\d+)(_(?P<task>\d+))?")
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a request."""
+    """The result of a request."""
 
     outcome: Outcome
     words: str
@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Queue:
-    """Where the queue is, and what of it may be touched: one account's jobs of one run."""
+    """The queue, and the part of it that may be changed: one account's jobs of one run."""
 
     paths: RunPaths
     cluster: Cluster  # where a chain is extended
@@ -91,7 +91,7 @@ def settle(carrier: Carrier, paths: RunPaths, me: str, queue: Callable[[], Queue
 
 
 def on_queue(request: Request, asker: str, queue: Queue) -> Result:
-    """Carry out a request about what is queued, and say what came of it."""
+    """Carry out a request about the queue, and return the result."""
     try:
         if request.action == Action.EXTEND_CHAIN:
             return _extend(request, queue)
@@ -107,7 +107,7 @@ def on_queue(request: Request, asker: str, queue: Queue) -> Result:
             queue.client.release([job.tasks_id for job in chosen])
             return Result(Outcome.DONE, f"released {shown}")
         with locked(queue.paths.output, queue.paths.lock, LOCK_WAIT_S, "cancel"):
-            # Before the jobs go: whoever finds the queue empty must find this too.
+            # Recorded before the jobs go, so that a reader of an empty queue finds it.
             record_cancel(queue.paths, [job.display_id for job in chosen], queued_only=True, by=asker)
             queue.client.cancel(overlap.live_arrays(chosen), pending_only=True)
         return Result(Outcome.DONE, f"cancelled {shown}")
@@ -118,7 +118,7 @@ def on_queue(request: Request, asker: str, queue: Queue) -> Result:
 
 
 def meant_of(request: Request, jobs: Sequence[Job]) -> list[Job]:
-    """Of `jobs` those that a request about the queue is about: queued when it was asked, and still. Pure."""
+    """Return the `jobs` that a request about the queue means: queued when it was made, and still queued. Pure."""
     pending = [job for job in jobs if job.is_pending and job.array_job_id in request.chains]
     if request.action == Action.HOLD_QUEUED:
         return [job for job in pending if not job.is_held]
@@ -128,7 +128,7 @@ def meant_of(request: Request, jobs: Sequence[Job]) -> list[Job]:
 
 
 def find(job: str, jobs: Sequence[Job]) -> Job | None:
-    """The row that has the job `12_2` or `12`: its own, or that of the tasks that have not started. Pure."""
+    """Return the row with the job `12_2` or `12`: its own row, or the row of the tasks that have not started. Pure."""
     place = _PLACE.fullmatch(job)
     if place is None:
         return None
@@ -162,8 +162,8 @@ def _answers_itself(request: Request, jobs: Sequence[Job]) -> bool:
 
 def _begun(left: Asked) -> tuple[Outcome, str]:
     what = left.request.action if left.request else "it"
-    said = f"whoever took it began to {what} and ended before it could say what came of it"
-    return Outcome.FAILED, f"{said}: opsctl queue and opsctl attempts show what is so; it is not begun again"
+    said = f"the process that took it began to {what} and ended before it recorded a result"
+    return Outcome.FAILED, f"{said}: opsctl queue and opsctl attempts show the present state; it is not tried again"
 
 
 def _result(had: Asked, asked: Asked, queue: Queue | None) -> Result:
@@ -214,7 +214,7 @@ def _extend(request: Request, queue: Queue) -> Result:
 
 
 def _is_of(job: Job, folder: Path) -> bool:
-    """Check the folder that Slurm shows: the id of a run is a file that anybody can copy."""
+    """Check the folder that Slurm shows. The run's id is not enough, since its file can be copied."""
     if job.work_dir == str(folder):
         return True
     try:

@@ -25,7 +25,7 @@ class _Printed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class GpuKernels:
-    """What is built for the GPUs that a run asks for, in the run's own Python."""
+    """The compiled kernels for the GPUs that a run requests, in the run's Python."""
 
     capability: str  # "9.0"
     name: str  # of the artifact
@@ -35,14 +35,14 @@ class GpuKernels:
 
     @property
     def build(self) -> str:
-        """What to type."""
+        """The command that builds them."""
         return f"opsctl kernels build --arch={self.capability}"
 
 
 def kernels_of_gpus(file: RunFile) -> GpuKernels | None:
-    """What is built; None where only a node can tell which GPUs there are, or its Python cannot be asked.
+    """Return the compiled kernels; None if only a node knows its GPUs, or the run's Python cannot be asked.
 
-    The run's own Python is started, whose torch they have to be built beside: `file` is the expanded one.
+    Starts the run's Python, because the kernels must match its torch. `file` is the expanded run file.
     """
     capability = _capability(file)
     if capability is None:

@@ -1,4 +1,4 @@
-"""What render, submit, revise and cancel print for programs with `--json`, as values."""
+"""The values that render, submit, revise and cancel print with `--json`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from opsctl.run.state.chains import Chain
 
 
 class RepointedCheckpoints(Struct, frozen=True, kw_only=True):
-    """Which checkpoint is the latest now."""
+    """The change of the latest checkpoint."""
 
-    before: Annotated[int | None, Meta(description="Iteration of the latest before; null where nobody could tell.")] = (
-        field(name="from")
+    before: Annotated[int | None, Meta(description="Iteration of the latest before; null if unknown.")] = field(
+        name="from"
     )
-    to: Annotated[int, Meta(description="Iteration of the one that the next task goes on from.")]
+    to: Annotated[int, Meta(description="Iteration from which the next task resumes.")]
     changed: Annotated[bool, Meta(description="Whether that is another one.")]
     dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
 
 
 class PrunedRun(Struct, frozen=True, kw_only=True):
-    """What a prune removed of one run, or with `--dry-run` would."""
+    """The checkpoints of one run that a prune removed, or with `--dry-run` would remove."""
 
     run: Annotated[str, Meta(description="The run's name.")]
     dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
@@ -31,13 +31,13 @@ class PrunedRun(Struct, frozen=True, kw_only=True):
 
 
 class RolledBackRun(Struct, frozen=True, kw_only=True):
-    """What a rollback set aside, or its undoing brought back; with `--dry-run` what it would."""
+    """The effect of a rollback or its undo; with `--dry-run` the planned effect."""
 
     number: Annotated[int | None, Meta(description="The rollback's number; null where nothing was to do.")]
-    before: Annotated[int | None, Meta(description="Iteration of the latest before; null where nobody could tell.")] = (
-        field(name="from")
+    before: Annotated[int | None, Meta(description="Iteration of the latest before; null if unknown.")] = field(
+        name="from"
     )
-    to: Annotated[int, Meta(description="Iteration of the one that the next task goes on from.")]
+    to: Annotated[int, Meta(description="Iteration from which the next task resumes.")]
     checkpoints: Annotated[list[int], Meta(description="Iterations that were moved.")]
     events: Annotated[list[str], Meta(description="TensorBoard's files that were moved, by name.")]
     folder: Annotated[str | None, Meta(description="Where what is set aside lies.")]
@@ -45,10 +45,10 @@ class RolledBackRun(Struct, frozen=True, kw_only=True):
 
 
 class RenderedFiles(Struct, frozen=True, kw_only=True):
-    """What a submit would hand to Slurm and publish: file name to text."""
+    """The files that a submit would send to Slurm and publish: file name to text."""
 
-    batch: Annotated[str, Meta(description="The batch script; ids that only a submit makes are said in words.")] = (
-        field(name="batch.sh")
+    batch: Annotated[str, Meta(description="The batch script; words replace ids that only a submit creates.")] = field(
+        name="batch.sh"
     )
     run: Annotated[str, Meta(description="The run file, every value expanded, as JSON.")] = field(name="run.json")
     trainer_arguments: Annotated[str, Meta(description="The trainer's arguments, as a JSON list.")] = field(
@@ -59,7 +59,7 @@ class RenderedFiles(Struct, frozen=True, kw_only=True):
 
 
 class WouldSubmit(Struct, frozen=True, kw_only=True):
-    """What a submit would do."""
+    """The effect that a submit would have."""
 
     script: Annotated[str, Meta(description="The batch script that Slurm would get.")]
     warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
@@ -84,7 +84,7 @@ class ChangedValue(Struct, frozen=True, kw_only=True):
 
 
 class RevisedRun(Struct, frozen=True, kw_only=True):
-    """What a revise did, or would do."""
+    """The effect of a revise, or the planned effect."""
 
     revision: Annotated[str | None, Meta(description="Name of the newest revision; null in a dry run.")]
     changed: Annotated[
@@ -99,7 +99,7 @@ class RevisedRun(Struct, frozen=True, kw_only=True):
 
 
 class CancelledJobs(Struct, frozen=True, kw_only=True):
-    """What a cancel did, or would do."""
+    """The effect of a cancel, or the planned effect."""
 
     ids: Annotated[list[str], Meta(description="The jobs that were cancelled, as squeue shows their ids.")]
     left: Annotated[list[str], Meta(description="The run's jobs that are left to their owners.")]
@@ -108,7 +108,7 @@ class CancelledJobs(Struct, frozen=True, kw_only=True):
 
 
 class RefilledRun(Struct, frozen=True, kw_only=True):
-    """What a refill did for one run, or why nothing."""
+    """The effect of a refill on one run, or the reason for none."""
 
     run: Annotated[str, Meta(description="The run's name.")]
     output: Annotated[str, Meta(description="Absolute path of its output folder; empty where that is not known.")]
@@ -116,7 +116,7 @@ class RefilledRun(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="One of: `enough` is queued; `submitted` what was missing; `missing`, in a dry run; it "
-            "`rests`, for somebody stopped it or it is finished; it is `stuck` until somebody looks."
+            "`rests`, because a user stopped it or it is finished; `stuck`: a user has to check it."
         ),
     ]
     text: Annotated[str, Meta(description="The same in a line for people.")]

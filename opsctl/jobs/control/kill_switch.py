@@ -120,7 +120,7 @@ def _hear(live: Sequence[SwitchReader], paths: RunPaths, wait_s: float) -> dict[
     if silent and wait_s:
         message(
             f"no word yet of job {', '.join(silent)}: its start, a long iteration, an evaluation, a save or a full "
-            "disk delays it, and a job that died sends none; the switch stays triggered, opsctl status shows who has "
+            "disk delays it, and a job that died sends none; the switch stays triggered, opsctl status shows who "
             "left"
         )
     return heard

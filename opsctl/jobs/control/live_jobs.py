@@ -1,6 +1,6 @@
-"""What of a run is live, and why nothing may be started beside it.
+"""The live jobs of a run, and the reasons why no other may start next to them.
 
-The queue is one Slurm's, as it shows itself to one account; the lease is in the run's folder, whoever looks.
+The queue is that of one Slurm, as one account sees it. The lease is in the run's folder, the same for all readers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LiveJobs:
     """A snapshot of the queue."""
 
     queue: Sequence[Job] = ()  # everybody's
-    jobs: Sequence[Job] = ()  # the run's, whoever's they are
+    jobs: Sequence[Job] = ()  # the run's, of all users
     unseen: Sequence[Unseen] = ()  # others' chains that may be queued and are not shown here
 
 
@@ -110,22 +110,25 @@ def refuse_what_slurm_has_fixed(run: ExpandedRun, live: Sequence[Job]) -> None:
 
 
 def fixed_changes(run: ExpandedRun, live: Sequence[Job]) -> list[str]:
-    """The keys whose published value the queued tasks among `live` have and `run` changes."""
+    """Return the keys that `run` changes and whose published value is fixed for the queued tasks among `live`."""
     queued = {job.array_job_id for job in live if job.is_pending}
     return [*_published_values(run), *_other_output(run, queued)] if queued else []
 
 
 def fixed_values(run: ExpandedRun) -> list[str]:
-    """The keys that Slurm fixes at submission and `run` has changed since the newest whole revision, or a chain."""
+    """Return the keys that Slurm fixes at submission and that `run` changed since the newest complete revision or
+    chain.
+    """
     return [*_published_values(run), *_other_output(run)]
 
 
 def what_to_wait_for(
     paths: RunPaths, name: str, live: LiveJobs, cluster: Cluster, client: SlurmClient, after: str | None
 ) -> tuple[str, ...]:
-    """What a new chain of run `name` depends on: what `overlap.what_to_wait_for` says, and the lease's holder.
+    """Return the dependencies of a new chain of run `name`: those of `overlap.what_to_wait_for`, and the lease's
+    holder.
 
-    Raises OpsctlError where it would, or might, run beside another job, UsageError for an `--after` that is no job.
+    Raises OpsctlError if it would or might run at the same time as another job, UsageError if `--after` is not a job.
     """
     found = _found(paths, name)
     unmarked = _unmarked(paths, found.holder, live)
@@ -151,9 +154,9 @@ def what_to_wait_for(
 
 
 def unseen_writer(paths: RunPaths, live: LiveJobs, cluster: Cluster, client: SlurmClient) -> str:
-    """Who trains the run as its lease says, where nothing in the queue shows it; empty where nobody does.
+    """Return who trains the run according to its lease, if the queue does not show the job; empty if no job does.
 
-    Raises OpsctlError where nobody can see that, SlurmUnreachable.
+    Raises OpsctlError if this cannot be seen, SlurmUnreachable.
     """
     found = _found(paths, str(paths.output))
     holder = found.holder
@@ -196,7 +199,7 @@ def _live(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: Slurm
 
 
 def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmReader) -> list[Unseen]:
-    """Return another user's submission that was cut off, where nobody here can see whether Slurm has it."""
+    """Return another user's interrupted submission, if this user cannot see whether Slurm has it."""
     chain = chains.read_submitting(paths)
     if chain is None or chain.user == account_name() or sees_others(queue) or not client.hides_others_jobs():
         return []

@@ -19,10 +19,11 @@ _DEPENDENCY_ID = re.compile(r"[:](\d+)")
 def what_to_wait_for(
     live: Sequence[Job], after: str | None, name: str, unseen: Sequence[Unseen] = ()
 ) -> tuple[str, ...]:
-    """The arrays that a new chain of run `name` depends on, given `--after` and what of the run is or may be queued.
+    """Return the arrays on which a new chain of run `name` depends, given `--after` and the run's live and hidden jobs.
 
-    live: the jobs that can be seen. unseen: others' chains that cannot; Slurm takes an id that has ended for no wait.
-    Raises OpsctlError when it would, or might, run beside one of them, UsageError for an `--after` that is no job.
+    live: the visible jobs. unseen: other users' chains that are hidden; Slurm does not wait for an id that has ended.
+    Raises OpsctlError if the chain would or might run at the same time as one of them, UsageError if `--after` is not a
+    job.
     """
     arrays = live_arrays(live)
     cut_off = [one for one in unseen if not one.array_job_id]
@@ -54,14 +55,14 @@ def what_to_wait_for(
 
 
 def warn_of_waiting_unseen(unseen: Sequence[Unseen]) -> list[str]:
-    """A warning that what the chain waits for may have ended."""
+    """Return a warning that the jobs for which the chain waits may have ended."""
     if not unseen:
         return []
     return [f"{CANNOT_SEE}: the chain waits for {describe_unseen(unseen)}, and for nothing if that has ended"]
 
 
 def warn_of_what_is_fixed_unseen(unseen: Sequence[Unseen], fixed: Sequence[str]) -> list[str]:
-    """A warning that the [slurm] keys `fixed` are published and that tasks of `unseen` may have other values."""
+    """Return a warning that the [slurm] keys `fixed` are published and that tasks of `unseen` may have other values."""
     if not unseen or not fixed:
         return []
     return [f"{', '.join(fixed)} changed, which Slurm has fixed for {describe_unseen(unseen)} if it is still queued"]
@@ -70,9 +71,9 @@ def warn_of_what_is_fixed_unseen(unseen: Sequence[Unseen], fixed: Sequence[str])
 def warn_of_nothing_to_wait_for(
     after: str | None, queue: Iterable[Job], unseen: Sequence[Unseen] = (), is_hidden: Callable[[], bool] = bool
 ) -> str | None:
-    """A warning when `--after` names a job that is not in the queue: Slurm then just starts the chain.
+    """Return a warning if `--after` names a job that is not in the queue: Slurm then starts the chain at once.
 
-    is_hidden: whether others' jobs are hidden here; asked only when the answer depends on it.
+    is_hidden: returns whether jobs of other users are hidden here; called only if the answer depends on it.
     """
     if after is None or after == AUTO or any(int(after) in (job.job_id, job.array_job_id) for job in queue):
         return None
@@ -84,12 +85,12 @@ def warn_of_nothing_to_wait_for(
 
 
 def live_arrays(live: Iterable[Job]) -> list[int]:
-    """The array ids of these jobs, in the order of submission."""
+    """Return the array ids of these jobs, in the order of submission."""
     return sorted({job.array_job_id for job in live})
 
 
 def describe(jobs: Iterable[Job]) -> str:
-    """Who has what: `12_1 RUNNING (alice), 12_[2-3%1] PENDING (alice)`."""
+    """Return the jobs with their owners: `12_1 RUNNING (alice), 12_[2-3%1] PENDING (alice)`."""
     shown = sorted(jobs, key=lambda job: (job.array_job_id, job.is_pending, job.job_id))
     return ", ".join(f"{job.display_id} {job.state} ({job.user})" for job in shown)
 

@@ -1,8 +1,8 @@
-"""Pruning: checkpoints that the run's policy does not keep go, on record, also beside a training that saves.
+"""Prune checkpoints that the run's policy does not keep, with a record, also while a training saves.
 
-What goes is looked at, then renamed under the locks that submits, rollbacks and publishing need, to a name that nobody
-loads, and removed afterwards without any lock. Killed at any moment it leaves whole checkpoints, and what was renamed
-already for the next prune to remove.
+A prune plans, then renames the checkpoints to names that no reader loads, under the locks of submits, rollbacks and
+publishing. It removes them afterwards without a lock. If it is killed, whole checkpoints stay, and the next prune
+removes what was renamed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LAST_CHAINS = 10
 
 @dataclass(frozen=True)
 class Done:
-    """What a prune did."""
+    """The effect of a prune."""
 
     plan: Plan
     removed: tuple[int, ...]  # iterations
@@ -66,10 +66,11 @@ class Done:
 
 
 def prune(run: RunView, say: Callable[[str], None], ask: Ask, lease_wait_s: float = lease.LOCK_WAIT_S) -> Done:
-    """Take away what may go, and what a prune that was cut off has left. say: told of each checkpoint that is gone.
+    """Remove what the policy allows, and what an interrupted prune has left. say: called with a line for each removed
+    checkpoint.
 
-    ask: is told every copy without which something would stay; it may take long, so no lock is held meanwhile. Raises
-    OpsctlError where it is not sure what may go, or nothing could be taken.
+    ask: called with every copy without which a checkpoint would stay. It may take long, so no lock is held meanwhile.
+    Raises OpsctlError if it is not certain what may go, or if nothing could be removed.
     """
     paths, name = run.paths, run.table.name
     answers = ask(plan_prune(run).relied_on)
@@ -105,9 +106,9 @@ def prune_run(run: RunView, say: Callable[[str], None], ask: Ask, dry_run: bool)
 
 
 def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list[str], list[Pruned]]:
-    """Let what goes be called what nobody loads; returns what stays and why, and what is not on record.
+    """Rename the checkpoints to remove; return those that stay with the reason, and those without a record.
 
-    Whoever publishes has to wait meanwhile, and what has changed since it was judged stays.
+    Publishing waits meanwhile. A checkpoint that changed since the plan stays.
     """
     problems, unrecorded = [], []
     with lease.publishing_held_off(paths, wait_s) as is_sure:
@@ -205,7 +206,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a prune would do."""
+    """The planned effect of a prune."""
 
     verdicts: tuple[Verdict, ...]
     seen: tuple[Seen, ...]  # in the same order
@@ -216,7 +217,7 @@ class Plan:
 
     @property
     def going(self) -> list[Seen]:
-        """What may go, oldest first."""
+        """The checkpoints that may be removed, oldest first."""
         return [one for one, verdict in zip(self.seen, self.verdicts, strict=True) if verdict.goes]
 
     def lines(self, name: str) -> Iterator[str]:
@@ -238,9 +239,9 @@ class Plan:
 
 
 def plan_prune(run: RunView, answers: Answers | None = None) -> Plan:
-    """What of the run's checkpoints may go. Raises OpsctlError wherever that is not sure.
+    """Plan which of the run's checkpoints may be removed. Raises OpsctlError if this is not certain.
 
-    answers: of the destinations that were asked; a copy that is not in it does not count. None: as the ledger says.
+    answers: those of the destinations that were asked; a copy that is not in it does not count. None: trust the ledger.
     """
     policy, warnings = _policy(run)
     root = run.paths.checkpoints

@@ -41,7 +41,7 @@ class Further:
         return self.revision.file.run.name
 
     def options(self) -> ChainOptions:
-        """What it is submitted with. The revision's own nodes are no option."""
+        """Return the options of its submission. The revision's own nodes are not an option."""
         nodes = None if self.run.nodes == self.revision.file.slurm.nodes else self.run.nodes
         return ChainOptions(array=self.array, after=overlap.AUTO, exclude=self.exclude, nodes=nodes)
 
@@ -68,7 +68,7 @@ def further_chain(paths: RunPaths, array: str | None = None) -> Further:
         raise OpsctlError(problem)
     run = _expanded(revision, paths, last.nodes)
     if refused := resumption_problem(run):
-        raise OpsctlError(f"{file.run.name}: the trainer would not go on with revision {revision.name}: {refused}")
+        raise OpsctlError(f"{file.run.name}: the trainer would not resume with revision {revision.name}: {refused}")
     wanted = array or _array_of(chains) or file.array.tasks
     return Further(run, revision, one_at_a_time(wanted), last.exclude, last.arguments)
 

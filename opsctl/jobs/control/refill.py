@@ -40,7 +40,7 @@ from opsctl.slurm.types import Job
 
 
 class Word(StrEnum):
-    """What is to be done about a run's queue."""
+    """The decision about a run's queue."""
 
     ENOUGH = "enough"  # is queued
     RESTS = "rests"  # a person stopped it, or it is finished
@@ -50,7 +50,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What a refill makes of a look at a run, in words too."""
+    """The decision of a refill with its reason."""
 
     word: Word
     why: str
@@ -59,17 +59,17 @@ class Decision:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What of a run decides how much of it is to be queued."""
+    """The settings and facts that decide how many arrays of a run are queued."""
 
     keep_queued: int  # arrays behind the live one
     tasks: int  # of each new array
     per_task_s: float  # for how long each of them trains
-    left_s: float | None  # of training; None where nobody knows
+    left_s: float | None  # of training; None if unknown
 
 
 @dataclass(frozen=True)
 class Files:
-    """What the run's folder says that a refill needs."""
+    """The facts in the run's folder that a refill needs."""
 
     further: Further | None  # None: it can have no further chain, `problem` says why
     problem: str
@@ -84,7 +84,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Refilled:
-    """What a refill did, or with a dry run would do."""
+    """The effect of a refill, or with a dry run the planned effect."""
 
     decision: Decision
     submitted: tuple[Submitted, ...] = ()
@@ -197,7 +197,7 @@ def stopped_by_failures(chains: Sequence[Chain], attempts: Sequence[Attempt]) ->
 
 
 def decide(files: Files, live: live_jobs.LiveJobs) -> Decision:
-    """What is to be done, from the run's files and one look at the queue. Pure."""
+    """Decide from the run's files and one snapshot of the queue. Pure."""
     found, further = rests(files), files.further
     if found is not None or further is None:
         return found or Decision(Word.STUCK, f"not refilled: {files.problem}")
@@ -209,7 +209,7 @@ def decide(files: Files, live: live_jobs.LiveJobs) -> Decision:
 def of_the_queue(
     chains: Sequence[Chain], attempts: Sequence[Attempt], live: live_jobs.LiveJobs, upkeep: Upkeep
 ) -> Decision:
-    """What is to be done about the queue of a run that nothing keeps from going on. Pure."""
+    """Decide about the queue of a run that nothing prevents from continuing. Pure."""
     if live.unseen:
         said = f"not refilled: {CANNOT_SEE}, and {describe_unseen(live.unseen)} may be queued or running"
         return Decision(Word.STUCK, said)
@@ -234,9 +234,9 @@ def of_the_queue(
 def refilled_without_attempt(
     chains: Sequence[Chain], attempts: Sequence[Attempt], live_jobs: Sequence[Job]
 ) -> list[Chain]:
-    """The last refilled chains in a row of which nothing is queued any more and nothing was ever put on record. Pure.
+    """Return the newest refilled chains in a row that are no longer queued and left no record. Pure.
 
-    Their tasks ended before they could record an attempt: the failure limit does not count those.
+    Their tasks ended before they could record an attempt, so the failure limit does not count them.
     """
     there = {job.array_job_id for job in live_jobs} | {one.array_job_id or one.job_id for one in attempts}
     row: list[Chain] = []
@@ -274,7 +274,7 @@ def _arrays(number: int) -> str:
 
 
 def line_of(name: str, done: Refilled, dry_run: bool = False) -> str:
-    """What a person reads of it."""
+    """Return the line that a person reads."""
     decision = done.decision
     if not done.submitted:
         if decision.word is not Word.MISSING:
@@ -293,5 +293,5 @@ def line_of(name: str, done: Refilled, dry_run: bool = False) -> str:
 
 
 def state_of(done: Refilled) -> str:
-    """What became of it, for programs: a Word, or `submitted`."""
+    """Return the result for programs: a Word, or `submitted`."""
     return "submitted" if done.submitted and not done.needs_somebody else str(done.decision.word)

@@ -1,7 +1,7 @@
-"""Asking the owner's jobs for something: what is meant, what cannot be, and what came of it.
+"""Request something of the owner's jobs: resolve what is meant, refuse what is impossible, and wait for the answer.
 
-What the job cannot do is refused here, by name and at once. A request says for which job and which arrays it is meant,
-so that it does nothing to what comes after them.
+What the job cannot do is refused here, by name and at once. A request names its job and arrays, so it does nothing to
+later ones.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Meant:
 
 
 def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluster, asked: RequestOptions) -> Meant:
-    """The request for `asked`. Raises OpsctlError for what cannot be; nothing is written."""
+    """Prepare the request for `asked` without writing it. Raises OpsctlError if it is impossible."""
     refuse_a_copy(paths, f"ask for {asked.action}")
     refuse_strangers(paths)
     if asked.tasks is not None and not 1 <= asked.tasks <= MOST_TASKS:
@@ -83,7 +83,9 @@ def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluste
 
 
 def resolve(name: str, asked: RequestOptions, seen: Seen) -> Meant:
-    """Which job, or whose queue, `asked` means. Pure. Raises OpsctlError where there is none, or several."""
+    """Find the job, or the owner of the queue, that `asked` means. Pure. Raises OpsctlError if there is none, or
+    several.
+    """
     host = socket.gethostname()
     said = Request(
         action=asked.action,
@@ -107,7 +109,7 @@ def send(paths: RunPaths, request: Request) -> str:
 
 
 def wait_for_answer(paths: RunPaths, request_id: str, wait_s: float) -> Audited | None:
-    """What came of it, as soon as that is on record; None when it is not within `wait_s` seconds."""
+    """Return the answer as soon as it is recorded; None if there is none within `wait_s` seconds."""
     until = time.monotonic() + wait_s
     while True:
         found = requests.answer_to(paths, request_id)
@@ -117,7 +119,7 @@ def wait_for_answer(paths: RunPaths, request_id: str, wait_s: float) -> Audited 
 
 
 def refuse_strangers(paths: RunPaths) -> None:
-    """Raise OpsctlError where nobody would believe a request of the caller's."""
+    """Raise OpsctlError if the jobs would refuse a request of this user."""
     try:
         with opened_folder(paths.output, paths.output) as (_, keepers):
             owner = keepers.owner

@@ -40,7 +40,7 @@ LAYOUT = "layout"
 
 @dataclass(frozen=True)
 class Revised:
-    """What a revise did, or with a dry run would do."""
+    """The effect of a revise, or with a dry run the planned effect."""
 
     before: Revision | None
     revision: Revision | None  # None: a dry run
@@ -56,10 +56,10 @@ class Revised:
 
 
 def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run: bool = False) -> Revised:
-    """Publish `loaded` for the tasks already queued. A newest revision that is damaged is no obstacle.
+    """Publish `loaded` for the queued tasks. A damaged newest revision does not prevent it.
 
-    Raises OpsctlError when queued tasks have fixed what changed and `resubmit` is not given, or when they are somebody
-    else's to replace. Slurm is asked only when what it fixes has changed.
+    Raises OpsctlError if Slurm fixed the changed values for queued tasks and `resubmit` is not given, or if another
+    user would have to replace these tasks. Slurm is asked only if a value that it fixes has changed.
     """
     checked = check(loaded, ChainOptions())
     run = checked.run

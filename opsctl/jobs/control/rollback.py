@@ -1,7 +1,7 @@
-"""Going back to an earlier checkpoint: what came after it is set aside, nothing is deleted, and it can be undone.
+"""Roll back to an earlier checkpoint: later ones are set aside, nothing is deleted, and it can be undone.
 
-Everything is told first in one record (`checkpoints.set_aside`), then moved by renames that can be done again as often
-as necessary: after a rollback that was cut off, the next one continues in the same direction.
+One record (`checkpoints.set_aside`) is written first. Then files are renamed, which can be repeated: after an
+interrupted rollback the next one continues in the same direction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHECKPOINTS, _CURVES, _CUT = "checkpoints", "tensorboard", "cut"
 
 @dataclass(frozen=True)
 class Point:
-    """How far a checkpoint's training was, in the units of the curves."""
+    """The progress of a checkpoint's training, in the units of the curves."""
 
     iteration: int
     samples: int
@@ -67,7 +67,7 @@ ReadCurves = Callable[[Path, Point, Path | None], Sequence[EventFile]]
 
 @dataclass(frozen=True)
 class RolledBack:
-    """What a rollback or its undoing did, or with a dry run would do."""
+    """The effect of a rollback or its undo, or with a dry run the planned effect."""
 
     to: int  # iteration of the latest now
     before: int | None
@@ -94,9 +94,9 @@ class RolledBack:
 def rollback(
     paths: RunPaths, name: str, to: int, why: str, read_curves: ReadCurves, dry_run: bool = False
 ) -> RolledBack:
-    """Let the training of run `name` go on from the checkpoint of iteration `to`, as if it had never gone further.
+    """Roll run `name` back to the checkpoint of iteration `to`, as if it had never trained further.
 
-    Raises OpsctlError while a job trains, for a checkpoint that is not complete, and where it cannot be done.
+    Raises OpsctlError while a job trains, for an incomplete checkpoint, and if it is impossible.
     """
     if dry_run:
         planned = _planned(paths, to, why, read_curves, None, 0)

@@ -64,7 +64,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """What a chain is submitted with."""
+    """The options of a chain's submission."""
 
     array: str | None = None  # None: the run file's
     after: str | None = None  # "auto" or a job id
@@ -220,20 +220,20 @@ def _stay_off(run: ExpandedRun, client: SlurmClient, options: ChainOptions) -> t
 
 
 def what_it_wants(run: ExpandedRun, options: ChainOptions) -> Wanted:
-    """What of a run's settings the exclusion list goes by."""
+    """Return the run's settings that the exclusion list depends on."""
     return Wanted.of(run.file.slurm, run.nodes, options.exclude)
 
 
 def preview(
     run: ExpandedRun, cluster: Cluster, options: ChainOptions, after: tuple[str, ...] = (), listed: Sequence[str] = ()
 ) -> str:
-    """The batch script that would be submitted; ids that only a submit makes are said in words."""
+    """Return the batch script that would be submitted. Words replace ids that only a submit creates."""
     chain = new_chain(run, options, after, "", TOKEN_OF_A_PREVIEW, listed=",".join(listed))
     return batch_text(run, cluster, chain, recorded(run.paths).run_id or ID_BEFORE_FIRST_SUBMIT)
 
 
 def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, hold: bool = False) -> str:
-    """The batch script of `chain`."""
+    """Return the batch script of `chain`."""
     request = ChainRequest(
         array=chain.array,
         run_id=run_id,
@@ -262,7 +262,7 @@ def new_chain(
     listed: str = "",
     asked: str = "",
 ) -> Chain:
-    """A chain that Slurm does not know yet."""
+    """Return a chain that Slurm does not know yet."""
     return Chain(
         chain=0,
         token=token,
@@ -298,6 +298,6 @@ def _record(paths: RunPaths, chain: Chain) -> None:
 
 
 def way_out(refusal: str) -> str:
-    """What to type or edit, given Slurm's words."""
+    """Return what to type or edit, given Slurm's error message."""
     text = refusal.lower()
     return next((advice for part, advice in _ADVICE if part in text), "correct the run file's [slurm]")

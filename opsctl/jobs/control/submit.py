@@ -109,7 +109,7 @@ def _machine_problems(chain: ExpandedRun) -> list[str]:
     if group is not None and (problem := membership_problem(group)):
         found.append(problem)
     if refused := resumption_problem(chain):
-        found.append(f"the trainer would not go on with it: {refused}")
+        found.append(f"the trainer would not resume with it: {refused}")
     if unbuilt := unbuilt_kernels(chain):
         found.append(unbuilt)
     return found

@@ -1,4 +1,4 @@
-"""What `status` tells of a run's evaluations: the last one that ended, and what is under way or given up."""
+"""The evaluations in `status`: the last one that ended, and those that run or were given up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.formats.json_text import Moment
 
 
 class EvaluationSeen(Struct, frozen=True, kw_only=True):
-    """How the evaluations of the run's checkpoints stand."""
+    """The state of the evaluations of the run's checkpoints."""
 
     iteration: Annotated[int | None, Meta(description="The checkpoint whose evaluation ended last.")] = None
     state: Annotated[str | None, Meta(description="`done` or `failed`.")] = None
@@ -61,7 +61,7 @@ def _has_ended(name: str) -> bool:
 
 
 def seen_in(lines: list[Evaluated], over: Collection[int] = ()) -> EvaluationSeen:
-    """What the records say; of the iterations that are over nothing is open. Pure."""
+    """Summarise the records. Iterations in `over` are not open. Pure."""
     ended = [line for line in lines if line.what in ("done", "failed")]
     newest = {line.iteration: line.of for line in lines}
     stands = {iteration: standing(lines, iteration, of) for iteration, of in newest.items()}

@@ -1,7 +1,7 @@
-"""Evaluating one checkpoint: its weights exported, lm-eval on them in its own Python, what came of it on record.
+"""Evaluate one checkpoint: export its weights, run lm-eval on them in a separate Python, and record the result.
 
-Whoever does so holds the checkpoint's lock, so nobody else does meanwhile; tasks that are answered stay so, and who
-comes after a kill goes on with the others. What was exported goes whatever happens, or at the next start.
+The process holds the checkpoint's lock, so no other one evaluates it meanwhile. Finished tasks stay finished: after a
+kill the next process continues with the rest. The exported weights are removed in every case, or at the next start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INTERRUPTED = (130, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 
 
 class Busy(OpsctlError):
-    """Somebody evaluates this very checkpoint now."""
+    """Another process evaluates this checkpoint now."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Evaluation:
     job_id: int = 0
 
     def run(self, due: Due, again: bool = False) -> EvaluatedCheckpoint:
-        """Evaluate it; what came of it, also where that is that it was done meanwhile.
+        """Evaluate the checkpoint and return the result, also if another process has done it meanwhile.
 
-        Raises Busy, OpsctlError where there is no lm-eval, KeyboardInterrupt.
+        Raises Busy, OpsctlError without an lm-eval, KeyboardInterrupt.
         """
         with _turn(self.paths, due.iteration):
             stands = standing(lines_of(self.paths), due.iteration, due.of)
@@ -126,7 +126,7 @@ class Evaluation:
         left = [task for task in tasks if task not in done]
         for task in done:
             self.say(f"{task.name}: answered before")
-        if not left:  # whoever answered the last one was killed before it could say so
+        if not left:  # the process of the last task was killed before it recorded the end
             found = manifest_or_fault(self.paths.checkpoints / tag_of(due.iteration))
             return (None, found) if isinstance(found, str) else (found, "")
         with self._exported(due) as (model, manifest, problem):
@@ -152,7 +152,7 @@ class Evaluation:
         which = hashlib.sha256(os.fsencode(self.paths.output.resolve())).hexdigest()[:12]
         model = parent / (tag_of(due.iteration) if not scratch else f"{tag_of(due.iteration)}-{which}")
         checkpoint = self.paths.checkpoints / tag_of(due.iteration)
-        shutil.rmtree(model, ignore_errors=True)  # of a start that was killed: who has the lock is alone here
+        shutil.rmtree(model, ignore_errors=True)  # left by a killed start; the lock's holder is alone here
         try:
             with reading(self.paths, due.iteration, "evaluation"):
                 found = manifest_or_fault(checkpoint)
@@ -240,7 +240,7 @@ def is_at_work(paths: RunPaths, iteration: int) -> bool:
 
 
 def lock_of(paths: RunPaths, iteration: int) -> Path:
-    """What whoever evaluates that checkpoint holds."""
+    """Return the lock that the process evaluating this checkpoint holds."""
     return paths.evaluating / f"{tag_of(iteration)}.lock"
 
 
@@ -250,6 +250,6 @@ def _raise_if_interrupted(code: int) -> None:
 
 
 def own_job_id() -> int:
-    """The Slurm job that this runs in; 0: none."""
+    """Return the id of the Slurm job that this process runs in; 0 if none."""
     said = os.environ.get("SLURM_JOB_ID", "")
     return int(said) if said.isdecimal() else 0

@@ -25,7 +25,7 @@ _PROGRAM = "tasks/harness.py"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an lm-eval says of the tasks that are wanted."""
+    """The answer of an lm-eval about the wanted tasks."""
 
     version: str
     known: tuple[str, ...]
@@ -38,7 +38,7 @@ class Harness:
     settings: Settings
 
     def ask(self, tasks: Sequence[Task]) -> Answer:
-        """Which of the tasks it has. Raises OpsctlError where there is no lm-eval that answers."""
+        """Ask which of the tasks it has. Raises OpsctlError if no lm-eval answers."""
         table = self.settings.table
         folder = next((one for one in table.include if not Path(one).is_dir()), None)
         if folder is not None:
@@ -61,7 +61,7 @@ class Harness:
         return answer
 
     def request(self, model: Path, output: Path, tasks: Sequence[Task], mark: Mark) -> dict[str, Any]:
-        """What its program is to do with a model's folder."""
+        """Return the input of its program for a model's folder."""
         table = self.settings.table
         return {
             "model": str(model),

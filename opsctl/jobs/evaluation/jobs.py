@@ -36,7 +36,7 @@ class AskedEvaluation(Struct, frozen=True, kw_only=True):
 
 
 def sbatch_options(table: EvaluationTable) -> dict[str, str | None]:
-    """What its job asks for where the profile's [jobs] says otherwise."""
+    """Return the sbatch options that differ from the profile's [jobs]."""
     return {
         **{
             key: value
@@ -64,11 +64,11 @@ def ask_for(
         if why_not:
             return AskedEvaluation(run=name, iteration=due.iteration, errand="", job_id=0, why_not=why_not)
         errand = make()
-        _record(paths, due, errand)  # before Slurm has it: what nobody remembers would be asked for twice
+        _record(paths, due, errand)  # before Slurm has it: an unrecorded job would be submitted twice
         try:
             errand = start(place, client, errand)
         except OpsctlError:
-            if place.read(errand.errand) is None:  # Slurm has not got it, and nobody will hear of it
+            if place.read(errand.errand) is None:  # Slurm does not have it
                 _record(paths, due, errand, "Slurm did not take it")
             raise
     return AskedEvaluation(

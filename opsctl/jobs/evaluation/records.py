@@ -1,4 +1,4 @@
-"""Who had which checkpoint evaluated, and what became of it: lines on record, and what follows from them."""
+"""The records of evaluations: which checkpoint, by which user, with which result; and what follows from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Standing:
-    """How a checkpoint stands."""
+    """The state of a checkpoint's evaluation."""
 
     last: Evaluated | None = None  # the newest line that says what became of it
     asked: Evaluated | None = None  # the newest job that was asked for and did not begin yet
@@ -56,7 +56,7 @@ class Standing:
 
     @property
     def detail(self) -> str:
-        """What the newest word of it found missing or failed."""
+        """The tasks that the newest record reports as missing or failed."""
         return self.last.detail if self.last is not None else ""
 
     @property
@@ -84,7 +84,7 @@ def read(paths: RunPaths) -> list[Evaluated]:
 
 
 def standing(lines: Sequence[Evaluated], iteration: int, of: str) -> Standing:
-    """How this very save of `iteration` stands. Several starts of one job are one try."""
+    """Return the state of this save of `iteration`. Several starts of one job are one try."""
     last, asked = None, None
     tries: list[str] = []
     for number, line in enumerate(lines):
@@ -115,7 +115,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is to be done, and what is not and why, by iteration."""
+    """The checkpoints to evaluate, and those left out with the reason, by iteration."""
 
     due: tuple[Due, ...] = ()
     left: tuple[tuple[int, str], ...] = ()
@@ -123,9 +123,9 @@ class Chosen:
 
 
 def choose(paths: RunPaths, table: EvaluationTable, named: int | None, again: bool = False) -> Chosen:
-    """By the schedule, or the one that is named, whatever the schedule says of it.
+    """Choose checkpoints by the schedule, or the named one regardless of the schedule.
 
-    again: also where it is done. Raises OpsctlError where the named one is not there, or nobody can see.
+    again: also those that are done. Raises OpsctlError if the named one does not exist, or it cannot be seen.
     """
     lines = lines_of(paths)
     if named is not None:
@@ -144,7 +144,7 @@ def choose(paths: RunPaths, table: EvaluationTable, named: int | None, again: bo
 
 
 def lines_of(paths: RunPaths) -> list[Evaluated]:
-    """What is on record. Raises OpsctlError where nobody can read it."""
+    """Return the recorded lines. Raises OpsctlError if they cannot be read."""
     try:
         return read(paths)
     except OSError as error:

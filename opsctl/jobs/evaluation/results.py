@@ -1,4 +1,4 @@
-"""What came of one checkpoint's evaluation, as it lies in the run's folder and is printed."""
+"""The result of one checkpoint's evaluation, as it is stored in the run's folder and printed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskResult(Struct, frozen=True, kw_only=True):
 
 
 class EvaluatedCheckpoint(Struct, frozen=True, kw_only=True):
-    """What came of one checkpoint's evaluation: `results.json`."""
+    """The result of one checkpoint's evaluation: `results.json`."""
 
     run: Annotated[str, Meta(description="The run's name.")]
     iteration: Annotated[int, Meta(description="Iterations done when the checkpoint was saved.")]
@@ -52,7 +52,7 @@ class EvaluatedCheckpoint(Struct, frozen=True, kw_only=True):
 
 
 class Mark(Struct, frozen=True):
-    """What an answer must bear to count."""
+    """The digests that an answer must have to count."""
 
     of: str  # checksum of the checkpoint's manifest
     under: str  # `Settings.digest`
@@ -69,7 +69,7 @@ class _Said(Struct, frozen=True, kw_only=True):
 
 
 def task_file(folder: Path, task: Task) -> Path:
-    """Where every word of lm-eval's on it is."""
+    """Return the file of lm-eval's full output on the task."""
     return folder / f"{task.name}.json"
 
 
@@ -81,12 +81,12 @@ def answered(root: Path, folder: Path, tasks: Sequence[Task], mark: Mark) -> lis
 def collected(
     root: Path, folder: Path, tasks: Sequence[Task], mark: Mark, missing: Collection[Task]
 ) -> list[TaskResult]:
-    """How each task stands by its file."""
+    """Return the result of each task according to its file."""
     return [_result(task, _said(root, folder, task, mark), task in missing) for task in tasks]
 
 
 def words_of(tasks: Sequence[TaskResult]) -> str:
-    """What is not as it was wanted, in a clause; empty where all is."""
+    """Return a clause with the tasks that failed or are missing; empty if none."""
     parts = []
     for state, word in (("failed", "failed"), ("missing", "not in this lm-eval"), ("left", "not run")):
         found = [one for one in tasks if one.state == state]

@@ -1,6 +1,6 @@
-"""How a run's checkpoints are to be evaluated: the published [evaluation], or before that the run file's.
+"""The settings of a run's evaluations: the published [evaluation], or before the first publish that of the run file.
 
-What is evaluated runs as the caller, so that only those decide of it who decide what the caller runs anyway.
+Evaluations run as the caller. So only users who decide what the caller runs anyway may decide about them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opsctl.run.state.revisions import deciding_group, newest_to_start
 from opsctl.run.state.run_view import RunView
 from trainer.formats.json_text import json_line
 
-#: The tasks that BLOOM's training was held to every 10,000 iterations, by the names that they had then.
+#: The tasks on which BLOOM's training was evaluated every 10,000 iterations, by their names at that time.
 OF_BLOOM = (
     *("arc_challenge", "arc_easy", "boolq", "copa", "headqa", "hellaswag", "lambada", "logiqa", "mathqa", "mc_taco"),
     *("mrpc", "multirc", "openbookqa", "piqa", "prost", "pubmedqa", "qnli", "qqp", "race", "rte", "sciq", "sst"),
@@ -71,7 +71,7 @@ def missing(tasks: Sequence[Task], known: Collection[str]) -> list[Task]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What counts, with everything expanded."""
+    """The effective settings, with all variables expanded."""
 
     table: EvaluationTable
     tasks: tuple[Task, ...]
@@ -92,11 +92,11 @@ class Settings:
 
 
 def settings_of(run: RunView) -> Settings | None:
-    """What is published counts, as for everything that a cron does; None where nothing says what to evaluate.
+    """Return the published settings, as for everything that the scheduler runs; None if no tasks are set.
 
-    A revision of a user who may not decide what the caller runs is passed over, and where there is no
-    other the caller's run file counts. Raises RunFileError for a variable that is not set and for tasks that cannot be
-    together, OpsctlError for a damaged revision, and where there is nothing but others' revisions.
+    A revision of a user who may not decide what the caller runs is skipped. If there is no other, the caller's run file
+    counts. Raises RunFileError for an unset variable and for tasks that cannot be combined, OpsctlError for a damaged
+    revision, and if all revisions belong to such users.
     """
     revision, passed_over = newest_to_start(run.paths)
     if revision is not None and revision.damage:
@@ -136,7 +136,7 @@ def refuse_strangers_program(run: RunView, settings: Settings) -> None:
 
 
 def who_else_decides(run: RunView, settings: Settings) -> str:
-    """Who else could have it run what they like, in a clause; empty where nobody could who may not do so anyway."""
+    """Return a clause with the users who could change what is run; empty if only users who may do so anyway."""
     try:
         why = _who_else(settings, None)
         group = deciding_group(run.paths) if why else None

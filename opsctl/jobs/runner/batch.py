@@ -110,7 +110,7 @@ def _leave_at_once(task: Task) -> int | None:
 
 def _leave(task: Task, reason: Reason, line: str) -> int:
     task.log.add_line(line)
-    # Whoever leaves in seconds does not wait long for Slurm either.
+    # A task that ends within seconds does not wait long for Slurm.
     _close_lost(task, client_for(task.cluster), task.allocation.requeued_id)
     record_short(task, Ending(reason), 0)
     return 0
@@ -281,5 +281,5 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
         folder = task.paths.attempt_folder(attempt.job_id)
         if not attempt.is_open and attempt.job_id != task.allocation.job_id and folder.is_dir():
             with contextlib.suppress(OSError):
-                why = f"job {task.allocation.job_id} goes on from here"
+                why = f"job {task.allocation.job_id} resumes from here"
                 request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)

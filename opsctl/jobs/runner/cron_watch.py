@@ -31,7 +31,7 @@ LEAST_S, MOST_S = 2.0, 60.0
 
 @dataclass
 class Death:
-    """What has been said and done about one death of the chain. Decisions only: nothing here touches anything."""
+    """The messages and restarts about one death of the scheduler's chain. Only decides; changes nothing."""
 
     is_told: bool = False
     tried_at: float | None = None  # monotonic, of the last restart

@@ -1,4 +1,4 @@
-"""Which of the job's nodes are trained on: tested before, and replaced by spare ones where they are bad or lost."""
+"""Choose the job's nodes for the training: test them first, and replace bad or lost ones by spares."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ TESTED_FOR = timedelta(days=1)
 def on_good_nodes(
     task: Task, attempt: Attempt, before: Attempt | None, folder: Path, is_to_leave: Callable[[], bool]
 ) -> Task:
-    """The task on the nodes that it is to be trained on, bad ones no longer among its job's.
+    """Return the task on the nodes to train on, without the bad ones.
 
-    before: the attempt that this job made before. folder: the attempt's. A probe that could not be made is told and
-    keeps nobody from training, nor do nodes that are only slow. Raises OpsctlError where too few are left without the
-    bad ones.
+    before: this job's previous attempt. folder: the attempt's folder. A probe that could not run is reported and
+    prevents no training; slow nodes do not either. Raises OpsctlError if too few nodes are left without the bad ones.
     """
     effort = task.revision.file.slurm.effort if not task.revision.damage else "off"
     if effort == "off" or is_to_leave():
@@ -64,7 +63,7 @@ def on_good_nodes(
     try:
         record_evidence(task.paths, found, attempt.id)
     except OSError as error:
-        task.log.add_line(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
+        task.log.add_line(f"opsctl: cannot record the evidence against nodes: {error.strerror}")
     wanted = len(task.nodes)
     bad = [one.node for one in found.of(Standing.BAD)]
     picked = chosen(task.allocation.nodes, wanted, found.nodes)
@@ -123,9 +122,9 @@ def _setting(task: Task) -> Setting:
 
 
 def without_lost_nodes(task: Task, ended: Attempt | None) -> Task | None:
-    """The task on the job's other nodes, where the attempt died of some and spare ones are left; else None. Pure.
+    """Return the task on the job's other nodes, if the attempt lost some and spares are left; else None. Pure.
 
-    Of the spare ones the best by the last probe.
+    Takes the spares that were best in the last probe.
     """
     if ended is None:
         return None
@@ -140,16 +139,16 @@ def without_lost_nodes(task: Task, ended: Attempt | None) -> Task | None:
 
 
 def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended: Attempt) -> tuple[str, ...] | None:
-    """Those of a job's nodes that it goes on with after `ended`, which ran on `used` of them; else None. Pure.
+    """Return the nodes with which a job continues after `ended`, which ran on `used`; else None. Pure.
 
-    spare: how many of the allocated ones are not needed. None where the attempt died of no node, or of too many.
+    spare: the number of allocated nodes that are not needed. None if the attempt lost no node, or too many.
     """
     lost = {node for node in failed_nodes(ended) if node in used} if spare else set()
     return tuple(node for node in allocated if node not in lost) if 0 < len(lost) <= spare else None
 
 
 def replacement_line(before: Task, after: Task) -> str:
-    """What the training log says of the change."""
+    """Return the line of the training log about the change of nodes."""
     gone = ", ".join(sorted({*before.allocation.nodes} - {*after.allocation.nodes}))
     return alert_line(f"{before.name}: {gone} failed; this job goes on without, spare nodes left: {after.spare}")
 

@@ -39,7 +39,7 @@ _ASK_S = 5.0
 
 @dataclass(frozen=True)
 class Silence:
-    """What a step may do before it is taken to hang."""
+    """The time that a step may log nothing before it counts as hung."""
 
     limit_s: float  # nothing logged for so long is worth a look
     may_end: bool  # whether it is ended when it has lasted twice as long
@@ -69,10 +69,11 @@ class HangWatch(Watch):
         clock: Callable[[], float] = time.monotonic,
         ask_s: float = _ASK_S,
     ) -> None:
-        """`limit`: what the step may do now, given whether it has logged nothing yet, and whether it is worth reading
-        more for: as the first look of a silence comes near. None where nobody knows.
+        """Watch a step. `limit`: returns what the step may do now, given whether it has logged nothing yet, and whether
+        more of the log is worth reading, as before the first check of a silence. None if unknown.
 
-        take: the stacks of its ranks, and in a sentence what they show; it may take a minute. Raises OpsctlError.
+        take: takes the stacks of its ranks and returns them with a sentence about them; may take a minute. Raises
+        OpsctlError.
         """
         super().__init__()
         self._limit, self._take, self._clock, self._ask_s = limit, take, clock, ask_s
@@ -89,7 +90,7 @@ class HangWatch(Watch):
         self.ends = False  # the training hangs: its step is to be ended
 
     def heard(self, data: bytes) -> None:
-        """What the step has printed just now; a line is heard when it has ended."""
+        """Process new output of the step. A line counts when it has ended."""
         # A progress bar is one line without end, longer than what is kept of one.
         signs = list(self._signs.feed(data.replace(b"\r", b"\n")))
         if not signs:
@@ -103,7 +104,7 @@ class HangWatch(Watch):
         self._known, self._knows_more, self._looks, self._due = None, False, [], None
 
     def check(self) -> None:
-        """Take stacks where that is due, and judge what came of those that were taken."""
+        """Take stacks when they are due, and judge those that were taken."""
         silent_s = self._clock() - self._heard_at
         while self._answers:
             self._judge(*self._answers.popleft(), silent_s)
@@ -121,13 +122,13 @@ class HangWatch(Watch):
 
     @property
     def stacks(self) -> tuple[StackGroup, ...]:
-        """Where the ranks are that log nothing; empty while the training goes on."""
+        """The stacks of the ranks that log nothing; empty while the training continues."""
         newest = self._newest()
         return recorded(newest.groups) if newest is not None else ()
 
     @property
     def verdict(self) -> Verdict | None:
-        """What a step that was ended for it died of."""
+        """The cause of a hang for which the step was ended."""
         newest = self._newest()
         if not self.ends or newest is None:
             return None
@@ -170,7 +171,7 @@ class HangWatch(Watch):
 
 
 def watch_over(task: Task) -> HangWatch:
-    """The watch over the step of `task`."""
+    """Return the watch of the step of `task`."""
 
     def take() -> tuple[Taken, str]:
         return stacks_into(task.paths.attempt_folder(task.allocation.job_id) / summary.SILENT_STACKS, task)
@@ -179,9 +180,9 @@ def watch_over(task: Task) -> HangWatch:
 
 
 def _silence(task: Task, is_starting: bool, more: bool) -> Silence | None:
-    """How long the step may be silent, by what its run file and the log say; None where nothing was ever logged.
+    """Return how long the step may be silent, by its run file and log; None if nothing was ever logged.
 
-    more: read as much of the log as the longest evaluation and save may be in, which are not in every fifty lines.
+    more: read enough of the log to include the longest evaluation and save, which the last fifty lines may lack.
     """
     seen = measured(task.paths) if more else recent(task.paths)
     if seen.seconds_per_iteration is None:
@@ -194,7 +195,7 @@ def _silence(task: Task, is_starting: bool, more: bool) -> Silence | None:
 
 
 def patience_s(task: Task) -> float:
-    """How long a trainer that was asked to leave may say nothing before it is taken to hang."""
+    """Return how long a trainer that was asked to leave may be silent before it counts as hung."""
     found = _silence(task, is_starting=False, more=True)
     return found.limit_s if found is not None else _told_s(task) or SILENT_LEAST_S
 

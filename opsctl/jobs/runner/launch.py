@@ -1,7 +1,7 @@
-"""How a step is launched: the srun line, the Python on the nodes, and the address and port where its launchers meet.
+"""The launch of a step: the srun command, the Python on the nodes, and the rendezvous address and port.
 
-On a cluster a node's name resolves; on a local one it does not and all nodes share one address, so the port comes from
-the job's id.
+On a cluster a node's name resolves. On a local cluster it does not, and all nodes share one address, so the port is
+computed from the job's id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.formats.checkpoint.history import ATTEMPT_FOLDER_VARIABLE, REVISION
 
 #: srun ends the rest when one launcher has left for this long.
 WAIT_S = 60
-#: Whoever may list processes, or Slurm's records of steps, sees command lines; an environment only its owner.
+#: Other users can see command lines, in the process list or Slurm's records; only the owner sees an environment.
 _STEP_SCRIPT = "OPSCTL_STEP_SCRIPT"
 _RUN_STEP_SCRIPT = f'script=${_STEP_SCRIPT}; unset {_STEP_SCRIPT}; eval "$script"'
 #: Below the range that kernels hand out to outgoing connections (32768 on), above well-known services.
@@ -45,7 +45,7 @@ class Launch:
     only_on: Sequence[str] = ()  # names of those nodes; empty: they are all that the job has
 
     def command(self) -> list[str]:
-        """The srun line. Its options are given whole, so that nobody's SRUN_ or SLURM_ variables change them."""
+        """Return the srun command. All its options are explicit, so SRUN_ and SLURM_ variables change none."""
         cpus = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
         return [
             "srun",
@@ -83,15 +83,16 @@ class Launch:
         ]
 
     def environment(self) -> dict[str, str]:
-        """The variables that the command needs beside those of the job."""
+        """Return the variables that the command needs in addition to those of the job."""
         revision = {} if self.revision is None else {REVISION_VARIABLE: str(self.revision)}
         return {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder), **revision}
 
 
 def launchers_python(environment: str | None) -> tuple[str, ...]:
-    """The interpreter on the nodes: what an environment script calls python, without one what runs opsctl.
+    """Return the interpreter on the nodes: `python` of the environment script, without a script the one that runs
+    opsctl.
 
-    Never with modules of the working folder, which others than the job's owner may write.
+    It never imports modules of the working folder, which users other than the job's owner may write.
     """
     return ("python" if environment else sys.executable, "-P")
 
@@ -108,12 +109,14 @@ def resolves(name: str) -> bool:
 def master_address(
     first_node: str, node_address: Callable[[str], str], resolves: Callable[[str], bool] = resolves
 ) -> str:
-    """The first node's name where names resolve, else the address at which Slurm reaches it."""
+    """Return the first node's name if names resolve, else the address at which Slurm reaches it."""
     return first_node if resolves(first_node) else node_address(first_node)
 
 
 def free_port(job_id: int, is_free: Callable[[int], bool] = is_free, tries: int = 200) -> int:
-    """The first free port on this host, probing from one that the job's id gives. Raises OpsctlError after `tries`."""
+    """Return the first free port on this host, starting at one computed from the job's id. Raises OpsctlError after
+    `tries`.
+    """
     for step in range(tries):
         port = FIRST_PORT + (job_id * _STRIDE + step) % PORTS
         if is_free(port):

@@ -1,9 +1,9 @@
-"""The job's time limit: how long the trainer may train, what is said as the limit comes, what a raised one gives.
+"""The job's time limit: how long the trainer may train, the warnings before the limit, and a raised limit.
 
 The trainer is started with an exit duration that ends a margin before the limit. Slurm is asked again shortly before
-that moment; where the limit has been raised, a note in the attempt's folder lets the trainer go on until the margin
-before the new one. Whatever goes wrong on that way (no answer, no disk, this process gone), the trainer leaves in time
-for the limit that was known. Of a lowered limit Slurm's own warning tells, and Slurm is then asked which limit it is.
+that moment. If the limit was raised, a note in the attempt's folder lets the trainer continue until the margin before
+the new one. If this fails (no answer, no disk, this process gone), the trainer leaves in time for the known limit. A
+lowered limit shows by Slurm's own warning; Slurm is then asked for the new limit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Limit:
 
 
 def ask_limit(client: SlurmClient, job_id: int) -> Limit | None:
-    """The limit as Slurm has it now; None for a job that it does not show. Raises SlurmError."""
+    """Return the limit that Slurm has now; None for a job that it does not show. Raises SlurmError."""
     for job in client.jobs(job_ids=[job_id]):
         if job.job_id == job_id:
             return Limit(None, None) if job.time_limit_s is None else Limit(job.ends_at, job.time_limit_s)
@@ -63,16 +63,16 @@ def exit_minutes(ends_at: datetime | None, now: datetime, margin_s: float) -> fl
 
 
 def exit_duration_arguments(asked: Options, minutes: float | None) -> list[str]:
-    """The words that have the trainer leave after `minutes`, or sooner where `asked` says so; none without either.
+    """Return the arguments that make the trainer leave after `minutes`, or sooner if `asked` does; none without either.
 
-    They are to stand last: of several values the trainer takes the last.
+    They must come last: the trainer takes the last of several values.
     """
     wanted = [value for value in (minutes, asked.exit_duration_in_mins) if value]
     return to_arguments({"exit_duration_in_mins": f"{min(wanted):.3f}"}) if wanted else []
 
 
 def limit_words(limit: Limit) -> str:
-    """`the time limit of 2:00:00 comes at ...`; empty without a limit."""
+    """Return `the time limit of 2:00:00 comes at ...`; empty without a limit."""
     if limit.ends_at is None:
         return ""
     length = f" of {format_duration(limit.length_s)}" if limit.length_s is not None else ""
@@ -134,7 +134,7 @@ class LimitWatch(WatchThread):
         return None if question is None else max(0.0, (question - self._clock()).total_seconds())
 
     def why(self, signals: Signals) -> str:
-        """What the signals that the job got are about: the limit, or nothing more than their names."""
+        """Return the reason for the signals that the job got: the limit, or only their names."""
         if not self._warned and is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
             self._warned = limit_words(self.limit)
         return f"{self._warned}, {signals.names()}" if self._warned else f"the job got {signals.names()}"

@@ -1,7 +1,7 @@
-"""Copying a step's output into the training log: whole lines, at once, and never at the training's expense.
+"""Copy a step's output to the training log: whole lines, at once, and without delaying the training.
 
-What the log cannot take is kept and written later, in its order; what it never took is said in the job's own output,
-where all of it was copied.
+Lines that the log cannot take are kept and written later, in order. Lines that it never took are counted in the job's
+own output, which has all of them.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ class MainLog:
             return
         self._dropped_lines, self._trouble = 0, ""
         self._kept.clear()
-        # Whoever hangs with the lock is waited for once, not at every line.
+        # A process that hangs with the lock delays this one once, not at every line.
         self._lock_wait_s = LOG_LOCK_WAIT_S if had_lock else 0.0
 
     def _note_of_dropped(self) -> bytes:
         if not self._dropped_lines:
             return b""
-        where = "the job's own output has them" if self._copied_all else "nobody has all of them"
+        where = "the job's own output has them" if self._copied_all else "they are lost"
         return _encoded(f"opsctl: {_lines_are(self._dropped_lines)} missing here ({self._trouble}): {where}")
 
     def _drop_oldest(self) -> None:

@@ -25,12 +25,12 @@ _BY_SLURM = frozenset({Ending.CANCELLED, Ending.PREEMPTED, Ending.TIME_LIMIT})
 
 
 def new_attempt_id(task: Task) -> str:
-    """Unique also where job ids start over."""
+    """Return an id that is unique even if Slurm's job ids start over."""
     return f"{task.allocation.job_id}-{secrets.token_hex(4)}"
 
 
 def new_attempt(task: Task, number: int, attempt_id: str) -> Attempt:
-    """The attempt that `task` opens now."""
+    """Return the attempt that `task` opens now."""
     checkpoint = last_checkpoint(task.paths.checkpoints)
     job = task.allocation
     return Attempt(
@@ -52,7 +52,7 @@ def new_attempt(task: Task, number: int, attempt_id: str) -> Attempt:
 
 
 def record_short(task: Task, ending: Ending, exit_code: int, note: str = "left at its start") -> None:
-    """An attempt that started no step: opened and closed at once."""
+    """Record an attempt that started no step: opened and closed at once."""
     attempt = new_attempt(task, 0, new_attempt_id(task))
     evidence = Evidence(exit_reason=ending)
     checkpoint = last_checkpoint(task.paths.checkpoints)
@@ -62,7 +62,7 @@ def record_short(task: Task, ending: Ending, exit_code: int, note: str = "left a
 
 
 def start_line(task: Task, attempt: Attempt) -> str:
-    """What the training log says as the attempt begins."""
+    """Return the line of the training log at the start of the attempt."""
     job = task.allocation
     start = AttemptStart(
         at=now(),
@@ -78,7 +78,7 @@ def start_line(task: Task, attempt: Attempt) -> str:
 
 
 def end_line(ended: Attempt) -> str:
-    """What the training log says when it has ended."""
+    """Return the line of the training log at the end of the attempt."""
     end = AttemptEnd(
         at=now(),
         attempt=ended.number,
@@ -91,15 +91,15 @@ def end_line(ended: Attempt) -> str:
 
 
 def lost_line(ended: Attempt) -> str:
-    """What the training log says of an attempt that could not say how it ended."""
+    """Return the line of the training log about an attempt that could not record its end."""
     note = f" ({ended.note})" if ended.note else ""
     return f"opsctl: attempt {ended.number}, job {ended.display_id}, left without a word: {ended.reason}{note}"
 
 
 def with_verdict(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd) -> Attempt:
-    """`ended` with what killed it, told in the training log; what speaks against a node goes on record.
+    """Return `ended` with its cause, which is written to the training log; record the evidence against nodes.
 
-    Where it cannot be told in time there is no verdict. While Slurm ends the job that is a short time.
+    Without a result in time there is no verdict. While Slurm ends the job, that time is short.
     """
     verdict = ended.verdict  # of a step that hung
     if verdict is None:

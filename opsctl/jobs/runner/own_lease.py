@@ -20,9 +20,9 @@ END_WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class WaitPolicy:
-    """How long a task waits for a lease that another job has, in seconds."""
+    """The limits of waiting for a lease that another job has, in seconds."""
 
-    silent_s: float = SILENT_S  # a heartbeat that has not moved for so long is nobody's any more
+    silent_s: float = SILENT_S  # a heartbeat that has not moved for so long has no owner any more
     alive_s: float = 300.0  # one that has moved all the time is a training that goes on
     poll_s: float = 5.0
     ask_s: float = 30.0  # how often Slurm is asked about the holder's job
@@ -59,10 +59,10 @@ def wait_for_turn(
     leaves: Callable[[], bool],
     patience: WaitPolicy | None = None,
 ) -> OwnLease | Held | None:
-    """The lease; who has it, when that one goes on; None when `leaves` says that there is nothing to wait for.
+    """Return the lease; its holder, if that one continues; None when `leaves` says that there is nothing to wait for.
 
-    take: `records.lease.take` with all but its last argument. attempts: as they are on record, with True after asking
-    Slurm about open ones. `requeued_id`: see `over_on_record`. Raises OSError when the lease cannot be read or written.
+    take: `records.lease.take` with all but its last argument. attempts: the recorded ones; with True after asking Slurm
+    about open ones. `requeued_id`: see `over_on_record`. Raises OSError if the lease cannot be read or written.
     """
     patience = patience or WaitPolicy()
     watched, began_s = Watched(), time.monotonic()

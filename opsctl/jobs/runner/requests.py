@@ -38,7 +38,7 @@ from trainer.formats.attempt.attempt_records import SAVE_REQUEST, SaveRequest
 POLL_S = 1.0
 #: How often what is not for this job, but for its owner, is looked at; Slurm is asked only where there is such.
 SETTLE_S = 60.0
-#: Requests that are taken in one look: whoever makes more of them waits.
+#: The number of requests taken in one check; further ones wait for the next.
 _MOST_A_LOOK = 20
 
 
@@ -64,7 +64,7 @@ class RequestHandler(WatchThread):
         self._lock = threading.Lock()
 
     def begin_step(self) -> None:
-        """A step begins, whose ranks look into the attempt's folder."""
+        """Note that a step begins, whose ranks read the attempt's folder."""
         with self._locked():
             self._is_in_step = True
             self._ask_trainer_to_end()
@@ -75,7 +75,9 @@ class RequestHandler(WatchThread):
         return at is not None and not self._has_word and time.monotonic() >= at
 
     def finish(self, attempt: Attempt | None, signals: Signals) -> None:
-        """The job is over, with `attempt` if it had one: requeue it if that was asked, answer what is left. Once."""
+        """Finish the job with `attempt`, if it had one: requeue it if requested, and answer the open requests. Runs
+        once.
+        """
         if self._stopped.is_set():
             return
         self.stop()
@@ -288,7 +290,7 @@ class ToEnd:
 
 
 def left(attempt: Attempt | None) -> tuple[Outcome, str]:
-    """What is to be said to who asked for the job's end."""
+    """Return the answer to a request for the job's end."""
     if attempt is None:
         return Outcome.DONE, "it trained nothing yet and leaves"
     at = "" if attempt.iteration_at_end is None else f" after iteration {attempt.iteration_at_end}"
@@ -298,7 +300,7 @@ def left(attempt: Attempt | None) -> tuple[Outcome, str]:
 
 
 def left_unsaved(attempt: Attempt | None) -> tuple[Outcome, str]:
-    """What is to be said to who asked for a save that the trainer has not answered."""
+    """Return the answer to a request for a save that the trainer has not answered."""
     outcome, words = left(attempt)
     has_it = attempt is not None and attempt.iteration_at_end == attempt.checkpoint_at_end is not None
     return (outcome if has_it else Outcome.FAILED), f"the training {words}" if attempt else "the job trained nothing"

@@ -37,7 +37,7 @@ _AT_LIMIT_S = 90
 def run_step(
     task: Task, signals: Signals, folder: Path, heartbeat: LeaseHeartbeat, handler: RequestHandler
 ) -> tuple[StepEnd, str]:
-    """How the step ended, and what is to be said of the signals that the job got; empty without any."""
+    """Run the step; return how it ended, and a clause about the signals that the job got, empty without any."""
     if isinstance(task.options, OpsctlError):
         raise task.options
     if problem := task.checkpoint_problem():
@@ -166,7 +166,7 @@ def _limit(task: Task) -> Limit:
 
 
 def _slurm_state(task: Task) -> tuple[str, datetime | None]:
-    """What Slurm has decided about this job, if it has (a lost node, a cancellation), and when it preempted it.
+    """Return Slurm's decision about this job, if any (a lost node, a cancellation), and when it preempted the job.
 
     In the grace time of a preemption its state is still RUNNING.
     """

@@ -25,7 +25,7 @@ STEP_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Taken:
-    """What the ranks of a job have told."""
+    """The stacks of a job's ranks."""
 
     stacks: tuple[RankStack, ...]  # in order of rank
     progress: tuple[GroupProgress, ...]  # where NCCL's flight recorders run
@@ -43,7 +43,7 @@ class Taken:
 
     @property
     def flight(self) -> str:
-        """What the flight recorders say, in a sentence; empty where nothing."""
+        """A sentence from NCCL's flight recorders; empty without any."""
         return flight_summary(self.progress)
 
     @property
@@ -60,11 +60,9 @@ def command(
     native: bool = False,
     flights_in: Path | None = None,
 ) -> list[str]:
-    """The srun line. job_id: of another job of this account than the one that this process is in.
+    """Return the srun command. job_id: of another job of this account than the one that this process is in.
 
-    only_on: see `Launch.only_on`.
-
-    It runs this very Python, which needs none of the training's packages.
+    only_on: see `Launch.only_on`. It runs this Python, which needs none of the training's packages.
     """
     return [
         "srun",
@@ -89,7 +87,7 @@ def command(
 
 
 def take_stacks(words: list[str], ranks: int, environment: Mapping[str, str]) -> Taken:
-    """What all ranks that could be asked tell; `words` is `command`. Raises OpsctlError where there is none."""
+    """Return the stacks of all ranks that answer; `words` is `command`. Raises OpsctlError if none does."""
     srun, *rest = words
     path = find_program(srun, environment)
     if path is None:
@@ -111,7 +109,7 @@ def take_stacks(words: list[str], ranks: int, environment: Mapping[str, str]) ->
 
 
 def taken_of(task: Task) -> Taken:
-    """The stacks of the task's ranks. Raises OpsctlError."""
+    """Return the stacks of the task's ranks. Raises OpsctlError."""
     nodes = len(task.nodes)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ))}
     only_on = task.nodes if task.picked or task.spare else ()

@@ -85,7 +85,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """The allocation of the job that `environment` belongs to. Raises UsageError outside of one."""
+    """Return the allocation of the job that `environment` belongs to. Raises UsageError outside of one."""
     try:
         job_id = int(environment["SLURM_JOB_ID"])
         folded = environment["SLURM_JOB_NODELIST"]
@@ -143,17 +143,17 @@ class Task:
 
     @property
     def kill_switch(self) -> Path:
-        """Where the trainer looks; where the run's switch is when nobody can say that."""
+        """The kill switch that the trainer watches; the run's if the options are not understood."""
         if isinstance(self.options, Options) and self.options.kill_switch_path:
             return Path(self.options.kill_switch_path)
         return self.paths.kill_switch
 
     def is_finished(self) -> bool:
-        """Return whether nothing is left to train. Where nobody can tell, there is: see `checkpoint_problem`."""
+        """Return whether nothing is left to train. If this is unknown, return False: see `checkpoint_problem`."""
         return isinstance(self.options, Options) and is_finished(self.options, last_checkpoint(self.paths.checkpoints))
 
     def checkpoint_problem(self) -> str | None:
-        """Why nobody can tell where the trainer would go on, so that it must not start."""
+        """Return why it is unknown from where the trainer would resume, so that it must not start."""
         if not isinstance(self.options, Options) or not self.options.load:
             return None
         return latest_problem(Path(self.options.load), self.options.load_fallback)
@@ -167,12 +167,11 @@ def this_task(
     only_owners: bool = False,
     spare: int = 0,
 ) -> Task:
-    """The task that this process is, with the newest revision; only_owners: of those that `newest_for_task` says.
+    """Return the task that this process is, with the newest revision; only_owners: of those that `newest_for_task`
+    allows.
 
-    spare: see `Task.spare`.
-
-    One that cannot be used, or none, is kept for later like options that are not understood. Raises OpsctlError outside
-    of a job.
+    spare: see `Task.spare`. An unusable or missing revision is kept for later, like options that are not understood.
+    Raises OpsctlError outside of a job.
     """
     client = client_for(cluster, patient=True)
     revision, passed_over = newest_for_task(paths, only_owners)
@@ -198,9 +197,9 @@ def this_task(
 
 
 def understood(revision: Revision, one_off: Sequence[str], nodes: int) -> Options | OpsctlError:
-    """The trainer's options on so many nodes.
+    """Return the trainer's options on this number of nodes.
 
-    An error is kept for later: the task looks at the kill switch first, and its failure goes on record.
+    An error is returned, not raised: the task checks the kill switch first, and its failure is recorded.
     """
     try:
         return revision.options(one_off, nodes)

@@ -1,7 +1,7 @@
-"""What runs beside a step: a thread that checks something again and again, and lines for the training log.
+"""Threads that check something repeatedly while a step runs, and write lines to the training log.
 
-The step waits for none of it: a file system or a Slurm that does not answer must keep neither the step's output nor the
-job's signals waiting.
+The step never waits for them. A file system or a Slurm that does not answer must delay neither the step's output nor
+the job's signals.
 """
 
 from __future__ import annotations

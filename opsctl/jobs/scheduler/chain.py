@@ -57,14 +57,14 @@ class QueuedTick:
 
 @dataclass(frozen=True)
 class Needed:
-    """What has to be done about the queue."""
+    """The changes that the queue needs."""
 
     submit: tuple[int, ...]  # due times
     cancel: tuple[int, ...]  # job ids
 
 
 def ticks_of(jobs: Iterable[Job], token: str, user: str) -> list[QueuedTick]:
-    """The ticks of the chain `token` that are `user`'s, by due time: a comment is anybody's to write."""
+    """Return the ticks of the chain `token` that belong to `user`, by due time. Any user can write such a comment."""
     found = []
     for job in jobs:
         comment = parse_cron_comment(job.comment)
@@ -74,9 +74,9 @@ def ticks_of(jobs: Iterable[Job], token: str, user: str) -> list[QueuedTick]:
 
 
 def needed(ticks: Iterable[QueuedTick], now_s: float, covered: int | None, period_s: int, own_job: int = 0) -> Needed:
-    """What has to be submitted so that the next AHEAD due times are queued, and which pending ones are over.
+    """Return which ticks to submit so that the next AHEAD due times are queued, and which pending ones are over.
 
-    now_s: the moment for who asks, see `grid.moment_of`. covered: the last due time that a tick has claimed.
+    now_s: the current time, see `grid.moment_of`. covered: the last due time that a tick has claimed.
     """
     ticks = [tick for tick in ticks if tick.job.job_id != own_job]
     coming = {tick.due for tick in ticks if tick.may_start}
@@ -88,7 +88,7 @@ def needed(ticks: Iterable[QueuedTick], now_s: float, covered: int | None, perio
 
 @dataclass(frozen=True)
 class Begun:
-    """What `start` came to."""
+    """The result of `start`."""
 
     chain: CronChain
     is_new: bool
@@ -115,7 +115,7 @@ def queue_ahead(
 
 
 def queued_ticks(cron: Cron, chain: CronChain) -> list[QueuedTick]:
-    """The chain's ticks in the queue, by due time. Raises SlurmError."""
+    """Return the chain's queued ticks, by due time. Raises SlurmError."""
     return ticks_of(cron.client.jobs(users=[chain.carried_by]), chain.token, chain.carried_by)
 
 

@@ -41,7 +41,7 @@ _WHY = {
     "comment": "the comment says which run it is",
     "dependency": "jobs of a tick do not wait for each other",
     "export": "it gets its owner's login environment",
-    "hold": "nobody would release it",
+    "hold": "no user would release it",
     "wait": "a tick waits for none",
 }
 
@@ -64,7 +64,7 @@ class Cron:
     internet_partition: str | None = None  # of jobs that say that they need the internet
 
     def setting(self, token: str, period_s: int) -> Setting:
-        """What the scripts need."""
+        """Return the settings that the scripts need."""
         return Setting(
             folder=str(self.paths.folder),
             token=token,
@@ -90,14 +90,14 @@ class JobFile:
 
 
 def job_files(paths: CronPaths, daily: bool) -> list[JobFile]:
-    """The jobs of one folder, by name. Raises OSError, Untrusted, where it cannot be read or is none of ours."""
+    """Return the jobs of one folder, by name. Raises OSError and Untrusted if it cannot be read or is not trusted."""
     folder, kind = (paths.daily, "daily") if daily else (paths.hourly, "hourly")
     names = [name for name in names_of(paths.folder, folder, MOST_FILES) if name.endswith(SUFFIX)]
     return [JobFile(f"{kind}/{_text(name.removesuffix(SUFFIX))}", folder / name) for name in names if name[0] != "."]
 
 
 def text_of(cron: Cron, file: JobFile) -> str:
-    """The job's program, read once. Raises OSError: Untrusted, FileNotFoundError."""
+    """Read the job's program once. Raises OSError: Untrusted, FileNotFoundError."""
     return read_program(cron.paths.folder, file.path, cron.table.group)
 
 
@@ -134,7 +134,7 @@ def needs_internet(text: str) -> bool:
 
 
 def interpreter_of(text: str) -> list[str]:
-    """The command of the first line: a program and at most one argument, as the kernel takes it."""
+    """Return the command of the first line: a program and at most one argument, as the kernel reads it."""
     return text.splitlines()[0][2:].strip().split(None, 1)
 
 

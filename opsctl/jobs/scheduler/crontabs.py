@@ -47,7 +47,7 @@ def schedule(period_s: int, utc_offset_s: int) -> str:
 
 
 def best_via(cron: Cron, period_s: int) -> Via:
-    """scrontab where Slurm enables it and it can say the period, else Slurm's own queue."""
+    """Return scrontab if Slurm enables it and it can express the period, else Slurm's queue."""
     if period_s % 60 or 60 % (period_s // 60):
         return "slurm"
     return "scrontab" if _scrontab_problem(cron) is None else "slurm"
@@ -72,7 +72,7 @@ def uninstall(cron: Cron, via: str, token: str) -> None:
 
 
 def mark_of(cron: Cron) -> str:
-    """What marks this folder's block."""
+    """Return the mark of this folder's block."""
     return f"opsctl cron {hashlib.sha256(str(cron.paths.folder).encode()).hexdigest()[:12]}"
 
 

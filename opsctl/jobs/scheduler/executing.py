@@ -42,7 +42,7 @@ _WAIT_S = 0.2
 
 @dataclass(frozen=True)
 class Exit:
-    """How a program ended."""
+    """The end of a program."""
 
     state: RunState
     exit_code: int
@@ -118,7 +118,7 @@ def _watched(child: subprocess.Popen[bytes], most_s: float, printout: Printout, 
         if not asked_at and (is_ended or at - began > most_s):
             asked_at = at
             why = (
-                Exit("cancelled", 143, "the job was told to end")
+                Exit("cancelled", 143, "the job was asked to end")
                 if is_ended
                 else Exit("timeout", 124, f"ended after {most_s:.0f} s, near its time limit")
             )
@@ -156,7 +156,7 @@ def _clear_away(cron: Cron, run: CronRun) -> None:
 
 
 def output_of(cron: Cron, run: CronRun) -> str | None:
-    """What a run has printed so far; None where nothing is kept of it. Raises OSError."""
+    """Return the output of a run so far; None if none is kept. Raises OSError."""
     return read_text(cron.paths.folder, cron.paths.folder / run.output) if run.output else None
 
 

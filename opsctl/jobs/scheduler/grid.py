@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from opsctl.run.state.scheduler import TICKS_A_DAY, TickEvent
 
-#: Due times that lie further ahead than this were claimed by a clock that was wrong: nobody waits for them.
+#: Due times further ahead than this were claimed by a wrong clock, and are ignored.
 MOST_AHEAD_S = 25 * 3600
 #: Events after which a due time is not to be made up for.
 COVERING = ("started", "claimed")
@@ -28,12 +28,12 @@ class Claim:
 
 
 def last_due(now_s: float, period_s: int) -> int:
-    """The due time at `now_s` or the last one before it."""
+    """Return the last due time at or before `now_s`."""
     return int(now_s // period_s) * period_s
 
 
 def next_dues(now_s: float, period_s: int, count: int) -> list[int]:
-    """The next `count` due times after `now_s`."""
+    """Return the next `count` due times after `now_s`."""
     return [last_due(now_s, period_s) + period_s * number for number in range(1, count + 1)]
 
 
@@ -43,12 +43,14 @@ def begins_day(due: int, period_s: int) -> bool:
 
 
 def dues_between(first: int, due: int, period_s: int) -> range:
-    """The due times from `first` to `due`, both of them."""
+    """Return the due times from `first` to `due`, both included."""
     return range(-(-first // period_s) * period_s, due + 1, period_s)
 
 
 def moment_of(now_s: float, own_due: int | None) -> float:
-    """What time it is for a tick: Slurm started it for `own_due`, so that has come, whatever this node's clock says."""
+    """Return the time for a tick: at least its due time, since Slurm started it then, whatever this node's clock
+    shows.
+    """
     return now_s if own_due is None else max(now_s, float(own_due))
 
 
@@ -58,19 +60,19 @@ def latest_claim(now_s: float, period_s: int) -> float:
 
 
 def covered_until(events: Sequence[TickEvent], now_s: float, period_s: int) -> int | None:
-    """The last due time that a tick has claimed, or that is nobody's to make up for; None before the first start.
+    """Return the last due time that a tick has claimed, or that needs no catch-up; None before the first start.
 
-    One that lies far ahead was claimed by a clock that was wrong, and does not count; an hour stepped back is not far.
+    A claim far ahead comes from a wrong clock and does not count. A clock set back by an hour is not far.
     """
     latest = latest_claim(now_s, period_s)
     return max((event.due for event in events if event.event in COVERING and event.due <= latest), default=None)
 
 
 def claim_now(events: Sequence[TickEvent], now_s: float, period_s: int) -> Claim | None:
-    """All due times that have come and that nobody has covered; None where there is none.
+    """Claim all due times that have come and that no tick has covered; None if there is none.
 
-    Before the first start nothing has come but the last due time. With a clock that was stepped back nothing is due
-    until it is where it was: nothing is done twice, and nothing left out.
+    Before the first start only the last due time counts. After a clock was set back, nothing is due until it has caught
+    up: nothing runs twice, and nothing is left out.
     """
     due, covered = last_due(now_s, period_s), covered_until(events, now_s, period_s)
     if covered is None:

@@ -23,7 +23,7 @@ from opsctl.slurm.job_match import Sent, sent_about
 from opsctl.slurm.states import End
 from opsctl.slurm.types import job_outcome
 
-#: Claims hold the lock for milliseconds; whoever hangs with it is waited for so long, seconds.
+#: Seconds to wait for the lock. Claims hold it for milliseconds, unless their process hangs.
 LOCK_WAIT_S = 20.0
 #: After its limit a run that Slurm hides from us is given up.
 HIDDEN_FOR = timedelta(hours=1)
@@ -38,7 +38,7 @@ _STATES: dict[End, RunState] = {
 
 @dataclass(frozen=True)
 class Started:
-    """What became of one job at a tick, or when a person asked for it."""
+    """The result of starting one job, at a tick or on request."""
 
     job: str
     run: str = ""
@@ -137,7 +137,7 @@ def _end(run: CronRun, answer: Answer) -> RunEvent | None:
 def ended(
     run: RunEvent | CronRun, state: str, at: datetime, detail: str = "", exit_code: int | None = None
 ) -> RunEvent:
-    """The event that `run` has ended so."""
+    """Return the event that `run` has ended."""
     return RunEvent(event="ended", run=run.run, job=run.job, at=at, state=state, detail=detail, exit_code=exit_code)
 
 

@@ -1,4 +1,4 @@
-"""What `opsctl cron status` shows: the chain, its ticks and jobs, as records and, where it answers, Slurm have them."""
+"""The output of `opsctl cron status`: the chain, its ticks and jobs, from the records and, if it answers, Slurm."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PrintedCronRun(Struct, frozen=True, kw_only=True):
 
     run: Annotated[str, Meta(description="Its id.")]
     job: Annotated[str, Meta(description="The job, as folder/name.")]
-    state: Annotated[RunState, Meta(description="How it stands; `lost` where nobody knows how it ended.")]
+    state: Annotated[RunState, Meta(description="Its state; `lost` if its end is unknown.")]
     due: Annotated[Moment | None, Meta(description="The due time it was started for; null where a person asked.")]
     by: Annotated[str, Meta(description="As whom it runs.")]
     job_id: Annotated[int | None, Meta(description="Its Slurm job; null while not known.")]
@@ -84,7 +84,7 @@ class PrintedCron(Struct, frozen=True, kw_only=True):
     ]
     via: Annotated[str | None, Meta(description="`slurm`, `scrontab` or `crontab`.")]
     carried_by: Annotated[str | None, Meta(description="The account as whom ticks and jobs run.")]
-    stopped_by: Annotated[str | None, Meta(description="Who has stopped it.")]
+    stopped_by: Annotated[str | None, Meta(description="The user who stopped it.")]
     period_s: Annotated[int | None, Meta(description="From one due time to the next.")]
     heartbeat_at: Annotated[Moment | None, Meta(description="The last sign of life, by the file server's clock.")]
     heartbeat_age_s: Annotated[float | None, Meta(description="How old that is, by the same clock.")]
@@ -110,7 +110,7 @@ class Look:
     files: list[str]
     queued: list[str] | None
     problem: str = ""
-    is_unreadable: bool = False  # the record of the chain: nobody knows whether there is one
+    is_unreadable: bool = False  # the record of the chain: it is unknown whether there is one
 
     @property
     def state(self) -> str:
@@ -161,7 +161,7 @@ def look(cron: Cron, now: datetime, slurm: bool = True) -> Look:
 
 
 def due_rows(events: list[TickEvent], count: int) -> list[PrintedTick]:
-    """The newest `count` due times that claims cover, each once, oldest first."""
+    """Return the newest `count` due times that claims cover, each once, oldest first."""
     done = {(event.due, event.token, event.job_id): event for event in events if event.event == "done"}
     rows: list[PrintedTick] = []
     for event in [one for one in events if one.event == "claimed"][-count:]:

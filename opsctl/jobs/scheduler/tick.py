@@ -42,7 +42,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Own:
-    """What a tick knows of itself, whatever is on record."""
+    """The facts that a tick knows of itself, independent of the records."""
 
     token: str
     period_s: int
@@ -52,7 +52,7 @@ class Own:
 
 @dataclass
 class Ticked:
-    """What one tick came to."""
+    """The result of one tick."""
 
     left: str = ""  # why it left at once
     claim: Claim | None = None
@@ -112,7 +112,7 @@ def _own_chain(cron: Cron, own: Own, result: Ticked) -> tuple[CronChain | None, 
     try:
         chain = read_chain(paths)
     except OpsctlError as error:
-        # Somebody's edit, or a disk's: no reason to end. Claims are made once, whatever this file says.
+        # An edit or a disk error is no reason to end. Claims are made once, whatever this file contains.
         result.problems.append(str(error))
         chain = CronChain(
             token=own.token,
@@ -144,7 +144,7 @@ def _leave(cron: Cron, own: Own) -> None:
 
 
 def _queue_successors(cron: Cron, own: Own, chain: CronChain, clock: Callable[[], float]) -> None:
-    """Raises SlurmError when Slurm did not answer for many minutes, or refuses."""
+    """Queue the next ticks. Raises SlurmError if Slurm did not answer for many minutes, or refuses."""
     for left in reversed(range(_TRIES)):
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OpsctlError, OSError):

@@ -85,7 +85,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a channel leads to."""
+    """The destination of a channel."""
 
     url: str = field(default="", repr=False)
     hook: tuple[str, ...] = field(default=(), repr=False)
@@ -155,5 +155,5 @@ def _words(text: str) -> list[str]:
 
 
 def _digest(text: str) -> str:
-    """Slow, and short: nobody learns a password from it by trying."""
+    """Return a short digest. It is slow to compute, so that no password can be found by trying."""
     return hashlib.pbkdf2_hmac("sha256", text.encode(errors="replace"), b"opsctl alert channel", 50_000).hex()[:6]

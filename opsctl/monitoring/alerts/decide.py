@@ -42,7 +42,7 @@ class Rules:
 
     remind_after: timedelta = timedelta(hours=6)
     remind_most: timedelta = timedelta(days=2)
-    escalate_after: timedelta | None = timedelta(hours=1)  # None: there is nobody to escalate to
+    escalate_after: timedelta | None = timedelta(hours=1)  # None: no escalation channel
     per_hour: int = 12
     quiet: tuple[time, time] | None = None  # local times of day
 
@@ -297,7 +297,7 @@ def _reminder_text(due: _Findings, now: datetime) -> tuple[str, str]:
 
 
 def _escalation_text(late: _Findings, now: datetime) -> tuple[str, str]:
-    return _titled("nobody has acknowledged: ", late), _body(late, now)
+    return _titled("not acknowledged: ", late), _body(late, now)
 
 
 def _recovery_text(ended: _Findings, now: datetime) -> tuple[str, str]:

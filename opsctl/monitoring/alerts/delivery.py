@@ -53,7 +53,7 @@ class Drained:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long sending may take on one channel: no try begins after `budget_s`."""
+    """The time limits of sending on one channel: no try begins after `budget_s`."""
 
     budget_s: float = 60.0
     try_s: float = 30.0

@@ -1,4 +1,4 @@
-"""What happens with the findings of one run: remember them, make messages, send what waits, request the heartbeat."""
+"""Process the findings of one run: remember them, make messages, send what waits, request the heartbeat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEARTBEAT = "heartbeat"
 _WORDS = {
     "failed": "failed",
     "refused": "refused",
-    "unknown": "nobody knows whether it arrived",
+    "unknown": "unknown whether it arrived",
     "disk": "not sent",
 }
 

@@ -1,4 +1,4 @@
-"""What `opsctl alerts` shows: what is open, what waits on which channel, what a test brought."""
+"""The output of `opsctl alerts`: open alerts, waiting messages per channel, and the result of a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = {
     "sent": "sent",
     "failed": "not sent",
     "refused": "refused",
-    "unknown": "nobody knows whether it arrived",
+    "unknown": "unknown whether it arrived",
     "disk": "not tried",
 }
 
@@ -35,10 +35,10 @@ class PrintedAlert(Struct, frozen=True, kw_only=True):
     last_seen: Annotated[Moment, Meta(description="When a check last found it.")]
     text: Annotated[str, Meta(description="What was found, in words.")]
     todo: Annotated[str | None, Meta(description="What to type or to do next.")]
-    told_at: Annotated[Moment | None, Meta(description="When it was last news; null: nobody was told yet.")]
-    reminders: Annotated[int, Meta(description="How often it was told again.")]
-    escalated_at: Annotated[Moment | None, Meta(description="When it was told to others too.")]
-    acknowledged_by: Annotated[str | None, Meta(description="Who looks after it.")]
+    told_at: Annotated[Moment | None, Meta(description="When it was last sent as new; null: not sent yet.")]
+    reminders: Annotated[int, Meta(description="Number of reminders.")]
+    escalated_at: Annotated[Moment | None, Meta(description="When it was escalated.")]
+    acknowledged_by: Annotated[str | None, Meta(description="The user who acknowledged it.")]
     acknowledged_at: Annotated[Moment | None, Meta(description="Since when they do.")]
     acknowledged_why: Annotated[str | None, Meta(description="What they said.")]
 
@@ -54,7 +54,7 @@ class PrintedChannel(Struct, frozen=True, kw_only=True):
 
 
 class PrintedSilence(Struct, frozen=True, kw_only=True):
-    """Until when nothing is told."""
+    """A silence: no messages are sent until its end."""
 
     until: Annotated[Moment, Meta(description="Until then.")]
     by: Annotated[str | None, Meta(description="Who asked for it.")]
@@ -77,15 +77,15 @@ class PrintedAlerts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run's alerts."""
 
     open: Annotated[tuple[PrintedAlert, ...], Meta(description="What is open, worst first.")]
-    channels: Annotated[tuple[PrintedChannel, ...], Meta(description="Every channel of whoever watches.")]
-    silence: Annotated[PrintedSilence | None, Meta(description="Null: everything is told.")]
+    channels: Annotated[tuple[PrintedChannel, ...], Meta(description="Every channel of the watching user.")]
+    silence: Annotated[PrintedSilence | None, Meta(description="Null: everything is sent.")]
     messages: Annotated[tuple[PrintedMessage, ...] | None, Meta(description="All messages, oldest first; `--all`.")] = (
         None
     )
 
 
 class PrintedSending(Struct, frozen=True, kw_only=True):
-    """What became of sending on one channel."""
+    """The result of sending on one channel."""
 
     channel: Annotated[str, Meta(description="The channel's name.")]
     result: Annotated[str, Meta(description="`sent`, `failed`, `refused`, `unknown`, `busy`, `disk` or `nothing`.")]
@@ -106,7 +106,7 @@ def printed_alerts(memory: Memory, lines: Sequence[Event], now: datetime, with_m
 
 
 def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
-    """The same for people."""
+    """Return the same as lines for people."""
     lines = []
     if alerts.silence:
         by = f" by {alerts.silence.by}" if alerts.silence.by else ""
@@ -134,14 +134,14 @@ def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
             state += f"; {channel.waiting} waiting, the oldest for {_age(channel.waiting_since, now)}"
         lines.append(f"channel  {channel.name}  {state}")
     for message in alerts.messages or ():
-        to = ", ".join(message.sent_to) or "nobody yet"
+        to = ", ".join(message.sent_to) or "no channel yet"
         dropped = f"; refused by {', '.join(message.dropped_by)}" if message.dropped_by else ""
         lines.append(f"{iso(message.at)}  {message.id}  {message.kind}: {message.title}  -> {to}{dropped}")
     return lines
 
 
 def printed_sending(drained: Drained) -> PrintedSending:
-    """What one channel did."""
+    """Return the result of one channel."""
     if drained.problem:
         return PrintedSending(channel=drained.channel, result="failed", why=drained.problem)
     if not drained.reports:
@@ -151,13 +151,13 @@ def printed_sending(drained: Drained) -> PrintedSending:
 
 
 def sending_line(sending: PrintedSending) -> str:
-    """The same for people."""
+    """Return the same as a line for people."""
     why = f": {sending.why}" if sending.why else ""
     return f"{sending.channel}: {_WORDS.get(sending.result, sending.result)}{why}"
 
 
 def trial_message(by: str, now: datetime) -> Message:
-    """What `opsctl alerts test` sends."""
+    """Return the message that `opsctl alerts test` sends."""
     from opsctl.run.state.alerts import made
 
     body = f"{by} tries this alert channel. Nothing is wrong."

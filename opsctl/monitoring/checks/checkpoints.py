@@ -1,4 +1,4 @@
-"""Checks of the checkpoints: is the last one usable, is it recent, and is it copied to where it is to be?"""
+"""Checks of the checkpoints: the last one is usable, recent, and copied to its destinations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HUB_LATE_OTHERS = 3 * timedelta(hours=1)
 
 @check(Part.QUEUE | Part.PROGRESS, can_do_without=Part.QUEUE)
 def checkpoints(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Can the next task find its checkpoint?
+    """Check that the next task can find its checkpoint.
 
     2: `latest`, or the manifest that it names, is missing or damaged, so tasks refuse to start. 1: the same while a
     training runs whose next save makes a new one. A latest checkpoint that is not finite (`--save-non-finite`) counts
@@ -38,7 +38,7 @@ def checkpoints(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.PROGRESS | Part.LOG, blind=lambda snapshot: snapshot.checkpoint_problem or "")
 def checkpoint_age(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does the running training save checkpoints?
+    """Check that the running training saves checkpoints.
 
     1: the last checkpoint is older than `[watch] checkpoint_most`; or the newest save failed. Without the setting the
     limit is the usual time of the iterations between two checkpoints, with an evaluation, two saves and a tenth more.
@@ -124,7 +124,7 @@ def _longest_wait(snapshot: Snapshot, settings: Settings) -> timedelta | None:
 
 @check(Part.FILES | Part.QUEUE | Part.LEASE, can_do_without=Part.QUEUE | Part.LEASE)
 def checkpoint_files(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """Are the newest checkpoints complete, and is every file as long as the manifest says?
+    """Check that the newest checkpoints are complete, and that every file is as long as the manifest says.
 
     Damage that the last `opsctl checkpoints verify` found counts too.
 
@@ -136,9 +136,9 @@ def checkpoint_files(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
 def _faulty(one: FaultyCheckpoint) -> Finding:
     if one.is_leftover:
         text = f"{one.name} is what a save left that never finished: {one.fault}"
-        todo = "nothing goes on from it; the next save removes it: is there space for that? opsctl watch filesystem"
+        todo = "no task resumes from it; the next save removes it. Check that there is space: opsctl watch filesystem"
         return warning(text, one.name, since=one.changed_at, todo=todo)
-    todo = "opsctl checkpoints list; nothing goes on from it, and no copy of it is worth anything"
+    todo = "opsctl checkpoints list; no task resumes from it, and its copies are useless"
     if one.is_latest:
         todo = "opsctl checkpoints list; opsctl checkpoints repoint to a whole one"
     return finding(
@@ -163,7 +163,7 @@ def _may_be_saving(snapshot: Snapshot, one: FaultyCheckpoint) -> bool:
 
 @check(Part.BACKUPS)
 def backups(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is everything that `[backup]` selects in the backup, and intact?
+    """Check that everything that `[backup]` selects is in the backup, and intact.
 
     1: a selected checkpoint was saved more than two days ago and is not verified in the backup; or a copy was found
     missing or damaged there; or the selected data sets were not verified for two days or were found missing. 2: the
@@ -213,7 +213,7 @@ def _lost(one: LostCopy, others: str, to: str, subject: str, remedy: str) -> Fin
 
 @check(Part.HUB)
 def hub_sync(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Do the selected files reach the hub?
+    """Check that the selected files reach the hub.
 
     1: files of a kind that `[hub]` names wait for three syncs. Syncs are hourly, of checkpoints daily.
     """

@@ -1,4 +1,4 @@
-"""Checks of file systems and quotas: is there room, when are they full, and which files will be removed?"""
+"""Checks of file systems and quotas: free space, the time until they are full, and files that will be purged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BACK_S = 4 * _DAY_S
 
 @check(Part.SPACE)
 def filesystem(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Are the file systems and quotas of the run full, in bytes or in inodes?
+    """Check that the file systems and quotas of the run have space, in bytes and in inodes.
 
     1: fuller than `[watch] full_percent`. 2: half of the remaining space is used too. 3: one cannot be read. A finding
     ends when the use is two per cent below the limit, so a checkpoint rotation does not end it.
@@ -93,7 +93,7 @@ class _Point:
 
 @check(Part.SPACE)
 def filling(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Is a file system or quota going to be full soon, in bytes or in inodes?
+    """Check whether a file system or quota will be full soon, in bytes or in inodes.
 
     1: within `[watch] full_within`, by its growth since a day ago; or within 12 hours, by the last six. 2: within a
     day. A daily rotation of checkpoints does not count as growth, nor does a single jump.
@@ -196,7 +196,7 @@ def _growth_lately(points: Sequence[_Point], limit: float) -> float | None:
 
 @check(Part.PURGE)
 def purge(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Is the file system about to delete files that were not used for `[watch] purge_days`?
+    """Check whether the file system is about to delete files that were not used for `[watch] purge_days`.
 
     1: it is. 2: within a day, or the latest checkpoint is among them.
     """

@@ -52,7 +52,7 @@ _ITERATIONS, _LEAST, _BEGINNING = 100, 3, 100
 
 @check(Part.SERIES)
 def loss_nan(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Is the loss a number?
+    """Check that the loss is a number.
 
     2: the newest two lines of the log, or more, have no finite loss. `opsctl watch skipped` counts a single one.
     """
@@ -76,7 +76,7 @@ def loss_nan(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(Part.SERIES)
 def loss_spike(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """Did the loss jump, and did it return?
+    """Check whether the loss jumped, and whether it returned.
 
     1: the loss exceeded the 100 lines before by 8 of their standard deviations and 10 %, twice within some lines, or
     once by half. A loss that returned is reported for six more hours of training. 2: it has not returned for 100
@@ -110,7 +110,7 @@ def _spike(series: tuple[TrainingLine, ...], one: Excursion) -> Finding:
 
 @check(Part.SERIES | Part.PROGRESS)
 def spike_guard(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Did the trainer's spike guard act, and does it suspect hardware?
+    """Check whether the trainer's spike guard acted, and whether it suspects hardware.
 
     1: updates were skipped, the training rolled back to a checkpoint, or no checkpoint was left for a rollback. 2: a
     step that ran again on the same data gave another loss or gradient norm; host and rank are named as far as they are
@@ -174,7 +174,7 @@ def _named(iterations: list[int]) -> str:
 
 @check(Part.SERIES | Part.PROGRESS)
 def loss_stuck(snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """Does the loss still change as usual, and not rise?
+    """Check that the loss still changes as usual, and does not rise.
 
     2: it is the same number in the newest 12 lines of the log. 1: it changes from line to line by less than a twentieth
     of the usual change; or the newest 60 lines are 4 % above the lowest level before. A slow fall late in a training is
@@ -228,7 +228,7 @@ def _above(lines: Sequence[TrainingLine], values: Sequence[float]) -> list[Findi
 
 @check(Part.SERIES | Part.PROGRESS)
 def gradients(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Does the gradient norm rise?
+    """Check whether the gradient norm rises.
 
     1: the median of the newest 30 lines of the log is above 1.6 times that of the older half of the newest thousand
     lines, and above its usual variation.
@@ -253,7 +253,7 @@ def gradients(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.SERIES | Part.PROGRESS)
 def skipped(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Were too many of the newest iterations skipped, or not a number?
+    """Check how many of the newest iterations were skipped, or had no finite loss.
 
     1: more than `[watch] skipped_percent` of the newest 100, and at least three. Not counted are the first 100
     iterations of the training, in which fp16 searches its loss scale, and iterations skipped on request.

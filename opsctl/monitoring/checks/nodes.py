@@ -34,7 +34,7 @@ MANY_OTHERS, NOISE_OF_MANY, NOISE = 16, 4.0, 5.0
 
 @check(Part.QUEUE | Part.NODES | Part.ATTEMPTS, can_do_without=Part.ATTEMPTS)
 def nodes(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Are the nodes of the running training healthy?
+    """Check that the nodes of the running training are healthy.
 
     1: one of them is drained, down or failing; or it is suspect, because Slurm lost it during an attempt of the last
     days, or because two of the last attempts failed on it first.
@@ -83,7 +83,7 @@ def _suspects(snapshot: Snapshot, bad: set[str]) -> dict[str, str]:
 
 @check(Part.PARTITION | Part.QUEUE | Part.PROGRESS)
 def spare_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Are there enough healthy nodes for the next task?
+    """Check that there are enough healthy nodes for the next task.
 
     2: the partition has fewer than the run needs, and nothing runs. 1: the run trains, and could not start again; or
     there are fewer than `[watch] spare_nodes` more than it needs. 3: Slurm does not report it.
@@ -146,10 +146,11 @@ class _Stage:
 
 
 def slow_nodes(timings: Iterable[RankTiming], slower_node_percent: float) -> list[SlowNode]:
-    """The nodes that have been slow all of the newest time, the slowest first. Pure.
+    """Return the nodes that were slow during all of the newest time, the slowest first. Pure.
 
-    Compared are nodes within a pipeline stage, for stages differ by design. A node stands for the middle of its ranks
-    there, and is held against the middle of the other nodes: one slow node of two would else be half of what is usual.
+    Nodes are compared within a pipeline stage, because stages differ by design. The value of a node is the median of
+    its ranks there. It is compared with the median of the other nodes: otherwise one slow node of two would be half of
+    the norm.
     """
     newest: dict[tuple[int, int, int], RankTiming] = {}
     for one in timings:
@@ -174,7 +175,7 @@ def slow_nodes(timings: Iterable[RankTiming], slower_node_percent: float) -> lis
 
 
 def _stage(number: int, stretches: _Stretches, lasted_s: dict[int, float]) -> _Stage | None:
-    """None where there is nobody to compare with, or too little time yet."""
+    """Return the times of a stage; None without other nodes to compare with, or with too little time yet."""
     nodes = sorted(set().union(*stretches.values()))
     lasts = _newest([last for last in sorted(stretches) if len(stretches[last]) == len(nodes)], lasted_s)
     if len(nodes) < 2 or not lasts:
@@ -203,7 +204,7 @@ def _slow_in(stage: _Stage, least: float, at: datetime | None) -> Iterator[SlowN
 
 
 def _middle_without(ascending: Sequence[float], one: float) -> float:
-    """The median of all of them but `one`, which is among them, in the time that finding it takes."""
+    """Return the median of all values except `one`, which is among them, in logarithmic time."""
     place, rest = bisect_left(ascending, one), len(ascending) - 1
 
     def at(index: int) -> float:
@@ -213,7 +214,7 @@ def _middle_without(ascending: Sequence[float], one: float) -> float:
 
 
 def _newest(lasts: Sequence[int], lasted_s: dict[int, float]) -> Sequence[int]:
-    """The newest stretches that are PARTS and SECONDS together; none where there are fewer."""
+    """Return the newest stretches that total PARTS and SECONDS; none if there are fewer."""
     seconds = 0.0
     for number, last in enumerate(reversed(lasts), start=1):
         seconds += lasted_s[last]
@@ -230,7 +231,7 @@ def _parts(ratios: Sequence[float]) -> list[Sequence[float]]:
 
 @check(Part.TIMINGS)
 def slow_node(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does one node compute more slowly than the others?
+    """Check whether one node computes more slowly than the others.
 
     1: in each fifth of the newest 10 seconds, and 50 iterations, the forward and backward passes of a node's ranks took
     `[watch] slower_node_percent` longer than those of the same pipeline stage on other nodes, and longer than these
@@ -248,7 +249,7 @@ def slow_node(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(Part.CLOCKS)
 def clocks(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Do the nodes' clocks agree with the file server's?
+    """Check that the nodes' clocks agree with the file server's.
 
     1: the clock of a node differs by more than `[watch] clock_seconds`.
     """

@@ -17,7 +17,7 @@ _FORGOTTEN = timedelta(days=1)
 
 @check(Part.PROGRESS)
 def revision(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Can the tasks read their revision?
+    """Check that the tasks can read their revision.
 
     2: the newest revision is damaged, and tasks that start now refuse it.
     """
@@ -27,7 +27,7 @@ def revision(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.RUN_FILE)
 def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is the run file published?
+    """Check that the run file is published.
 
     1: it was edited and not published, or it cannot be published.
     """
@@ -45,7 +45,7 @@ def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.PROGRESS, can_do_without=Part.QUEUE | Part.PROGRESS)
 def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is the run in the folder where its id was created and where its tasks look for it?
+    """Check that the run is in the folder where its id was created and where its tasks search for it.
 
     1: this is a copy, or queued tasks use the folder from which it was moved.
     """
@@ -74,7 +74,7 @@ def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.LEASE)
 def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Does only one live job write to this run?
+    """Check that only one live job writes to this run.
 
     1: a process trains it that the queue does not show, or the heartbeat of the writer has stopped. 2: two processes
     write to it.
@@ -102,9 +102,9 @@ def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     blind=lambda snapshot: "the kill switch cannot be looked at" if snapshot.kill_switch is None else "",
 )
 def kill_switch(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Is the kill switch triggered, so that nothing trains?
+    """Check whether the kill switch is triggered, so that nothing trains.
 
-    1: it is. 2: it has been for a day, and the training is not finished. Was it forgotten?
+    1: it is. 2: it has been for a day, and the training is not finished. It may have been forgotten.
     """
     switch = snapshot.kill_switch
     if switch is None or not switch.is_triggered:

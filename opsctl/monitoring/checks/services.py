@@ -15,7 +15,7 @@ LATE = 2.0
 _LEAST = timedelta(seconds=30)
 #: cron_jobs: failures in a row of a job that runs again within the hour, and of one that does not.
 _HOURLY, _DAILY = 2, 1
-_WORDS = {"hanging": "hangs", "missing": "is missing", "lost": "was started, and nobody knows what became of it"}
+_WORDS = {"hanging": "hangs", "missing": "is missing", "lost": "was started, and its result is unknown"}
 #: channels: failing for so long is a finding, as a mail server that restarts is back by then; for so long is critical.
 _FAILING, _FAILING_LONG = timedelta(minutes=45), timedelta(days=1)
 
@@ -26,7 +26,7 @@ def _cron_problem(snapshot: Snapshot) -> str:
 
 @check(Part.CRON, blind=_cron_problem, is_shared=True)
 def cron(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does the scheduler (pseudo-cron) still run?
+    """Check that the scheduler (pseudo-cron) still runs.
 
     1: a user has stopped it. 2: its last tick began more than two periods ago. 3: its state cannot be read.
     """
@@ -61,7 +61,7 @@ def cron(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(Part.CRON, blind=_cron_problem, is_shared=True)
 def cron_jobs(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Do the scheduler's jobs succeed?
+    """Check that the scheduler's jobs succeed.
 
     1: a job has failed twice in a row, a daily one once; or it hangs, is missing, or its result is not known.
     """
@@ -84,7 +84,7 @@ def cron_jobs(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.CHANNELS)
 def channels(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Are alerts delivered?
+    """Check that alerts are delivered.
 
     1: a channel has failed for 45 minutes or longer. 2: for a day, or every channel fails.
     """

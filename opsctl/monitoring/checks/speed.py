@@ -1,4 +1,4 @@
-"""Checks of a running training's speed: does it log, at its usual speed, and with the planned throughput?"""
+"""Checks of a running training's speed: it logs, at its usual speed, and with the planned throughput."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def standstill(snapshot: Snapshot, settings: Settings) -> Standstill | None:
 
 @check(Part.QUEUE | Part.LOG | Part.ATTEMPTS)
 def silence(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does the running training log, or does it hang?
+    """Check whether the running training logs, or hangs.
 
     1: no iteration was logged for a minute and 20 usual ones (or 10, if these take 10 minutes), or for `[watch]
     silent_most`. A save and an evaluation add the time that they took lately, or 10 minutes if that is not known. After
@@ -208,7 +208,7 @@ def _is_like(one: int | None, present: int | None) -> bool:
 
 @check(Part.SERIES | Part.LOG | Part.ATTEMPTS | Part.PROGRESS)
 def speed(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Do iterations take longer than before?
+    """Check whether iterations take longer than before.
 
     1: the median of the newest 20 iterations, and 10 minutes, is `[watch] slower_percent` above that of the iterations
     before, and above their usual variation. The check compares the time per sample among iterations with about the same
@@ -243,7 +243,7 @@ def _on_as_many_nodes(snapshot: Snapshot) -> Sequence[TrainingLine]:
 
 @check(Part.SERIES | Part.PROGRESS)
 def throughput(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does each GPU reach the planned TFLOP/s?
+    """Check that each GPU reaches the planned TFLOP/s.
 
     1: the median of the newest 30 iterations is below `[watch] tflops_least`; without that, below 85 % of `[expect]
     tflops`. With neither, and while the batch size grows, nothing is reported.

@@ -1,4 +1,4 @@
-"""Checks of the queue and the attempts: does the training run or wait, and does it make progress?"""
+"""Checks of the queue and the attempts: the training runs or waits, and makes progress."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STATES: dict[str, tuple[Severity, str]] = {
 _WAITING: dict[str, str] = {Reason.ARRAY_TASK_LIMIT: "array-limit", Reason.DEPENDENCY: "dependency"}
 #: training: what to type about a job in trouble, by its form.
 _TODO = {
-    "held": "scontrol release {job}; of somebody else's: opsctl request release-queued",
+    "held": "scontrol release {job}; for another user's job: opsctl request release-queued",
     "never": "opsctl revise --resubmit puts another chain in its place; scontrol show job {job}",
     "cannot-start": "scontrol show job {job} says why; then opsctl revise --resubmit",
     "suspended": "scontrol resume {job}, or ask who suspended it",
@@ -65,7 +65,7 @@ _IN_QUEUE = Part.QUEUE | Part.PROGRESS | Part.LEASE | Part.KILL_SWITCH
 
 @check(_IN_QUEUE, can_do_without=_IN_QUEUE)  # it reports itself what it cannot see, in the watchdog's words
 def training(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Is the training running or scheduled?
+    """Check that the training is running or scheduled.
 
     0: it runs, waits, or is finished. 1: a job behind it is held, it is suspended, or a user stopped the run with
     the kill switch or opsctl cancel. 2: it is held, waits for something that never happens, or is not in the queue;
@@ -189,7 +189,7 @@ _WAIT_NEEDS = _IN_QUEUE | Part.ATTEMPTS | Part.LOG
 
 @check(_WAIT_NEEDS)
 def must_run(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does the training run, where `[watch] must_run` says that waiting is not enough?
+    """Check that the training runs, if `[watch] must_run` says that waiting is not enough.
 
     2: it is queued and has had no nodes for half an hour. `opsctl watch training` reports a run that is not queued.
     """
@@ -214,7 +214,7 @@ def must_run(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(_WAIT_NEEDS)
 def waiting(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Does the run wait for its nodes longer than usual?
+    """Check whether the run waits for its nodes longer than usual.
 
     1: nothing of it runs, and it has waited longer than `[watch] wait_most`; without that, longer than 1.5 times the
     longest of its last waits, and a day. A wait for a requested start time, or for the end of a maintenance, does not
@@ -296,7 +296,7 @@ def _others_came_between(before: Attempt, after: Attempt) -> bool:
 
 @check(Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.KILL_SWITCH | Part.CRON)
 def queue(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Do as many arrays wait behind the live one as `[array] keep_queued` says?
+    """Check that as many arrays wait behind the live one as `[array] keep_queued` says.
 
     1: there are fewer, although the scheduler that refills them is started, and an hour and a half has passed since the
     live one began. Not reported when the queued tasks reach the end of the training, or while the kill switch is
@@ -357,7 +357,7 @@ def _live_since(snapshot: Snapshot) -> datetime | None:
 
 @check(Part.ATTEMPTS | Part.PROGRESS)
 def brake(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Do the attempts make progress?
+    """Check that the attempts make progress.
 
     1: the last two in a row made no new checkpoint. Attempts that each died of another node's hardware are not counted,
     up to nine of them. 2: so many that the chain stops by itself; or a chain stopped itself because too many iterations

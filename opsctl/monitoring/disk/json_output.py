@@ -1,4 +1,4 @@
-"""What `opsctl disk` tells of a folder, as values and as lines."""
+"""The output of `opsctl disk` about a folder, as values and as lines."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ _DAY_S = 86400.0
 
 
 class PrintedUse(Struct, frozen=True, kw_only=True):
-    """What one account, or one folder of the folder, uses."""
+    """The use of one account, or of one folder of the folder."""
 
     name: Annotated[str, Meta(description="The account, or the folder; `.` is what lies in none.")]
     used_bytes: Annotated[int, Meta(description="On the disk, in bytes.")]
     used_inodes: Annotated[int, Meta(description="Files, folders and links.")]
-    bytes_a_day: Annotated[float | None, Meta(description="Its growth within a week; null where nobody had counted.")]
+    bytes_a_day: Annotated[
+        float | None, Meta(description="Its growth within a week; null if it was not counted before.")
+    ]
     full_in_s: Annotated[float | None, Meta(description="Seconds until its growth alone fills the file system.")]
 
 
 class PrintedDisk(Struct, frozen=True, kw_only=True):
-    """Who uses what of one folder."""
+    """The use of one folder, by account and by folder."""
 
     folder: Annotated[str, Meta(description="The folder.")]
     counted_at: Annotated[Moment, Meta(description="When the walk that the numbers are from began.")]
@@ -57,7 +59,7 @@ class PrintedDay(Struct, frozen=True, kw_only=True):
 
 
 class PrintedPurge(Struct, frozen=True, kw_only=True):
-    """What the file system is about to remove of one folder."""
+    """The files of one folder that the file system is about to remove."""
 
     folder: Annotated[str, Meta(description="The folder.")]
     files: Annotated[int, Meta(description="How many.")]
@@ -70,7 +72,7 @@ class PrintedPurge(Struct, frozen=True, kw_only=True):
 
 
 class PrintedTouch(Struct, frozen=True, kw_only=True):
-    """What was touched in one folder."""
+    """The files that were touched in one folder."""
 
     folder: Annotated[str, Meta(description="The folder.")]
     files: Annotated[int, Meta(description="The caller's files that were touched, or would be.")]
@@ -81,7 +83,7 @@ class PrintedTouch(Struct, frozen=True, kw_only=True):
 
 
 def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> PrintedDisk:
-    """What is known, from the last whole walk; where there is none, from the one that goes on."""
+    """Return the results of the last complete walk; without one, those of the walk in progress."""
     counted = known.whole or known.begun
     assert counted is not None, "a walk has been begun"
     left = None
@@ -103,7 +105,9 @@ def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> 
 
 
 def _uses(counted: Counted, by: str, history: Sequence[SpaceLine], left: int | None, is_all: bool) -> list[PrintedUse]:
-    """Growth is told of whole walks alone: a part of one is less, and not by what went."""
+    """Return the rows. Growth is computed for complete walks only, since an incomplete one is smaller for another
+    reason.
+    """
     return [_use(row, left) for row in rows(counted, by, history if is_all else ())]
 
 
@@ -119,7 +123,7 @@ def _use(row: Row, left: int | None) -> PrintedUse:
 
 
 def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[str]:
-    """What people read of it."""
+    """Return lines for people."""
     age = length_words(max(0.0, (now - told.counted_at).total_seconds()))
     left = "" if told.left_bytes is None else f"; {bytes_words(told.left_bytes)} left on its file system"
     part = f"{count_words(told.entries)} entries" + ("" if told.is_all else " so far, not all")
@@ -144,7 +148,7 @@ def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[
 
 
 def printed_purge(folder: Path, found: Purged, walked: Walked) -> PrintedPurge:
-    """What goes, in the order of time."""
+    """Return the files to be removed, in the order of time."""
     return PrintedPurge(
         folder=str(folder),
         files=found.everything.files,
@@ -158,7 +162,7 @@ def printed_purge(folder: Path, found: Purged, walked: Walked) -> PrintedPurge:
 
 
 def purge_lines(told: PrintedPurge) -> Iterator[str]:
-    """What people read of it."""
+    """Return lines for people."""
     if not told.files and (told.unread or told.hanging):
         yield f"{told.folder}: nothing that could be looked at is about to be removed"
     elif not told.files:
@@ -174,7 +178,7 @@ def purge_lines(told: PrintedPurge) -> Iterator[str]:
 
 
 def unseen_lines(walked: Walked) -> list[str]:
-    """What a walk could not look at."""
+    """Return lines about folders that a walk could not read."""
     return list(_unseen(walked.unread_count, walked.hanging))
 
 

@@ -40,7 +40,7 @@ class Going:
 
 @dataclass
 class Finding(Visitor[list[Going]]):
-    """A visitor that finds files which nobody has touched for so long that they go before `until_s`."""
+    """A visitor that finds files unused for so long that they are purged before `until_s`."""
 
     purge_after_s: float
     until_s: float
@@ -53,7 +53,7 @@ class Finding(Visitor[list[Going]]):
             self.found.append(Going(under(folder.place, name), goes_at_s, seen.st_size))
 
     def take(self) -> list[Going]:
-        """What was found since this was asked last."""
+        """Return what was found since the last call."""
         found, self.found = self.found, []
         return found
 
@@ -75,7 +75,7 @@ class Sum:
 
 @dataclass
 class Purged:
-    """What goes when."""
+    """The files to be purged, by date."""
 
     days: dict[str, Sum] = field(default_factory=dict)  # local date -> what goes on it
     checkpoints: dict[str, Sum] = field(default_factory=dict)  # place of one that would be damaged -> its files
@@ -109,7 +109,7 @@ def find_purged(
 
 
 def checkpoint_of(place: str) -> str | None:
-    """The place of the checkpoint that a file is in; None for what is in none."""
+    """Return the place of the checkpoint that a file is in; None if it is in none."""
     parts = place.split("/")[:-1]
     depth = next((number for number, name in enumerate(parts, start=1) if iteration_of(name) is not None), 0)
     return "/".join(parts[:depth]) or None
@@ -120,7 +120,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @dataclass
 class Touched:
-    """What was touched, or would be."""
+    """The files that were touched, or would be."""
 
     files: int = 0
     size_bytes: int = 0
@@ -130,7 +130,7 @@ class Touched:
 
 @dataclass
 class Touching(Visitor[Touched]):
-    """A visitor that touches the caller's own files which nobody has touched since `before_s`."""
+    """A visitor that touches the caller's own files that were unused since `before_s`."""
 
     before_s: float
     reads: bool = False  # by reading a byte, where a file system believes only that
@@ -153,7 +153,7 @@ class Touching(Visitor[Touched]):
         self.done.files, self.done.size_bytes = self.done.files + 1, self.done.size_bytes + seen.st_size
 
     def take(self) -> Touched:
-        """What was done since this was asked last."""
+        """Return what was done since the last call."""
         done, self.done = self.done, Touched()
         return done
 
@@ -201,7 +201,7 @@ class TouchLine(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def list_into(path: Path) -> Iterator[Callable[[Going, Path], None]]:
-    """What writes a line into `path`: when a file goes, its size, its path. Raises OpsctlError."""
+    """Open `path` for a list; the function writes a line: date of removal, size, path. Raises OpsctlError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("x", encoding="utf-8", errors="surrogateescape") as file:

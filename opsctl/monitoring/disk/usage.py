@@ -66,7 +66,7 @@ class Counting(Visitor[Amounts]):
         _add(self.found.users.setdefault(seen.st_uid, [0, 0]), size, 1)
 
     def take(self) -> Amounts:
-        """What has been counted since this was asked last."""
+        """Return what was counted since the last call."""
         found, self.found, self._folder = self.found, Amounts(), None
         return found
 
@@ -79,13 +79,13 @@ def _add(amount: list[int], size_bytes: int, entries: int) -> None:
 USERS, FOLDERS = "user", "folder"
 #: A walk that has gone on for longer than this starts again: what it saw first is long past.
 _STALE_AFTER = timedelta(days=7)
-#: Growth is told over this time, and never over less than the other.
+#: Growth is computed over the first time, and never over less than the second.
 _GROWTH_OVER, _GROWTH_LEAST = timedelta(days=7), timedelta(minutes=30)
 _DAY_S = 86400.0
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a walk has counted, or a part of it: name -> bytes and entries."""
+    """The counts of a walk, or of a part of it: name -> bytes and entries."""
 
     began_at: Moment
     ended_at: Moment | None = None
@@ -96,7 +96,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What this account knows of one folder."""
+    """The records of this account about one folder."""
 
     folder: str
     whole: Counted | None = None
@@ -110,7 +110,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     used_bytes: int
     used_inodes: int
-    bytes_a_day: float | None = None  # None: nobody has counted before
+    bytes_a_day: float | None = None  # None: not counted before
 
 
 def gone_on(
@@ -156,7 +156,7 @@ def gone_on(
 
 
 def rows(counted: Counted, by: str, history: Sequence[SpaceLine]) -> list[Row]:
-    """What is used by each user, or in each folder, what grows most first."""
+    """Return the use of each user or folder, the fastest growing first."""
     found = [
         Row(
             name=name,

@@ -1,4 +1,4 @@
-"""What of a run's backups is overdue or lost, and what waits to be sent to the hub, by the ledgers here."""
+"""The overdue or lost backups of a run, and the files waiting for the hub, according to the ledgers here."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def _with_data(far: FarCopies, revision: Revision, ledger: Sequence[BackedUp], i
 def _is_data_here(revision: Revision) -> bool:
     try:
         named_sets(revision.options())
-    except (OpsctlError, OptionsError, OSError):  # gone, or nobody can tell
+    except (OpsctlError, OptionsError, OSError):  # gone, or unknown
         return False
     return True
 
 
 def _here(paths: RunPaths) -> list[Here]:
-    """The checkpoints that have a manifest; whether their files are whole is for the backup itself to see."""
+    """Return the checkpoints that have a manifest. The backup itself checks whether their files are complete."""
     found = []
     for folder in checkpoint_folders(paths.checkpoints):
         of = digest_here(folder)

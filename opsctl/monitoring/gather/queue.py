@@ -1,4 +1,4 @@
-"""What Slurm tells: the run's jobs, the nodes of the running one, and those that the next may be given."""
+"""The data from Slurm: the run's jobs, the nodes of the running one, and those that the next may get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opsctl.slurm.nodes import Node, expand_nodes, in_partition
 
 
 def look(seen: Snapshot, asked: Asked) -> Snapshot:
-    """The parts that come from Slurm, as far as they are asked for. Slurm out of reach is part of it, no error."""
+    """Add the requested parts that come from Slurm. An unreachable Slurm is recorded, not raised."""
     parts, slurm = asked.parts, asked.slurm
     if not parts & (Part.QUEUE | Part.NODES | Part.PARTITION):
         return seen
@@ -75,12 +75,12 @@ def _queue(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def _age_s(slurm: SlurmReader) -> float:
-    """How old the last answer about jobs is; one that was asked for now is 0."""
+    """Return the age of the last answer about jobs, 0 for a new one."""
     return float(getattr(slurm, "queue_age_s", 0.0))
 
 
 def _partition(nodes: Iterable[Node], asked: Asked) -> PartitionNodes | None:
-    """The nodes that the run may be given; None where nobody can tell which those are."""
+    """Return the nodes that the run may get; None if they are unknown."""
     file = asked.run.file
     if file is None:
         return None

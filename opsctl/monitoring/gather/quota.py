@@ -28,14 +28,14 @@ _NUMBER = re.compile(r"\[?([0-9][0-9,]*(?:\.[0-9]+)?)\s*([kKmMgGtTpPeE]?)(?:i?[b
 _NO_AMOUNT = ("-", "none", "unlimited")
 _COLUMNS = 8  # used, soft, hard, grace; of bytes, then of files
 _PERCENT = re.compile(r"\(\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*\)")
-#: A grace that is told as the second when it ends, and not as how long it goes on.
+#: A grace period given as the second when it ends, not as its length.
 _EPOCH_DIGITS = 9
 _NO_GRACE = ("", "-", "none", "0")
 
 
 @dataclass(frozen=True)
 class Whose:
-    """Whose quota is meant."""
+    """The owner of a quota."""
 
     what: str  # "user", "group", "project"
     name: str
@@ -73,9 +73,9 @@ def _idrquota(whose: Whose, _folders: Sequence[Path]) -> list[list[str]]:
 
 
 def table(text: str, name: str, now: datetime) -> list[Space]:
-    """What `lfs quota` and `quota` print: a file system, and two times used, soft and hard limit, grace.
+    """Parse the output of `lfs quota` and `quota`: a file system, and twice used, soft and hard limit, grace.
 
-    A long name of a file system stands on a line of its own.
+    A long name of a file system is on a separate line.
     """
     found, before = [], ""
     for line in text.splitlines():
@@ -89,7 +89,9 @@ def table(text: str, name: str, now: datetime) -> list[Space]:
 
 
 def colons(text: str, name: str, now: datetime) -> list[Space]:
-    """What `mmlsquota -Y` prints: a line of names, and one for each file system or file set, with colons between."""
+    """Parse the output of `mmlsquota -Y`: a line of names, and a line per file system or file set, separated by
+    colons.
+    """
     found, names = [], list[str]()
     for line in text.splitlines():
         fields = line.split(":")
@@ -106,7 +108,7 @@ def colons(text: str, name: str, now: datetime) -> list[Space]:
 
 
 def shares(text: str, name: str, now: datetime) -> list[Space]:
-    """What `idrquota` prints: shares in brackets, of bytes and of inodes, each line with the name of its disk."""
+    """Parse the output of `idrquota`: shares of bytes and inodes in brackets, each line with the name of its disk."""
     told: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         for match in _PERCENT.finditer(line):
@@ -166,10 +168,10 @@ FOLDER = "{folder}"
 
 
 def quotas(folders: Sequence[Path], now: datetime, environment: Mapping[str, str] = os.environ) -> list[Space] | None:
-    """What the profile's quota program says, its own or one that is known by name; None where no profile names one.
+    """Return the output of the profile's quota program, its own or one known by name; None if no profile names one.
 
-    It is run once for each of `folders` where it names them, else once. One that fails, or that a profile names which
-    others than root and the reader could change, is a Space with a problem.
+    It runs once for each of `folders` if it names them, else once. A program that fails, or that users other than root
+    and the reader could change, gives a Space with a problem.
     """
     named = quota_command(environment)
     if named is None:
@@ -197,7 +199,7 @@ def quotas(folders: Sequence[Path], now: datetime, environment: Mapping[str, str
 
 
 def _known_by_name(folders: Sequence[Path], now: datetime, environment: Mapping[str, str]) -> list[Space] | None:
-    """What a program of `quota_kinds` says, for each whose quota is meant; one that hangs is asked nothing more."""
+    """Return the output of a program of `quota_kinds` for each owner; one that hangs is not asked again."""
     watch = site_watch_table(environment)
     if watch.quota is None:
         return None
@@ -219,15 +221,15 @@ def _known_by_name(folders: Sequence[Path], now: datetime, environment: Mapping[
 
 
 def _says_none(text: str) -> bool:
-    """Whether a program says that somebody has no quota: that is not to be told as trouble."""
+    """Return whether a program reports that there is no quota, which is not a problem."""
     return text.rstrip().lower().endswith(("none", "no limits"))
 
 
 def parsed(text: str, pattern: str, name: str, now: datetime) -> list[Space]:
-    """The quotas in what a command printed.
+    """Return the quotas in the output of a command.
 
-    The pattern's groups: name, used, limit, used_inodes, limit_inodes, percent, inode_percent, whichever it has. Sizes
-    may end in K, M, G, T or P (powers of 1024). A line that gives no number is passed over.
+    The pattern's groups: name, used, limit, used_inodes, limit_inodes, percent, inode_percent, as far as it has them.
+    Sizes may end in K, M, G, T or P (powers of 1024). A line without a number is skipped.
     """
     found = []
     for match in re.finditer(pattern, text, re.MULTILINE):

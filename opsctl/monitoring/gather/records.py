@@ -158,7 +158,7 @@ def run_file(seen: Snapshot, asked: Asked) -> Snapshot:
     return replace(seen, published=published)
 
 
-#: Of more checkpoints the oldest are not looked at: a training goes on from one of the newest.
+#: The oldest of more checkpoints are not checked: a training resumes from one of the newest.
 NEWEST = 3
 #: A large checkpoint has thousands of files; a slow file server ends the look after this, the latest comes first.
 BUDGET_S = 5.0
@@ -180,14 +180,14 @@ def files(seen: Snapshot, asked: Asked) -> Snapshot:
         if number and time.monotonic() >= ends_at:
             break
         fault = fault_of(folder)
-        if fault is not None and folder.is_dir():  # one that somebody has just removed is not incomplete
+        if fault is not None and folder.is_dir():  # one that was just removed is not incomplete
             is_latest = latest is not None and folder.name == latest.name
             found.append(FaultyCheckpoint(folder.name, fault, is_latest, changed_at=changed_at(folder)))
     return replace(seen, faulty=(*found, *_leftovers(root)))
 
 
 def _leftovers(root: Path) -> list[FaultyCheckpoint]:
-    """What saves that never finished have left, or what one that goes on has made so far."""
+    """Return the files left by unfinished saves, or written so far by a save in progress."""
     try:
         folders = sorted(path for path in root.iterdir() if path.name.startswith(TEMPORARY))
     except FileNotFoundError:

@@ -61,7 +61,7 @@ def _seen(folder: Path, now: datetime) -> CronSeen:
         if chain is None or chain.is_stopped:
             return CronSeen(str(folder), is_started=False)
         beat, known = heartbeat(paths), histories(read_runs(paths))
-        # What somebody has taken out of the folder is on record, and nobody's to look after.
+        # A job that was removed from the folder is still recorded, and is not checked.
         known = {name: job for name, job in known.items() if job.last.is_open or paths.job(name).exists()}
     except FileNotFoundError:
         return CronSeen(str(folder), is_started=False)

@@ -1,4 +1,4 @@
-"""How full the run's file systems are, what it uses itself, and what is about to be purged.
+"""The use of the run's file systems, the run's own use, and the files about to be purged.
 
 A walk that runs out of time continues at the next call.
 """
@@ -29,7 +29,7 @@ from opsctl.run.state.space import SpaceLine, WalkFound, WalkState, append_space
 from trainer.formats.checkpoint.manifest import latest_folder
 from trainer.formats.errors import CheckpointError
 
-#: Files are told of so long before the file system removes them.
+#: Files are reported so long before the file system removes them.
 NOTICE = timedelta(days=7)
 
 
@@ -98,7 +98,9 @@ def _filled(asked: Asked, watch: WatchTable, systems: FileSystems, hangs: str, n
 def _purge(
     paths: RunPaths, found: WalkFound, is_all: bool, old_before: datetime, purge_after: timedelta
 ) -> Purge | None:
-    """What is about to be removed; of the latest checkpoint every file is looked at, however far the walk has come."""
+    """Return the files about to be removed. Every file of the latest checkpoint is checked, however far the walk has
+    come.
+    """
     oldest, example, hits_latest = found.oldest_at, found.oldest, False
     first = _oldest_of_latest(paths, old_before)
     if first is not None:
@@ -118,12 +120,15 @@ def _purge(
 
 
 def _oldest_of_latest(paths: RunPaths, old_before: datetime) -> tuple[datetime, str] | None:
-    """When the file of the latest checkpoint that nobody has touched for longest was touched, and which it is."""
+    """Return the file of the latest checkpoint that was unused for longest, with its time."""
     try:
         folder = latest_folder(paths.checkpoints)
         if folder is None:
             return None
-        with opened_folder(paths.output, folder) as (within, _):  # through no link: its files' names are told
+        with opened_folder(paths.output, folder) as (
+            within,
+            _,
+        ):  # through no link, because the names of its files are printed
             stats = {name: os.stat(name, dir_fd=within, follow_symlinks=False) for name in listed_within(within)}
         touched = [(max(seen.st_atime, seen.st_mtime), str(folder / name)) for name, seen in stats.items()]
     except (CheckpointError, OSError):
@@ -149,7 +154,9 @@ _STALE_AFTER = timedelta(days=2)
 
 
 def walked(paths: RunPaths, now: datetime, old_before: datetime | None) -> tuple[WalkFound, bool]:
-    """What the output folder holds, and whether that is all of it. Files older than `old_before` are counted apart."""
+    """Return the contents of the output folder, and whether they are complete. Files older than `old_before` are
+    counted apart.
+    """
     state = read_walk(paths)
     if state.whole is not None and timedelta(0) <= now - state.whole.began_at < WHOLE_FOR:
         return state.whole, True
@@ -204,7 +211,7 @@ class _Counting(Visitor[WalkFound]):
                 self.oldest_s, self.oldest = touched_s, str(self.root / under(folder.place, name))
 
     def take(self) -> WalkFound:
-        """What has been counted since this was asked last."""
+        """Return what was counted since the last call."""
         counted = WalkFound(
             began_at=self.began_at,
             used_bytes=self.used_bytes,
