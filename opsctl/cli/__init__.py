@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Something is wrong": {
         "triage": "Find what ended a job, on which node, and what to do.",
-        "kill-switch": "Stop a training, whoever owns its job.",
+        "kill-switch": "Stop a training, even another member's.",
         "request": "Have the owner's job save, stop, requeue or change its chain.",
         "alerts": "List findings and messages, acknowledge them, test the channels.",
         "nodes": "List the nodes: state, users, evidence against them.",

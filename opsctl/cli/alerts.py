@@ -1,4 +1,4 @@
-"""`opsctl alerts`: what is open, who looks after it, what waits on which channel. Needs no Slurm."""
+"""The command `opsctl alerts`: open alerts, who acknowledged them, and waiting messages per channel. Needs no Slurm."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be
 
 @click.group()
 def command() -> None:
-    """What was found and told, who looks after it, and the channels by which people are told.
+    """List, acknowledge and silence alerts, and test the channels.
 
-    `opsctl watch all --alert`, which the cron runs, remembers and tells; see docs/alerts.md.
+    `opsctl watch all --alert`, which the scheduler runs, records findings and sends messages; see docs/alerts.md.
     """
 
 
@@ -36,7 +36,7 @@ def command() -> None:
 @click.option("--all", "with_messages", is_flag=True, help="Every message that was made, and who got it.")
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
-    """What is open, and what waits on which channel."""
+    """List open alerts, and the messages that wait on each channel."""
     paths = _run(run).paths
     found = printed_alerts(alerts.remembered(paths), alert_log.events(paths), now(), with_messages)
     if as_json:
@@ -109,9 +109,9 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
-    """Say that you look after it: no more reminders, for nobody, until it is worse or comes again.
+    """Acknowledge alerts: no more reminders to any channel, until the finding gets worse or returns.
 
-    KEY is as opsctl alerts list shows it, or the name of a check: all that it has found.
+    KEY is a key of `opsctl alerts list`, or the name of a check for all of its findings.
     """
     if bool(keys) == is_all:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
@@ -132,9 +132,9 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
-    """Tell nobody anything until then: a time as 18:00 or 2026-03-02T18:00, or a Slurm duration as 2:00:00.
+    """Send no messages until a time such as 18:00 or 2026-03-02T18:00, or for a Slurm duration such as 2:00:00.
 
-    What is open when it ends is said then.
+    Alerts that are open at the end are sent then.
     """
     end = moment_ahead(until, now())
     paths = _run(run).paths
@@ -161,7 +161,7 @@ def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
 
 
 def _run(run: str | None) -> RunView:
-    """The run, whose folder is the one that alerts are kept in. Raises OpsctlError before its first submit."""
+    """Return the run in whose folder alerts are kept. Raises OpsctlError before its first submit."""
     seen = glance(run)
     if not seen.paths.output.is_dir():
         raise OpsctlError(f"{seen.table.name} was never submitted: {seen.paths.output} is not there yet")

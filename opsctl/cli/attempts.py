@@ -17,14 +17,14 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
     goodput=("opsctl.diagnosis.goodput.report.GoodputReport", "with `--report`"),
 )
 def command(run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool) -> None:
-    """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
+    """List every attempt: when, where, from and to which iteration, why it ended, and who failed first.
 
-    Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
-    Slurm the list comes all the same, and what is open reads "not known"; so does others' where Slurm hides their jobs,
-    and what runs on another cluster than the one that is asked.
+    Attempts that could not record their end (a lost node, kill -9) are closed with Slurm's data. Without Slurm the list
+    is printed too, with "not known" for open ones; likewise for other users' jobs that Slurm hides, and for jobs on
+    another cluster.
 
-    --report adds up where the time went: trained, waited, started, evaluated, saved, idle, lost to which cause; how
-    often to save, by the failures so far; and what to mend next.
+    --report adds where the time went: trained, waited, started, evaluated, saved, idle, lost by cause; how often to
+    save, by the failures so far; and what to fix next.
     """
     from opsctl.core.errors import OpsctlError, SlurmError
     from opsctl.core.output import message, print_json, printable, show_lines

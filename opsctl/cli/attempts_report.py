@@ -63,7 +63,7 @@ def _since(since: str | None, at: datetime) -> datetime | None:
 
 
 def _is_queued(run: RunView, cluster: str | None) -> bool | None:
-    """Whether anything of the run waits in the queue; None where Slurm does not say."""
+    """Return whether a job of the run waits in the queue; None if Slurm does not answer."""
     from opsctl.core.errors import OpsctlError
     from opsctl.run.state.chains import recorded
     from opsctl.run.state.chosen_cluster import choose_cluster

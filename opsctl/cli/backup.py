@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from opsctl.cli.backup_options import has_backup, kept_going, named_by, opened, raise_first
-from opsctl.cli.checkpoints_backup import anew_option, limit_option, to_option
+from opsctl.cli.checkpoints_backup import emptied_option, limit_option, to_option
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_option
 from opsctl.core.errors import OpsctlError, RunFileError
@@ -36,7 +36,7 @@ class _LongGroup(LongCommand, click.Group):
 @run_option
 @all_runs_option
 @to_option
-@anew_option
+@emptied_option
 @click.option("--data", is_flag=True, help="The data sets too that the options name, as with [backup] data = true.")
 @limit_option
 @json_option(backups="list[opsctl.transfer.backups.json_output.BackedUpRun]")
@@ -46,7 +46,7 @@ def command(
     run: str | None,
     all_runs: bool,
     to: str | None,
-    anew: bool,
+    emptied: bool,
     data: bool,
     limit: str | None,
     as_json: bool,
@@ -59,11 +59,11 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    if all_runs and (run or to or anew):
-        raise click.UsageError("--all-runs, or one run with --to and --anew: give one of them")
+    if all_runs and (run or to or emptied):
+        raise click.UsageError("--all-runs, or one run with --to and --emptied: give one of them")
 
     def act(seen: RunView) -> list[BackedUpRun]:
-        return _back_up(seen, to, limit, anew, data)
+        return _back_up(seen, to, limit, emptied, data)
 
     done, is_well = for_runs(run, all_runs, has_backup, act)
     if as_json:
@@ -71,7 +71,7 @@ def command(
     ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
 
 
-def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: bool) -> list[BackedUpRun]:
+def _back_up(run: RunView, to: str | None, limit: str | None, emptied: bool, data: bool) -> list[BackedUpRun]:
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in policy.warnings:
@@ -80,7 +80,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: 
     failed: list[OpsctlError] = []
     for url in policy.table.to:
         with kept_going(failed), opened(run, policy, url) as place:
-            kept = back_up_rest(place, policy.table, run_file, anew)
+            kept = back_up_rest(place, policy.table, run_file, emptied)
             for problem in kept.problems:
                 message(f"{name}: {problem}")
             look = kept.look
@@ -91,18 +91,18 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: 
             done.append(BackedUpRun(run=name, to=url, sent=sent, problems=kept.problems))
     if data or policy.table.data:
         with kept_going(failed):
-            done += _back_up_data(run, policy, anew, failed)
+            done += _back_up_data(run, policy, emptied, failed)
     raise_first(failed)
     return done
 
 
-def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlError]) -> list[BackedUpRun]:
+def _back_up_data(run: RunView, policy: Policy, emptied: bool, failed: list[OpsctlError]) -> list[BackedUpRun]:
 
     name, done, sets = run.table.name, [], named_sets(_options(run))
     for url in policy.data_to:
         with kept_going(failed), opened(run, policy, url) as place:
             is_shared = url not in policy.table.to
-            sent = back_up_data(place, sets, partial(_say, f"{name}: {url}: "), is_shared, anew)
+            sent = back_up_data(place, sets, partial(_say, f"{name}: {url}: "), is_shared, emptied)
             for problem in sent.problems:
                 message(f"{name}: {problem}")
             words = f"{sent.files} files, {bytes_words(sent.bytes)}" if sent.is_new or sent.files else "nothing is new"
@@ -118,7 +118,7 @@ def _say(before: str, line: str) -> None:
 
 
 def _options(run: RunView) -> Mapping[str, Any]:
-    """The trainer's, as published, before that as in the run file. Raises OpsctlError, RunFileError."""
+    """Return the trainer's options, as published, else as in the run file. Raises OpsctlError, RunFileError."""
     if run.revision is None:
         if run.loaded is None:
             raise RunFileError(run.problem)
@@ -132,7 +132,7 @@ def _options(run: RunView) -> Mapping[str, Any]:
 @run_option
 @json_option(backups="list[opsctl.transfer.backups.json_output.PrintedBackup]")
 def list_(run: str | None, as_json: bool) -> None:
-    """What is backed up where, as the ledger has it."""
+    """List the backups at each destination, according to the ledger."""
     seen = glance(run)
     lines = read_backups(seen.paths)
     if as_json:

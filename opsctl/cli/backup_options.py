@@ -1,4 +1,4 @@
-"""What the commands about backups share: their runs and destinations."""
+"""The runs and destinations of the backup commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def flow_of(limit: str | None, total: int | None = None) -> Flow:
 
 
 def far_store(url: str, endpoint: str | None = None) -> Store:
-    """The store behind a URL that a command was given. Raises StoreError."""
+    """Return the store of a URL from a command line. Raises StoreError."""
     return open_store(plain_url(url), Access(endpoint=endpoint))
 
 

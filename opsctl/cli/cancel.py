@@ -33,7 +33,7 @@ def command(
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.run.state.run_view import glance
 
-    seen = glance(run)  # who has to stop a run at once may be in the middle of editing it
+    seen = glance(run)  # the run file may be in the middle of an edit
     name = seen.table.name
     where = choose_cluster(cluster, seen.paths)
     done = cancel(seen.paths, name, where, queued_only=queued, dry_run=dry_run)

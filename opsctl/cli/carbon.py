@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """What a training has cost in electricity and CO2e."""
+    """Report the electricity and CO2e of a training."""
 
 
 @command.command()
@@ -37,8 +37,8 @@ def command() -> None:
 @click.option("--embodied", is_flag=True, help="Add the use's share of building the machines.")
 @click.option("--idle", is_flag=True, help="Add what idle and shared machines take: --idle-w for each node hour.")
 @click.option("--idle-w", type=click.FloatRange(min=0), metavar="W", help="Of a node [default: [carbon] idle_node_w].")
-@click.option("--country", metavar="ABC", help="Reckon with this country's electricity, as codecarbon has it.")
-@click.option("--intensity", type=click.FloatRange(min=0), metavar="G", help="Reckon with so many g CO2e a kWh.")
+@click.option("--country", metavar="ABC", help="Use codecarbon's intensity of this country's electricity.")
+@click.option("--intensity", type=click.FloatRange(min=0), metavar="G", help="Use this intensity, in g CO2e per kWh.")
 @click.option(
     "--pue", type=click.FloatRange(min=1), metavar="P", help="Electricity of the site for that of its machines."
 )
@@ -76,10 +76,10 @@ def report(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Add up nodes, attempts and array tasks, nothing twice, and say of each line how it is known.
+    """Add up nodes, attempts and array tasks, each once, and mark each line as measured, estimated or assumed.
 
-    Reads the trackers' files of a run, or with --folder any that codecarbon's releases 1 to 3 have written, one for
-    each rank too. Where nothing was measured, the attempts' GPU hours at --gpu-power-w are told, as assumed.
+    Reads the tracker files of a run, or with --folder any that codecarbon's releases 1 to 3 have written, also one per
+    rank. If nothing was measured, it computes from the attempts' GPU hours at --gpu-power-w, marked as assumed.
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.diagnosis.carbon.brief import remember
@@ -95,7 +95,7 @@ def report(
     if gpus_per_node is None and file is not None:
         gpus_per_node = file.slurm.gpus_per_node
     if embodied and gpus_per_node is None:
-        raise click.UsageError("--embodied: nobody says how many GPUs a node has: give --gpus-per-node N")
+        raise click.UsageError("--embodied: the number of GPUs per node is unknown: give --gpus-per-node N")
     attempts = [] if view is None or folders else _attempts(view)
     known_node_s, known_from = _known(node_hours, attempts, extrapolate)
     idle_node_w = _idle_w(idle_w, table) if idle else None
@@ -157,10 +157,10 @@ def _known(node_hours: float | None, attempts: list[Attempt], is_needed: bool) -
 
 
 def _idle_w(idle_w: float | None, table: CarbonTable) -> float:
-    """What a node takes beside what trackers see."""
+    """Return the power of a node in addition to what trackers measure."""
     watts = table.idle_node_w if idle_w is None else idle_w
     if watts is None:
-        raise click.UsageError("--idle: nobody says what a node takes: give --idle-w W, or [carbon] idle_node_w")
+        raise click.UsageError("--idle: the power of an idle node is unknown: give --idle-w W, or [carbon] idle_node_w")
     return watts
 
 
@@ -179,7 +179,7 @@ def _node_s(attempts: list[Attempt]) -> float | None:
 def _grams(
     country: str | None, intensity: float | None, table: CarbonTable, has_readings: bool
 ) -> tuple[float | None, str]:
-    """g CO2e of a kWh, and who says so; None where it is the trackers', or nobody's."""
+    """Return g CO2e per kWh and its source; None if the trackers set it, or it is unknown."""
     from opsctl.diagnosis.carbon.estimate import of_country, of_table
 
     if intensity is not None:
@@ -193,7 +193,7 @@ def _grams(
 
 
 def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> float | None:
-    """What Slurm has counted of the attempts' jobs, in kWh; None, and a word, where it has counted nothing."""
+    """Return the energy that Slurm counted for the attempts' jobs, in kWh; None, with a message, if it counted none."""
     from opsctl.core.output import message
     from opsctl.run.attempts.close_lost import own_end
     from opsctl.run.state.chains import recorded

@@ -1,4 +1,4 @@
-"""`opsctl checkpoints`: what there is to go on from, and choosing another; the rest is in the modules beside."""
+"""The command `opsctl checkpoints`: list a run's checkpoints and choose another; other modules have the subcommands."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def list_(run: str | None, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say which one it would be; change nothing.")
 @json_option(repointed="opsctl.jobs.control.json_output.RepointedCheckpoints")
 def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Let another checkpoint be the latest; later ones stay.
+    """Make another checkpoint the latest; later ones stay.
 
-    The next task goes on from it; prints its name. It has to be complete, and nobody may be training. Later ones are
-    replaced when the training comes to them again. Who did it and why goes on record in checkpoints/rollbacks.jsonl.
+    The next task resumes from it. Prints its name. It must be complete, and no job may be training. Later ones are
+    replaced when the training reaches them again. The user and the reason are recorded in checkpoints/rollbacks.jsonl.
     """
     from opsctl.core.output import message, print_json, printable, show_lines
     from opsctl.jobs.control.json_output import RepointedCheckpoints
@@ -127,13 +127,13 @@ def convert(run: str | None, folder: str | None, to: str, step: int | None, **op
 
 class _InOrder(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order in which people come to need them, where click's is that of letters."""
+        """Return the names in the order of use, not in alphabetical order."""
         return list(self.commands)
 
 
 @click.group(cls=_InOrder)
 def command() -> None:
-    """Look at a run's checkpoints, choose the one to go on from, remove what need not stay."""
+    """List, check, choose, remove and copy a run's checkpoints."""
 
 
 for _command in (

@@ -60,17 +60,17 @@ def limit_option(function: Function) -> Function:
     return click.option("--limit", metavar="RATE", help=what)(function)
 
 
-def anew_option(function: Function) -> Function:
-    """`--anew`."""
-    what = "Also where copies were and nothing is: it was emptied, and is no disk that is not mounted."
-    return click.option("--anew", is_flag=True, help=what)(function)
+def emptied_option(function: Function) -> Function:
+    """Add the option `--emptied`."""
+    what = "Write to a destination that lost its copies. Confirms that it was emptied and is mounted."
+    return click.option("--emptied", is_flag=True, help=what)(function)
 
 
 @click.command(cls=LongCommand, internet=True)
 @run_argument
 @all_runs_option
 @to_option
-@anew_option
+@emptied_option
 @click.option("--step", "steps", type=click.IntRange(min=0), multiple=True, metavar="ITERATION", help="These alone.")
 @click.option("--weights-only", is_flag=True, help="Without optimizer states.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and why; send nothing.")
@@ -82,7 +82,7 @@ def backup(
     run: str | None,
     all_runs: bool,
     to: str | None,
-    anew: bool,
+    emptied: bool,
     steps: tuple[int, ...],
     weights_only: bool,
     dry_run: bool,
@@ -95,9 +95,9 @@ def backup(
     there by its checksum, and the manifest goes last: what has none is no copy. What is there is not sent again, so an
     interrupted backup is typed again. With --all-runs only runs that are yours and have a [backup].
     """
-    if all_runs and (run or to or steps or anew):
-        raise click.UsageError("--all-runs, or one run with --to, --step and --anew: give one of them")
-    wish = Wish(steps or None, weights_only, anew)
+    if all_runs and (run or to or steps or emptied):
+        raise click.UsageError("--all-runs, or one run with --to, --step and --emptied: give one of them")
+    wish = Wish(steps or None, weights_only, emptied)
 
     def act(seen: RunView) -> list[BackedUpRun]:
         return _back_up(seen, to, limit, wish, dry_run)
@@ -177,13 +177,13 @@ def restore(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Bring a checkpoint back, whole or single files of it.
+    """Restore a checkpoint, or single files of it.
 
-    It is put together beside and has its name when every file is proven: an interrupted restore is typed again. After a
-    finished one the same command finds it complete and exits 0. Nothing is overwritten, and nobody may be training.
-    Where the run has no checkpoint it is the latest; else `checkpoints repoint` makes it so. The trainer takes one
-    without optimizer states with --no-load-optim or --finetune. For a place of the run's [backup] to, the default of
-    --endpoint is that table's endpoint.
+    It is assembled under a temporary name and renamed when every file is verified. After an interruption type the same
+    command again. After a complete restore it reports this and exits 0. Nothing is overwritten, and no job may be
+    training. If the run has no checkpoint, it becomes the latest; otherwise use `checkpoints repoint`. The trainer
+    takes one without optimizer states with --no-load-optim or --finetune. For a destination of the run's [backup] to,
+    --endpoint defaults to that table's endpoint.
     """
     if into is not None and run:
         raise click.UsageError("a run and --into given: give one of them")

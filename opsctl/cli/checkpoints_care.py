@@ -82,7 +82,7 @@ def prune(
 
 @click.command()
 @run_argument
-@click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="The checkpoint to go on from.")
+@click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="The checkpoint to resume from.")
 @click.option(
     "--undo",
     is_flag=False,
@@ -105,9 +105,9 @@ def rollback(
 ) -> None:
     """Go back to an earlier checkpoint; set later ones aside.
 
-    Later checkpoints, and what TensorBoard's files have from then on, move to set-aside/NUMBER in the output folder;
-    nothing is deleted, and --undo brings it back. Nobody may be training. It is on record in
-    checkpoints/rollbacks.jsonl. The training log stays as it is.
+    Later checkpoints, and the later part of TensorBoard's files, move to set-aside/NUMBER in the output folder. Nothing
+    is deleted, and --undo brings them back. No job may be training. It is recorded in checkpoints/rollbacks.jsonl. The
+    training log does not change.
     """
     if (to is None) == (undo is None):
         raise click.UsageError("give --to ITERATION, or --undo")
@@ -141,7 +141,7 @@ def _no_curves(_folder: Path, _point: Point, _output: Path | None) -> Sequence[E
 
 
 def _curves(folder: Path, point: Point, output: Path | None) -> Sequence[EventFile]:
-    """The event files in `folder`, read by a program of the trainer's. Raises OpsctlError."""
+    """Return the event files in `folder`, read by a program of the trainer. Raises OpsctlError."""
     if not any(folder.rglob("*tfevents*")):
         return ()
     counted = {"iteration": point.iteration, "samples": point.samples, "tokens": point.tokens}

@@ -86,7 +86,7 @@ def verify(
 
 
 def _folders(chosen: str | None, step: int | None, all_of_them: bool) -> list[Path]:
-    """The folders that are meant, oldest first. Raises OpsctlError where there are none."""
+    """Return the chosen folders, oldest first. Raises OpsctlError if there are none."""
     root = glance(chosen).paths.checkpoints
     try:
         there = checkpoint_folders(root)[::-1]

@@ -97,7 +97,7 @@ def start(
 @dry_run_option
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
-    """Stop the scheduler, whoever its owner is. Running jobs continue."""
+    """Stop the scheduler, whatever its owner. Running jobs continue."""
     cron = _cron(folder, cluster)
     if not dry_run:
         found, notes = chain.stop(cron)
@@ -268,7 +268,7 @@ def _period(text: str) -> int:
 
 
 def _file(cron: Cron, name: str) -> JobFile:
-    """The job of that name, `refill` or `hourly/refill`. Raises OpsctlError."""
+    """Return the job of that name, `refill` or `hourly/refill`. Raises OpsctlError."""
     files = [*job_files(cron.paths, False), *job_files(cron.paths, True)]
     found = [file for file in files if name in (file.name, file.name.partition("/")[2])]
     if len(found) == 1:

@@ -48,10 +48,10 @@ def command() -> None:
 def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
-    INPUT is a file of JSON-lines (also in gzip or zstd), Parquet or Arrow, what datasets saved, a pattern of names, or
-    a folder: of such files, or with one document per file, read in the order of their names. Files that are not UTF-8
-    text are left out and counted. Without --tokenizer a byte-level BPE is trained on the text and written beside the
-    data as tokenizer.json. Killed or interrupted, the same command goes on from what is whole. A run file's data_path
+    INPUT is a file of JSON lines (also in gzip or zstd), Parquet or Arrow, a folder saved by datasets, a file name
+    pattern, or a folder: of such files, or with one document per file, read in the order of their names. Files that are
+    not UTF-8 text are skipped and counted. Without --tokenizer a byte-level BPE is trained on the text and saved next
+    to the data as tokenizer.json. After a kill or an interruption the same command continues. The run file's data_path
     is then P_KEY_document.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
@@ -96,7 +96,9 @@ def index(run: str | None, **options: Any) -> int:
 @click.option("--train-samples", type=click.IntRange(min=1), metavar="N", help="How long the training is.")
 @click.option("--train-tokens", type=click.IntRange(min=1), metavar="N", help="The same, in tokens.")
 @click.option("--seq-length", type=click.IntRange(min=1), metavar="N", help="Tokens of a sample.")
-@click.option("--most-epochs", type=float, metavar="X", default=4.0, show_default=True, help="Above this it is said.")
+@click.option(
+    "--most-epochs", type=float, metavar="X", default=4.0, show_default=True, help="Warn above this number of epochs."
+)
 @click.option("--overwrite", is_flag=True, help="Replace files that say something else.")
 @click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
 @run_option
@@ -178,7 +180,7 @@ def _training_prefixes(run: str | None) -> tuple[str, ...]:
 
 
 def _length_of(run: str) -> dict[str, int]:
-    """How long the run is, by the options of `mix`; its data may be what is to be mixed, and is not looked at."""
+    """Return the length of the run as options of `mix`. The run's data is not read, since it may be the mix."""
     from opsctl.run.config.checks import length_of_run
 
     samples, sequence_length = length_of_run(_loaded(run))

@@ -18,11 +18,10 @@ from opsctl.cli.export import NEEDED
     help="Where the run folders go [default: ./demo].",
 )
 def command(keep: bool, folder: Path) -> int:
-    """The main job through all of opsctl, on a real Slurm on this machine, in a few minutes.
+    """Run a small training with all main commands, on a real Slurm on this machine, in a few minutes.
 
-    Four nodes, a corpus, a GPT over eight processes, the kill switch, and on from the very iteration saved. Every step
-    shows the command that it runs. Needs Slurm's daemons (`opsctl local-cluster up` says which packages), no root and
-    no GPU.
+    Four nodes, a corpus, a GPT on eight processes, the kill switch, and a resume from the saved iteration. Every step
+    prints its command. Needs Slurm's daemons (`opsctl local-cluster up` lists the packages), no root and no GPU.
     """
     from opsctl.cli.trainer_program import refuse_missing
     from opsctl.local.demo.play import play

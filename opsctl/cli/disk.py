@@ -51,7 +51,7 @@ class _Disk(click.Group):
     """`opsctl disk FOLDER` is `opsctl disk use FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the command in that is meant where none is named."""
+        """Insert the default command if none is given."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = [_USE, *args]
         return super().parse_args(ctx, args)
@@ -59,10 +59,10 @@ class _Disk(click.Group):
 
 @click.group(cls=_Disk)
 def command() -> None:
-    """Who uses what of a folder, and what is about to be purged.
+    """Show who uses how much of a folder, and which files will be purged.
 
-    `opsctl disk [FOLDER]...` is `opsctl disk use`. Without FOLDER the run's output folder is meant. Links are not
-    followed and other file systems not entered.
+    `opsctl disk [FOLDER]...` is `opsctl disk use`. The default FOLDER is the run's output folder. Links and other file
+    systems are not entered.
     """
 
 

@@ -29,7 +29,7 @@ from opsctl.run.environments.recipe import LOCK, recipe_of
 
 @click.group()
 def command() -> None:
-    """The Python environment that a run trains in: built beside the one in use, frozen, checked."""
+    """Build, freeze and check the Python environment of a run."""
 
 
 @command.command("build", cls=LongCommand, internet=True)

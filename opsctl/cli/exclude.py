@@ -126,7 +126,7 @@ def _lines(one: ListedExclusion) -> list[str]:
 
 
 def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmClient, SlurmReader, Wanted]:
-    """The run, its Slurm, the same asked each question once (a thousand nodes are 50 ms of sinfo), what it wants."""
+    """Return the run, its Slurm, a cached reader of it (sinfo of 1,000 nodes takes 50 ms), and the run's wishes."""
     seen = view(run)
     file = seen.file
     wanted = wanted_by(seen.paths, file.slurm) if file is not None else Wanted(None, 1)
@@ -135,6 +135,6 @@ def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmClient, 
 
 
 def _apply(seen: RunView, client: SlurmClient, looks: SlurmReader, wanted: Wanted) -> None:
-    """Say what changes in the queue; that something cannot be changed there is said, and the list stands."""
+    """Apply the list to the queue and print the changes, or that a job cannot be changed. The list stays in force."""
     for line in keep_and_apply(seen.paths, client, wanted, looks):
         message(line)

@@ -34,7 +34,7 @@ def command() -> None:
 @click.option("--tokenizer", metavar="DIR", help="The tokenizer's folder or file [default: the training's].")
 @click.option("--no-tokenizer", is_flag=True, help="Go without a tokenizer.")
 @click.option("--name", metavar="NAME", help="The model's name on its card [default: the run's].")
-@click.option("--metadata-only", is_flag=True, help="Write all but the weights anew, beside them.")
+@click.option("--metadata-only", is_flag=True, help="Write all files except the weights again.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option(exported="list[trainer.formats.checkpoint.exchanged.ExportedModel]")
 def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:

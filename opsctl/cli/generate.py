@@ -31,10 +31,10 @@ from opsctl.cli.selection import json_option, run_argument
 )
 @json_option(generated="list[trainer.formats.checkpoint.exchanged.GeneratedText]")
 def command(run: str | None, step: int | None, **options: Any) -> int:
-    """Go on with a text as a checkpoint's model would: of a run, or a folder global_stepN of any layout.
+    """Continue a text with the model of a checkpoint: of a run, or of a folder global_stepN in any layout.
 
-    It is the trainer's own model, whole in one process, on a GPU where there is one: it needs memory for all weights.
-    Text stops at the end of a document. The same command gives the same text.
+    It runs the trainer's model in one process, on a GPU if there is one, and needs memory for all weights. The text
+    stops at the end of a document. The same command gives the same text.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 
@@ -46,7 +46,7 @@ def command(run: str | None, step: int | None, **options: Any) -> int:
 
 
 def _place(run: str | None) -> tuple[Path, int | None]:
-    """The folder of checkpoints, and the iteration where a single checkpoint was named."""
+    """Return the folder of checkpoints, and the iteration if a single checkpoint was named."""
     from opsctl.run.state.run_view import glance
     from trainer.formats.checkpoint.manifest import iteration_of
 

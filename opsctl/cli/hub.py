@@ -104,9 +104,9 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 @json_option(hub="opsctl.transfer.hub.json_output.ComparedHub")
 @click.pass_context
 def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> None:
-    """What was sent against what is there: every name, and every content that the hub stores.
+    """Compare the sent files with those in the repositories: every name, and every content that the hub stores.
 
-    Exits 1 where they disagree, with --repair where they still do afterwards.
+    Exits 1 if they differ, with --repair if they still differ afterwards.
     """
     seen = view(run)
     settings = settings_of(seen)
@@ -127,7 +127,7 @@ def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> 
 
 
 def settings_of(seen: RunView) -> HubSettings:
-    """The run's [hub]. Raises RunFileError where it has none."""
+    """Return the run's [hub]. Raises RunFileError if it has none."""
     settings = hub_settings(seen)
     if settings is None:
         where = seen.loaded.path if seen.loaded else seen.problem
@@ -167,7 +167,7 @@ def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
 
 
 def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
-    """Send what is new of `kinds` and say what came of it."""
+    """Send the new files of `kinds` and return the result."""
     name = seen.table.name
     try:
         if dry_run:
@@ -203,7 +203,7 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
 
 
 def show_synced(done: Sequence[SyncedRun]) -> None:
-    """A line for each."""
+    """Print a line for each run."""
     for one in done:
         gone = f", {one.deleted} deleted" if one.deleted else ""
         what = f": {one.files} files, {bytes_words(one.bytes)}{gone}" if one.files or one.deleted else ""

@@ -21,7 +21,7 @@ GPUS_PER_NODE = click.IntRange(1, 64)
 
 
 def _duration(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """The text as it is. Raises click.UsageError where Slurm reads no duration in it."""
+    """Check the text and return it unchanged. Raises click.UsageError if it is no duration of Slurm's."""
     from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
     try:
@@ -133,14 +133,14 @@ def _say_how_to_rehearse(folder: Path) -> None:
 
 
 def with_run_name(text: str, name: str) -> str:
-    """The example's text with its run called `name`; everything else, comments too, stays."""
+    """Return the example's text with its run called `name`; all else stays, comments too."""
     renamed, count = re.subn(r'^name = "[^"]*"', f'name = "{name}"', text, count=1, flags=re.MULTILINE)
     assert count == 1, "an example names its run"
     return renamed
 
 
 def _wanted_folder(name: str) -> tuple[Path, str]:
-    """The folder to make and the run's name, its last part. Raises UsageError."""
+    """Return the folder to make and the run's name, its last part. Raises UsageError."""
     from opsctl.core.errors import UsageError
     from opsctl.run.config.values import RUN_NAME, RUN_NAME_RULE
 

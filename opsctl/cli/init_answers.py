@@ -1,4 +1,4 @@
-"""`opsctl init` for who has no run yet: what Slurm offers, a few questions or options, and a layout that fits."""
+"""The questions of `opsctl init` for a new run: Slurm's partitions, answers or options, and a layout that fits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opsctl.run.init.suggestions import Wanted
     from opsctl.slurm.partitions_offered import Offer
 
-#: Seconds for Slurm to say what it offers: nobody is to wait longer for a first question.
+#: Seconds to wait for Slurm's partitions before the first question.
 _SLURM_S = 6.0
 _DEMO, _OWN = "demo", "own"
 _FEWEST_PARAMETERS = 1e6
@@ -76,7 +76,7 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
 
 
 def _offers(cluster: str | None) -> tuple[list[Offer], list[str], str]:
-    """What Slurm has: partitions with GPUs, accounts; nothing where it does not answer, and why it does not."""
+    """Return Slurm's partitions with GPUs, its accounts, and a problem; nothing if it does not answer."""
     from opsctl.core.errors import SlurmError
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.client import Deadline
@@ -91,7 +91,7 @@ def _offers(cluster: str | None) -> tuple[list[Offer], list[str], str]:
 
 
 class _Asking:
-    """Questions, each with what it means and what Enter takes; where nobody is to be asked, that is the answer."""
+    """The questions, each with an explanation and a default. Without a terminal the default is the answer."""
 
     def __init__(self, asks: bool) -> None:
         self.asks = asks
@@ -120,7 +120,7 @@ def _wants_a_model(has_gpus: bool) -> bool:
 
 
 def _wanted(found: Sequence[Offer], accounts: Sequence[str], said: dict[str, Any], ask: _Asking) -> Wanted:
-    """The answers. Raises UsageError for options that cannot be together with what Slurm has."""
+    """Return the answers. Raises UsageError for options that contradict what Slurm offers."""
     from opsctl.run.init.suggestions import GPU_KINDS, TOKENS_PER_PARAMETER, Wanted, gpus_for, is_known_gpu
 
     offer = _partition(found, said.get("partition"), ask)
@@ -282,7 +282,7 @@ def _duration(answer: Any) -> str:
 
 
 def _examine(folder: Path, cluster: str | None) -> None:
-    """What `opsctl doctor` says of the new run: of that nothing is this command's failure."""
+    """Run `opsctl doctor` on the new run. Its findings do not fail this command."""
     from opsctl.cli.doctor import command as doctor
     from opsctl.core.output import message
     from opsctl.run.config.locate import RUN_FILE_NAME

@@ -10,7 +10,7 @@ import click
 
 @click.group("job", hidden=True)
 def command() -> None:
-    """What runs inside an allocation; the batch script calls it."""
+    """Run inside an allocation; the batch script calls this command."""
 
 
 @command.command("run")

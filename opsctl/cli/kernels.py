@@ -34,10 +34,10 @@ def command() -> None:
 @_which_options
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at once; as many as CPUs.")
 def build(**options: Any) -> int:
-    """Build what is not there yet, for every level of this kind of CPU and for the GPUs that are named.
+    """Build missing kernels, for every level of this kind of CPU and for the named GPUs.
 
-    Nodes may start this together: one builds, the others wait and take what it has built. What cannot be built for want
-    of a compiler is said, and the rest is built; the exit code is then 1.
+    Several nodes may start this at the same time: one builds, the others wait and use the result. Without a compiler
+    for some kernels, a message names them, the rest is built, and the exit code is 1.
     """
     options["jobs"] = options["jobs"] or len(os.sched_getaffinity(0))
     return _run("build", **options)
@@ -77,7 +77,7 @@ def measure(run: str | None, device: str | None, as_json: bool) -> int:
 
 
 def _trainer_arguments(run: str | None) -> tuple[str, ...]:
-    """Of the run that is named or at hand, none where there is none. Raises RunFileError for a run that is wrong."""
+    """Return the trainer arguments of the run, none without a run. Raises RunFileError for an invalid run."""
     from opsctl.core.errors import RunFileError, UsageError
     from opsctl.run.config.checks import check_run
     from opsctl.run.state.run_view import glance

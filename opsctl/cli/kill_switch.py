@@ -1,4 +1,4 @@
-"""`opsctl kill-switch`: a file that makes a training save and exit, whoever owns its job. Needs no Slurm."""
+"""The command `opsctl kill-switch`: a file that makes a training save and exit. Needs no Slurm."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _change_options(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """Stop a training, whoever owns its job.
+    """Stop a training, even another member's.
 
-    The switch is a file: touch triggers it and rm deactivates it as well. A running training looks before each
-    iteration, saves and exits. Queued tasks look when they start and exit in seconds, until it is deactivated.
+    The switch is a file, so touch triggers it and rm deactivates it too. A running training checks it before each
+    iteration, saves and exits. Queued tasks check it when they start, and exit within seconds until it is deactivated.
     """
 
 

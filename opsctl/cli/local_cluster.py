@@ -31,7 +31,7 @@ def where_options(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """A real Slurm on this machine: controller, nodes, munge, accounting if you like; in one folder, without root."""
+    """Run a real Slurm on this machine: controller, nodes, munge, optional accounting; in one folder, without root."""
 
 
 @command.command()

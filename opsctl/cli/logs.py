@@ -80,7 +80,9 @@ def _far_lines(
 
 
 def _pause(seconds: float) -> None:
-    """Wait for the log to grow, and see whether whoever read us has left: a quiet log must not keep us for ever."""
+    """Wait for the log to grow, and check whether the reader of our output has left, so that a quiet log does not keep
+    us.
+    """
     import select
     import sys
 

@@ -36,7 +36,7 @@ class LongCommand(click.Command):
         super().__init__(*args, **settings)
         self.goes_on = goes_on
         self.internet = internet
-        past = "goes on by itself past its limit" if goes_on else "is stopped at its limit"
+        past = "a further job continues it past the limit" if goes_on else "is stopped at its limit"
         what = f"Have a Slurm job of yours do this, which {past}; opsctl jobs shows it."
         self.params.append(click.Option(["--job"], is_flag=True, help=what, expose_value=False, callback=_kept))
         for flag, help_ in _OF_SBATCH.items():
@@ -53,7 +53,7 @@ class LongCommand(click.Command):
             )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keeps the words that the job's command line has."""
+        """Keep the words for the job's command line, and parse."""
         words = ctx.command_path.split()[1:]
         ctx.meta[_WORDS] = (*words, *without_job_options(args, self.params))
         return super().parse_args(ctx, args)
@@ -167,7 +167,7 @@ def refuse_job_in_a_job() -> None:
 
 
 def job_umask(group: str | None) -> int:
-    """Of a job: what it makes of a run with a group is the group's, else as the caller's."""
+    """Return the umask of a job: files of a run with a group belong to the group, else as the caller's."""
     if group:
         return 0o007
     found = os.umask(0o077)

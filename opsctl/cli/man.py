@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(words: tuple[str, ...], one: click.Command) -> str:
-    """A page in man's own language. Source: groff_man(7)."""
+    """Return a page in man's own language. Source: groff_man(7)."""
     context = context_of(words, one)
     title = "-".join(words)
     short = one.get_short_help_str(limit=300).rstrip(".")

@@ -16,9 +16,9 @@ def make_run(
     beside: Mapping[str, str] | None = None,
     check: Callable[[Path], object] | None = None,
 ) -> None:
-    """The folder with the run file and the files `beside` it, name -> text, where `check` lets that be.
+    """Make the folder with the run file and the files `beside` it, name -> text, if `check` accepts it.
 
-    Raises OpsctlError where anything is already.
+    Raises OpsctlError if the folder exists.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.files.state_files import fsync_named_folder, write_atomically
@@ -43,7 +43,7 @@ def make_run(
 
 
 def say_next(folder: Path, steps: Iterable[tuple[str, str]]) -> None:
-    """The run file's path on stdout; the next commands on stderr, whole, each after what it is for."""
+    """Print the run file's path on stdout, and the next commands with their purpose on stderr."""
     from opsctl.core.output import message, show
     from opsctl.run.config.locate import RUN_FILE_NAME
 

@@ -1,4 +1,4 @@
-"""`opsctl nodes`: how nodes are, who is on them, what speaks against them; telling those who mend them."""
+"""The command `opsctl nodes`: the state of nodes, their jobs, the evidence against them, and a report to support."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _ShowByDefault(click.Group):
 
 @click.group(cls=_ShowByDefault)
 def command() -> None:
-    """How nodes are, who is on them, and what speaks against them; without a command, as `show`."""
+    """Show the state of nodes, their jobs, and the evidence against them; without a command, as `show`."""
 
 
 @command.command()
@@ -63,11 +63,10 @@ def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: 
 @cluster_option
 @json_option(report="opsctl.diagnosis.nodes.site_report.DraftedReport")
 def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
-    """Draft a message to those who mend nodes: what was seen, when, in which jobs, with numbers.
+    """Draft a message to the node support: what was seen, when, in which jobs, with numbers.
 
-    By default about all nodes that something new speaks against. With --send it goes to the profile's
-    [nodes] support by the first mail channel of [alerts], once: until something new is seen of a node nobody sends
-    about it again.
+    By default about all nodes with new evidence against them. With --send it goes to the profile's [nodes] support by
+    the first mail channel of [alerts], once: a node is reported again only with new evidence.
     """
     view, seen = _seen(nodes, run, cluster)
     table = nodes_table()
@@ -81,12 +80,12 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
             ]
         site_report.refuse_healthy(seen, evidence)
         if not seen:
-            raise OpsctlError("nothing new speaks against any node: nothing to report")
+            raise OpsctlError("no new evidence against any node: nothing to report")
         names = tuple(one.node for one in seen)
         title, body = site_report.draft(seen, evidence, account_name(), now())
         if is_to_be_sent:
             if table.support is None:
-                raise OpsctlError('nobody to send it to: support = "ADDRESS" under [nodes] of the profile')
+                raise OpsctlError('no recipient: write support = "ADDRESS" under [nodes] of the profile')
             site_report.refuse_reported(names, evidence, sent)
             _mail(view, table.support, title, body)
             told = [
@@ -107,7 +106,9 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
         )
         print_json("report", drafted)
         return
-    show_text(f"To: {table.support or 'nobody: [nodes] support is not set'}\nSubject: {title}\n\n{body}\n")
+    show_text(
+        f"To: {table.support or 'not set: write support under [nodes] of the profile'}\nSubject: {title}\n\n{body}\n"
+    )
     if not is_to_be_sent:
         message("not sent: --send does that")
 
@@ -122,7 +123,7 @@ def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple
 
 
 def _mail(view: RunView, address: str, title: str, body: str) -> None:
-    """Raises OpsctlError where it was not sent; one that may have been counts as sent."""
+    """Send the mail; one that may have arrived counts as sent. Raises OpsctlError if it was not sent."""
     letter = made("report", now(), title, body, "warning", ())
     done = mail_to(view.paths, view.table.name, channels_of(alert_settings(view)), address, letter, os.environ)
     result = done.reports[-1].result if done.reports else "failed"

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @cluster_option
 @json_option(hand_overs="list[opsctl.monitoring.on_call.HandOver]")
 def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
-    """What happened, what is open and what is queued, as text to paste into a chat.
+    """Print what happened, what is open and what is queued, as text to paste into a chat.
 
     Attempts, chains, requests, revisions, alerts, checkpoints and rollbacks since a time; findings with their age and
-    who looks after them; the queue. Comes from the run's records: without Slurm all but the queue is told.
+    who acknowledged them; the queue. It reads the run's records: without Slurm only the queue is missing.
     """
     import os
 

@@ -23,12 +23,12 @@ _group = click.option("--group", metavar="GROUP", help="The Unix group [default:
 
 @click.group()
 def command() -> None:
-    """Whether the group can work with its files; open them.
+    """Check whether the group can work with its files, or give it access.
 
-    Everything in a group's folder is to be the group's: it may read and write the files (execute those that their owner
-    may), and what is made in a folder is the group's again (setgid). Without FOLDER the run's output folder is looked
-    at, and the run file, which the group is only to read. Links are not followed, other file systems not entered,
-    revisions and requests not opened for writing, runs that are not shared with the group left alone.
+    All in a group's folder should belong to the group: members may read and write the files (execute those that their
+    owner may), and new files in a folder belong to the group again (setgid). Without FOLDER it checks the run's output
+    folder, and the run file, which the group only reads. Links and other file systems are not entered, revisions and
+    requests are not opened for writing, and runs that are not shared with the group are left alone.
     """
 
 
@@ -111,7 +111,7 @@ def _look(
 
 
 def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView | None:
-    """The run that is meant, where one is. Raises UsageError where nobody says which group it is."""
+    """Return the chosen run, if any. Raises UsageError if the group is unknown."""
     from opsctl.core.errors import UsageError
     from opsctl.run.state.run_view import view
 
@@ -120,7 +120,7 @@ def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView
     seen = view(run, asks_first=True)
     if not group and seen.table.group is None:
         raise UsageError(
-            f'{seen.table.name} is shared with nobody: write group = "NAME" under the run file\'s [run], '
+            f'{seen.table.name} is shared with no group: write group = "NAME" under the run file\'s [run], '
             "or give --group NAME and a folder"
         )
     if not folders and group and group != seen.table.group:

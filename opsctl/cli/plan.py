@@ -30,7 +30,7 @@ class Number(Type):
         self.whole, self.zero = whole, zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """An int where it is to be `whole`, else a float. Fails, as click does, for no number and one out of bounds."""
+        """Convert to an int if `whole`, else to a float. Fails, as click does, for no number and one out of bounds."""
         text = str(value).strip()
         unit = self._UNITS.get(text[-1:].upper(), 1)
         try:
@@ -178,7 +178,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
 
 
 def _carbon(carbon: CarbonTable, sections: Sequence[Section]) -> list[Section]:
-    """What the time that is planned comes to, where `[carbon]` says what to reckon with."""
+    """Return the energy of the planned time, if `[carbon]` has the figures for it."""
     from opsctl.diagnosis.carbon.estimate import of_table
     from opsctl.run.planning.costs import carbon_section
     from opsctl.run.planning.plan import PlannedTime
@@ -195,7 +195,7 @@ def _by_key(sections: Sequence[Section]) -> dict[str, Any]:
 
 
 def _expected_or_measured(loaded: LoadedRun) -> ExpectTable:
-    """The run's durations, measured ones where its output folder can be named and has a log."""
+    """Return the run's durations, measured ones if its output folder is known and has a log."""
     from opsctl.core.errors import RunFileError
     from opsctl.run.logs.measurements import measured
     from opsctl.run.planning.costs import with_measured

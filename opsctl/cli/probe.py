@@ -36,10 +36,10 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Test the nodes of this allocation by measurement, each by itself and all together, and name who is off.
+    """Test the nodes of this allocation by measurement, each by itself and all together, and name bad ones.
 
-    With the run's environment, in its folder. Inside a job, or with --nodes in one of its own, for which it waits.
-    Exits 1 where a node is bad or slow; what speaks against it goes on the run's record.
+    Uses the run's environment, in its folder. Runs inside a job, or with --nodes in a job of its own, for which it
+    waits. Exits 1 if a node is bad or slow; the evidence against it is recorded for the run.
     """
     from opsctl.cli.shell import file_of
     from opsctl.core.output import print_json, show_lines
@@ -64,7 +64,7 @@ def command(
 
 
 def _words(seen: RunView, full: bool, cluster: str | None, as_json: bool) -> list[str]:
-    """The same command, for inside the job."""
+    """Return the same command, for inside the job."""
     run = seen.loaded.path if seen.loaded is not None else seen.paths.output
     words = [sys.executable, "-P", "-m", "opsctl", "probe", str(run)]
     words += ["--full"] if full else []
@@ -107,7 +107,7 @@ def _in_own_job(
 
 
 def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeReport:
-    """Raises UsageError outside of a job."""
+    """Run the probe. Raises UsageError outside of a job."""
     from opsctl.core.errors import UsageError
     from opsctl.diagnosis.probe.run_probe import probe
     from opsctl.jobs.runner.good_nodes import setting_for
@@ -125,7 +125,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
 
 
 def _put_on_record(seen: RunView, found: ProbeReport) -> None:
-    """Where there is a run's folder and it may be written to; a probe for nobody leaves nothing."""
+    """Record the evidence, if the run's folder exists and is writable; a probe without a run records nothing."""
     from opsctl.core.output import message
     from opsctl.diagnosis.probe.run_probe import record_evidence
 
@@ -134,4 +134,4 @@ def _put_on_record(seen: RunView, found: ProbeReport) -> None:
     try:
         record_evidence(seen.paths, found)
     except OSError as error:
-        message(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
+        message(f"opsctl: cannot record the evidence against nodes: {error.strerror}")

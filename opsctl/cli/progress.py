@@ -22,7 +22,9 @@ _FIRST_S, _LONGEST_S = 2.0, 30.0
 
 
 def now_and_then(words: Callable[[int], str], clock: Callable[[], float] = time.monotonic) -> Callable[[int], None]:
-    """What says `words` of a number, from two seconds on, after pauses that double up to half a minute."""
+    """Return a function that prints `words` of a number, from two seconds on, after pauses that double up to half a
+    minute.
+    """
     pause_s = _FIRST_S
     due_at = clock() + pause_s
 
@@ -37,14 +39,14 @@ def now_and_then(words: Callable[[int], str], clock: Callable[[], float] = time.
 
 
 def of_folder(folder: Path, what: str) -> Callable[[int], None]:
-    """What says now and then that a number of the folder is, say, "entries counted"."""
+    """Return a function that prints progress about a folder, such as "entries counted"."""
     return now_and_then(lambda number: f"{folder}: {number:,} {what}")
 
 
 def of_bytes(total: int | None = None) -> Callable[[int], None]:
-    """What says now and then how many bytes are done; `total` is all of them, where that is known.
+    """Return a function that prints the number of bytes done; `total` is all of them, if known.
 
-    A job that carries the command out is told too: no later start has to do them again.
+    A job that runs the command records them too, so that no later start repeats them.
     """
     from opsctl.core.units import bytes_words
     from opsctl.run.state.background_progress import tell_progress

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @json_option(jobs="list[opsctl.monitoring.overview.PrintedJob]")
 @fresh_option
 def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
-    """List the jobs of the run's group, its own marked with *.
+    """List the jobs of the run's group, with its own marked by *.
 
-    The group is `[run] group`; without one, your own jobs and the run's, whoever submitted them. Starts to come are
-    Slurm's guess.
+    The group is `[run] group`; without one, your own jobs and the run's, of all users. Start times are Slurm's
+    estimates.
     """
     import shutil
     import sys
@@ -62,7 +62,7 @@ def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) ->
 
 
 def _run_if_any(chosen: str | None) -> RunView | None:
-    """The run that is meant; None when none is and the folder has none either."""
+    """Return the chosen run; None if none is given and the folder has none either."""
     import os
     from pathlib import Path
 

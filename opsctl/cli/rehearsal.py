@@ -1,4 +1,4 @@
-"""The run file of `opsctl init --rehearsal`: made from a run's, held to all checks, and what is scaled said."""
+"""The run file of `opsctl init --rehearsal`: made from a run's, fully checked, with a message for each scaled value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 def rehearsal_text(chosen: str | None, name: str) -> str:
-    """The twin, called `name`, of the run that `chosen` means. Raises RunFileError where none fits, UsageError."""
+    """Return the twin, called `name`, of the run that `chosen` means. Raises RunFileError if none fits, UsageError."""
     from opsctl.core.errors import RunFileError
     from opsctl.core.output import message
     from opsctl.run.config.load import expanded_file, load_run_file
@@ -36,5 +36,5 @@ def check_rehearsal(run_file: Path) -> None:
     found = find_problems(load_run_file(run_file), files=False)
     if found.problems:
         raise RunFileError(
-            f"no rehearsal was made, for it could not run: {found.problems[0]}: mend that in the run first"
+            f"no rehearsal was made, because it could not run: {found.problems[0]}: fix that in the run first"
         )

@@ -13,9 +13,9 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @cluster_option
 @json_option(files="opsctl.jobs.control.json_output.RenderedFiles", difference=("builtins.str", "with `--diff`"))
 def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
-    """Print what a submit would hand to Slurm and publish: the batch script, the step script, the arguments.
+    """Print what a submit would send to Slurm and publish: the batch script, the step script, the arguments.
 
-    Asks no Slurm and changes nothing; ids that only a submit makes are said in words.
+    Does not ask Slurm and changes nothing. Words replace ids that only a submit creates.
     """
     import msgspec
 

@@ -169,7 +169,7 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def _in_text(name: Path | str) -> str:
-    """A file's name as UTF-8 can have it: any bytes may be one."""
+    """Return a file's name as UTF-8, since it may have any bytes."""
     return os.fsencode(name).decode(errors="replace")
 
 

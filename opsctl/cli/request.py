@@ -240,7 +240,7 @@ def _told(run: RunView, run_file: str, meant: Meant, request_id: str, given: dic
     if answer is not None:
         message(f"{answer.outcome}: {answer.words}")
     else:
-        message(f"no answer yet: {_who_does_it(meant)}; opsctl request list shows what comes of it")
+        message(f"no answer yet: {_who_does_it(meant)}; opsctl request list shows the result")
     if given["as_json"]:
         print_json("request", next((one for one in requests.printed(run.paths) if one.id == request_id), None))
     return 0 if answer is None or answer.outcome == requests.Outcome.DONE else 1

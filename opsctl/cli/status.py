@@ -48,11 +48,11 @@ def command(
     as_json: bool,
     watching: bool,
 ) -> None:
-    """What a run is doing: state, progress, speed, last loss and checkpoint, queue, what needs somebody.
+    """Show the state of a run: progress, speed, last loss and checkpoint, queue, and what needs a person.
 
-    Exits 1 when Slurm does not answer; what the run's files say is shown all the same. With --all: those of the group's
-    cron folder, and those that you have made or submitted. With --hub: what the hub's copy says, from anywhere, and how
-    old that is; only the cluster knows the queue.
+    Exits 1 when Slurm does not answer; the data of the run's files is shown too. With --all: the runs of the group's
+    cron folder, and those that you have made or submitted. With --hub: the hub's copy and its age, from anywhere; only
+    the cluster knows the queue.
     """
     only_with_hub(hub, path=path, revision=revision)
     if watching and as_json:
@@ -80,7 +80,7 @@ class _Screen:
 
 @dataclass(frozen=True)
 class _Look:
-    """What is to be looked at, again and again with --watch."""
+    """The choice of runs to show, repeatedly with --watch."""
 
     chosen: str | None
     all_runs: bool
@@ -155,7 +155,7 @@ def _print(screen: _Screen) -> None:
 
 
 def _can_draw() -> bool:
-    """Whether there is a terminal, both ways, that a screen can be drawn on; Textual draws on stderr's."""
+    """Return whether input and output are a terminal on which a screen can be drawn; Textual draws on stderr's."""
     import os
     import sys
 
@@ -164,7 +164,7 @@ def _can_draw() -> bool:
 
 
 def _stay(look: _Look) -> int:
-    """The screen that stays; the exit code."""
+    """Show the live screen; return the exit code."""
     import os
 
     from opsctl.ui.tui.refresh import AllRuns, OneRun
@@ -198,7 +198,7 @@ def _watch(look: _Look) -> int:
                     message(f"opsctl: {screen.blind}")
                 shown = True
             except OpsctlError as error:
-                # A run file in the middle of an edit must not end a look that somebody left running.
+                # A run file in the middle of an edit must not end a running screen.
                 if not shown:
                     raise
                 message(f"opsctl: {error}")

@@ -38,10 +38,10 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Submit a chain of array tasks that continue from each other's checkpoints.
+    """Submit a chain of array tasks that resume from each other's checkpoints.
 
-    Prints the job id. Refused beside a live chain of the same run, whoever submitted it: --after auto lines up behind
-    it. What stands after -- goes to the trainer of this chain only, and survives revisions.
+    Prints the job id. Refused while a chain of the same run is live, of any user: --after auto queues behind it.
+    Arguments after -- go to the trainer of this chain only, and survive revisions.
     """
     import msgspec
 

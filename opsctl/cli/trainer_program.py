@@ -54,7 +54,9 @@ def run_trainer_program(
 def _heard(
     steps: Callable[[int], None] | None,
 ) -> Iterator[tuple[tuple[str, ...], tuple[int, ...], Callable[[], None]]]:
-    """(the program's words for it, descriptors that it needs, what passes on how many steps there are by now)."""
+    """Provide the program's arguments for progress, the descriptors that it needs, and a function that passes progress
+    on.
+    """
     if steps is None:
         yield (), (), lambda: None
         return
@@ -76,7 +78,7 @@ def _heard(
 
 
 def output_of_trainer_program(module: str, arguments: Sequence[str], needed: Sequence[str]) -> str:
-    """What a module of the trainer prints; what it says beside goes to this terminal.
+    """Return the output of a module of the trainer; its messages go to this terminal.
 
     Raises OpsctlError when packages are missing, or it fails.
     """
@@ -88,7 +90,7 @@ def output_of_trainer_program(module: str, arguments: Sequence[str], needed: Seq
 
 
 def refuse_missing(needed: Sequence[str]) -> None:
-    """Raises OpsctlError naming those of the packages `needed` that this Python does not have."""
+    """Raise OpsctlError naming those of the packages `needed` that this Python does not have."""
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         from trainer.formats.distribution import install_command

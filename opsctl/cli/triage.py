@@ -41,15 +41,14 @@ _SECONDS = 60.0
 def command(
     which: str | None, run: str | None, log: Path | None, stacks: bool, native: bool, cluster: str | None, as_json: bool
 ) -> int:
-    """Say what killed a training: the cause, the first rank and node, what only followed from it, what to do.
+    """Find what killed a training: the cause, the first rank and node, consequences, and what to do.
 
-    Reads the training log, what ranks and launchers left, error files, exit codes and what Slurm says of the job.
-    Without JOB or ATTEMPT it is the last one that ended badly. Every claim names the lines that it rests on; where
-    nothing says why, that is the answer, with the last lines. A profile's [triage] rules names a file with a site's
-    own rules.
+    Reads the training log, files of ranks and launchers, error files, exit codes and Slurm's data of the job. The
+    default is the last attempt that failed. Every claim names the lines that prove it. If nothing shows the cause, the
+    answer says so, with the last lines. A profile's [triage] rules names a file with a site's own rules.
 
-    With --stacks it asks a job that is alive, JOB or the one that trains: ranks at the same place are one group. Of
-    somebody else's job the answer comes by a request.
+    With --stacks it asks a live job, JOB or the one that trains: ranks at the same place are one group. Another user's
+    job answers through a request.
     """
     from opsctl.core.output import print_json, show_lines
     from opsctl.diagnosis.triage.report import lines_of
@@ -104,13 +103,15 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
     facts = facts_of(paths, attempt, _slurms_word(paths, attempt, cluster), rules, _SECONDS)
     verdict = decide(facts, rules)
     if not verdict.is_known and attempt.verdict is not None and attempt.verdict.is_known:
-        verdict = attempt.verdict  # what it was told from then is no longer there
+        verdict = attempt.verdict  # its sources are no longer there
     saved_at = _saved_at(paths, attempt)
     return triage_of_attempt(attempt, facts, verdict, str(paths.main_log), saved_at, _cancel_of(paths, attempt))
 
 
 def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmEnd:
-    """How Slurm says that its job ended, and which of its nodes are out of service, as far as it can be asked."""
+    """Return how its job ended according to Slurm, and which of its nodes are out of service, as far as Slurm
+    answers.
+    """
     from opsctl.core.errors import OpsctlError, SlurmError
     from opsctl.core.output import message
     from opsctl.diagnosis.triage.findings import SlurmEnd
@@ -145,7 +146,7 @@ def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
 
 
 def _cancel_of(paths: RunPaths, attempt: Attempt) -> Cancel | None:
-    """Who cancelled its job, as the run has it on record; None where nobody did by opsctl, or that cannot be read."""
+    """Return the recorded cancel of its job; None if opsctl did not cancel it, or that cannot be read."""
     from opsctl.core.output import message
     from opsctl.run.state.chains import cancelling, read_cancels
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from opsctl.run.state.run_view import RunView
     from opsctl.slurm.cluster import Cluster
 
-#: How long somebody else's job is given to answer: it looks every second, and asks each of its nodes.
+#: Seconds for another user's job to answer: it checks every second, and asks each of its nodes.
 ANSWER_WAIT_S = 75.0
 
 
@@ -52,7 +52,7 @@ def show_stacks(
 
 
 def _attempt(run: RunView, meant: Meant) -> Attempt:
-    """The attempt of the job that is meant. Raises OpsctlError where it trains nothing yet."""
+    """Return the attempt of the chosen job. Raises OpsctlError if it trains nothing yet."""
     from opsctl.core.errors import OpsctlError
     from opsctl.run.attempts.events import read
 
@@ -71,7 +71,7 @@ def _own(run: RunView, attempt: Attempt, cluster: Cluster, native: bool) -> Take
 
 
 def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
-    """What the job's own answer to a request wrote. Raises OpsctlError for any other answer, and for none."""
+    """Return the stacks from the job's answer to a request. Raises OpsctlError for any other answer, and for none."""
     from opsctl.core.errors import OpsctlError
     from opsctl.core.files.state_files import read_text
     from opsctl.diagnosis.hangs.summary import read_written
@@ -82,7 +82,7 @@ def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
     request_id = send(run.paths, meant.request)
     answer = wait_for_answer(run.paths, request_id, ANSWER_WAIT_S)
     if answer is None:
-        raise OpsctlError(f"job {attempt.display_id} has not answered yet: opsctl request list shows what comes of it")
+        raise OpsctlError(f"job {attempt.display_id} has not answered yet: opsctl request list shows the result")
     if answer.outcome != Outcome.DONE:
         raise OpsctlError(f"{answer.outcome}: {answer.words}")
     path = run.paths.attempt_folder(attempt.job_id) / f"stacks-{request_id}.txt"
@@ -93,7 +93,7 @@ def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
 
 
 def _ranks(run: RunView, attempt: Attempt) -> int:
-    """How many ranks there are to be: as its launchers wrote down; one on each node where they have not yet."""
+    """Return the expected number of ranks: as recorded by the launchers, else one per node."""
     from opsctl.run.state.attempt_folder import rank_map
 
     return len(rank_map(run.paths.output, run.paths.attempt_folder(attempt.job_id))) or len(attempt.nodes)

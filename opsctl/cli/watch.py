@@ -38,7 +38,7 @@ class Checks(click.Group):
         ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of one detector, or of all; None for a name that no detector with a help text has."""
+        """Return the command of one check, or of all; None for an unknown name."""
         from opsctl.monitoring import registry
 
         if cmd_name == ALL:
@@ -56,7 +56,7 @@ class Checks(click.Group):
 
 @click.group(cls=Checks)
 def command() -> None:
-    """Checks with one line per finding and Nagios exit codes: 0 ok, 1 warning, 2 critical, 3 cannot tell."""
+    """Run checks, with one line per finding and Nagios exit codes: 0 ok, 1 warning, 2 critical, 3 unknown."""
 
 
 def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> click.Command:
@@ -121,7 +121,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
 
 
 def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
-    """The same of every run that is known; the worst exit code."""
+    """Check every known run; return the worst exit code."""
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.monitoring.all_runs import findings_in, printed_run, run_lines, snapshot_all
     from opsctl.monitoring.check import needs_of

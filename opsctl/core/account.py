@@ -1,4 +1,6 @@
-"""Who somebody is, as the system knows it: `$USER` survives su and is anybody's claim."""
+"""Unix accounts and groups, from the system's databases. `$USER` is not used: it survives su and can be set by any
+user.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from opsctl.core.errors import RunFileError
 
 
 def account_name(uid: int | None = None) -> str:
-    """The name of the account `uid` (default: the caller's), or `uid N` for one without a name."""
+    """Return the name of the account `uid` (default: the caller's), or `uid N` for one without a name."""
     number = os.geteuid() if uid is None else uid
     try:
         return pwd.getpwuid(number).pw_name
@@ -33,7 +35,7 @@ def account_and_host() -> str:
 
 
 def is_member(uid: int, gid: int) -> bool:
-    """Whether the account `uid` is in the group `gid`, as its own or as one of its others."""
+    """Return whether the account `uid` is in the group `gid`, as its primary group or another."""
     try:
         account = pwd.getpwuid(uid)
     except KeyError:
@@ -42,7 +44,9 @@ def is_member(uid: int, gid: int) -> bool:
 
 
 def is_nobody_elses(gid: int) -> bool:
-    """Whether only root and the caller are in the group `gid`: root's, or the one made with the caller's account."""
+    """Return whether only root and the caller are in the group `gid`: root's, or the one made with the caller's
+    account.
+    """
     try:
         group, account = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -52,7 +56,7 @@ def is_nobody_elses(gid: int) -> bool:
 
 
 def group_name(gid: int) -> str:
-    """The name of the group `gid`, or its number for one without a name."""
+    """Return the name of the group `gid`, or its number for one without a name."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -60,7 +64,7 @@ def group_name(gid: int) -> str:
 
 
 def unix_group(name: str, where: str = "the run file's [run]") -> grp.struct_group:
-    """The Unix group that `group` in `where` names. Raises RunFileError when there is none."""
+    """Return the Unix group that `group` in `where` names. Raises RunFileError if there is none."""
     try:
         return grp.getgrnam(name)
     except KeyError:

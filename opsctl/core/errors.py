@@ -33,7 +33,7 @@ class SlurmUnreachable(SlurmError):
 
 
 class SlurmUnasked(SlurmUnreachable):
-    """Nobody was asked, so nothing was done: the command knows no cluster here, or is missing."""
+    """Slurm was not asked, so nothing was done: the command knows no cluster here, or is missing."""
 
 
 class SlurmMissing(SlurmUnasked):

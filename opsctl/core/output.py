@@ -1,7 +1,7 @@
-"""What commands print: data on stdout, messages on stderr, JSON with its schema version.
+"""The output of commands: data on stdout, messages on stderr, JSON with its schema version.
 
-All that people read goes through here, so that nothing of it steers a terminal: logs, names, reasons and what Slurm
-says may hold anything.
+All text for people goes through this module, so that no part of it controls the terminal: logs, names, reasons and
+Slurm's messages may contain anything.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def table_lines(rows: Sequence[Sequence[str]], align: str = "<") -> list[str]:
 
 
 def show(line: str) -> None:
-    """A line of data, at once: stdout."""
+    """Print a line of data to stdout, at once."""
     show_lines((line,))
 
 
@@ -79,7 +79,7 @@ def show_text(text: str) -> None:
 
 
 def message(line: str) -> None:
-    """A line for the person, not for a pipe: stderr."""
+    """Print a line for people to stderr."""
     _write_line(sys.stderr, line)
 
 
@@ -90,7 +90,7 @@ def message_text(text: str) -> None:
 
 
 def write_screen(text: str, to: TextIO | None = None) -> None:
-    """What steers the terminal on purpose, to stdout unless said otherwise; its other parts are `printable`."""
+    """Write text that controls the terminal on purpose, to stdout by default; its other parts are `printable`."""
     to = to or sys.stdout
     to.write(text)
     to.flush()

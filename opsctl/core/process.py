@@ -22,7 +22,7 @@ _CHUNK_BYTES, _PIPE_BYTES = 256 * 1024, 1024 * 1024
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended by itself, and what it printed."""
+    """The exit code and the output of a program that ended by itself."""
 
     code: int  # negative: the signal that ended it
     out: bytes
@@ -129,7 +129,7 @@ def _read(child: subprocess.Popen[bytes], take: Callable[[bytes], None], timeout
 
 @dataclass(frozen=True)
 class Said:
-    """What it printed, and why that is not to be had."""
+    """The output of a program, or the reason why there is none."""
 
     out: str = ""
     problem: str = ""
@@ -157,7 +157,7 @@ def ask(command: Sequence[str], timeout_s: float, longest: int = 1 << 20) -> Sai
 
 def _kill(child: subprocess.Popen[bytes]) -> bytes:
     """End it and what it started; what it had printed, as far as that is to be had."""
-    # Nobody has waited for it, so its number is still its own and its group's.
+    # It has not been waited for, so its process id is still its own and its group's.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     try:

@@ -1,4 +1,6 @@
-"""Where the shipped templates and cron jobs are: beside the package in a checkout, inside it in an installed wheel."""
+"""The folders of the shipped templates and scheduled jobs: in a checkout, or inside the package in an installed
+wheel.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from pathlib import Path
 
 
 def templates_folder() -> Path:
-    """The folder with `*.j2` and `examples/*.toml`."""
+    """Return the folder with `*.j2` and `examples/*.toml`."""
     return _shipped("templates")
 
 
 def cron_folder() -> Path:
-    """The folder with `hourly/*.slurm` and `daily/*.slurm`."""
+    """Return the folder with `hourly/*.slurm` and `daily/*.slurm`."""
     return _shipped("cron")
 
 

@@ -1,4 +1,4 @@
-"""Whether a TCP port of this machine is free."""
+"""Check TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` on any address here. Raises OSError where it cannot be tried."""
+    """Return whether a server could listen on `port` on any address. Raises OSError if it cannot be tested."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As the servers themselves do: what lingers of closed connections (TIME_WAIT) is no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -7,7 +7,7 @@ from typing import overload
 
 
 def now() -> datetime:
-    """This moment, in the local zone."""
+    """Return the present time in the local zone."""
     return datetime.now(UTC).astimezone()
 
 
@@ -32,7 +32,7 @@ def to_the_second(moment: datetime | None) -> datetime | None:
 
 
 def _local(moment: datetime) -> datetime:
-    """`moment` in local time; as it is at either end of the calendar, which somebody may have written into a file."""
+    """Return `moment` in local time; unchanged at either end of the calendar, which an edited file may contain."""
     try:
         return moment.astimezone()
     except (OverflowError, ValueError):

@@ -1,4 +1,4 @@
-"""How amounts are written for people: in powers of ten, three digits and a unit."""
+"""Amounts for people: powers of ten, three digits and a unit."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ _MOST_TASKS = 4_000_001
 
 
 def one_at_a_time(array: str) -> str:
-    """`array` with `%1`: a training's tasks go on from each other. Raises UsageError for what cannot be."""
+    """Return `array` with `%1`, because a training's tasks continue each other. Raises UsageError for an invalid
+    array.
+    """
     if problem := array_problem(array):
         raise UsageError(f"--array {array}: {problem}")
     return f"{array.strip().partition('%')[0]}%1"
@@ -36,7 +38,7 @@ def array_problem(array: str) -> str | None:
 
 
 def count_tasks(array: str) -> int:
-    """How many tasks an array, or what is pending of it, has."""
+    """Return the number of tasks of an array, or of its pending part."""
     return len(tasks_of(array))
 
 
@@ -50,13 +52,13 @@ def split_array(array: str, largest: int) -> tuple[str, ...]:
 
 
 def largest_task(configuration: Mapping[str, str]) -> int | None:
-    """The largest task number that a Slurm with this configuration takes; None where it does not tell."""
+    """Return the largest task number that a Slurm with this configuration takes; None if unknown."""
     said = configuration.get("MaxArraySize", "")
     return int(said) - 1 if said.isdigit() and int(said) > 1 else None
 
 
 def tasks_of(array: str) -> set[int]:
-    """The numbers of the tasks of an array, or of what is pending of it; none without an array."""
+    """Return the numbers of the tasks of an array, or of its pending part; none without an array."""
     indices: set[int] = set()
     for part in filter(None, array.partition("%")[0].split(",")):
         first, last, step = _range(part)

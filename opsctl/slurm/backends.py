@@ -1,4 +1,4 @@
-"""Which backend answers for a cluster."""
+"""The choice of the backend of a cluster."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BACKEND_VARIABLE = "OPSCTL_SLURM_BACKEND"
 
 
 def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmClient:
-    """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
+    """Return a client of `cluster`. Interactive: all its calls together have `deadline_s`, and none is repeated.
 
-    Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses. Which backend answers is
-    the cluster's, or OPSCTL_SLURM_BACKEND's, to say. Raises UsageError for one that is none.
+    Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses. The cluster or
+    OPSCTL_SLURM_BACKEND chooses the backend. Raises UsageError for an unknown one.
     """
     deadline = None if patient else Deadline(deadline_s)
     backend = os.environ.get(BACKEND_VARIABLE) or cluster.backend

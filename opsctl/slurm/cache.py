@@ -66,7 +66,7 @@ class Answer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One answer as it is stored."""
 
     asked_at_s: float  # since the epoch, before Slurm was asked
-    asked_after_s: float  # the same by a clock that nobody sets: since the host started
+    asked_after_s: float  # the same by a clock that is never set: since the host started
     since_change: str  # the last change of the queue before it
     value: T | None = None
     error: str = ""  # the class of what was raised instead

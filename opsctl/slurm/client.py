@@ -40,17 +40,19 @@ class SlurmReader(Protocol):
         """Return whether Slurm hides other users' jobs. Ask only if none were seen: operators see them."""
 
     def nodes(self, folded: str | None = None) -> list[Node]:
-        """The state of each node in a folded list; of all nodes without one."""
+        """Return the state of each node in a folded list; of all nodes without one."""
 
     def configuration(self) -> dict[str, str]:
-        """What the controller goes by, key and value in Slurm's words: `ClusterName`, `SlurmctldHost[0]`, ..."""
+        """Return the controller's configuration, with Slurm's names: `ClusterName`, `SlurmctldHost[0]`, ..."""
 
 
 class SlurmClient(SlurmReader, Protocol):
     """One Slurm, and all that may be asked of it. See SlurmReader for what its methods raise."""
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
-        """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
+        """Return how these jobs ended, as far as Slurm still knows: from accounting, else from the controller's
+        memory.
+        """
 
     def preempted(self, job_ids: Iterable[int]) -> dict[int, datetime]:
         """Return when Slurm preempted those of these jobs that it did, as far as the controller still knows.
@@ -66,10 +68,10 @@ class SlurmClient(SlurmReader, Protocol):
         """Submit a script and return its job id. After SlurmUnreachable the job may exist: look it up."""
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
-        """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""
+        """Cancel these (`12`, `12_3`); `pending_only` spares running ones. One that has already left is no error."""
 
     def node_address(self, node: str) -> str:
-        """The address at which Slurm reaches a node (its NodeAddr)."""
+        """Return the address at which Slurm reaches a node (its NodeAddr)."""
 
     def hold(self, ids: Iterable[str]) -> None:
         """Keep these from starting until they are released: `12_[2-3]`, tasks of an array that have not started."""
@@ -81,7 +83,7 @@ class SlurmClient(SlurmReader, Protocol):
         """Keep these, which have not started, off the nodes of a folded list and off no others: `12_[2-3]`."""
 
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
-        """Whether a running job may be put back into the queue, by a person or after a lost node."""
+        """Set whether a running job may return to the queue, by a user or after a lost node."""
 
     def requeue(self, job_id: int) -> None:
         """End a running job and put it back into the queue under its id; it starts again some minutes later."""

@@ -12,14 +12,14 @@ _MISLEADING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_", "S
 CLUSTER_FILE = "cluster.json"
 #: A `slurm_conf` that is none: what this machine is set up for, whatever SLURM_CONF says here.
 NO_CONF = ""
-#: What may answer for a Slurm: its own commands, or pyslurm where somebody only looks.
+#: The backends of a Slurm: its own commands, or pyslurm for reading.
 BACKENDS = ("commands", "pyslurm")
 
 
 class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A Slurm installation. All None: the one this process is set up for.
+    """A Slurm installation. All None: the one that this process is set up for.
 
-    It says which programs to run and what they load, so it comes from whoever runs them, never from a run's folder.
+    It names programs to run and libraries to load. So it comes from the user who runs them, never from a run's folder.
     """
 
     name: str | None = None
@@ -30,7 +30,9 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     out_of_bounds: str = ""  # why nothing of it may be run here, in a sentence: every question to it is refused so
 
     def environment(self, base: dict[str, str] | None = None) -> dict[str, str]:
-        """`base` (default: this process's) for calling this cluster's commands: plain C locale, nobody's settings."""
+        """Return `base` (default: this process's) for this cluster's commands: plain C locale, without user
+        settings.
+        """
         source = dict(os.environ if base is None else base)
         clean = {k: v for k, v in source.items() if not k.startswith(_MISLEADING_PREFIXES)}
         conf = source.get("SLURM_CONF") if self.slurm_conf is None else self.slurm_conf

@@ -64,7 +64,7 @@ class CommandClient:
         self.environment["SLURM_BITSTR_LEN"] = "0"
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
-        """squeue's rows. Empty `users` or `job_ids` are no question: no rows, and no command is run."""
+        """Return squeue's rows. Empty `users` or `job_ids` give no rows and run no command."""
         return self._squeue(QUEUE_FIELDS, job_of, users, job_ids)
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
@@ -94,7 +94,9 @@ class CommandClient:
         return found
 
     def submit(self, script: str) -> int:
-        """sbatch with the script as its input, once even when patient. Of a deadline, time for the look-up is kept."""
+        """Run sbatch with the script as its input, once even when patient. Part of a deadline is kept for the
+        look-up.
+        """
         self._refuse_what_is_out_of_bounds()
         answer = run_slurm(["sbatch", "--parsable"], self.environment, self._time_for_submit_s(), script)
         if answer.code != 0:
@@ -147,7 +149,7 @@ class CommandClient:
         self._ask(update, f"let job {job_id} be requeued")
 
     def requeue(self, job_id: int) -> None:
-        """Asked once, whatever comes of it: a second one would end the job's next life."""
+        """Requeue the job with one call, whatever its result: a second one would end the job's next start."""
         self._refuse_what_is_out_of_bounds()
         time_s = PATIENT_CALL_S if self.deadline is None else self.deadline.remaining_s()
         answer = run_slurm(["scontrol", "requeue", str(job_id)], self.environment, time_s)
@@ -180,7 +182,7 @@ class CommandClient:
         raise refused(answer, f"show node {node}")
 
     def configuration(self) -> dict[str, str]:
-        """scontrol's words."""
+        """Return scontrol's values."""
         answer = self._ask(["scontrol", "show", "config"], "show its configuration")
         lines = (line.partition("=") for line in answer.stdout.splitlines())
         return {key.strip(): value.strip() for key, equals, value in lines if equals}
@@ -235,7 +237,7 @@ class CommandClient:
         return reader.found
 
     def _sacct(self, job_ids: Sequence[int], fields: Sequence[str], narrowed: Sequence[str] = ()) -> str | None:
-        """sacct's rows; None where there is no accounting."""
+        """Return sacct's rows; None without accounting."""
         command = ["sacct", "--local", "--noheader", "--parsable2", f"--delimiter={FIELD_END}", *narrowed]
         command += ["--starttime=1970-01-01", f"--format={','.join(fields)}"]
         command.append("--jobs=" + ",".join(str(i) for i in job_ids))
@@ -261,7 +263,9 @@ class CommandClient:
         return answer
 
     def _patiently(self, ask: Callable[[float], T]) -> T:
-        """What `ask` says within the seconds that it is told; a patient client asks again while nobody answers."""
+        """Return the result of `ask` within the seconds that it is given; a patient client repeats it while Slurm does
+        not answer.
+        """
         if self.deadline is not None:
             return ask(self.deadline.remaining_s())
         patience = Deadline(PATIENT_TOTAL_S)
@@ -301,7 +305,7 @@ class CommandClient:
 
 
 def _had_ended(answer: Answer) -> bool:
-    """Whether all that scancel complains about is that the job, or some tasks of it, had ended before."""
+    """Return whether scancel complains only that the job, or some of its tasks, had ended before."""
     lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
     gone = ("invalid job id specified", "already completing or completed", "already finished")
     return bool(lines) and all(any(part in line for part in gone) for line in lines)

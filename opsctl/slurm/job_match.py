@@ -1,6 +1,6 @@
 """Decide whether a job that Slurm shows under a recorded id is the recorded job. Pure.
 
-A controller that loses its state gives the same ids again, to anybody's jobs. So an id alone proves nothing.
+A controller that loses its state gives the same ids again, to jobs of any user. So an id alone proves nothing.
 """
 
 from __future__ import annotations

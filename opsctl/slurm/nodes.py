@@ -21,7 +21,7 @@ _DEFAULT_MARK = "*"
 
 @dataclass(frozen=True)
 class Node:
-    """A node's state and why somebody, or Slurm, put it into that."""
+    """A node's state, with the reason that a person or Slurm gave."""
 
     name: str
     state: str  # sinfo's long state: "allocated", "draining", "down*"
@@ -31,7 +31,7 @@ class Node:
 
     @property
     def is_out_of_service(self) -> bool:
-        """Whether Slurm gives it no more work, or it does not answer."""
+        """Return whether Slurm gives it no more work, or it does not answer."""
         return _is_out_of_service(self.state)
 
 

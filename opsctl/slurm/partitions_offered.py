@@ -1,4 +1,4 @@
-"""What a Slurm offers to whom it is asked for: partitions with what their nodes have, and one's own accounts."""
+"""The partitions that a Slurm offers this user, with the hardware of their nodes, and the user's accounts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Offer:
 
 
 def offers(cluster: Cluster, deadline: Deadline) -> list[Offer]:
-    """What sinfo lists, those with GPUs and the default partition first. Raises as SlurmReader does."""
+    """Return sinfo's list, those with GPUs and the default partition first. Raises as SlurmReader does."""
     command = ["sinfo", "--local", "--noheader", f"--Format={queue_format(_FIELDS)}"]
     answer = run_slurm(command, cluster.environment(), deadline.remaining_s())
     if answer.code != 0:

@@ -36,7 +36,7 @@ _UNREACHABLE = (
     "unable to process configuration file",
 )
 _NO_CONFIGURATION = "could not establish a configuration source"
-#: sbatch hands its umask to the job, whose files the whole group has to read and write, and nobody else.
+#: sbatch hands its umask to the job, whose files the group, and no other user, has to read and write.
 _UMASK = 0o007
 #: The daemon that a command asks first, and how slurm.conf says where it listens; what is not listed is left to Slurm.
 _CONTROLLER = ("slurmctld", "SlurmctldHost", "SlurmctldPort")
@@ -50,7 +50,7 @@ _CONNECT_S = 1.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said. Text is decoded with replacement: job names are anybody's bytes."""
+    """The answer of a command. Text is decoded with replacement, because job names may contain any bytes."""
 
     code: int
     stdout: str
@@ -71,7 +71,7 @@ class Answer:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether it failed because no controller or database answered, by its words; a refusal is an answer."""
+        """Return whether it failed because no controller or database answered, by its text; a refusal is an answer."""
         text = (self.stderr + self.stdout).lower()
         return self.code != 0 and any(part in text for part in _UNREACHABLE)
 
@@ -113,7 +113,7 @@ _LATER = "try again later"
 
 
 def _remedy(slurm_conf: str | None) -> str:
-    """What to do where the Slurm that this file configures does not answer. A local cluster is whoever asks's own."""
+    """Return what to do if the Slurm that this file configures does not answer. A local cluster is the caller's own."""
     folder = local_folder(slurm_conf)
     if folder is None:
         return _LATER
@@ -147,7 +147,7 @@ def refused(answer: Answer, what: str) -> SlurmError:
 
 
 def local_folder(slurm_conf: str | None) -> Path | None:
-    """The folder of the local cluster that this file configures; None where it is of another Slurm."""
+    """Return the folder of the local cluster that this file configures; None for another Slurm."""
     folder = Path(slurm_conf).parent if slurm_conf else None
     # No Path.is_file: what cannot be looked at (another's folder, a file server that is away) is an OSError to it.
     return folder if folder is not None and os.path.isfile(folder / CLUSTER_FILE) else None  # noqa: PTH113

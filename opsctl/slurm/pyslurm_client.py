@@ -147,7 +147,7 @@ def jobs_in_queue(rows: Iterable[Sequence[Any]]) -> list[Job]:
 
 
 def ends_of(rows: Iterable[Sequence[Any]], job_ids: Iterable[int], now: datetime) -> dict[int, JobEnd]:
-    """How those of `job_ids` ended that had ended by `now`."""
+    """Return how those of `job_ids` ended that had ended by `now`."""
     wanted = set(job_ids)
     found = {}
     for row in rows:
@@ -158,7 +158,7 @@ def ends_of(rows: Iterable[Sequence[Any]], job_ids: Iterable[int], now: datetime
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """A job from its values in `JOB_FIELDS`."""
+    """Return a job from its values in `JOB_FIELDS`."""
     job_id, array_id, task, waiting, parallel, name, user, partition, state, reason = row[:10]
     nodes, node_count, run_s, limit_min, submitted_s, started_s, ends_s, dependencies, comment, work_dir = row[10:20]
     if task is not None:
@@ -206,7 +206,7 @@ def nodes_of(rows: Iterable[Sequence[Any]], partitions: Iterable[Sequence[Any]])
 
 
 def sinfos_state(state: str) -> str:
-    """A state with its flags, `IDLE+DRAIN`, as sinfo's one long word: `drained`."""
+    """Return a state with its flags, `IDLE+DRAIN`, as sinfo's one long word: `drained`."""
     base, *flags = state.upper().split("+")
     marks = "".join(mark for flag, mark in _MARKS.items() if flag in flags)[:1]
     if "DRAIN" in flags:

@@ -1,8 +1,8 @@
-"""Slurm's tables as text into values.
+"""Parse Slurm's tables.
 
-Fields end with a unit separator and rows with a record separator, because job names and comments contain newlines.
-Anybody can put separators into a job's name as well, and so make up rows of other users' jobs. Where rows are of jobs,
-each question therefore has an end of rows of its own (`new_row_end`).
+Fields end with a unit separator and rows with a record separator, because job names and comments contain newlines. Any
+user can put separators into a job's name as well, and so forge rows of other users' jobs. So each question about jobs
+has its own row end (`new_row_end`).
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ class RowReader(Generic[T]):
         self._number, self._make, self._row_end, self._rest = len(fields), make, row_end, b""
 
     def feed(self, data: bytes) -> None:
-        """The next piece of what is printed; what is whole of it becomes values."""
+        """Process the next piece of output; complete rows become values."""
         whole, end, self._rest = (self._rest + data).rpartition(self._row_end.encode())
         if end:
-            # Job names are anybody's bytes.
+            # Job names may contain any bytes.
             self.found += map(self._make, rows(whole.decode(errors="replace"), self._number, self._row_end))
 
     @property
     def breaks_off(self) -> bool:
-        """Whether what was printed last is no whole row."""
+        """Return whether the output ends with an incomplete row."""
         return bool(self._rest.strip())
 
 
 def ends_of(rows_of_jobs: Iterable[Sequence[str]], now: datetime) -> dict[int, JobEnd]:
-    """The jobs that had ended by `now` among rows of `squeue --states=all` in `END_FIELDS`."""
+    """Return the jobs that had ended by `now` among rows of `squeue --states=all` in `END_FIELDS`."""
     ends = {}
     for fields in rows_of_jobs:
         job = job_of(fields)
@@ -167,7 +167,7 @@ def rows(text: str, number: int, row_end: str = ROW_END) -> Iterator[list[str]]:
 
 
 def job_of(f: Sequence[str]) -> Job:
-    """A job from its texts in `QUEUE_FIELDS`, of which there may be more."""
+    """Return a job from its texts in `QUEUE_FIELDS`, which further ones may follow."""
     return Job.of_row(
         job_id=int(f[0]),
         array_job_id=int(f[1]),
@@ -204,7 +204,7 @@ def _duration(text: str) -> int | None:
 
 @functools.lru_cache(maxsize=4096)
 def _time(text: str) -> datetime | None:
-    """Of `2026-11-23T09:00:00`, in UTC, or seconds since the epoch; None for neither."""
+    """Parse `2026-11-23T09:00:00`, in UTC, or seconds since the epoch; None for neither."""
     if text.isdigit():
         return datetime.fromtimestamp(int(text), UTC).astimezone() if text != "0" else None
     with contextlib.suppress(ValueError):

@@ -35,7 +35,7 @@ def directives(text: str) -> Iterator[Directive]:
 
 
 def header(text: str) -> Iterator[tuple[int, str]]:
-    """The lines between the first one and the first command, numbered: sbatch reads its options in no others."""
+    """Return the numbered lines between the first one and the first command: sbatch reads its options only there."""
     numbered = enumerate(text.splitlines()[1:], 2)
     return takewhile(lambda one: not one[1].strip() or one[1].startswith("#"), numbered)
 

@@ -39,7 +39,7 @@ class State(StrEnum):
 
 
 class Phase(Enum):
-    """Where a job is between its submission and its end."""
+    """The phase of a job between its submission and its end."""
 
     WAITING = auto()  # for its nodes
     ON_NODES = auto()  # it has them, or is getting or giving them back
@@ -50,7 +50,7 @@ class Phase(Enum):
 
 
 class End(StrEnum):
-    """What ended a job, where Slurm knows more than that its script exited."""
+    """The cause of a job's end, if Slurm knows more than its exit code."""
 
     NODE_FAILURE = "node-failure"
     TIME_LIMIT = "time-limit"
@@ -60,7 +60,7 @@ class End(StrEnum):
 
 
 class Wait(Enum):
-    """What a waiting job waits for."""
+    """The reason why a job waits."""
 
     QUEUE = auto()  # its turn, or anything else that comes by itself
     PERSON = auto()  # to be released
@@ -95,7 +95,7 @@ ENDS: dict[State, End] = {
 class Reason(StrEnum):
     """A reason why a job waits, of those that mean something here (squeue(1), JOB REASON CODES)."""
 
-    NONE = "None"  # nobody has looked at it yet
+    NONE = "None"  # not considered yet
     PRIORITY = "Priority"
     RESOURCES = "Resources"
     BEGIN_TIME = "BeginTime"
@@ -135,12 +135,12 @@ _REASONS = {str(reason): reason for reason in Reason}
 
 
 def phase_of(state: str) -> Phase:
-    """Where a job in this state of Slurm's is; `Phase.UNKNOWN` for a state that is not in the table."""
+    """Return the phase of a job in this state of Slurm's; `Phase.UNKNOWN` for a state that is not in the table."""
     return PHASES[State(state)] if state in _STATES else Phase.UNKNOWN
 
 
 def end_of(state: str) -> End | None:
-    """What an ended state says. None where it says nothing, is no end, or is not in the table."""
+    """Return the cause in an ended state. None if it shows none, is no end, or is not in the table."""
     return ENDS.get(State(state)) if state in _STATES else None
 
 

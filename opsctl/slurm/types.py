@@ -1,4 +1,4 @@
-"""What Slurm tells us, as values: jobs, nodes, states. Pure; no process, no file."""
+"""Slurm's data as values: jobs, nodes, states. Pure; no process, no file."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Job:
 
     @property
     def tasks_id(self) -> str:
-        """What scontrol takes for all of this row: `12_[2-3]`; the array's id alone would mean what runs too."""
+        """The id of this whole row for scontrol: `12_[2-3]`; the array's id alone would include running tasks."""
         tasks = self.array_task.partition("%")[0]
         return f"{self.array_job_id}_[{tasks}]" if tasks and not tasks.isdigit() else self.display_id
 
     @property
     def phase(self) -> Phase:
-        """Where it is between its submission and its end. In a state that nobody here knows it runs if it has nodes."""
+        """The phase between submission and end. A job in an unknown state counts as running if it has nodes."""
         phase = phase_of(self.state)
         return Phase.ON_NODES if phase is Phase.UNKNOWN and self.nodes else phase
 
@@ -74,28 +74,28 @@ class Job:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it is what `scancel --state=PENDING` cancels: not started, nor about to come back after a requeue."""
+        """Return whether `scancel --state=PENDING` cancels it: not started, nor about to return after a requeue."""
         return self.state == State.PENDING
 
     @property
     def is_running(self) -> bool:
-        """Whether it has its nodes and is not paused."""
+        """Return whether it has its nodes and is not paused."""
         return self.phase is Phase.ON_NODES
 
     @property
     def is_held(self) -> bool:
-        """Whether only a person can let it start."""
+        """Return whether only a user can let it start."""
         return self.phase is Phase.HELD or (self.is_pending and wait_of(self.reason) is Wait.PERSON)
 
     @property
     def cannot_start(self) -> bool:
-        """Whether it waits for what never comes unless somebody changes it or the cluster."""
+        """Return whether it waits for something that never happens unless a user changes the job or the cluster."""
         return self.is_pending and wait_of(self.reason) in (Wait.DEPENDENCY_LOST, Wait.CHANGE)
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How accounting, or the controller's memory, says that a job ended."""
+    """The end of a job, according to accounting or the controller's memory."""
 
     job_id: int
     state: str  # one of `states.State` that ended it, or a newer Slurm's
@@ -132,7 +132,7 @@ class JobEnd:
 
 _SAID = {
     End.TIME_LIMIT: "Slurm ended it at its time limit",
-    End.CANCELLED: "somebody cancelled it",
+    End.CANCELLED: "a user cancelled it",
     End.PREEMPTED: "Slurm preempted it",
     End.NODE_FAILURE: "its node failed",
     End.OUT_OF_MEMORY: "it was out of memory",
@@ -141,7 +141,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What Slurm says of the end of a job."""
+    """Slurm's view of the end of a job."""
 
     end: End | None  # what ended it; None where its script did
     is_success: bool
@@ -150,7 +150,7 @@ class JobOutcome:
 
 
 def job_outcome(end: JobEnd) -> JobOutcome:
-    """What `end` comes to."""
+    """Return the meaning of `end`."""
     known, code = end_of(end.state), exit_code_of(end)
     if known is not None:
         return JobOutcome(known, False, code, _SAID[known])

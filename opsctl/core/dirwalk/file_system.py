@@ -1,4 +1,6 @@
-"""How full a file system is, asked in a process of its own: one that hangs must not take the look along."""
+"""The use of a file system, measured in a separate process, so that a file system that hangs does not hang the
+caller.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def mount_points() -> list[str]:
 
 
 def mount_point_of(folder: Path) -> str:
-    """Where the file system of `folder` is mounted, by its name as it is written: no link is followed."""
+    """Return where the file system of `folder` is mounted, by its name as written: no link is followed."""
     return max((one for one in mount_points() if folder.is_relative_to(one)), key=len, default="/")
 
 
@@ -38,7 +40,7 @@ def mounted_under(folder: str) -> dict[str, set[str]]:
 
 
 def _unescaped(point: str) -> str:
-    r"""The kernel writes blanks, tabs, line ends and backslashes as `\040` and the like."""
+    r"""Decode a mount point. The kernel writes blanks, tabs, line ends and backslashes as `\040` and the like."""
     for code in ("040", "011", "012", "134"):
         point = point.replace(f"\\{code}", chr(int(code, 8)))
     return point
@@ -54,7 +56,7 @@ _FORM = "--format=%b %f %a %S %c %d"
 
 @dataclass(frozen=True)
 class Filled:
-    """How full the file system of a folder is, as df counts: what only root may use is not there."""
+    """The use of a folder's file system, as df counts: space reserved for root is left out."""
 
     used_bytes: int | None = None
     limit_bytes: int | None = None
@@ -81,7 +83,7 @@ class FileSystems:
         return ""
 
     def filled(self, folder: Path) -> Filled:
-        """How full the file system of `folder` is."""
+        """Return the use of the file system of `folder`."""
         mount = mount_point_of(folder)
         if mount in self._hanging:
             return Filled(problem=self._hanging[mount])
@@ -94,7 +96,7 @@ class FileSystems:
 
 
 def refuse_what_hangs(*folders: Path) -> None:
-    """Raise OpsctlError where a file system does not answer: whoever looked into one of `folders` would hang."""
+    """Raise OpsctlError if a file system does not answer, because reading one of `folders` would hang."""
     systems = FileSystems()
     for folder in folders:
         if hangs := systems.problem(folder):

@@ -1,12 +1,12 @@
 """One walk by several processes, within a budget.
 
-Processes, not threads: what a walk waits for is the interpreter where the files are known to this host, and a server
-where they are not; and a process that hangs in the kernel holds up nobody. The one that asks touches no file system: it
-deals out folders, takes in what was found, and never waits longer than the budget says. Whoever has not answered by
-then is killed; what it had is pending as it was, and nothing of it counts.
+It uses processes, not threads: a walk is limited by the interpreter if the host knows the files, else by a server, and
+a process that hangs in the kernel blocks no other. The calling process touches no file system. It hands out folders,
+collects the results, and never waits longer than the budget. A worker that has not answered by then is killed; its
+folder stays pending, and its results do not count.
 
-They are forked, which is safe beside threads of the one that asks: of what a thread may hold at that moment a process
-that walks wants nothing. It imports nothing, prints nothing and logs nothing; what it says goes through its own pipe.
+Workers are forked, which is safe next to threads of the caller: a worker needs nothing that a thread may hold. It
+imports, prints and logs nothing, and reports through its own pipe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REPORT_ENTRIES = 20_000
 GRACE_S = 0.5
 #: A process that has not reported for so long hangs, where the walk's time is not over before.
 HANGS_S = 60.0
-#: One process for each core does what this host knows already; after so long there is somebody else who is waited for.
+#: One process per core suffices if this host knows the files; after this time the walk waits for a server.
 _ALL_AFTER_S = 0.5
 #: For those that were killed to be gone; one that hangs in the kernel stays, and is not waited for.
 _LAST_S = 0.2
@@ -40,7 +40,7 @@ _LAST_S = 0.2
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a walk may go on at a time."""
+    """The limits of one call of a walk."""
 
     time_s: float | None = None  # None: until it is done
     entries: int | None = None
@@ -108,7 +108,7 @@ class _Walk(Generic[Found]):
         self._left = budget.entries
         self._ends_at = float("inf") if budget.time_s is None else time.monotonic() + budget.time_s
         self._workers: list[_Worker] = []
-        self._stopped_in: dict[Pending, _Worker] = {}  # who has the names of a folder that is to be gone on with
+        self._stopped_in: dict[Pending, _Worker] = {}  # the worker with the names of an unfinished folder
         self._hanging: list[Pending] = []
         self._entries, self._unread, self._unread_count = 0, list[Unread](), 0
 
@@ -139,7 +139,7 @@ class _Walk(Generic[Found]):
         return time.monotonic() >= self._ends_at or (self._left is not None and self._left <= 0)
 
     def _dealt(self, pending: list[Pending]) -> list[Pending]:
-        """Give what is pending to those who have nothing to do; what nobody takes."""
+        """Hand the pending folders to idle workers; return those that no worker takes."""
         idle = [one for one in self._workers if one.task is None]
         at_work_s = time.monotonic() - self._began_at
         most = self._most if at_work_s >= _ALL_AFTER_S else self._most_at_first
@@ -214,7 +214,7 @@ class _Walk(Generic[Found]):
                 for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                     signal.signal(signal_number, signal.SIG_DFL)
                 for line in (here, *(one.line for one in self._workers)):
-                    line.close()  # so that nobody but the one that asks holds them, and all end with it
+                    line.close()  # so that only the caller holds them, and all workers end with it
                 _work(there, self._root, self._visitor, self._elsewhere)
             finally:
                 os._exit(0)
@@ -225,7 +225,7 @@ class _Walk(Generic[Found]):
 
 
 def _work(line: Connection, root: Path, visitor: Visitor[Found], elsewhere: bool) -> None:
-    """Walk as one is told to, until nobody asks any more."""
+    """Walk the folders received on `line`, until the caller closes it."""
     with contextlib.suppress(EOFError, OSError):
         task: _Task = line.recv()
         try:

@@ -40,7 +40,7 @@ class Way:
         return self._fds[0]
 
     def to(self, place: str) -> int:
-        """A descriptor of the folder at `place`, this Way's own until the next one is asked for. Raises OSError."""
+        """Return a descriptor of the folder at `place`, owned by this Way until the next call. Raises OSError."""
         names = place.split("/") if place else []
         if len(names) > DEEPEST:
             raise OSError(errno.ELOOP, f"it is more than {DEEPEST} folders deep")
@@ -54,7 +54,7 @@ class Way:
         return self._fds[-1]
 
     def comes_back(self, seen: os.stat_result) -> bool:
-        """Whether the folder that was reached is one of those above it: somebody has mounted it there once more."""
+        """Return whether the folder is one of those above it, as with a mount inside itself."""
         return any(os.path.samestat(seen, os.fstat(fd)) for fd in self._fds[:-1])
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
 
 #: Where a walk begins.
 BEGINNING = (Pending(),)
-#: Folders that could not be looked into are told one by one up to so many.
+#: The largest number of unreadable folders that are listed one by one.
 MOST_UNREAD = 100
 
 
@@ -90,7 +90,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Walked:
-    """How far a walk has come."""
+    """The progress of a walk."""
 
     pending: tuple[Pending, ...]  # empty: all is seen
     entries: int  # seen this time; the root is none
@@ -100,12 +100,12 @@ class Walked:
 
     @property
     def is_done(self) -> bool:
-        """Whether all has been seen that can be."""
+        """Return whether the walk is complete."""
         return not self.pending
 
 
 def under(place: str, name: str) -> str:
-    """The place `name` in the folder `place`."""
+    """Return the place of `name` in the folder `place`."""
     return f"{place}/{name}" if place else name
 
 
@@ -129,7 +129,7 @@ class Folder:
 
 
 class Visitor(ABC, Generic[Found]):
-    """What is made of the entries that a walk comes past."""
+    """The processing of the entries that a walk finds."""
 
     @abstractmethod
     def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
@@ -141,12 +141,12 @@ class Visitor(ABC, Generic[Found]):
             self.see(folder, name, one)
 
     def goes_into(self, folder: Folder, name: str) -> bool:
-        """Whether the walk goes into this folder, which has just been seen."""
+        """Return whether the walk enters this folder, which it has just seen."""
         return True
 
     @abstractmethod
     def take(self) -> Found:
-        """What was found since this was asked last."""
+        """Return what was found since the last call."""
 
 
 class Stretch(Generic[Found]):
@@ -155,7 +155,7 @@ class Stretch(Generic[Found]):
     def __init__(self, root: Path, visitor: Visitor[Found], elsewhere: bool = False) -> None:
         self.visitor, self._elsewhere = visitor, elsewhere
         self.entries = 0  # seen up to now; the root is none
-        self.unread: list[Unread] = []  # since somebody has emptied it
+        self.unread: list[Unread] = []  # since it was last emptied
         self._way = Way(root)
         self._device = os.fstat(self._way.root).st_dev
         # Where they are mounted is known without a look at them: one of them may hang.
@@ -206,7 +206,7 @@ class Stretch(Generic[Found]):
                 return rest
 
     def _looked_at(self, fd: int, place: str, names: list[str]) -> tuple[list[str], list[os.stat_result]]:
-        """What each is, and the names of those that could be looked at."""
+        """Return the status of each name, and the names that could be read."""
         look = os.stat
         with contextlib.suppress(OSError):  # of one of them: then one by one
             return names, [look(name, dir_fd=fd, follow_symlinks=False) for name in names]
@@ -223,7 +223,7 @@ class Stretch(Generic[Found]):
         return not self._way.comes_back(found) if self._elsewhere else found.st_dev == self._device
 
     def _names(self, one: Pending, fd: int) -> Iterator[str]:
-        """The names in the folder that come after `one.after`, in their order."""
+        """Return the names in the folder that come after `one.after`, in order."""
         kept, self._kept = self._kept, None
         if kept is not None and kept[0] == one:
             return kept[1]

@@ -1,7 +1,7 @@
-"""Folders that are written once: they appear whole by one rename, and nobody changes what is in them afterwards.
+"""Folders that are written once: they appear complete by one rename and do not change afterwards.
 
-What lies in a shared folder can be exchanged by all who share it, so reading one takes all of it from one descriptor,
-and says whose it is and whether anybody else could have written it.
+Any user of a shared folder can exchange its contents. So a reader takes all of it from one descriptor, and learns the
+owner and whether other users could have written it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The one way to open and write a run's state, and what this account remembers, on disk.
+"""Open and write the state files of a run and of this account. All state files go through this module.
 
-Every function is given the root that the state belongs to, a run's output folder or one of the account's, and opens
-what is under it as `trusted` does. A file is replaced whole or not at all, so that a crash at any moment leaves either
-the old or the new one; a `.jsonl` file grows by whole lines. What is made is as open as the folder that it is made in.
-What anybody may edit or a crash may cut is read tolerantly: what does not fit is passed over.
+Every function gets the root of the state, a run's output folder or one of the account's, and opens files under it as
+`trusted` does. A file is replaced as a whole or not at all, so a crash leaves either the old or the new one. A `.jsonl`
+file grows by whole lines. New files are as open as their folder. Files that users may edit, or that a crash may cut,
+are read tolerantly: what does not fit is skipped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_text(root: Path, path: Path) -> str | None:
 
 
 def read_state(root: Path, path: Path, kind: type[T], largest_bytes: int = LARGEST_BYTES) -> T | None:
-    """The JSON file as a `kind`, as far as it fits; None where there is no file, or nothing in it can be read."""
+    """Return the JSON file as a `kind`, as far as it fits; None if there is no file, or it cannot be read."""
     try:
         return decode(_read(root, path, largest_bytes), kind)
     except OSError:
@@ -143,7 +143,7 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
 
 
 def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
-    """Replace atomically a file that the user named, in anybody's folder. Raises OSError, which names `path`."""
+    """Replace atomically a file that the user named, in any user's folder. Raises OSError, which names `path`."""
     beside = path.with_name(f".{path.name}.{_own_name()}.tmp")
     try:
         with beside.open("x", encoding="utf-8") as file:
@@ -162,7 +162,7 @@ def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
 
 
 def _own_name() -> str:
-    """Tells what is written beside apart, whoever else writes here now."""
+    """Return a suffix for temporary files that no other writer uses at the same time."""
     return f"{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}"
 
 
@@ -252,7 +252,7 @@ def fsync_open_folder(folder: int) -> None:
 
 
 def fsync_named_folder(folder: Path) -> None:
-    """Make renames durable inside a folder that the user named, which may be anybody's. Raises OSError."""
+    """Make renames durable inside a folder that the user named, which may belong to any user. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -268,10 +268,10 @@ def append_state(root: Path, path: Path, value: Any) -> None:
 def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOCK_WAIT_S) -> bool:
     """Append whole lines under the file's lock, so that lines of several writers never split each other.
 
-    Two NFS clients that append lose each other's bytes, O_APPEND or not, unless each opens the file anew under the
-    lock: that is what makes a client ask for the end of the file. Starts on a fresh line when a crashed writer left
-    half a one. Whoever holds the lock for longer than `wait_s` seconds is not waited for: returns whether it was had.
-    Raises PartlyWritten where a disk takes the beginning, OSError where nothing was written.
+    Two NFS clients that append lose each other's bytes, with O_APPEND too, unless each opens the file again under the
+    lock: only this makes a client ask for the end of the file. Starts on a new line if a crashed writer left half a
+    line. Waits at most `wait_s` seconds for the lock, and returns whether it was acquired. Raises PartlyWritten if a
+    disk takes only the beginning, OSError if nothing was written.
     """
     with opened_file(root, path, os.O_RDWR | os.O_CREAT) as held:
         was_had = lock_within(held, wait_s)

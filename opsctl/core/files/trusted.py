@@ -1,8 +1,8 @@
-"""Opening what lies under a folder so that nobody outside can have put it there.
+"""Open files under a folder only if no outsider can have put them there.
 
-A run's folder is shared, and others' runs are looked at: what is in it is judged by what was opened, never by a name.
-From the root on every step is taken by descriptor and no link is followed. How one gets to the root is the caller's
-word, links and all; but nobody else may be able to put another folder in its place.
+Run folders are shared, and other users' runs are read. So a file is judged by what was opened, never by its name. From
+the root on, every step uses a descriptor and follows no link. The path to the root is the caller's choice, links
+included, but no other user may be able to replace the root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from opsctl.core.account import account_name, is_member, is_nobody_elses, unix_group
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: A FIFO must not keep anybody waiting, nor a terminal become ours.
+#: A FIFO must not block the reader, nor a terminal become ours.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: What opening says of what is no file, before it can be looked at.
 _NOT_A_FILE = {errno.ELOOP: "a link", errno.ENXIO: "a FIFO or a socket", errno.EISDIR: "a folder"}
@@ -34,13 +34,15 @@ class Untrusted(OSError):
 
 @dataclass(frozen=True)
 class Keepers:
-    """Whose files under a root are believed: the caller's, root's, the root's owner's, and those of its group."""
+    """The accounts whose files under a root are trusted: the caller, root, the root's owner, and members of its
+    group.
+    """
 
     owner: int
     group: int | None  # the root's, when its members may write there
 
     def include(self, uid: int) -> bool:
-        """Whether what belongs to `uid` may be there."""
+        """Return whether files of `uid` are trusted."""
         if uid in (os.geteuid(), 0, self.owner):
             return True
         return self.group is not None and is_member(uid, self.group)
@@ -64,7 +66,7 @@ def at_work_in(root: Path) -> Iterator[None]:
 
 
 def present_name(root: Path) -> Path:
-    """What the folder that is at work as `root` is called now; `root` where that is not to be told or it is another."""
+    """Return the present name of the folder that is in use as `root`; `root` if this is unknown or another folder."""
     fd = _AT_WORK.get(root)
     if fd is not None:
         with contextlib.suppress(OSError):
@@ -142,7 +144,9 @@ def names_in(folder: int, path: Path, most: int) -> list[str]:
 
 
 def create_file(folder: int, path: Path, mode: int | None = None) -> int:
-    """A descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError where anything is."""
+    """Return a descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError if the name
+    exists.
+    """
     wanted = new_file_mode(folder) if mode is None else mode
     with _named(path):
         fd = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, wanted, dir_fd=folder)
@@ -157,12 +161,12 @@ def listed_within(folder: int) -> list[str]:
 
 
 def new_file_mode(folder: int) -> int:
-    """The mode of a new file in `folder`: as open as that, and never to be written by everybody."""
+    """Return the mode of a new file in `folder`: as open as the folder, and never writable by all users."""
     return os.fstat(folder).st_mode & 0o664
 
 
 def judge_file(found: os.stat_result, keepers: Keepers, path: Path) -> None:
-    """Raise Untrusted unless this is one plain file that nobody but the keepers can have written."""
+    """Raise Untrusted unless this is one regular file that only the keepers can have written."""
     if not stat.S_ISREG(found.st_mode):
         raise Untrusted(f"is {kind_of(found.st_mode)} where a file is expected: remove it", path)
     if found.st_nlink > 1:
@@ -171,7 +175,7 @@ def judge_file(found: os.stat_result, keepers: Keepers, path: Path) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """What a file is, in words."""
+    """Return the kind of a file in words."""
     kinds = (
         (stat.S_ISREG, "a file"),
         (stat.S_ISDIR, "a folder"),
@@ -192,7 +196,7 @@ def who_else_can_write(path: Path, group: int | None = None) -> str | None:
             return f"{one} belongs to {account_name(found.st_uid)}"
         is_sticky_folder = one != real and bool(found.st_mode & stat.S_ISVTX)
         if stat.S_ISLNK(found.st_mode) or is_sticky_folder:
-            continue  # a link's mode says nothing, and in such a folder nobody renames what is another's
+            continue  # a link's mode means nothing, and in a sticky folder only owners rename
         if found.st_mode & stat.S_IWOTH or _other_group_can_write(found, group):
             return f"{one} can be written by others"
     return None
@@ -223,7 +227,7 @@ def _on_the_way(*ways: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _open_root(root: Path) -> int:
-    """The reader's word is followed to wherever it leads; what everybody can swap on the way there is refused."""
+    """Open the root, following the reader's links; refuse what any user can replace on the way."""
     with _named(root):
         at_work = _AT_WORK.get(root)
         fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if at_work is None else os.dup(at_work)
@@ -265,7 +269,7 @@ def _make_folder(within: int, name: str, path: Path) -> int:
             os.mkdir(name, 0o700, dir_fd=within)
             made = True
         except FileExistsError:
-            made = False  # somebody else, this very moment
+            made = False  # made by another process at this moment
         fd = os.open(name, _FOLDER, dir_fd=within)
         try:
             if made and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
@@ -326,8 +330,8 @@ LARGEST_PROGRAM_BYTES = 1 << 20
 def read_program(root: Path, path: Path, group: str | None) -> str:
     """Return the text of the program `path` under `root`, which runs as the reader.
 
-    It must be the reader's own or root's or, with `group`, which the reader's own profile names, a member's; and nobody
-    else may be able to write it. What runs is this text, whatever the file says by then. Raises OSError: Untrusted,
+    It must belong to the reader or root or, with `group`, which the reader's profile names, to a member. No other user
+    may be able to write it. The returned text is what runs, even if the file changes. Raises OSError: Untrusted,
     FileNotFoundError.
     """
     gid = None if group is None else unix_group(group).gr_gid
@@ -360,7 +364,7 @@ def names_of(root: Path, folder: Path, most: int) -> list[str]:
 
 
 def cache_place(name: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where opsctl keeps what is called `name`: `$XDG_CACHE_HOME/opsctl/NAME`, there or not."""
+    """Return the path of the cache called `name`: `$XDG_CACHE_HOME/opsctl/NAME`. It may not exist."""
     cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
     return Path(cache) / "opsctl" / name
 
@@ -383,7 +387,9 @@ def cache_folder(name: str, below: str = "", environment: Mapping[str, str] = os
 
 
 def is_the_accounts(folder: Path) -> bool:
-    """Whether this folder is the account's own, closed to all others, and reached through no link. Raises OSError."""
+    """Return whether this folder belongs to the account, is closed to others and reached through no link. Raises
+    OSError.
+    """
     if any(one.is_symlink() for one in (folder, *folder.parents[:2])):
         return False  # ours are made as folders
     found = folder.stat()

@@ -30,7 +30,7 @@ from trainer.recipe.schedule import BatchRamp, samples_to_train
 
 
 def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[str]:
-    """What is wrong with the files that the expanded `[data]` table names, a line each; none when all is well."""
+    """Return the problems of the files that the expanded `[data]` table names, one per line; none if all are good."""
     problems = []
     if not any(data.get(key) for key in ("data_path", weighted_key("train"), weighted_file_key("train"))):
         problems.append("[data] names no training data: give data_path, or train_weighted_split_paths")
@@ -59,7 +59,7 @@ def share_problems(options: Options) -> list[str]:
 
 
 def pair_problem(prefix: str, sequence_length: int | None) -> str | None:
-    """What is wrong with `PREFIX.idx` and `PREFIX.bin`, looking only at the header, the ends and the sizes."""
+    """Return the problem of `PREFIX.idx` and `PREFIX.bin`, reading only the header, the ends and the sizes."""
     try:
         tokens = read_header(prefix).tokens
     except DataError as error:
@@ -92,7 +92,7 @@ class Findings:
 def check_run(
     loaded: LoadedRun, nodes: int | None = None, files: bool = True, margin: bool = True
 ) -> tuple[ExpandedRun, tuple[str, ...]]:
-    """The run on `nodes` nodes, and warnings. Raises RunFileError with its first problem.
+    """Return the run on `nodes` nodes, and warnings. Raises RunFileError with its first problem.
 
     Arguments as for `find_problems`. margin: False leaves the exit margin to a later `margin_findings`.
     """
@@ -160,7 +160,7 @@ def find_problems(
 
 
 def all_options(file: RunFile) -> dict[str, Any]:
-    """The trainer's options of the three tables together."""
+    """Return the trainer's options of the three tables together."""
     return {**file.trainer, **file.data, **file.checkpoints}
 
 
@@ -188,7 +188,9 @@ def exit_margin_problem(margin_s: float, expect: Reckoning, async_save: bool = F
 
 
 def slow_warnings(margin_s: float, expect: Reckoning, async_save: bool = False) -> list[str]:
-    """What was once too slow for leaving `margin_s` seconds before the limit, though as a rule it is not."""
+    """Return warnings about evaluations or saves that were once too slow for the margin of `margin_s` seconds, but
+    usually are not.
+    """
     longest = (
         ("evaluations", expect.evaluations, expect.longest_evaluation_seconds, "evaluation_seconds"),
         ("saves", expect.saves, expect.longest_save_seconds, "save_seconds"),
@@ -238,7 +240,7 @@ def _trained(loaded: LoadedRun, file: RunFile, nodes: int | None) -> tuple[Expan
 
 
 def _ramp(options: Options) -> BatchRamp | None:
-    """The batch's ramp-up; None without a batch size, and where the trainer's own rules say what is wrong with it."""
+    """Return the batch's ramp-up; None without a batch size, or if the trainer's own rules report a problem with it."""
     try:
         return None if options.global_batch_size is None else BatchRamp.of(options)
     except ValueError:
@@ -280,14 +282,14 @@ def _texts(file: RunFile) -> list[str]:
 def margin_findings(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
     """Return problems and warnings of the exit margin, given how long an iteration, an evaluation and a save take."""
     margin_s = parse_duration_s(slurm.exit_margin)
-    reckoned = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
+    expected = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
     if options.eval_iters <= 0:
-        reckoned = msgspec.structs.replace(reckoned, evaluation_seconds=0.0, longest_evaluation_seconds=None)
-    problem = exit_margin_problem(margin_s, reckoned, options.async_save)
+        expected = msgspec.structs.replace(expected, evaluation_seconds=0.0, longest_evaluation_seconds=None)
+    problem = exit_margin_problem(margin_s, expected, options.async_save)
     if problem:
         return [problem], []
-    slow = slow_warnings(margin_s, reckoned, options.async_save)
-    unknown = [key for key in _IN_THE_MARGIN if getattr(reckoned, key) is None]
+    slow = slow_warnings(margin_s, expected, options.async_save)
+    unknown = [key for key in _IN_THE_MARGIN if getattr(expected, key) is None]
     if not unknown:
         return [], slow
     return [], [
@@ -302,10 +304,12 @@ def _seconds(value: float) -> str:
 
 
 def length_of_run(loaded: LoadedRun) -> tuple[int, int]:
-    """Samples of the whole training, and tokens of each. Raises RunFileError where the run file does not say them."""
+    """Return the samples of the whole training, and the tokens of each. Raises RunFileError if the run file lacks
+    them.
+    """
     options = find_problems(loaded, files=False).options
     if options.seq_length is None:
-        raise RunFileError(f"{loaded.path}: [trainer] seq_length is missing, so nobody knows how long the training is")
+        raise RunFileError(f"{loaded.path}: [trainer] seq_length is missing, so the length of the training is unknown")
     try:
         return samples_to_train(options), options.seq_length
     except (ValueError, TypeError) as error:

@@ -70,11 +70,13 @@ class ExpandedRun:
 
     @property
     def folder(self) -> Path:
-        """Where relative paths of the run file start."""
+        """The folder from which relative paths of the run file start."""
         return self.path.parent
 
     def on(self, nodes: int | None) -> ExpandedRun:
-        """The same on `nodes` nodes (None: the run file's). Raises RunFileError for what the trainer would refuse."""
+        """Return the same run on `nodes` nodes (None: the run file's). Raises RunFileError for what the trainer would
+        refuse.
+        """
         used = self.file.slurm.nodes if nodes is None else nodes
         if used == self.nodes:
             return self
@@ -100,6 +102,6 @@ class ExpandedRun:
 
 
 def _parsed(arguments: Sequence[str], world_size: int) -> tuple[Options, Layout]:
-    """Raises OptionsError, also when the ranks do not divide."""
+    """Parse the trainer's arguments. Raises OptionsError, also if the ranks do not divide."""
     options = parse_to_start(arguments, world_size)
     return options, Layout.of(options, world_size)

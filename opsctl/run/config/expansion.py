@@ -39,12 +39,12 @@ def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
 
 
 def unset_variables(text: str, variables: Mapping[str, str]) -> list[str]:
-    """The names in `text` that `expand_text` would refuse."""
+    """Return the names in `text` that `expand_text` would refuse."""
     return [name for name in _VARIABLE.findall(text) if name not in variables]
 
 
 def absolute(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
-    """The path `text` means when read from a run file in `folder`; `~/` is the user's home."""
+    """Return the path that `text` means in a run file in `folder`; `~/` is the user's home."""
     if text.startswith("~/") and environment.get("HOME"):
         text = environment["HOME"] + text[1:]
     return Path(os.path.abspath(folder / text))  # noqa: PTH100 - links stay as written

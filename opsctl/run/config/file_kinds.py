@@ -21,7 +21,7 @@ KINDS_OF_FILES = tuple(kind for kind in KINDS if kind != CHECKPOINTS)
 
 
 def kind_in(folder: str) -> str | None:
-    """The kind of what lies in a folder of that name; None for any other."""
+    """Return the kind of the files in a folder of that name; None for any other."""
     return next((kind for kind, its in FOLDERS.items() if its == folder), None)
 
 

@@ -1,4 +1,4 @@
-"""The Slurm comment by which a run's jobs are known, whatever their names are and whoever submitted them. Pure."""
+"""The Slurm comment that identifies a run's jobs, whatever their names and owners. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COMMENT = re.compile(r"opsctl run=(?P<run>\S+) submit=(?P<token>\S+)")
 
 @dataclass(frozen=True)
 class JobComment:
-    """What the comment of a job of ours says."""
+    """The parsed comment of a job of ours."""
 
     run_id: str
     token: str  # of the one submission it came from
@@ -25,6 +25,6 @@ class JobComment:
 
 
 def parse_comment(text: str) -> JobComment | None:
-    """What a job's comment says; None for one that is not ours."""
+    """Parse a job's comment; None for one that is not ours."""
     match = _COMMENT.match(text)
     return JobComment(match["run"], match["token"]) if match else None

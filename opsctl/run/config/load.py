@@ -38,18 +38,18 @@ class LoadedRun:
 
     @property
     def folder(self) -> Path:
-        """Where relative paths of the run file start."""
+        """The folder from which relative paths of the run file start."""
         return self.path.parent
 
     @property
     def paths(self) -> RunPaths:
-        """Where the run keeps its things. Raises RunFileError when `[run] output` names a variable that is not set."""
+        """The paths of the run. Raises RunFileError if `[run] output` names an unset variable."""
         output = expansion.expand_text(self.file.run.output, self.variables(), f"{self.path}: [run] output")
         values.check_output(self.path, output)
         return RunPaths(expansion.absolute(output, self.folder, self.environment))
 
     def variables(self) -> Mapping[str, str]:
-        """The environment with plain values of `[env]` on top: those are what the job will see."""
+        """Return the environment with the plain values of `[env]`, as the job will see it."""
         plain = {name: value for name, value in self.file.env.items() if "${" not in value}
         return {**self.environment, **plain}
 

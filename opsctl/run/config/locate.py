@@ -1,4 +1,4 @@
-"""Which run file is meant: an argument, `--run`, `$OPSCTL_RUN` or `./run.toml`."""
+"""Find the run file: an argument, `--run`, `$OPSCTL_RUN` or `./run.toml`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def remember_run(name: str, run_file: Path, environment: Mapping[str, str] = os.
 
 
 def account_state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """What opsctl keeps for this account, whatever the run: `$XDG_STATE_HOME/opsctl`."""
+    """Return the folder of this account's state, for all runs: `$XDG_STATE_HOME/opsctl`."""
     state = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or Path.home()) / ".local" / "state"
     return Path(state) / "opsctl"
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its things, under its output folder. The names are contracts."""
+"""The paths of a run under its output folder. The names are contracts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class RunPaths:
     output: Path  # absolute
 
     def folder_of(self, kind: str) -> Path:
-        """Where the files of a kind are, one of `file_kinds.KINDS`."""
+        """Return the folder of a kind of files, one of `file_kinds.KINDS`."""
         return self.output / FOLDERS[kind]
 
     #: The trainer's --save and --load: a folder for each checkpoint, and what names the latest.
     checkpoints = Place(FOLDERS[CHECKPOINTS])
-    #: A line for each time that somebody let another checkpoint be the latest; only added to.
+    #: A line for each change of the latest checkpoint by a user; append-only.
     rollbacks = Place("checkpoints/rollbacks.jsonl")
     #: A line for each checkpoint that was pruned; only added to.
     prunes = Place("checkpoints/prunes.jsonl")
@@ -59,7 +59,7 @@ class RunPaths:
     kill_switch = Place("kill-switch")
     #: A file kept ready to become the kill switch where a full disk takes no new one.
     kill_switch_reserve = Place(".opsctl/kill-switch.reserve")
-    #: A line for each time that somebody deactivated the kill switch; only added to.
+    #: A line for each deactivation of the kill switch; append-only.
     kill_switch_log = Place(".opsctl/kill-switch.jsonl")
     #: What opsctl itself has to remember of the run.
     state = Place(".opsctl")
@@ -81,7 +81,7 @@ class RunPaths:
     submitting = Place(".opsctl/submitting.json")
     #: A line for each rehearsal of this run that came to its end; only added to.
     rehearsals = Place(".opsctl/rehearsals.jsonl")
-    #: A line for each time that somebody cancelled jobs of the run; only added to.
+    #: A line for each cancel of the run's jobs; append-only.
     cancels = Place(".opsctl/cancels.jsonl")
     #: A line for each attempt opened and each closed; only added to.
     attempts = Place(".opsctl/attempts.jsonl")
@@ -91,9 +91,9 @@ class RunPaths:
     queue_excludes = Place(".opsctl/queue-excludes.json")
     #: What the last report of the run's energy found, for looks at more records than they read.
     carbon_seen = Place(".opsctl/carbon.json")
-    #: A file for each thing that somebody of the group asks the owner's jobs to do.
+    #: A file for each request of a group member to the owner's jobs.
     requests = Place(".opsctl/requests")
-    #: A line for each request that was carried out or refused: who, when, why, what came of it; only added to.
+    #: A line for each request that was carried out or refused: who, when, why, result; append-only.
     audit = Place(".opsctl/audit.jsonl")
     #: What the desk remembers of findings: since when, told whom, acknowledged by whom.
     alerts = Place(".opsctl/alerts.json")
@@ -103,9 +103,9 @@ class RunPaths:
     alerts_lock = Place(".opsctl/alerts.lock")
     #: Disk kept for what the two files above cannot take.
     alert_reserve = Place(".opsctl/alerts.reserve")
-    #: A file for each alert channel, whose lock whoever sends on it holds.
+    #: A file for each alert channel. The sending process holds its lock.
     alert_senders = Place(".opsctl/alerts.sending")
-    #: A file for each checkpoint that somebody reads for long, with a lock that dies with the reader.
+    #: A file for each checkpoint that a process reads for long, with a lock that ends with the reader.
     reading = Place(".opsctl/reading")
     #: A line for each thing that is backed up somewhere, and what became of it; only added to.
     backups = Place(".opsctl/backups.jsonl")
@@ -125,17 +125,17 @@ class RunPaths:
     hub_uploaders = Place(".opsctl/hub.sending")
     #: A line for each time that a checkpoint was to be evaluated, and what became of it; only added to.
     evaluations = Place(".opsctl/evaluations.jsonl")
-    #: A file for each checkpoint that was ever evaluated, whose lock whoever does so holds.
+    #: A file for each checkpoint that was ever evaluated. The evaluating process holds its lock.
     evaluating = Place(".opsctl/evaluating")
     #: A folder for each checkpoint that is being evaluated, as transformers has it; removed afterwards.
     exported = Place("exported")
 
     def evaluation(self, iteration: int) -> Path:
-        """What came of the evaluation of one checkpoint: a file for each task, and all of it in one."""
+        """Return the folder of one checkpoint's evaluation: a file for each task, and one with all of them."""
         return self.logs / "evaluation" / f"global_step{iteration}"
 
     def attempt_folder(self, job_id: int) -> Path:
-        """What the ranks of one attempt leave: rank maps, first failures, elastic error files, node outputs."""
+        """Return the folder of one attempt: rank maps, first failures, elastic error files, node outputs."""
         return self.logs / "attempts" / str(job_id)
 
     def stop_request(self, job_id: int) -> Path:

@@ -1,6 +1,6 @@
-"""What a cluster's runs share: a person's and the system's profile.
+"""The settings that a cluster's runs share: the profiles of the user and the system.
 
-Precedence: `$XDG_CONFIG_HOME/opsctl/profile.toml` > `/etc/opsctl/profile.toml`. A run file wins over both.
+Precedence: `$XDG_CONFIG_HOME/opsctl/profile.toml` > `/etc/opsctl/profile.toml`. A run file overrides both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SYSTEM_PROFILE = Path("/etc/opsctl/profile.toml")
 
 
 def profile_files(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """The profiles that are there, the one that wins last."""
+    """Return the existing profiles, that with the highest precedence last."""
     known = (SYSTEM_PROFILE, _persons(environment))
     return [path for path in known if path is not None and path.is_file()]
 

@@ -52,7 +52,7 @@ class SlurmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def effort(self) -> str:
-        """How nodes are tested: a PROBES."""
+        """The effort of the node probe: one of PROBES."""
         return self.probe or ("quick" if self.spare else "off")
 
 
@@ -113,16 +113,16 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     touch: bool = False  # this site lets people touch files so that they are not purged; only in a profile
     full_percent: float = 90.0  # of bytes or inodes: a warning; half of what is left then is critical
     full_within: str = "7-0"  # full within this at the present growth, a Slurm duration
-    purge_days: int | None = None  # the file system removes what nobody has read or written for so long
+    purge_days: int | None = None  # the file system removes files that were not used for so long
     spare_nodes: int = 0  # healthy nodes that the partition should have beyond what the run needs
     clock_seconds: float = 30.0  # a node's clock may be off by so much
 
 
 class AlertsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[alerts]: who is told what is found, and how often. Channels are apprise URLs without a secret, or references."""
+    """[alerts]: the recipients of alerts, and how often. Channels are apprise URLs without a secret, or references."""
 
     channels: tuple[str, ...] = ()
-    escalate_to: tuple[str, ...] = ()  # told too when nobody has acknowledged a critical finding in time
+    escalate_to: tuple[str, ...] = ()  # also get a critical finding that was not acknowledged in time
     escalate_after: str = "1:00:00"  # a Slurm duration
     remind_after: str = "6:00:00"  # the first reminder; each next one after twice as long
     remind_most: str = "2-0"  # and never later than this after the one before
@@ -191,17 +191,17 @@ class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[nodes], of a profile: what becomes of nodes that something speaks against."""
+    """[nodes], of a profile: the treatment of nodes with evidence against them."""
 
     auto: bool = True  # evidence excludes nodes by itself; else only people do
     most_excluded_percent: float = 10.0  # of a partition's nodes, by evidence; the worst one always
     shared: str | None = None  # folder where several runs have evidence and exclusions together; None: each its own
     group: str | None = None  # Unix group that shares that folder
-    support: str | None = None  # mail address of those who mend nodes
+    support: str | None = None  # mail address for node repairs
 
 
 class TriageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[triage], of a profile: how what killed a training is told."""
+    """[triage], of a profile: the rules of triage."""
 
     rules: str | None = None  # file with the site's own rules, which come before those that are shipped
 
@@ -247,7 +247,7 @@ class EvaluationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[expect]: what the plan should reckon with until the training log has measured it."""
+    """[expect]: the plan's assumptions until the training log has measured values."""
 
     seconds_per_iteration: float | None = None
     evaluation_seconds: float | None = None
@@ -256,7 +256,7 @@ class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[gpu]: what `plan --search` reckons with. None: what is known of the GPU that `[slurm]` asks for."""
+    """[gpu]: the figures for `plan --search`. None: those known for the GPU that `[slurm]` requests."""
 
     memory_gb: float | None = None  # of each GPU, 10^9 bytes
     peak_tflops: float | None = None  # dense TFLOP/s of each, in the run's precision

@@ -1,4 +1,4 @@
-"""Where a secret is kept, as text that others may read: a file of one's own, a variable, a program. Pure."""
+"""References to a secret, which other users may read: a private file, a variable, a program. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*(?=:)", re.IGNORECASE)
 
 
 def kind_of(text: str) -> str:
-    """A reference's or URL's word before the colon, in lower case; empty where it has none."""
+    """Return the scheme of a reference or URL in lower case; empty if it has none."""
     found = _SCHEME.match(text)
     return found.group().lower() if found else ""
 
 
 def is_reference(text: str) -> bool:
-    """Whether the secret is kept elsewhere."""
+    """Return whether the text refers to a secret stored elsewhere."""
     return kind_of(text) in REFERENCES
 
 
@@ -43,7 +43,7 @@ def form_problem(text: str) -> str | None:
 
 
 def secret_in(url: str) -> str | None:
-    """What in a literal URL is, or may be, a secret; None where nothing is."""
+    """Return the part of a literal URL that is, or may be, a secret; None if there is none."""
     kind = kind_of(url)
     if kind not in OPEN_SCHEMES:
         return f"a {kind}:// URL has its key in it"

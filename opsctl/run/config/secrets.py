@@ -1,7 +1,7 @@
-"""Secrets by reference: a file that only its owner reads, a variable, a program's first line; and keeping them out of
-all that is printed or written.
+"""Read secrets by reference (a file that only its owner reads, a variable, a program's first line), and keep them out
+of all output and files.
 
-References and programs count only where nobody but root and the reader can have written them.
+References and programs count only if no user except root and the reader can have written them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def why_not_the_readers(path: Path) -> str | None:
     if who is None:
         return None
     return (
-        f"programs and secrets are taken only from a file that nobody else can change, and {who}: "
+        f"programs and secrets are taken only from a file that no other user can change, and {who}: "
         "name it in your profile (~/.config/opsctl/profile.toml)"
     )
 
 
 def is_readers_alone(path: Path) -> bool:
-    """Whether nobody but root and the reader can read the file, and so a secret may stand in it."""
+    """Return whether only root and the reader can read the file, so that it may contain a secret."""
     try:
         found = path.stat()
     except OSError:
@@ -60,7 +60,7 @@ def is_readers_alone(path: Path) -> bool:
 
 
 def follow(reference: str, named_in: Path, environment: Mapping[str, str]) -> str:
-    """The URL or token behind a reference. named_in: the file that names it. Raises SecretRefused."""
+    """Return the URL or token behind a reference. named_in: the file that names it. Raises SecretRefused."""
     problem = why_not_the_readers(named_in)
     if problem:
         raise SecretRefused(problem)
@@ -80,7 +80,7 @@ def follow(reference: str, named_in: Path, environment: Mapping[str, str]) -> st
 
 
 def path_of(text: str, named_in: Path) -> Path:
-    """The file that a reference means: `~` is the reader's home, else it begins where the naming file is."""
+    """Return the file that a reference means: `~` is the reader's home, else relative to the naming file."""
     return named_in.parent / Path(text).expanduser()
 
 
@@ -137,7 +137,7 @@ class Redactor:
 
 
 def _secret_pieces(url: str) -> set[str]:
-    """The URL, and what in it may be secret: all but scheme, host and short words."""
+    """Return the URL and its parts that may be secret: all but scheme, host and short words."""
     kind = kind_of(url)
     rest = url.partition("://")[2]
     pieces = {url, rest}

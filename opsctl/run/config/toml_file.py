@@ -31,14 +31,14 @@ _CURLY = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
 
 
 def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
-    """The tables of the file. Raises RunFileError with line and column. what: it should be."""
+    """Return the tables of the file. Raises RunFileError with line and column. what: the expected kind of file."""
     return parse_toml(path, toml_bytes(path, what))
 
 
 def toml_bytes(path: Path, what: str = "run file") -> bytes:
     """All of the file. Raises RunFileError where it cannot be read, or is larger than such a file can be."""
     try:
-        # What takes a file's place while runs are looked at keeps nobody waiting.
+        # A FIFO in a file's place must not block the reader.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -55,7 +55,7 @@ def toml_bytes(path: Path, what: str = "run file") -> bytes:
 
 
 def parse_toml(path: Path, raw: bytes) -> dict[str, Any]:
-    """The tables of a TOML file. Raises RunFileError with line and column."""
+    """Return the tables of a TOML file. Raises RunFileError with line and column."""
     try:
         return tomllib.loads(text := raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -130,7 +130,7 @@ def _is_toml(line: str) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """A text, number, true or false, or a list of such, as a run file has it."""
+    """Return a text, number, boolean, or list of these as written in a run file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

@@ -48,7 +48,7 @@ _ALLOWED = {
 
 
 def option_names(table: str) -> tuple[str, ...]:
-    """The keys that `[table]` may have."""
+    """Return the keys that `[table]` may have."""
     return _NAMES[table]
 
 
@@ -64,7 +64,7 @@ def why_refused(key: str) -> str | None:
 
 
 def option_problem(key: str, value: Any) -> str | None:
-    """What is allowed for the known option `key`, when it cannot be `value`; else None."""
+    """Return what is allowed for the known option `key`, if it cannot be `value`; else None."""
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, int) and abs(one) > _LARGEST:
             return f"must be at most {_LARGEST}"
@@ -100,7 +100,7 @@ def _in_run_file_words(error: str) -> str:
 
 
 def _nearest_multiples(given: int, divisor: int, extra: int) -> str:
-    """The numbers around `given` that, with `extra` added, divide by `divisor`."""
+    """Return the numbers around `given` that, with `extra` added, divide by `divisor`."""
     below = (given + extra) // divisor * divisor - extra
     around = [str(one) for one in (below, below + divisor) if one > 0]
     return "the nearest that is: " + around[0] if len(around) == 1 else "the nearest that are: " + " and ".join(around)
@@ -133,7 +133,7 @@ def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) 
 
 
 def shown(value: Any) -> str:
-    """A value as a run file would show it, short enough for one line."""
+    """Return a value as a run file would show it, short enough for one line."""
     if isinstance(value, (str, bool, int, float, list)) or value is None:
         try:
             text = json.dumps(value, ensure_ascii=False, default=str)
@@ -146,7 +146,7 @@ def shown(value: Any) -> str:
 
 
 def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
-    """The line for a key that `[table]` does not have: where it belongs, or the nearest name."""
+    """Return the message for a key that `[table]` does not have: its right table, or the nearest name."""
     name = shown_key(key)
     for other in (*STRUCTS, *OPTION_TABLES):
         if other != table and key.replace("-", "_") in keys_of(other):
@@ -173,7 +173,7 @@ def keys_of(table: str) -> tuple[str, ...]:
 
 
 def shown_key(key: str) -> str:
-    """A key as it may be written, cut to one line."""
+    """Return a key as it may be written, cut to one line."""
     return key if key.replace("-", "").replace("_", "").isalnum() and len(key) <= 60 else shown(key)
 
 

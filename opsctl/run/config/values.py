@@ -1,4 +1,4 @@
-"""What the values of a run file's and a profile's tables may be, beyond their types: one table of rules."""
+"""The rules for values of a run file's and a profile's tables, beyond their types, in one table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OWN_SBATCH_OPTIONS = frozenset(
 )
 #: sbatch options whose names begin like one of ours and are not an abbreviation of it.
 _OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all-nodes"})
-#: Names whose values nobody should write into a file that a group shares.
+#: Names whose values must not be in a file that a group shares.
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)", re.IGNORECASE)
 #: What Python makes of a byte of a file's name that is no UTF-8: neither sbatch nor JSON can be handed one.
 _HALF_PAIRS = ("\ud800", "\udfff")
@@ -237,7 +237,7 @@ def _broken_rules(tables: Tables) -> Iterator[str]:
 
 
 def _problems(tables: Tables, profile: bool) -> Iterator[str]:
-    """What no rule for one value can say."""
+    """Yield the problems that no rule for a single value finds."""
 
     def table(name: str) -> Mapping[str, Any]:
         return tables.get(name) or {}

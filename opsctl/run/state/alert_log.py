@@ -1,11 +1,11 @@
-"""`.opsctl/alerts.jsonl`: each alert message made, and what became of it on each channel.
+"""The file `.opsctl/alerts.jsonl`: each alert message, and its result on each channel.
 
-What a channel still has to take follows from the lines alone, whoever wrote them, in the order of the file: no clocks
-are compared. A channel is known by a name that holds no secret.
+The lines alone, in the order of the file, decide what a channel still has to send, whoever wrote them: no clocks are
+compared. A channel's name in the file contains no secret.
 
-`.opsctl/alerts.reserve` is disk kept for what a full disk or quota cannot take: records are stored there until
-`alerts.json` and `alerts.jsonl` can take them. It is overwritten in place. A host that dies during such a write loses
-what was stored: at worst a message is sent a second time.
+`.opsctl/alerts.reserve` is disk space reserved for a full disk or quota: records are stored there until `alerts.json`
+and `alerts.jsonl` can take them. It is overwritten in place. If a host dies during such a write, the stored records are
+lost: at worst a message is sent a second time.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Kind = Literal["new", "reminder", "recovery", "escalation", "silence", "handed-o
 #: Which channels a message is for, by the key of [alerts] that names them.
 CHANNELS, ESCALATION = "channels", "escalate_to"
 
-#: What ends a try to send: it arrived; nobody can know; it did not arrive; it never will.
+#: The results of a try: it arrived; unknown; it did not arrive; it never will.
 RESULTS = ("sent", "unknown", "failed", "refused")
 #: The wait after the first failed try in a row, doubled after each; where a message may have arrived, a longer one.
 BACK_OFF_S, BACK_OFF_MOST_S, BACK_OFF_UNKNOWN_MOST_S = 60.0, 3600.0, 86_400.0
-#: A channel that nobody has tried for so long is nobody's any more.
+#: A channel that was not tried for so long is no longer in use.
 ABANDONED = timedelta(days=3)
 
 
@@ -67,10 +67,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line.
 
-    message: one was made. joined: somebody's settings name a channel, which is for messages after the one `id`.
+    message: one was made. joined: a user's settings name a channel, which gets the messages after the one `id`.
     sending: a try began; one of RESULTS ends it, and without one its sender died. part: one of several recipients has
-    it. dropped: it will never be sent there. ready: its URL can be had again. acknowledged, silenced, unsilenced: what
-    people said. full: from `at` to `until` the disk took no lines, and the reserve stored those before this one.
+    it. dropped: it will never be sent there. ready: its URL is available again. acknowledged, silenced, unsilenced:
+    actions of users. full: from `at` to `until` the disk took no lines, and the reserve stored those before this one.
     """
 
     event: str
@@ -89,7 +89,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class ChannelSeen:
-    """How one channel has been doing."""
+    """The state of one channel."""
 
     name: str
     failing_since: datetime | None = None
@@ -100,7 +100,7 @@ class ChannelSeen:
 
 @dataclass(frozen=True)
 class Queue:
-    """What one channel has yet to take, and when it may be tried."""
+    """The messages that one channel still has to send, and when it may be tried."""
 
     channel: str
     owed: tuple[Message, ...] = ()  # oldest first
@@ -114,7 +114,7 @@ class Queue:
     is_unresolved: bool = False  # the last failure was that there is no URL to send to
 
     def is_due(self, now: datetime) -> bool:
-        """Whether it may be tried. A clock that was stepped back is no reason to wait longer."""
+        """Return whether it may be tried. A clock that was set back does not delay it."""
         return self.last_at is None or not timedelta(0) <= now - self.last_at < timedelta(seconds=self.wait_s)
 
 
@@ -173,7 +173,7 @@ def joins(lines: Sequence[Event], channel: str, to: Collection[str], now: dateti
 
 
 def queue_of(lines: Sequence[Event], channel: str) -> Queue:
-    """What `channel` has yet to take; nothing for one that never joined."""
+    """Return the messages that `channel` still has to send; none for one that never joined."""
     joined = [line for line in lines if line.event == "joined" and line.channel == channel]
     if not joined:
         return Queue(channel)
@@ -184,7 +184,7 @@ def queue_of(lines: Sequence[Event], channel: str) -> Queue:
         first = 0
     elif after in ids:
         first = ids.index(after) + 1
-    else:  # its line is lost: what stands before the joining was told to somebody, as far as anybody can know
+    else:  # its line is lost: messages before the joining were probably sent
         first = len(messages(lines[: lines.index(joined[0])]))
     own = [line for line in lines if line.channel == channel]
     done = {line.id for line in own if line.event in ("sent", "dropped")}
@@ -223,14 +223,14 @@ def channels_seen(lines: Sequence[Event], now: datetime) -> list[ChannelSeen]:
         queue = queue_of(lines, name)
         since, oldest = queue.failing_since, min((one.at for one in queue.owed), default=None)
         if since is not None and queue.last_at is not None and now - queue.last_at > ABANDONED:
-            found.append(ChannelSeen(name, None, "nobody has tried it for days", len(queue.owed), oldest))
+            found.append(ChannelSeen(name, None, "not tried for days", len(queue.owed), oldest))
         else:
             found.append(ChannelSeen(name, since, queue.detail, len(queue.owed), oldest))
     return found
 
 
 def _failures(own: Sequence[Event]) -> list[Event]:
-    """The last tries in a row that did not arrive, oldest first."""
+    """Return the last failed tries in a row, oldest first."""
     row: list[Event] = []
     for line in own:
         if line.event in ("sent", "dropped", "ready"):

@@ -1,8 +1,8 @@
-"""`.opsctl/alerts.json`: what is remembered of findings. Since when, who was told, who has acknowledged.
+"""`.opsctl/alerts.json`: the memory of findings: since when, who was notified, who acknowledged.
 
-One truth for everybody who watches a run: whoever finds something makes the message, under one lock, and whoever has
-channels sends it. What is remembered and the messages that follow from it are written at once; the log gets them right
-after, or from whoever comes next. A damaged memory is made again from the log.
+All watchers of a run share it: a process that finds something makes the message, under one lock, and a process with
+channels sends it. The memory and its messages are written at once. The log gets them right after, or from the next
+process. A damaged memory is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
     todo: str = ""
     evidence: tuple[str, ...] = ()
-    told_at: datetime | None = None  # the last news of it; None: nobody was told
+    told_at: datetime | None = None  # when it was last sent as new; None: not sent
     told_severity: Annotated[str, msgspec.Meta(pattern=r"\A(|warning|critical|unknown)\Z")] = (
-        ""  # the worst that was told
+        ""  # the worst severity that was sent
     )
     reminders: int = 0
     reminded_at: datetime | None = None
@@ -54,11 +54,11 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     acknowledged_at: datetime | None = None
     acknowledged_why: str = ""
     held_since: datetime | None = None  # it would have been told then, but for the hour's limit or the quiet hours
-    recovered_at: datetime | None = None  # it has ended; who was told of it is told that when that may be
+    recovered_at: datetime | None = None  # it has ended; its recipients are notified when this is allowed
 
 
 class Silence(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is told until then."""
+    """A silence: nothing is sent until its end."""
 
     until: datetime
     by: str = ""
@@ -78,7 +78,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Noted:
-    """A finding of whoever has no checks to run: a job, a tick."""
+    """A finding of a process that runs no checks: a job, a tick."""
 
     key: str  # that of the check which finds the same, so that it also ends it
     severity: str  # "warning" or "critical"
@@ -107,7 +107,7 @@ class Opened:
         self.settle()
 
     def settle(self) -> None:
-        """Bring the messages of the memory into the log; where that cannot be written, whoever comes next does."""
+        """Write the memory's messages to the log; if this fails, the next process does."""
         if not self.memory.made:
             return
         try:
@@ -123,7 +123,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(paths: RunPaths, what: str) -> Iterator[Opened]:
-    """The memory, nobody else's to change meanwhile. Raises OpsctlError where it is locked too long; OSError."""
+    """Open the memory, locked for other processes. Raises OpsctlError if it is locked too long; OSError."""
     with contextlib.suppress(OSError):  # what is missing of it the disk may have no room for now
         keep_room(paths)
     make_folder(paths.output, paths.state)
@@ -143,17 +143,17 @@ def keep_room(paths: RunPaths) -> None:
 
 
 def remembered(paths: RunPaths) -> Memory:
-    """The memory for those who only look. Raises OSError where it cannot be read."""
+    """Return the memory for readers. Raises OSError if it cannot be read."""
     return _read(paths)[0]
 
 
 def open_alerts(paths: RunPaths) -> dict[str, Remembered]:
-    """Finding key -> what is remembered, of those that have not ended. Raises OSError where it cannot be read."""
+    """Return the open findings by key. Raises OSError if they cannot be read."""
     return {key: one for key, one in remembered(paths).findings.items() if one.recovered_at is None}
 
 
 def silence_of(paths: RunPaths, now: datetime) -> Silence | None:
-    """What keeps everybody from being told now. Raises OSError."""
+    """Return the silence in force now. Raises OSError."""
     silence = remembered(paths).silence
     return silence if silence is not None and now < silence.until else None
 
@@ -249,14 +249,14 @@ def silence(paths: RunPaths, until: datetime | None, why: str, now: datetime) ->
 
 
 def made(kind: str, at: datetime, title: str, body: str, severity: str, keys: Sequence[str], **more: Any) -> Message:
-    """A message, its id from what it says and when."""
+    """Return a message, with an id made from its content and time."""
     text = json_line([kind, at, title, body, *keys])
     name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:10]
     return Message(id=name, kind=kind, at=at, title=title, body=body, severity=severity, keys=tuple(keys), **more)
 
 
 def from_log(lines: Sequence[Event]) -> Memory:
-    """The memory as far as the log tells it."""
+    """Return the memory as far as the log contains it."""
     findings: dict[str, Remembered] = {}
     quiet: Silence | None = None
     for line in lines:
@@ -295,7 +295,7 @@ def _take_message(findings: dict[str, Remembered], one: Message) -> None:
 
 
 def _read(paths: RunPaths) -> tuple[Memory, str]:
-    """The memory, and what is wrong with its file. Raises OSError."""
+    """Return the memory, and the problem of its file. Raises OSError."""
     stored, text = alert_log.read_reserve(paths), read_text(paths.output, paths.alerts)
     newest = stored.newest_memory(text)
     memory = decode(json_line(newest) if newest is not None else text or "", Memory)

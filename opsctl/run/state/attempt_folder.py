@@ -1,4 +1,4 @@
-"""What one attempt's ranks left in its folder, read tolerantly: a crash may have cut any of it short.
+"""The files that one attempt's ranks left in its folder, read tolerantly, because a crash may have cut them.
 
 The functions take the run's output folder as `root`, then the attempt's.
 """
@@ -26,13 +26,13 @@ from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment
 
 
 def rank_map(root: Path, folder: Path) -> tuple[RankPlace, ...]:
-    """Where the ranks run, of all nodes, in order of rank."""
+    """Return the places of the ranks of all nodes, in order of rank."""
     places = [place for path in folder.glob(RANKS_FILES) for place in read_state(root, path, list[RankPlace]) or ()]
     return tuple(sorted(places, key=lambda place: place.rank))
 
 
 def node_clocks(root: Path, folder: Path) -> list[tuple[NodeClock, float]]:
-    """What each node's clock said as its launcher began, and the file server's then, in seconds since the epoch."""
+    """Return each node's clock at its launcher's start, and the file server's then, in seconds since the epoch."""
     found = []
     for path in sorted(folder.glob(CLOCK_FILES)):
         said = read_state(root, path, NodeClock)
@@ -53,7 +53,7 @@ def leaving_note(root: Path, folder: Path) -> LeavingNote:
 
 
 def saved_note(root: Path, folder: Path) -> SavedNote | None:
-    """What came of the last save request; None until the trainer has said so."""
+    """Return the result of the last save request; None until the trainer has written it."""
     return read_state(root, folder / SAVED_NOTE, SavedNote)
 
 
@@ -63,7 +63,7 @@ def exit_report(root: Path, folder: Path) -> ExitReport:
 
 
 def started_with(root: Path, folder: Path) -> Environment | None:
-    """Packages, commits, modules and kernels as its first node saw them; None where that was not written."""
+    """Return packages, commits, modules and kernels as the first node saw them; None if they were not written."""
     return read_state(root, folder / ENVIRONMENT_FILE, Environment)
 
 

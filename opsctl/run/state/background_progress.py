@@ -1,4 +1,4 @@
-"""What a long command tells of its progress while it is a Slurm job's, so that it is not gone on with in vain."""
+"""The progress of a long command that runs as a Slurm job, so that a job without progress is not continued."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tell_progress(done: int) -> None:
     place = os.environ.get(PROGRESS_VARIABLE)
     if not place or done <= 0 or time.monotonic() - _told_at.get(place, -_PAUSE_S) < _PAUSE_S:
         return
-    # Where nobody listens nothing of a trainer is loaded: a folder named so may lie where somebody stands.
+    # Without a listener no trainer is imported: the working folder may contain a folder of that name.
     from opsctl.core.files.state_files import write_state
 
     _told_at[place] = time.monotonic()
@@ -37,6 +37,6 @@ def tell_progress(done: int) -> None:
 
 
 def errand_at_work() -> str:
-    """The errand that this process carries out; empty where it was typed."""
+    """Return the name of the background job that this process is; empty if the command was typed."""
     place = os.environ.get(PROGRESS_VARIABLE)
     return Path(place).parent.name if place else ""

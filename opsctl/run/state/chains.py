@@ -1,7 +1,7 @@
-"""What has been submitted for a run: its id, its chains, and a submission that may not have come to its end.
+"""The submissions of a run: its id, its chains, and a submission that may be unfinished.
 
-`chains.jsonl` has one line per sbatch. `submitting.json` is written before sbatch and removed once its outcome is on
-record: if it is there when a command looks, somebody was cut off, and Slurm is asked for its token.
+`chains.jsonl` has one line per sbatch. `submitting.json` is written before sbatch and removed once its outcome is
+recorded. If a command finds it, an earlier one was interrupted, and Slurm is asked for its token.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_somebodys_word(self) -> bool:
-        """Whether a person wanted this very chain; a refill only keeps up what somebody wanted before."""
+        """Return whether a user wanted this chain; a refill only replaces chains that a user wanted."""
         return self.how != REFILL
 
     @property
     def is_typed(self) -> bool:
-        """Whether `opsctl submit` made it, so that its array is as long as somebody wants one to be."""
+        """Return whether `opsctl submit` made it, so that a user chose the length of its array."""
         return self.how in ("", SUBMIT)
 
 
 def read_chains(paths: RunPaths) -> list[Chain]:
-    """The run's chains, oldest first. Lines that are no chain are passed over."""
+    """Return the run's chains, oldest first. Lines that are not chains are skipped."""
     return read_lines(paths.output, paths.chains, Chain)
 
 
@@ -103,12 +103,12 @@ def append_chain(paths: RunPaths, chain: Chain) -> None:
 
 
 def new_token() -> str:
-    """Finds one submission again among all jobs."""
+    """Return a token that identifies one submission among all jobs."""
     return secrets.token_hex(6)
 
 
 def run_id_among(chains: Iterable[Chain], jobs: Iterable[Job]) -> str | None:
-    """The id of the run that submitted `chains`, found again by their tokens in the jobs' comments."""
+    """Return the id of the run that submitted `chains`, found by their tokens in the jobs' comments."""
     tokens = {chain.token for chain in chains if chain.token}
     comments = filter(None, (parse_comment(job.comment) for job in jobs))
     return next((comment.run_id for comment in comments if comment.token in tokens), None)
@@ -120,21 +120,21 @@ def write_submitting(paths: RunPaths, chain: Chain) -> None:
 
 
 def clear_submitting(paths: RunPaths) -> None:
-    """The outcome is known."""
+    """Remove the record of the submission in progress: its outcome is known."""
     remove(paths.output, paths.submitting)
 
 
 def read_submitting(paths: RunPaths) -> Chain | None:
-    """The submission that somebody could not finish, None without one. Raises OpsctlError for a damaged record."""
+    """Return the unfinished submission, None without one. Raises OpsctlError for a damaged record."""
     return read_whole(paths.output, paths.submitting, Chain, "remove it and try again")
 
 
-#: A job's end and the word that ended it are told by the clocks of two hosts.
+#: The times of a job's end and of its cancel come from the clocks of two hosts.
 CLOCKS_DIFFER = timedelta(minutes=1)
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's word that jobs of the run are not wanted."""
+    """A cancel of the run's jobs by a user."""
 
     at: Annotated[Moment, Meta(description="When, by the clock of that host.")]
     by: Annotated[str, Meta(description="The account.")]
@@ -187,11 +187,11 @@ class Recorded:
     chains: tuple[Chain, ...] = ()
 
     def own(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the run's among `jobs`, whatever their names are and whoever submitted them.
+        """Return the run's jobs among `jobs`, whatever their names and owners.
 
-        A job is the run's when its comment has the run's id. Without a comment of ours it is a recorded chain's when
-        id, owner, name, work folder and time of submission all agree. `jobs` are everybody's: a colleague may have
-        submitted one by hand.
+        A job belongs to the run if its comment has the run's id. Without a comment of ours it belongs to a recorded
+        chain if id, owner, name, work folder and time of submission all agree. `jobs` are those of all users: a
+        colleague may have submitted one by hand.
         """
         jobs = list(jobs)
         run_id = self.run_id or run_id_among(self.chains, jobs)

@@ -1,7 +1,7 @@
-"""Marks of who reads a checkpoint for long, to send it somewhere: whoever prunes leaves it alone.
+"""Marks of processes that read a checkpoint for long, to send it: a prune keeps it.
 
-A mark is a file in `.opsctl/reading` whose kernel lock dies with its process; its mtime is a heartbeat, for hosts that
-see no locks of each other. Its name says all that counts, so that one can be made on a full disk.
+A mark is a file in `.opsctl/reading` whose kernel lock ends with its process. Its mtime is a heartbeat, for hosts that
+do not see each other's locks. Its name contains all that counts, so a mark can be made on a full disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_WHY_BYTES = 200
 
 @dataclass(frozen=True)
 class _Mark:
-    """What a mark's name says: ITERATION.PID.TOKEN.HOST, for a host may have dots in its name."""
+    """The parts of a mark's name: ITERATION.PID.TOKEN.HOST; the host is last because it may have dots in its name."""
 
     iteration: int
     pid: int
@@ -39,7 +39,7 @@ class _Mark:
 
     @property
     def is_own(self) -> bool:
-        """Of this process: opening and closing it would give up its lock."""
+        """Return whether it is this process's: opening and closing it would release its lock."""
         return self.is_here and self.pid == os.getpid()
 
 
@@ -59,7 +59,7 @@ def reading(paths: RunPaths, iteration: int, why: str, every_s: float = HEARTBEA
             with contextlib.suppress(OSError):  # a full disk takes a name and no words
                 write_all(fd, f"{why} by {account_and_host()}".encode()[:_LONGEST_WHY_BYTES])
             os.rename(new.name, name, src_dir_fd=folder, dst_dir_fd=folder)  # locked from the first moment on
-            with beating(lambda: os.utime(fd), every_s):  # opening it anew would give up its lock
+            with beating(lambda: os.utime(fd), every_s):  # opening it again would release its lock
                 yield
         finally:
             for one in (name, new.name):
@@ -69,14 +69,14 @@ def reading(paths: RunPaths, iteration: int, why: str, every_s: float = HEARTBEA
 
 
 def being_read(paths: RunPaths) -> dict[int, str]:
-    """Iterations of the checkpoints that somebody reads now, each with who and why. Raises OSError."""
+    """Return the iterations of the checkpoints being read, each with who and why. Raises OSError."""
     try:
         with opened_folder(paths.output, paths.reading) as (folder, keepers):
             found = {}
             marks = _marks(folder)
             now_ns = _now_ns(folder, paths) if marks else None
             for mark in marks:
-                with contextlib.suppress(FileNotFoundError, Untrusted):  # done this moment, or nobody's of ours
+                with contextlib.suppress(FileNotFoundError, Untrusted):  # finished at this moment, or not trusted
                     if _lives(folder, keepers, paths, mark, now_ns):
                         found[mark.iteration] = _why(folder, keepers, paths, mark)
             return found
@@ -121,7 +121,7 @@ def _why(folder: int, keepers: Keepers, paths: RunPaths, mark: _Mark) -> str:
         return "this process"
     fd = open_within(folder, keepers, paths.reading / mark.name)
     try:
-        return os.pread(fd, _LONGEST_WHY_BYTES, 0).decode(errors="replace") or "somebody"
+        return os.pread(fd, _LONGEST_WHY_BYTES, 0).decode(errors="replace") or "a process"
     finally:
         os.close(fd)
 

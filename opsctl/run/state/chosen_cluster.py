@@ -1,9 +1,9 @@
-"""Which Slurm is meant. A run remembers which it was, so that nobody has to export anything; never what to run for it.
+"""The Slurm cluster of a run. A run records which cluster it was, so that no export is needed, but never what to
+execute.
 
-Whoever looks at a run would run the programs that Slurm's configuration and its neighbours name. So the record, which
-others can write, has only names. How to reach a cluster is the reader's own to say: --cluster, OPSCTL_CLUSTER,
-SLURM_CONF, the local clusters that this account has made; or a configuration that nobody but root and the reader can
-change.
+A reader of a run executes the programs that Slurm's configuration names. Other users can write the record, so it has
+only names. The reader alone decides how to reach a cluster: --cluster, OPSCTL_CLUSTER, SLURM_CONF, the local clusters
+of this account, or a configuration that only root and the reader can change.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
     name: str | None = None  # its ClusterName
     controller: str | None = None  # its first SlurmctldHost
-    slurm_conf: str | None = None  # absolute, where somebody said it; None: what that machine was set up for
+    slurm_conf: str | None = None  # absolute, if it was given; None: the default of that machine
 
     def describe(self) -> str:
-        """It in words, for people."""
+        """Return the cluster in words, for people."""
         said = f"cluster {self.name or 'without a name'}"
         said += f" (controller {self.controller})" if self.controller else ""
         return said + (f", configured by {self.slurm_conf}" if self.slurm_conf else "")
 
 
 def local_clusters_folder() -> Path:
-    """Where local clusters live unless told otherwise: `$XDG_STATE_HOME/opsctl/clusters`."""
+    """Return the default folder of local clusters: `$XDG_STATE_HOME/opsctl/clusters`."""
     return account_state_folder() / "clusters"
 
 
 def find_cluster(name_or_folder: str) -> Cluster:
-    """The local cluster of that name, or in that folder. Raises UsageError, also where others could change it."""
+    """Return the local cluster of that name, or in that folder. Raises UsageError, also if other users could
+    change it.
+    """
     named = local_clusters_folder()
     folder = named.absolute() / name_or_folder if os.sep not in name_or_folder else Path(name_or_folder).absolute()
-    found = read_whole(folder, folder / CLUSTER_FILE, Cluster, "opsctl local-cluster up writes it anew", UsageError)
+    found = read_whole(folder, folder / CLUSTER_FILE, Cluster, "opsctl local-cluster up writes it again", UsageError)
     if found is None:
         raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them")
     why = None if folder.parent == named.absolute() else _why_not_ours(folder, found)
@@ -73,19 +75,21 @@ def cluster_to_submit_to(flag: str | None, paths: RunPaths) -> Cluster:
 
 
 def shells_cluster() -> Cluster:
-    """What this shell is set up for: the exported SLURM_CONF, this account's own local cluster if it is that one's."""
+    """Return the cluster of this shell: that of the exported SLURM_CONF, which may be a local cluster of this
+    account.
+    """
     conf = _exported()
     return Cluster() if conf is None else _own_local_cluster(conf) or Cluster(slurm_conf=conf)
 
 
 def read_record(paths: RunPaths) -> ClusterRecord | None:
-    """Where the run was submitted last; None before that. Raises OpsctlError for a damaged record."""
+    """Return where the run was submitted last; None before that. Raises OpsctlError for a damaged record."""
     remedy = "if nothing of the run is queued anywhere, remove it; else name the cluster with --cluster"
     return read_whole(paths.output, paths.cluster, ClusterRecord, remedy)
 
 
 def record_of(cluster: Cluster, slurm: SlurmReader) -> ClusterRecord:
-    """What is to be remembered of `cluster`, as Slurm calls it. One question to it."""
+    """Return the record of `cluster`, with the names that Slurm uses. Asks Slurm once."""
     try:
         said = slurm.configuration()
     except SlurmError:  # where people may not ask for it; what is asked next says it if Slurm is gone
@@ -95,7 +99,7 @@ def record_of(cluster: Cluster, slurm: SlurmReader) -> ClusterRecord:
 
 
 def is_same_cluster(one: ClusterRecord, other: ClusterRecord) -> bool:
-    """Whether both are one Slurm: by the file that configures it, else by its name and controller."""
+    """Return whether both are the same Slurm: by the file that configures it, else by its name and controller."""
     if one.slurm_conf and other.slurm_conf and _is_same_file(one.slurm_conf, other.slurm_conf):
         return True
     if one.name and one.controller and other.controller:
@@ -104,7 +108,7 @@ def is_same_cluster(one: ClusterRecord, other: ClusterRecord) -> bool:
 
 
 def reached(record: ClusterRecord) -> Cluster:
-    """How to ask the cluster of `record` from here; out of bounds where only the record says how."""
+    """Return how to reach the cluster of `record` from here; out of bounds if only the record knows."""
     conf = record.slurm_conf
     if not conf:
         # An earlier release did not say which cluster that was.
@@ -123,7 +127,7 @@ def reached(record: ClusterRecord) -> Cluster:
         why = f"that cannot be seen from here ({error.strerror})"
     if why is not None:
         return Cluster(record.name, NO_CONF, out_of_bounds=_out_of_bounds(record, why))
-    # Nobody but root and us can change what is there; a link on the way to it may be another's.
+    # Only root and this account can change it, but a link on the path may belong to another user.
     real = Path(conf).resolve()
     beside = read_state(real.parent, real.parent / CLUSTER_FILE, Cluster)
     if beside is not None and _why_not_ours(real.parent, beside) is None:
@@ -163,11 +167,13 @@ def _own_local_cluster(conf: str) -> Cluster | None:
 
 
 def _why_not_ours(folder: Path, cluster: Cluster) -> str | None:
-    """Who else than root and the reader could change what the local cluster in `folder` runs; None: nobody."""
+    """Return who except root and the reader could change what the local cluster in `folder` runs; None if no user
+    can.
+    """
     used = (str(folder / CLUSTER_FILE), cluster.slurm_conf or "", *cluster.bin_folders, *cluster.library_folders)
     for one in filter(None, used):
         place = Path(one).absolute()
-        while not os.path.lexists(place):  # whoever may make it there decides too
+        while not os.path.lexists(place):  # a user who may create it decides too
             place = place.parent
         try:
             why = who_else_can_write(place)

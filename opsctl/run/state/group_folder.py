@@ -1,4 +1,4 @@
-"""Whom a folder, a run's output or the pseudo-cron's, is open to: the group that a file names, or only its owner."""
+"""The access to a folder, a run's output or the scheduler's: for the group that a file names, or only for its owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opsctl.core.files.state_files import FULL_DISK, make_folder
 from opsctl.core.files.trusted import kind_of
 from opsctl.run.config.paths import RunPaths
 
-#: Every member may make files here, and they are the group's again; nobody else gets in.
+#: Every member may create files here, which belong to the group again. No other user has access.
 GROUP_FOLDER_MODE = 0o2770
 OWNER_FOLDER_MODE = 0o700
 #: How long a command waits for another submit, revise or cancel of the same run, in seconds.
@@ -26,7 +26,7 @@ LOCK_WAIT_S = 20.0
 
 @dataclass(frozen=True)
 class Kind:
-    """What a folder is to people, who find these words in messages."""
+    """The words for a kind of folder in messages."""
 
     what: str  # "a run's output folder"
     key: str  # of the setting that names it: "output"
@@ -73,7 +73,7 @@ def open_to(folder: Path, group: str | None, kind: Kind) -> tuple[str, ...]:
 
 
 def is_open_to_group(folder: Path, group: str | None = None) -> bool:
-    """Whether `group` (None: the folder's own, whichever it is) may write in `folder`."""
+    """Return whether `group` (None: the folder's own) may write in `folder`."""
     try:
         found = folder.stat()
     except OSError:
@@ -83,7 +83,7 @@ def is_open_to_group(folder: Path, group: str | None = None) -> bool:
 
 
 def way_in(folder: Path) -> str:
-    """What the caller, who may not do something in `folder`, can do about it, and who can help."""
+    """Return what the caller, who lacks access to `folder`, can do, and who can help."""
     try:
         found = folder.stat()
     except PermissionError:
@@ -103,11 +103,11 @@ def refuse_who_cannot_enter(paths: RunPaths) -> None:
     except PermissionError as error:
         raise OpsctlError(f"cannot look into {paths.output}: {error.strerror}; {way_in(paths.state)}") from None
     except OSError:
-        return  # nothing there yet, or no folder: whoever needs it says so
+        return  # not there yet, or not a folder: later code reports this
 
 
 def owner_of(path: Path) -> str:
-    """The account that `path` belongs to; "its owner" where that cannot be seen."""
+    """Return the account that owns `path`; "its owner" if that cannot be seen."""
     try:
         return account_name(path.stat().st_uid)
     except OSError:
@@ -115,7 +115,7 @@ def owner_of(path: Path) -> str:
 
 
 def _refuse_what_another_points_there(folder: Path, kind: Kind) -> None:
-    """A link that somebody else put in the folder's place may lead to any folder of the caller's."""
+    """Refuse a link that another user put in the folder's place: it may lead to any folder of the caller."""
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
         owner = account_name(found.st_uid)
@@ -131,7 +131,7 @@ def _refuse_what_is_closed(folder: Path, found: os.stat_result, group: str | Non
 
 
 def _say_what_is_closed(folder: Path, found: os.stat_result, kind: Kind) -> tuple[str, ...]:
-    """A warning for those with whom an older release, or its owner, had shared the folder."""
+    """Return a warning for users with whom an older release, or the owner, had shared the folder."""
     others = [f"group {group_name(found.st_gid)}"] if found.st_mode & stat.S_IRWXG else []
     others += ["everybody else"] if found.st_mode & stat.S_IRWXO else []
     if not others:
@@ -195,7 +195,7 @@ def _settle_entry(within: int, name: str, mode: int, gid: int | None) -> None:
 
 @contextlib.contextmanager
 def explained_disk_errors(paths: RunPaths, undone: str = "nothing was submitted") -> Iterator[None]:
-    """A full disk, or a folder of somebody else's, as one line that says where, and what was left undone."""
+    """Turn a full disk, or a folder of another user, into one line with the place and what was not done."""
     try:
         yield
     except PermissionError as error:

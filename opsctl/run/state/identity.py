@@ -1,7 +1,7 @@
-"""What makes a run this run: its id, its folder and its cluster together.
+"""The identity of a run: its id, its folder and its cluster together.
 
-The id alone is a file, and files are copied. `identity.json` beside it says which folder it was made for, so that a
-copy is known from the run itself, and a folder that was moved from both. The cluster is in `chosen_cluster`.
+The id alone is a file, and files can be copied. `identity.json` next to it names the folder it was made for, so that
+copied and moved folders are recognised. The cluster is in `chosen_cluster`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ANSWER_BYTES, _MASK, _BORN_AT = 256, struct.Struct("=I"), (struct.Struct("=qI")
 
 @dataclass(frozen=True)
 class Mark:
-    """What tells a folder from others on its file system, and stays when it is moved on it."""
+    """The features that distinguish a folder on its file system, and stay when it is moved there."""
 
     inode: int
     born_ns: int | None = None  # None: this file system, or this C library, does not say
 
     def may_be(self, inode: int | None, born_ns: int | None) -> bool:
-        """Whether it may be the folder with these: its number is the same, and no time of birth says otherwise."""
+        """Return whether it may be this folder: the inode is the same, and no time of birth contradicts."""
         return self.inode == inode and (self.born_ns is None or born_ns is None or self.born_ns == born_ns)
 
 
 def mark_of_folder(folder: Path) -> Mark:
-    """The folder's. Raises OSError."""
+    """Return the folder's mark. Raises OSError."""
     return Mark(folder.stat().st_ino, _born_ns(folder))
 
 
@@ -88,7 +88,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(Enum):
-    """How a run's folder stands to the one that its id was made for."""
+    """The relation of a run's folder to the one that its id was made for."""
 
     SAME = "same"
     UNBOUND = "unbound"  # nothing says which folder that was
@@ -99,7 +99,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class There:
-    """What is where the id's folder was."""
+    """The state of the place where the id's folder was."""
 
     exists: bool
     is_seen: bool = True  # False: that host has no such disk, or we may not look
@@ -116,11 +116,11 @@ class Place:
 
     @property
     def is_another_runs(self) -> bool:
-        """Whether the records here are of another run: its jobs are not ours."""
+        """Return whether the records here belong to another run, so its jobs are not ours."""
         return self.standing is Standing.COPY
 
     def describe(self) -> str:
-        """What is to be said of it, in a clause; empty for a run that is where it was."""
+        """Return a clause about the folder; empty for a run that was not moved."""
         said = {
             Standing.MOVED: f"moved here from {self.was}",
             Standing.COPY: f"a copy of {self.was}: the jobs and attempts of that are not this one's",
@@ -144,7 +144,7 @@ def judged(identity: Identity | None, here: Path, mark: Mark | None, there: Ther
 
 
 def place_of(paths: RunPaths) -> Place:
-    """How the run's folder stands now. An identity that cannot be read is none."""
+    """Return the present place of the run's folder. An unreadable identity counts as none."""
     identity = _read(paths) or _published(paths)
     try:
         paths.output.stat()
@@ -157,7 +157,7 @@ def place_of(paths: RunPaths) -> Place:
 
 
 def read_run_id(paths: RunPaths) -> str | None:
-    """The run's id, also where only the identity has it; None before the first submit."""
+    """Return the run's id, also if only the identity has it; None before the first submit."""
     written = (read_text(paths.output, paths.run_id) or "").strip()
     if written:
         return written
@@ -197,7 +197,7 @@ def bind(paths: RunPaths, run_id: str, was: str = "") -> None:
 
 
 def stands_for(paths: RunPaths, folder: Path) -> Place:
-    """How the run that is being made in `paths` will stand once its output folder is called `folder`."""
+    """Return the place that the run being made in `paths` will have once its output folder is called `folder`."""
     identity = _read(paths)
     if identity is None or Path(identity.folder) == folder:
         return Place(Standing.UNBOUND if identity is None else Standing.SAME, folder)
@@ -273,12 +273,12 @@ def refuse_a_copy(paths: RunPaths, what: str) -> None:
 
 
 def is_here(folder: str, paths: RunPaths) -> bool:
-    """Whether `folder` leads to the run's output folder, by whatever name."""
+    """Return whether `folder` leads to the run's output folder, by any name."""
     return not folder or Path(folder) == paths.output or _is_same_folder(Path(folder), paths.output)
 
 
 def before_the_move(paths: RunPaths) -> str:
-    """Where tasks look whose chain does not say it: what the folder was before it was moved; empty if it was not."""
+    """Return the folder's path before it was moved, where tasks of older chains look; empty if it was not moved."""
     place = place_of(paths)
     if place.standing is Standing.MOVED:
         return str(place.was)
@@ -287,7 +287,7 @@ def before_the_move(paths: RunPaths) -> str:
 
 
 def _published(paths: RunPaths) -> Identity | None:
-    """What an earlier release left of it: the output folder of the newest revision."""
+    """Return the identity according to an earlier release: the output folder of the newest revision."""
     # Hardly a run needs this, and every command that looks would load all that a revision is made of.
     from opsctl.run.state.revisions import newest_whole
 

@@ -1,7 +1,7 @@
-"""The kill switch: a file whose presence makes a training save and leave, whoever owns the job.
+"""The kill switch: a file whose presence makes a training save and leave, even another member's job.
 
-It lies in the run's output folder, and no record can put it elsewhere. Its content says who, when and why; that
-something is there is what counts, so `touch` triggers and `rm` deactivates. Nothing here needs Slurm.
+It is stored in the run's output folder, and no record can move it. Its content tells who, when and why. Only its
+presence counts, so `touch` triggers and `rm` deactivates. This module does not need Slurm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import is_open_to_group, open_output, owner_of, way_in
 from trainer.formats.json_text import Moment
 
-#: Longest content read: whatever else somebody writes there, it only has to exist.
+#: Longest content read. Other content does not matter: the file only has to exist.
 _LARGEST_BYTES = 64 * 1024
 #: Longest reason that is kept, and longest word of the file that is shown, in characters.
 LONGEST_WORDS = 500
@@ -47,16 +47,16 @@ RESERVE_BYTES = 8192
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What the switch itself says."""
+    """The content of the switch."""
 
     by: str = ""
     host: str = ""
-    at: datetime | None = None  # somebody who writes it by hand may leave the zone away
+    at: datetime | None = None  # a file written by hand may lack the zone
     why: str = ""
 
 
-#: What the reserve says until somebody triggers with it, and on a disk so full that not even that can be changed.
-_OF_NOBODY = Note(by="somebody", why="on a full disk, where it could not be written who and why")
+#: The content of the reserve until it is used, and after that on a disk too full to change it.
+_OF_NOBODY = Note(by="an unknown user", why="on a full disk, where user and reason could not be written")
 
 
 class _RecordedPath(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class _RecordedPath(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class KillSwitchState:
-    """What the file system says about a run's kill switch."""
+    """The state of a run's kill switch according to the file system."""
 
     path: Path
     is_armed: bool  # a group can create the file
@@ -80,15 +80,15 @@ class KillSwitchState:
     owner: str = ""  # whose folder it is in; empty where there is none
 
     def describe(self) -> str:
-        """Who, when and why in a few words; empty when it is not triggered."""
+        """Return who, when and why in a few words; empty when it is not triggered."""
         if not self.is_triggered:
             return ""
         when = f" at {iso(self.at)}" if self.at else ""
         kind = f" ({self.kind} is in its place, which counts)" if self.kind else ""
-        return f"by {self.by or 'somebody'}{when}{kind}" + (f": {self.why}" if self.why else "")
+        return f"by {self.by or 'a user'}{when}{kind}" + (f": {self.why}" if self.why else "")
 
     def readiness(self) -> str:
-        """Who could trigger it, in a few words."""
+        """Return who could trigger it, in a few words."""
         if self.is_armed:
             return "armed"
         return f"only {self.owner} can trigger it" if self.owner else "no output folder yet"
@@ -125,7 +125,9 @@ class PrintedKillSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 def printed_switch(
     state: KillSwitchState, changed: bool | None = None, live: tuple[PrintedLooker, ...] | None = None
 ) -> PrintedKillSwitch:
-    """`state` for programs. `changed`: whether that is news; None where nobody tried. `live`: only of `trigger`."""
+    """Return `state` for programs. `changed`: whether it is new; None if no change was tried. `live`: only of
+    `trigger`.
+    """
     return PrintedKillSwitch(
         path=str(state.path),
         armed=state.is_armed,
@@ -142,14 +144,14 @@ def printed_switch(
 
 @dataclass(frozen=True)
 class Change:
-    """What a command did: the state it left, and whether that is news."""
+    """The effect of a command: the resulting state, and whether it is new."""
 
     state: KillSwitchState
     changed: bool
 
 
 def is_triggered(path: Path) -> bool:
-    """Whether anything is at `path`. Raises OpsctlError when that cannot be seen: blind must not pass for "no"."""
+    """Return whether anything is at `path`. Raises OpsctlError if that cannot be seen, which must not count as "no"."""
     return _found(path) is not None
 
 
@@ -177,7 +179,9 @@ def state(paths: RunPaths) -> KillSwitchState:
 
 
 def path_passed_over(paths: RunPaths) -> str:
-    """Where a record of an older release, or somebody's hand, says that the switch is, and it is not; else empty."""
+    """Return another path of the switch in a record of an older release or a hand-made one, which is ignored; else
+    empty.
+    """
     said = (read_state(paths.output, paths.state / "kill-switch.json", _RecordedPath) or _RecordedPath()).path
     return "" if said == str(paths.kill_switch) else _words(said)
 
@@ -225,13 +229,13 @@ def _create_on_a_full_disk(paths: RunPaths, note: Note, error: OSError) -> bool:
     path, failed = paths.kill_switch, _use_reserve(paths, note)
     if failed is None:
         return True
-    if is_triggered(path):  # by somebody else, who was quicker to take it
+    if is_triggered(path):  # by another process, which was faster
         return False
     reason = FULL_DISK.get(error.errno or 0) or error.strerror
     reserve = FULL_DISK.get(failed.errno or 0) or failed.strerror
     raise OpsctlError(
         f"cannot create {path}: {reason}, nor rename {paths.kill_switch_reserve} to it: {reserve}; "
-        "remove any file there and trigger again, or let somebody with room in their quota do it"
+        "remove any file there and trigger again, or ask a member with free quota to do it"
     )
 
 
@@ -263,7 +267,9 @@ def deactivate(paths: RunPaths) -> Change:
 
 
 def _found(path: Path) -> os.stat_result | None:
-    """What is at `path` itself, be it a link to nowhere; None for nothing. Raises OpsctlError as `is_triggered`."""
+    """Return what is at `path` itself, even a link to nowhere; None for nothing. Raises OpsctlError as
+    `is_triggered`.
+    """
     try:
         return path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -285,7 +291,7 @@ class Deactivation(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     host: str = ""
     triggered_by: str = ""
-    triggered_at: Moment | None = None  # somebody who wrote it by hand may have left it away
+    triggered_at: Moment | None = None  # a file written by hand may lack it
     triggered_why: str = ""
 
 

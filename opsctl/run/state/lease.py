@@ -1,8 +1,8 @@
-"""A run's lease: taking it, keeping it, giving it back, and looking at who has it.
+"""A run's lease: take it, keep it, release it, and see its holder.
 
-`trainer.formats.attempt.lease` defines the file and its lock; here it is opened as other state files are.
-The heartbeat is the file's mtime, stamped by the file server. Its age is measured with the same clock, against
-a file made beside it; whoever waits for it to stop counts with the own clock how long it has not moved.
+`trainer.formats.attempt.lease` defines the file and its lock; here it is opened as other state files are. The heartbeat
+is the file's mtime, stamped by the file server. Its age is measured with the same clock, against a file made next to
+it. A process that waits for it to stop measures with its own clock how long it has not changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainer.formats.attempt.lease import (
     why_lost,
 )
 
-#: How long somebody else's look or change is waited for. Then what the file says counts without its lock.
+#: Seconds to wait for another process's access. After that the file's content counts without its lock.
 LOCK_WAIT_S = 30.0
 #: The same for a heartbeat, which comes again.
 BEAT_LOCK_WAIT_S = 2.0
@@ -43,7 +43,7 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True)
 class Held:
-    """Somebody else has the lease."""
+    """A lease that another process has."""
 
     holder: Holder
     beat_ns: int  # the file's mtime: to be compared with itself and with what the same file server stamps
@@ -51,18 +51,18 @@ class Held:
 
 @dataclass(frozen=True)
 class Seen:
-    """The lease as somebody finds it who only looks."""
+    """The lease as a reader sees it."""
 
     holder: Holder | None = None  # None: it is free
     age_s: float | None = None  # of the heartbeat; None where it is free, or we may write no file to compare with
 
     @property
     def is_silent(self) -> bool:
-        """Whether its holder has not been heard of for so long that a task would take it."""
+        """Return whether its heartbeat is so old that a task would take it."""
         return self.age_s is not None and self.age_s >= SILENT_S
 
     def told(self) -> str:
-        """The holder in a sentence; empty when it is free."""
+        """Return the holder in a sentence; empty when it is free."""
         if self.holder is None:
             return ""
         beat = "its heartbeat cannot be told from here" if self.age_s is None else f"heartbeat {self.age_s:.0f} s ago"
@@ -168,7 +168,7 @@ def publishing_held_off(paths: RunPaths, wait_s: float = LOCK_WAIT_S) -> Iterato
 
 @contextlib.contextmanager
 def _opened(paths: RunPaths, wait_s: float) -> Iterator[OpenLease]:
-    """The lease's file, made where there is none, with its lock if that is to be had. Raises OSError, Untrusted."""
+    """Open the lease's file, creating it if missing, with its lock if possible. Raises OSError, Untrusted."""
     with (
         opened_folder(paths.output, paths.state, make=True) as (folder, keepers),
         locked_lease(paths.lease.name, wait_s, dir_fd=folder, mode_if_new=new_file_mode(folder)) as opened,

@@ -1,6 +1,6 @@
-"""Which runs there are: those that this account has used, and those of the group whose pseudo-cron looks after them.
+"""The known runs: those that this account has used, and those of the group that the scheduler looks after.
 
-A submit adds its run to the cron folder's list, so that whoever carries the cron, or is on call, finds it.
+A submit adds its run to the list in the cron folder, where the scheduler and the on-call engineer find it.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def paths_of(run: KnownRun) -> RunPaths:
 
 
 def refuse_anothers_folder(run: KnownRun, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise OpsctlError where a run file on the list has its output in a folder that its owner does not share.
+    """Raise OpsctlError if a listed run file has its output in a folder that its owner does not share.
 
-    Anybody may put a run on the list, and who looks after all of them writes into their folders, and tells of these
-    whom the run file names. What the account has used by name is its own choice.
+    Any user may put a run on the list, and the scheduler writes to the folders of all listed runs and reports them to
+    the channels of the run file. The runs that the account has used by name are its own choice.
     """
     try:
         owner = Path(run.run_file).stat().st_uid
@@ -99,7 +99,7 @@ def refuse_anothers_folder(run: KnownRun, paths: RunPaths, environment: Mapping[
                 return
             whose = account_name(keepers.owner)
     except FileNotFoundError:
-        return  # there is nothing to tell of
+        return  # there is nothing to report
     except OSError as error:
         raise OpsctlError(file_problem(error, paths.output)) from None
     raise OpsctlError(
@@ -108,11 +108,11 @@ def refuse_anothers_folder(run: KnownRun, paths: RunPaths, environment: Mapping[
 
 
 def may_act_for(run: KnownRun, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this account's poller may submit for a run that it was not told by name.
+    """Return whether this account's scheduler may submit for a run that was not given by name.
 
-    What a job of the run trains, its group decides, and it runs as who submits it. So: of runs that this account has
-    made, submitted or refilled itself, and of those that a member shares with the group that its own profile names for
-    the cron folder, whose members decide what the poller runs anyway.
+    The group of a run decides what its job trains, and the job runs as the submitter. So it may for runs that this
+    account has made, submitted or refilled itself, and for those that a member shares with the group that its own
+    profile names for the cron folder, whose members decide what the scheduler runs anyway.
     """
     if run.run_file in known_runs(environment).values():
         return True

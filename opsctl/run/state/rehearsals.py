@@ -63,7 +63,9 @@ class Twin:
 
 
 def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
-    """The twin called `name` of the expanded `file`, which is at `run_file`. Raises RunFileError where none fits."""
+    """Return the twin called `name` of the expanded `file`, which is at `run_file`. Raises RunFileError if none
+    fits.
+    """
     nodes = min(NODES, file.slurm.nodes)
     changed = _sizes(file.trainer, nodes * file.slurm.gpus_per_node, run_file)
     trainer = {key: value for key, value in {**file.trainer, **changed}.items() if key not in _DROPPED}
@@ -92,7 +94,7 @@ def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
     keys = [key for key in ("nodes", *times, *sorted(SCALED)) if before.get(key) != after.get(key)]
     scaled = [f"{key} = {_said(after, key)} ({_said(before, key)})" for key in keys]
     if file.expect != ExpectTable():
-        scaled.append("[expect]: left out, for what the run reckons with says nothing of so small a one")
+        scaled.append("[expect]: left out, because the run's values do not apply to so small a run")
     return Twin(f"{head}\n{body}", tuple(scaled))
 
 
@@ -169,7 +171,7 @@ def _groups(heads: int, tensor: int, at_most: int) -> int:
 
 
 def _largest_divisor(number: int, of: int) -> int:
-    """The largest divisor of `of` that is no larger than `number` and divides it, or 1."""
+    """Return the largest divisor of `of` that is no larger than `number` and divides it, or 1."""
     return max((one for one in range(1, min(number, of) + 1) if of % one == 0 and number % one == 0), default=1)
 
 
@@ -216,14 +218,16 @@ def record_rehearsal(file: RunFile, output: Path, revision: str, environment: st
 
 
 def rehearsed_as_now(file: RunFile, paths: RunPaths) -> Rehearsed | None:
-    """The newest rehearsal of what the expanded `file` says now. Raises OSError."""
+    """Return the newest rehearsal of the present content of the expanded `file`. Raises OSError."""
     digest = _digest(file)
     same = [one for one in read_lines(paths.output, paths.rehearsals, Rehearsed) if one.digest == digest]
     return max(same, key=lambda one: one.at, default=None)
 
 
 def never_rehearsed(file: RunFile, paths: RunPaths) -> tuple[str, ...]:
-    """At most one line: that what the expanded `file` says now was never rehearsed; of a small run nothing is said."""
+    """Return at most one line: the present content of the expanded `file` was never rehearsed. A small run gives
+    none.
+    """
     if file.run.rehearses is not None or file.slurm.nodes <= _SMALL_NODES:
         return ()
     try:

@@ -1,10 +1,10 @@
-"""Requests: what somebody who shares a run asks the owner's jobs to do, and the record of what came of it.
+"""Requests of group members to the owner's jobs, and the record of their results.
 
-A request is a file `.opsctl/requests/ID.json`, made whole under a random name. Who asks is whose file it is, as the
-opened file shows it; what it says is an action's name and numbers, never a command or a path. Whoever carries it out
-first takes it, by a rename into `taken/`, which one of several wins, and judges what it took. Then it is a line of
-`.opsctl/audit.jsonl`, and the file goes. A process that takes requests holds a lock on a file of its own as long as it
-lives, so that what a dead one had begun can be told from what is being done.
+A request is a file `.opsctl/requests/ID.json`, made complete under a random name. The owner of the opened file is the
+requesting user. Its content is an action's name and numbers, never a command or a path. The process that carries it out
+first takes it, by a rename into `taken/`, which only one of several can do, and checks what it took. Then a line is
+added to `.opsctl/audit.jsonl`, and the file is removed. A process that takes requests holds a lock on a file of its own
+as long as it lives, so that the unfinished work of a dead one is recognised.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCHEMA_VERSION = 1
 _LARGEST_BYTES = 64 * 1024
 #: Longest word of a request that is kept, in characters.
 LONGEST_WORDS = 500
-#: More than anybody asks for in good faith.
+#: More than any honest use needs.
 MOST_TASKS = 1000
 _JOB = re.compile(r"\d+(_\d+)?", re.ASCII)
 _NAME = re.compile(r"(?P<id>[\w-]{1,64})\.json", re.ASCII)
@@ -45,7 +45,7 @@ _TAKEN = re.compile(r"(?P<id>[\w-]{1,64})\.(?P<mark>[0-9a-f]{16})\.json", re.ASC
 
 
 class Action(StrEnum):
-    """What can be asked for."""
+    """The actions that can be requested."""
 
     SAVE = "save"
     STOP = "stop"
@@ -62,7 +62,7 @@ OF_A_JOB = frozenset({Action.SAVE, Action.STOP, Action.REQUEUE, Action.STACKS})
 
 
 class Outcome(StrEnum):
-    """What came of a request."""
+    """The result of a request."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -71,7 +71,7 @@ class Outcome(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says. Whom it is meant for the asker has found out; whether that is still so is looked at anew."""
+    """The content of a request file. The requesting command resolved its target, which is checked again later."""
 
     schema_version: int = SCHEMA_VERSION
     action: str
@@ -87,7 +87,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `.opsctl/audit.jsonl`: a request and what came of it."""
+    """A line of `.opsctl/audit.jsonl`: a request and its result."""
 
     id: Annotated[str, Meta(description="The request's own.")]
     action: Annotated[str, Meta(description="What was asked for; empty where that could not be read.")] = ""
@@ -104,27 +104,27 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     by: Annotated[str, Meta(description="Who took it: an account, its host, and the job if it was one.")] = ""
     at: Annotated[Moment | None, Meta(description="When it was answered, by that host's clock.")] = None
     outcome: Annotated[str, Meta(description="`done`, `refused`, `failed` or `too-late`.")] = ""
-    words: Annotated[str, Meta(description="What came of it, in a sentence.")] = ""
+    words: Annotated[str, Meta(description="The result, in a sentence.")] = ""
 
 
 class PrintedRequest(Audited, frozen=True, kw_only=True):
     """A request, answered or not."""
 
     state: Annotated[
-        Literal["waiting", "begun", "answered"], Meta(description="Whether somebody has taken it, or answered it.")
+        Literal["waiting", "begun", "answered"], Meta(description="Whether a job has taken it, or answered it.")
     ]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it lies there."""
+    """A request as it is stored."""
 
     id: str
     uid: int
-    at: datetime  # when it last changed: nobody but the file server sets that
+    at: datetime  # when it last changed; only the file server sets this
     request: Request | None  # None where it cannot be read
     problem: str = ""  # why it counts for nothing; empty when it counts
-    taken_by: str = ""  # the mark of the process that has it; empty while nobody has
+    taken_by: str = ""  # the mark of the process that has it; empty while it waits
 
     @property
     def asker(self) -> str:
@@ -141,7 +141,7 @@ def ask(paths: RunPaths, request: Request) -> str:
 
 
 def waiting(paths: RunPaths) -> list[str]:
-    """The ids of requests that nobody has taken. One listing of one folder; raises OSError."""
+    """Return the ids of requests that no process has taken. One listing of one folder; raises OSError."""
     try:
         with opened_folder(paths.output, paths.requests) as (folder, _):
             return _names(folder)
@@ -150,14 +150,14 @@ def waiting(paths: RunPaths) -> list[str]:
 
 
 def look(paths: RunPaths, request_id: str) -> Asked | None:
-    """A request that nobody has taken; None where it is gone. Raises OSError."""
+    """Return a request that no process has taken; None if it is gone. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), opened_folder(paths.output, paths.requests) as (folder, keepers):
         return judged(folder, keepers, paths.requests / f"{request_id}.json", request_id, "")
     return None
 
 
 def taken(paths: RunPaths) -> list[Asked]:
-    """The requests that somebody has taken and not answered. Raises OSError."""
+    """Return the requests that were taken and not answered. Raises OSError."""
     found = []
     place = taken_folder(paths)
     with contextlib.suppress(FileNotFoundError), opened_folder(paths.output, place) as (folder, keepers):
@@ -170,12 +170,12 @@ def taken(paths: RunPaths) -> list[Asked]:
 
 
 def audited(paths: RunPaths) -> list[Audited]:
-    """What came of requests so far, oldest first. Raises OSError where that cannot be read."""
+    """Return the results of requests so far, oldest first. Raises OSError if they cannot be read."""
     return read_lines(paths.output, paths.audit, Audited)
 
 
 def answer_to(paths: RunPaths, request_id: str) -> Audited | None:
-    """What came of one request; None while nothing has. Raises OSError."""
+    """Return the result of one request; None while there is none. Raises OSError."""
     return next((line for line in audited(paths) if line.id == request_id), None)
 
 
@@ -192,7 +192,7 @@ def printed(paths: RunPaths) -> list[PrintedRequest]:
 
 
 def told_of(asked: Asked) -> Audited:
-    """What the record says of a request before anything has come of it."""
+    """Return the record of a request that has no result yet."""
     said = asked.request or Request(action="")
     return Audited(
         id=asked.id,
@@ -209,7 +209,7 @@ def told_of(asked: Asked) -> Audited:
 
 
 def problem_of(request: Request) -> str:
-    """Why this cannot be carried out, whoever asks; empty when it can. Pure."""
+    """Return why this cannot be carried out for any user; empty if it can. Pure."""
     if request.schema_version > SCHEMA_VERSION:
         return f"a newer opsctl wrote it (version {request.schema_version}): the job's is older"
     if request.action not in set(Action):
@@ -224,7 +224,7 @@ def problem_of(request: Request) -> str:
 
 
 def taken_folder(paths: RunPaths) -> Path:
-    """Where requests are that somebody has taken."""
+    """Return the folder of taken requests."""
     return paths.requests / "taken"
 
 
@@ -233,12 +233,12 @@ def _names(folder: int) -> list[str]:
 
 
 def changed_at(found: os.stat_result) -> datetime:
-    """When a file last changed, as its file server says: nobody can set that, as one can set its mtime."""
+    """Return when a file last changed, according to its file server. Unlike the mtime, no user can set this."""
     return datetime.fromtimestamp(found.st_ctime, UTC).astimezone().replace(microsecond=0)
 
 
 def judged(folder: int, keepers: Keepers, path: Path, request_id: str, mark: str) -> Asked | None:
-    """What lies there, believed only as far as its owner may be; None where nothing does. Raises OSError."""
+    """Return the stored request, trusted as far as its owner may be; None if there is none. Raises OSError."""
     try:
         there = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         fd = open_within(folder, keepers, path)
@@ -266,7 +266,7 @@ def _read(data: bytes) -> tuple[Request | None, str]:
 
 
 def in_a_line(text: str) -> str:
-    """Somebody's words as one printable line that fits a screen."""
+    """Return a user's words as one printable line that fits a screen."""
     cut = text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 3] + "..."
     return printable(cut, " ").strip()
 
@@ -282,7 +282,7 @@ class Carrier:
         self._unwritten: dict[str, Audited] = {}
 
     def take(self, request_id: str) -> Asked | None:
-        """Have this request from now on, as it is now; None where somebody else was quicker. Raises OSError."""
+        """Take this request, as it is now; None if another process was faster. Raises OSError."""
         place = taken_folder(self._paths)
         make_folder(self._paths.output, place)
         name = f"{request_id}.{self.mark}.json"
@@ -363,7 +363,7 @@ class Carrier:
 
 @contextlib.contextmanager
 def carrying(paths: RunPaths, by: str) -> Iterator[Carrier]:
-    """A carrier inside the block."""
+    """Provide a carrier inside the block."""
     carrier = Carrier(paths, by)
     try:
         yield carrier

@@ -76,7 +76,7 @@ class Revision:
     digest: str = ""  # sha256 of its content: two revisions with the same one train the same; empty when it is damaged
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)  # by file name; empty when it is damaged
     damage: str = ""  # why it cannot be used, as one line that says what to do
-    is_open: bool = False  # somebody else than its owner could have changed it
+    is_open: bool = False  # a user other than its owner could have changed it
 
     @property
     def name(self) -> str:
@@ -109,7 +109,9 @@ class Revision:
 
     @property
     def slurm(self) -> dict[str, Any]:
-        """What Slurm fixes at submission, by the names of [slurm]. Raises OpsctlError for a damaged revision."""
+        """The values that Slurm fixes at submission, by the names of [slurm]. Raises OpsctlError for a damaged
+        revision.
+        """
         return slurm_part(self.file)
 
     def _text(self, name: str) -> str:
@@ -127,7 +129,7 @@ class Revision:
 
 
 def slurm_part(file: RunFile) -> dict[str, Any]:
-    """The values of [slurm] that Slurm fixes at submission."""
+    """Return the values of [slurm] that Slurm fixes at submission."""
     return {key: msgspec.to_builtins(getattr(file.slurm, key)) for key in FIXED_AT_SUBMIT}
 
 
@@ -140,7 +142,7 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def read_revision(root: Path, number: int, folder: Path) -> Revision:
-    """The revision in `folder`; what is wrong with it is its `damage`."""
+    """Return the revision in `folder`; its problem, if any, is its `damage`."""
     try:
         sealed = read_sealed(root, folder)
         about = _about(sealed, number, folder.name)
@@ -164,7 +166,7 @@ def read_revision(root: Path, number: int, folder: Path) -> Revision:
 
 
 def _about(sealed: Sealed, number: int, name: str) -> About:
-    """What the revision says of itself, held against its name and its content. Raises ValueError."""
+    """Return the revision's description of itself, checked against its name and content. Raises ValueError."""
     if ABOUT not in sealed.texts:
         raise ValueError(f"{ABOUT} is missing")
     try:
@@ -181,7 +183,7 @@ def _about(sealed: Sealed, number: int, name: str) -> About:
 
 
 def no_revision(root: Path, folder: Path, why: str) -> Revision:
-    """What a task has that finds none: one that cannot be used, and says `why`."""
+    """Return an unusable revision for a task that finds none, with the reason `why`."""
     return replace(_damaged(root, 0, folder / "none", ""), damage=why)
 
 
@@ -198,7 +200,7 @@ def _damaged(root: Path, number: int, folder: Path, why: str) -> Revision:
         folder=folder,
         owner=owner,
         created_at=changed_at,
-        created_by=account_name(owner) if owner >= 0 else "nobody knows whom",
+        created_by=account_name(owner) if owner >= 0 else "an unknown user",
         damage=_damage(folder, why),
     )
 
@@ -208,14 +210,14 @@ def _damage(folder: Path, why: str) -> str:
 
 
 def unless_open(revision: Revision) -> Revision:
-    """A revision that others than its owner could have changed is nobody's word."""
+    """Return the revision, marked as damaged if users other than its owner could have changed it."""
     if revision.damage or not revision.is_open:
         return revision
     return replace(revision, texts={}, damage=_damage(revision.folder, "others than its owner can change it"))
 
 
 def _told_by(owner: int, claimed: str) -> str:
-    """Whose the files are is who published; of what they say only the host is new."""
+    """Return the publisher: the owner of the files. Only the host is taken from their content."""
     name = account_name(owner)
     return printable(claimed) if claimed.partition("@")[0] == name else name
 
@@ -224,7 +226,7 @@ _NAME = re.compile(r"(?P<number>[0-9]{4,9})-(?P<hash>[0-9a-f]{12})")
 
 
 class OwnersAlone(OpsctlError):
-    """Only the run's owner decides what its tasks train, and the caller is somebody else."""
+    """Only the run's owner decides what its tasks train, and the caller is another user."""
 
 
 def contents(run: ExpandedRun) -> dict[str, str]:
@@ -274,7 +276,7 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
 
 
 def is_published(run: ExpandedRun) -> bool:
-    """Whether `publish` would change nothing. Raises OpsctlError as `newest`."""
+    """Return whether `publish` would change nothing. Raises OpsctlError as `newest`."""
     return _says_the_same(newest(run.paths), digest_of(contents(run)))
 
 
@@ -302,7 +304,7 @@ def newest(paths: RunPaths) -> Revision | None:
 
 
 def newest_whole(paths: RunPaths) -> Revision | None:
-    """The newest revision that can be read; None where there is none. Raises OpsctlError as `newest`."""
+    """Return the newest revision that can be read; None if there is none. Raises OpsctlError as `newest`."""
     return next((one for one in _newest_first(paths) if not one.damage), None)
 
 
@@ -421,7 +423,7 @@ def _owner_of(output: Path) -> int | None:
 
 
 def _owners_word(paths: RunPaths, owner: int) -> str:
-    """The `[run] publish` of the newest revision that the run's owner published."""
+    """Return the `[run] publish` of the newest revision that the run's owner published."""
     last = next((one for one in _newest_first(paths) if one.owner == owner and not one.damage), None)
     return last.file.run.publish if last else "group"
 

@@ -1,4 +1,4 @@
-"""The run as those who only look need it, or stop it: also while its run file is in the middle of somebody's edit."""
+"""The run for commands that read or stop it, also while its run file is being edited."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunView:
-    """Which run it is, from its run file as far as that can be read."""
+    """The run, from its run file as far as that can be read."""
 
     table: RunTable  # [run]
     paths: RunPaths
@@ -108,7 +108,7 @@ def view_known(run_file: Path, output: Path | None) -> RunView:
 
 
 def _from_the_few_keys_needed(path: Path) -> LoadedRun | None:
-    """The run with [run] and [env] of its file; None when not even its output folder can be told."""
+    """Return the run with [run] and [env] of its file; None if not even its output folder is known."""
     try:
         with path.open("rb") as file:
             written = tomllib.loads(file.read(LARGEST_BYTES).decode())

@@ -29,12 +29,12 @@ Via = Literal["slurm", "scrontab", "crontab"]
 HOUR_S = 3600
 SHORTEST_S = 2  # of a trial
 TICKS_A_DAY = 24
-#: A heartbeat as old as this many periods is a dead chain's: it is said, and mended, before the second tick is missed.
+#: Periods without a heartbeat after which a chain is dead. It is restarted before the second tick is missed.
 DEAD_PERIODS = 1.75
 #: What is read of the files that grow: months of hourly ticks.
 NEWEST_BYTES = 512 << 10
 #: Of a record that is damaged, or closed to the reader.
-_REMEDY = "if damaged, opsctl cron start --take-over writes it anew; if closed, its group can"
+_REMEDY = "if damaged, opsctl cron start --take-over writes it again; if closed, its group can"
 _COMMENT = re.compile(r"opsctl cron=(?P<token>[0-9a-f]+) (?P<kind>tick|run)=(?P<value>\S+)")
 
 
@@ -68,12 +68,12 @@ class CronPaths:
     heartbeat = Place(".opsctl/heartbeat", "folder")
 
     def job(self, name: str) -> Path:
-        """The file of the job that is called `hourly/NAME` or `daily/NAME`."""
+        """Return the file of the job that is called `hourly/NAME` or `daily/NAME`."""
         kind, _, base = name.partition("/")
         return (self.daily if kind == "daily" else self.hourly) / f"{base}.slurm"
 
     def text(self, run: str) -> Path:
-        """The program of one run, as it was read when the run was asked for."""
+        """Return the path of one run's program, as it was read when the run was requested."""
         return self.state / "texts" / f"{run}.slurm"
 
 
@@ -92,11 +92,11 @@ class CronChain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped it; its ticks leave."""
+        """Return whether a user has stopped it; its ticks leave."""
         return self.stopped_at is not None
 
     def carrier(self) -> str:
-        """Who carries it, via what, in words."""
+        """Return its owner and carrier in words."""
         return f"{self.carried_by} via {self.via}"
 
 
@@ -107,8 +107,8 @@ DueTime = Annotated[int, msgspec.Meta(ge=0, le=253_000_000_000)]
 class TickEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `ticks.jsonl`. Due times are seconds since the epoch, whole multiples of the period.
 
-    "started": what came before is nobody's to make up for. "claimed": this tick does the work of all due times from
-    `first` to `due`, which nobody else does then. "done": it has.
+    "started": earlier due times need no catch-up. "claimed": this tick does the work of all due times from `first` to
+    `due`, and no other tick does. "done": it has.
     """
 
     event: str
@@ -127,7 +127,7 @@ class TickEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class CronComment:
-    """What the Slurm comment of a job of the pseudo-cron says."""
+    """The parsed Slurm comment of a job of the scheduler."""
 
     token: str
     kind: str  # "tick" or "run"
@@ -143,13 +143,15 @@ class CronComment:
 
 
 def parse_cron_comment(text: str) -> CronComment | None:
-    """What a job's comment says; None for one that is none of the pseudo-cron's."""
+    """Parse a job's comment; None for one that is not the scheduler's."""
     match = _COMMENT.fullmatch(text)
     return CronComment(match["token"], match["kind"], match["value"]) if match else None
 
 
 def read_chain(paths: CronPaths) -> CronChain | None:
-    """The chain that counts; None before the first start. Raises OpsctlError for a record that is damaged or closed."""
+    """Return the current chain; None before the first start. Raises OpsctlError for a record that is damaged or
+    closed.
+    """
     return read_whole(paths.folder, paths.chain, CronChain, _REMEDY)
 
 
@@ -169,18 +171,18 @@ def append_tick(paths: CronPaths, event: TickEvent) -> None:
 
 
 def read_ticks(paths: CronPaths) -> list[TickEvent]:
-    """The newest lines, oldest first. Raises OSError where they cannot be read."""
+    """Return the newest lines, oldest first. Raises OSError if they cannot be read."""
     return read_last_lines(paths.folder, paths.ticks, TickEvent, NEWEST_BYTES)
 
 
 def this_tick(event: str, due: int, chain: CronChain, job_id: int, **more: object) -> TickEvent:
-    """A line by this process, now."""
+    """Return a line by this process, now."""
     said = {"token": chain.token, "by": account_and_host(), "job_id": job_id, "period_s": chain.period_s, **more}
     return TickEvent(event=event, due=due, at=now(), **said)  # type: ignore[arg-type]
 
 
 def beat_heart(paths: CronPaths) -> None:
-    """A tick has done its part. Raises OSError."""
+    """Record that a tick has done its part. Raises OSError."""
     beat(paths.folder, paths.heartbeat)
 
 
@@ -192,12 +194,12 @@ class Heartbeat:
     age_s: float  # by the same clock, where a file may be made there; else by this host's
 
     def is_dead(self, period_s: float) -> bool:
-        """Whether a chain of that period has died."""
+        """Return whether a chain of that period has died."""
         return self.age_s > DEAD_PERIODS * period_s
 
 
 def heartbeat(paths: CronPaths) -> Heartbeat | None:
-    """The last one; None before the first. Raises OSError."""
+    """Return the last heartbeat; None before the first. Raises OSError."""
     at = beaten_at(paths.folder, paths.heartbeat)
     if at is None:
         return None
@@ -207,7 +209,7 @@ def heartbeat(paths: CronPaths) -> Heartbeat | None:
     return Heartbeat(at, max(0.0, now_s - at.timestamp()))
 
 
-#: How a run stands. "refused": its file could not be taken, nothing was started; "lost": nobody knows how it ended.
+#: The states of a run. "refused": its file was not accepted, nothing was started; "lost": its end is unknown.
 RunState = Literal["asked", "queued", "running", "done", "failed", "timeout", "cancelled", "refused", "missing", "lost"]
 OPEN_STATES: tuple[RunState, ...] = ("asked", "queued", "running")
 #: States that are a failure of the job; being lost or cancelled says nothing about it.
@@ -256,17 +258,17 @@ class CronRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still run."""
+        """Return whether it may still run."""
         return self.state in OPEN_STATES
 
     def hangs(self, at: datetime) -> bool:
-        """Whether it has been running for longer than it may."""
+        """Return whether it has been running for longer than allowed."""
         return self.is_open and self.began_at is not None and (at - self.began_at).total_seconds() > self.limit_s
 
 
 @dataclass(frozen=True)
 class JobHistory:
-    """How one job goes."""
+    """The history of one job."""
 
     job: str
     last: CronRun
@@ -275,7 +277,7 @@ class JobHistory:
 
 
 def new_run_id(at: datetime) -> str:
-    """An id that sorts by time."""
+    """Return an id that sorts by time."""
     return f"{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
@@ -285,7 +287,7 @@ def append_run(paths: CronPaths, event: RunEvent) -> None:
 
 
 def read_runs(paths: CronPaths) -> list[CronRun]:
-    """The newest runs, in the order in which they were asked for. Raises OSError where they cannot be read."""
+    """Return the newest runs, in the order of their requests. Raises OSError if they cannot be read."""
     return runs_of(read_last_lines(paths.folder, paths.job_runs, RunEvent, NEWEST_BYTES))
 
 

@@ -1,6 +1,6 @@
-"""How full a run's file systems were, look by look: `.opsctl/space.jsonl`, and how far the walk through it has come.
+"""The use of a run's file systems over time: `.opsctl/space.jsonl`, and the progress of the walk through its folder.
 
-The history is thinned as it ages, so that it stays small over months: all looks of two days, one in six hours of a
+The history is thinned as it ages, so that it stays small over months: all records of two days, one in six hours of a
 month, one a day of half a year.
 """
 
@@ -28,7 +28,7 @@ _KEPT = (
 _AHEAD = timedelta(days=1)
 #: Looks closer together than this are one: several people's commands look too.
 _LEAST = timedelta(minutes=10)
-#: Fewer lines than this are not worth writing anew.
+#: Fewer lines than this are not rewritten.
 _FEW = 200
 
 
@@ -47,12 +47,12 @@ class SpaceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WalkFound(msgspec.Struct, frozen=True, kw_only=True):
-    """What a walk has found so far, or all of it."""
+    """The counts of a walk, complete or so far."""
 
     began_at: Moment
     used_bytes: int = 0
     used_inodes: int = 0
-    old_files: int = 0  # that nobody has read or written for long
+    old_files: int = 0  # that were not used for long
     old_bytes: int = 0
     oldest_at: Moment | None = None  # when the first of those was read or written last
     oldest: str = ""  # its path
@@ -94,7 +94,7 @@ def append_looks(root: Path, path: Path, looks: Iterable[SpaceLine], now: dateti
 
 
 def thinned(lines: Sequence[SpaceLine], now: datetime) -> list[SpaceLine]:
-    """What is kept of `lines`, oldest first: of each name the first in each stretch of time."""
+    """Return the kept `lines`, oldest first: of each name the first in each stretch of time."""
     kept: dict[tuple[str, timedelta, int], SpaceLine] = {}
     for line in sorted(lines, key=lambda one: one.at):
         age = now - line.at
@@ -105,11 +105,11 @@ def thinned(lines: Sequence[SpaceLine], now: datetime) -> list[SpaceLine]:
 
 
 def read_walk(paths: RunPaths) -> WalkState:
-    """How far the walk has come; nothing where that cannot be read."""
+    """Return the progress of the walk; an empty one if it cannot be read."""
     return read_state(paths.output, paths.walk, WalkState) or WalkState()
 
 
 def write_walk(paths: RunPaths, state: WalkState) -> None:
-    """Keep it; where that cannot be, the next look begins anew."""
+    """Store the progress; if this fails, the next walk starts from the beginning."""
     with contextlib.suppress(OSError):
         write_state(paths.output, paths.walk, state)

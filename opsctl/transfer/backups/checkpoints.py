@@ -60,16 +60,16 @@ from trainer.formats.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Wish:
-    """What a command asks for beyond the policy."""
+    """The wishes of a command beyond the policy."""
 
     named: tuple[int, ...] | None = None  # these instead of what the schedule says
     weights_only: bool = False
-    anew: bool = False  # also where the place was emptied
+    emptied: bool = False  # also where the place was emptied
 
 
 @dataclass
 class Sent:
-    """What was sent, and what was not."""
+    """The result of sending."""
 
     lines: list[BackedUp] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ def back_up(place: Destination, table: BackupTable, wish: Wish, report: Callable
     """
     done, form = Sent(), Form.TAR if table.tar else Form.FILES
     with place.turn():
-        place.claim(wish.anew)
+        place.claim(wish.emptied)
         found = here(place.paths)
         known = {one.iteration: one.of for one in found}
         for due in reversed(plan(place, table, wish, found).due):

@@ -130,7 +130,11 @@ def choose(store: Store, run: str | None) -> FarRunData:
 
 
 def back_up_data(
-    place: Destination, sets: list[NamedSet], report: Callable[[str], None], is_shared: bool = False, anew: bool = False
+    place: Destination,
+    sets: list[NamedSet],
+    report: Callable[[str], None],
+    is_shared: bool = False,
+    emptied: bool = False,
 ) -> SentData:
     """Send all `sets` that are not there yet. is_shared: the place is no run's own. report: gets a line for each.
 
@@ -140,7 +144,7 @@ def back_up_data(
     done = SentData()
     with place.turn():
         before = next((one for one in place.ledger() if (one.to, one.what) == (place.to, What.DATA)), None)
-        _claim(place, before, is_shared, anew)
+        _claim(place, before, is_shared, emptied)
         noted = read_data_of(place.store, place.name, place.run_id)
         trusted = {one.folder for one in noted.sets} if noted and before and before.counts else set()
         reader, of_run = Reader(place.paths), []
@@ -157,14 +161,14 @@ def back_up_data(
     return done
 
 
-def _claim(place: Destination, before: BackedUp | None, is_shared: bool, anew: bool) -> None:
+def _claim(place: Destination, before: BackedUp | None, is_shared: bool, emptied: bool) -> None:
     if not is_shared:
-        return place.claim(anew)
+        return place.claim(emptied)
     place.refuse_the_runs_own_folder()
-    if before and not before.lost and not anew and not place.store.list(FOLDER):
+    if before and not before.lost and not emptied and not place.store.list(FOLDER):
         raise OpsctlError(
             f"{place.store.where} had data sets of {place.name} and has none now: is it mounted? "
-            "Where it was emptied --anew begins there again"
+            "If it was emptied on purpose, add --emptied"
         )
     return None
 

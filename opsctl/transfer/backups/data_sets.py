@@ -1,4 +1,4 @@
-"""Which files the trainer's options name as data, set by set, and what is in them."""
+"""The data files that the trainer's options name, by data set, and their contents."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _OF_A_TOKENIZER = (
 
 @dataclass(frozen=True)
 class NamedSet:
-    """What one value of an option means. `files` by what each is in it: `.bin`, `.idx` and `.json` of a pair, the name
-    in a folder, nothing for a file by itself.
+    """The files behind one value of an option. `files` by part: `.bin`, `.idx` and `.json` of a pair, the name in a
+    folder, nothing for a single file.
     """
 
     options: tuple[str, ...]  # the run file's keys that name it
@@ -99,11 +99,11 @@ def _file(key: str, file: Path) -> NamedSet:
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """What was in a file when it was last read whole, and what would show that it has changed since."""
+    """The checksum of a file when it was last read completely, and the times that would show a change."""
 
     bytes: int
     changed_ns: int  # its mtime
-    touched_ns: int  # its ctime, which nobody can set back
+    touched_ns: int  # its ctime, which cannot be set back
     xxh64: str
 
 

@@ -88,11 +88,11 @@ class Destination:
         with locked(self.paths.output, lock, _TURN_WAIT_S, f"back up {self.name} to {self.to}"):
             yield
 
-    def claim(self, anew: bool = False) -> None:
-        """Have the destination say whose it is. anew: it was emptied, and nobody expects what was there.
+    def claim(self, emptied: bool = False) -> None:
+        """Claim the destination for this run. emptied: it was emptied on purpose.
 
-        Raises OpsctlError where it is another run's, the run's own folder, or empty though the ledger knows copies
-        there, as where a disk is not mounted; StoreError.
+        Raises OpsctlError if it belongs to another run, is the run's own folder, or is empty although the ledger lists
+        copies there, as when a disk is not mounted; StoreError.
         """
         self.refuse_the_runs_own_folder()
         there = read_run(self.store)
@@ -102,10 +102,10 @@ class Destination:
                 f"{self.store.where} has the copies of the run with the id {there.run_id}, and {self.name} has no id: "
                 "give each run a place of its own in [backup] to"
             )
-        if there is None and not anew and any(line.to == self.to for line in self.ledger()):
+        if there is None and not emptied and any(line.to == self.to for line in self.ledger()):
             raise OpsctlError(
                 f"{self.store.where} had copies of {self.name} and has no {NOTE} now: is it mounted? "
-                "Where it was emptied --anew begins there again"
+                "If it was emptied on purpose, add --emptied"
             )
         wanted = FarRun(run=self.name, run_id=self.run_id)
         if there != wanted:
@@ -131,7 +131,9 @@ def read_run(store: Store) -> FarRun | None:
     data = store.read_if_there(NOTE)
     found = None if data is None else decode(data, FarRun)
     if data is not None and found is None:
-        raise OpsctlError(f"{store.where}/{NOTE} cannot be read, so nobody can tell whose copies are there: look at it")
+        raise OpsctlError(
+            f"{store.where}/{NOTE} cannot be read, so the owner of the copies there is unknown: check this file"
+        )
     return found
 
 

@@ -44,7 +44,7 @@ class DueBackup(Struct, frozen=True, kw_only=True):
 
 
 class BackedUpRun(Struct, frozen=True, kw_only=True):
-    """What a backup of one run did at one destination, or would do."""
+    """The result of a backup of one run at one destination, or the plan."""
 
     run: Annotated[str, Meta(description="The run's name.")]
     to: Annotated[str, Meta(description="The destination.")]
@@ -57,20 +57,20 @@ class BackedUpRun(Struct, frozen=True, kw_only=True):
 
 
 class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
-    """What `checkpoints restore` brought."""
+    """The result of `checkpoints restore`."""
 
     folder: Annotated[str, Meta(description="Where it is, absolute.")]
     iteration: Annotated[int, Meta(description="Which checkpoint.")]
     files: Annotated[int, Meta(description="How many files.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     whole: Annotated[bool, Meta(description="Whether it has its manifest: single files have none.")]
-    latest: Annotated[bool, Meta(description="Whether the next task goes on from it.")] = False
+    latest: Annotated[bool, Meta(description="Whether the next task resumes from it.")] = False
     without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")] = False
     was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
 
 
 class RestoredRun(Struct, frozen=True, kw_only=True):
-    """What `restore` brought."""
+    """The result of `restore`."""
 
     folder: Annotated[str, Meta(description="The run's folder, absolute.")]
     run: Annotated[str, Meta(description="The run's name.")]
@@ -94,7 +94,7 @@ class RestoredDataSet(Struct, frozen=True, kw_only=True):
 
 
 class RestoredData(Struct, frozen=True, kw_only=True):
-    """What `restore --data` brought."""
+    """The result of `restore --data`."""
 
     run: Annotated[str, Meta(description="The run's name.")]
     run_id: Annotated[str, Meta(description="Its id; empty where it had none.")]
@@ -103,7 +103,7 @@ class RestoredData(Struct, frozen=True, kw_only=True):
 
 
 class VerifiedBackups(Struct, frozen=True, kw_only=True):
-    """What `backup verify` found at one destination."""
+    """The result of `backup verify` at one destination."""
 
     to: Annotated[str, Meta(description="The destination.")]
     backups: Annotated[int, Meta(description="How many whole ones lie there.")]
@@ -130,7 +130,7 @@ def printed(line: BackedUp) -> PrintedBackup:
 
 
 def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None) -> list[str]:
-    """Lines of a table, by destination and iteration. named: what [backup] to names; None where nobody can tell."""
+    """Return a table by destination and iteration. named: the destinations of [backup] to; None if unknown."""
     in_order = sorted(lines, key=lambda line: (line.to, line.iteration, line.what))
     # data sets may have places of their own
     rows = [_HEAD, *(_row(line, named is None or line.to in named or line.what is What.DATA) for line in in_order)]

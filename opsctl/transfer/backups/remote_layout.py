@@ -1,4 +1,4 @@
-"""The layout of a destination, which explains itself to whoever has only that.
+"""The layout of a destination, which is readable without anything else.
 
     backup.json                          which run this is
     checkpoints/global_stepN/...         a whole checkpoint; manifest.json comes last
@@ -7,8 +7,8 @@
     rest/NUMBER.json, rest/NUMBER/...    an index of logs, curves and records, and the files that were new then
     data/...                             data sets; see `data_copies`
 
-Nothing is a backup until its manifest is there. A checkpoint's files are there one by one, or all in one tar. Where the
-tar's index is, the tar counts: the index is put there last and removed first, so that one form counts at any moment.
+Nothing is a backup until its manifest is there. A checkpoint's files are there one by one, or all in one tar. If the
+tar's index exists, the tar counts: the index is written last and removed first, so that one form counts at any moment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TAR_INDEX = TAR + INDEX
 
 
 class Form(StrEnum):
-    """How a checkpoint's files are stored there."""
+    """The form in which a checkpoint's files are stored."""
 
     FILES = "files"
     TAR = "tar"

@@ -1,6 +1,6 @@
-"""Restoring a checkpoint: fetched next to its place, proven file by file, and renamed when all of it is there.
+"""Restore a checkpoint: fetched next to its place, verified file by file, and renamed when all of it is there.
 
-A restore that was killed continues: what it fetched stays under a name that nobody loads. After a finished one the same
+A restore that was killed continues: fetched files stay under a name that no reader loads. After a complete one the same
 command finds the checkpoint complete and changes nothing.
 """
 
@@ -82,10 +82,10 @@ def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
 
 
 def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flow: Flow) -> RestoredCheckpoint:
-    """Bring the checkpoint back into a run's checkpoints; where there are none it is the latest.
+    """Restore the checkpoint into a run's checkpoints; if there are none, it becomes the latest.
 
-    Raises OpsctlError where it is another run's, while somebody trains there, where something of that name is there,
-    where the disk has no room, and for a file that is not as it was.
+    Raises OpsctlError if it belongs to another run, while a job trains there, if the name exists, without space on the
+    disk, and for a file that differs from the original.
     """
     tag = tag_of(chosen.manifest.iteration)
     remedy = f"--into FOLDER brings {tag} somewhere else"
@@ -108,7 +108,7 @@ def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flo
 
 
 def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) -> RestoredCheckpoint:
-    """Bring it to `folder`/global_stepN, whoever's that is. Raises as `restore_to_run`."""
+    """Restore it to `folder`/global_stepN, whatever its run. Raises as `restore_to_run`."""
     tag = tag_of(chosen.manifest.iteration)
     if _is_there(chosen, folder / tag):
         return _restored(chosen, folder / tag, False, was_there=True)

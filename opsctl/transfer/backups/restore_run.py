@@ -1,8 +1,7 @@
-"""A whole run from a destination to a folder that is not there yet: records, logs, run file, its newest checkpoint.
+"""Restore a whole run from a destination to a new folder: records, logs, run file, its newest checkpoint.
 
-All of it is put together beside, under a name that a later try goes on with, and renamed when it is whole. Whether it
-is then the same run, moved, or another one is decided by the rules of `records.identity`, or by who restores it where
-nobody can tell from here.
+All of it is assembled under a temporary name, which a later try continues, and renamed when complete. The rules of
+`run.state.identity` decide whether it is then the same run, moved, or another one; if they cannot, the user does.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _OUTPUT = "output"
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a run is to be brought back."""
+    """The parts of a run to restore."""
 
     step: int | None = None  # None: the newest whole checkpoint
     weights_only: bool = False
@@ -92,10 +91,10 @@ class RestoredRun:
 
 
 def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Callable[[str], None]) -> RestoredRun:
-    """Make the run `folder` from what is at the destination. report: gets a line for each part that is there.
+    """Make the run `folder` from the destination. report: gets a line for each finished part.
 
-    Raises OpsctlError where something is in the place, nothing is at the destination, a file is not as it was, or
-    nobody can tell whether the original is still there (`asked.stands_as` says it then); StoreError.
+    Raises OpsctlError if the place is taken, the destination has no backup, a file differs, or it is unknown whether
+    the original still exists (`asked.stands_as` decides then); StoreError.
     """
     far_run, look = read_run(store), run_files.newest_look(store, run_files.numbers_there(store))
     if far_run is None:
@@ -222,7 +221,7 @@ def _fetch_rest(store: Store, look: run_files.Look, made: Path, flow: Flow) -> N
 
 
 def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str, bool]:
-    """Return whose run this is now, in a clause, and whether it is a copy. Raises OpsctlError where nobody can tell."""
+    """Return a clause about the run's identity, and whether it is a copy. Raises OpsctlError if this is unknown."""
     place = identity.stands_for(paths, output)
     if place.standing is Standing.UNBOUND:
         return "a run that was never submitted", False

@@ -29,7 +29,7 @@ from trainer.formats.json_text import Moment
 from trainer.formats.tolerant import decode
 
 FOLDER = "rest"
-#: So many looks are kept: what somebody has spoilt here is still there in the one before.
+#: The number of kept snapshots: a file that was damaged here is still intact in an earlier one.
 KEPT = 3
 #: State that is of this moment, this host or this folder alone; and the ledger, which is found at the destination.
 _OF_THE_MOMENT = frozenset(
@@ -79,7 +79,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Kept:
-    """What came of a look."""
+    """The result of a snapshot."""
 
     look: Look | None = None  # None: nothing is new
     files: int = 0  # sent
@@ -87,14 +87,14 @@ class Kept:
     problems: list[str] = field(default_factory=list)
 
 
-def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, anew: bool = False) -> Kept:
-    """Send what has changed of all that `table` names. anew: also where the place was emptied.
+def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, emptied: bool = False) -> Kept:
+    """Send all changed files that `table` names. emptied: also if the place was emptied.
 
-    Raises OpsctlError where another backup is at it, StoreError.
+    Raises OpsctlError while another backup uses it, StoreError.
     """
     done = Kept()
     with place.turn():
-        place.claim(anew)
+        place.claim(emptied)
         numbers = numbers_there(place.store)
         before = newest_look(place.store, numbers)
         known = {} if before is None or _is_lost(place, before.number) else before.files
@@ -159,7 +159,7 @@ def _sorted_out(found: dict[str, int], known: dict[str, LookedAt]) -> tuple[dict
             files[name] = before
         else:
             changed.append(name)
-    # What somebody has removed here may be missed one day: only state is as it is now.
+    # A file removed here may be needed later, so it stays there; only state files follow the present.
     files |= {
         name: before
         for name, before in known.items()

@@ -88,7 +88,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a destination wants of what is here."""
+    """The checkpoints that a destination should get."""
 
     due: tuple[Due, ...]  # oldest first
     there: tuple[int, ...]  # those that it has
@@ -106,8 +106,8 @@ def choose(
 ) -> Chosen:
     """Return what of `found` the destination `to` should have and has not.
 
-    latest: iteration of the latest; what is later was given up by whoever went back. named: these iterations instead of
-    what the policy says. weights_only: none of them with optimizer states.
+    latest: iteration of the latest; later ones were given up by a rollback. named: these iterations instead of the
+    policy's. weights_only: none of them with optimizer states.
     """
     on_record = {(line.iteration, line.what): line for line in ledger if line.to == to}
     due, there, left = [], [], []

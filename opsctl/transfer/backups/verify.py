@@ -42,7 +42,7 @@ _ROUNDS_READ_BYTES = 1 << 20
 
 
 class Round(msgspec.Struct, frozen=True):
-    """How far the reading of a destination's files has come: a line of `.opsctl/backups-read.jsonl`."""
+    """The progress of reading a destination's files: a line of `.opsctl/backups-read.jsonl`."""
 
     to: str
     number: int = 0  # of the round

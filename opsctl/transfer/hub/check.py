@@ -42,7 +42,7 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
             continue
         if may_write is False:
             problems.append(
-                f"{repo}: {user or 'this token'} may not write there: ask its owner, or log in as somebody who may"
+                f"{repo}: {user or 'this token'} may not write there: ask its owner, or log in as a user who may"
             )
         repos.append(CheckedRepo(repo=repo, kinds=kinds, exists=may_write is not None, may_write=may_write))
     if not repos_of(settings):

@@ -89,7 +89,7 @@ def token_of(settings: HubSettings | None) -> str:
             raise Refused(f"[hub] token: {refused}") from None
     found = import_client().get_token()
     if not found:
-        raise Refused(f"nobody is logged in to the hub here: {LOG_IN}")
+        raise Refused(f"not logged in to the hub here: {LOG_IN}")
     return str(found)
 
 

@@ -57,7 +57,7 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class FarRun:
-    """What the hub has of a training."""
+    """The hub's data of a training."""
 
     repo: FarRepo
     at: datetime  # by the hub's clock where it told one
@@ -126,7 +126,7 @@ def _of_the_hub(repo: str) -> FarFiles:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a checkpoint may be."""
+    """A possible place of a checkpoint."""
 
     iteration: int
     files: FarFiles

@@ -29,11 +29,11 @@ def open_bytes(data: bytes) -> int:
 
 
 class Moment(io.BufferedIOBase):
-    """The first `size` bytes of an open file, or its whole lines, for whoever reads a file.
+    """The first `size` bytes of an open file, or its whole lines, for readers of a file.
 
-    Its first reading from begin to end makes `sha256` and `git_oid`; whoever then reads it whole gets the same bytes
-    or Changed. What was cut off the file, or differs from `xxh64`, is Changed too. `still_time` is called now and
-    then, to raise when there is none left. Closes `fd` when it is closed.
+    The first complete reading computes `sha256` and `git_oid`; a later complete reading gets the same bytes, or
+    Changed. A file that became shorter, or differs from `xxh64`, is Changed too. `still_time` is called repeatedly, to
+    raise when no time is left. Closes `fd` when it is closed.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Moment(io.BufferedIOBase):
         return self._fd
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def tell(self) -> int:

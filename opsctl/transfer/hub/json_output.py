@@ -1,4 +1,4 @@
-"""What `opsctl hub` prints with `--json`."""
+"""The `--json` output of `opsctl hub`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PrintedHubCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run's sync."""
+    """The result of a run's sync."""
 
     run: Annotated[str, Meta(description="`[run] name`.")]
     state: Annotated[
@@ -36,7 +36,7 @@ class SyncedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedRepo(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository of a run's `[hub]`, as somebody finds it who is about to send."""
+    """A repository of a run's `[hub]`, as a sender sees it."""
 
     repo: Annotated[str, Meta(description="OWNER/NAME.")]
     kinds: Annotated[list[str], Meta(description="What goes there.")]
@@ -45,7 +45,7 @@ class CheckedRepo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedHub(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a sync could be made, and what it would send."""
+    """The check of a sync, and what it would send."""
 
     run: Annotated[str, Meta(description="`[run] name`.")]
     user: Annotated[str, Meta(description="Whose token it is.")]
@@ -58,7 +58,7 @@ class CheckedHub(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ledger says of one revision of one repository, against what is there."""
+    """The comparison of the ledger with one revision of one repository."""
 
     repo: Annotated[str, Meta(description="OWNER/NAME.")]
     revision: Annotated[str, Meta(description="Branch or tag.")]

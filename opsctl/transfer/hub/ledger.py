@@ -1,6 +1,6 @@
-"""What was sent: a line for each file that is in a repository, so that nothing is asked of it when nothing changed.
+"""The ledger of sent files: a line for each file in a repository, so that the hub is not asked when nothing changed.
 
-The repository is the truth; what is missing here is found there again, and what is wrong here `hub status` finds.
+The repository is the truth: lines missing here are found there again, and `hub status` finds wrong ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
 from trainer.formats.json_text import json_line
 
-#: Lines that mean nothing any more, over those that do, before the file is written anew.
+#: Lines that mean nothing any more, over those that do, before the file is rewritten.
 _MOST_OLD_LINES = 4
 _FEW_LINES = 2000
 Place = tuple[str, str, str]  # repository, revision, path in it
@@ -67,7 +67,7 @@ def add_to_ledger(paths: RunPaths, lines: Iterable[Sent]) -> None:
 
 
 def compact_ledger(paths: RunPaths) -> None:
-    """Write the ledger anew where most of it means nothing any more; for the one uploader. Raises OSError."""
+    """Rewrite the ledger if most of its lines are obsolete; for the one uploader. Raises OSError."""
     lines = len(read_lines(paths.output, paths.hub_ledger, Sent))
     if lines <= _FEW_LINES:
         return

@@ -1,7 +1,7 @@
-"""Whose a repository is, and where the rest of that run lies: `opsctl.json` on its main, read before anything is sent.
+"""The owner of a repository, and the places of the rest of that run: `opsctl.json` on its main, read before sending.
 
-Two runs in one repository would take each other's places, a restored copy of a run its original's. It is looked at
-only by whoever has something to send, and goes in a commit that is made anyway.
+Two runs in one repository would overwrite each other, a restored copy of a run its original. The note is read only by a
+process with something to send, and written in a commit that is made anyway.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def note_of(paths: RunPaths, name: str, settings: HubSettings) -> FarNote:
 
 
 def read_note(data: bytes) -> FarNote | None:
-    """Return what somebody wrote there; None where it cannot be read."""
+    """Parse the note; None if it cannot be read."""
     return decode(data, FarNote) if len(data) <= LARGEST_NOTE_BYTES else None
 
 
@@ -58,7 +58,7 @@ class Claimed:
 
     @contextlib.contextmanager
     def note(self) -> Iterator[dict[str, Moment]]:
-        """Yield what is to go with a commit: the note, or nothing. It is said when the block ends without an error."""
+        """Yield the note for a commit, or nothing. It counts as written when the block ends without an error."""
         if not self.unsaid:
             yield {}
             return
@@ -68,7 +68,7 @@ class Claimed:
 
 
 def claim(remote: Repository, own: FarNote) -> Claimed:
-    """Look whose it is. Raises Refused where it is another run's, or nobody can tell."""
+    """Check the owner. Raises Refused if it is another run's, or unknown."""
     said = json_file_text(own).encode()
     there = remote.listed(MAIN, [NOTE]).get(NOTE)
     with Moment(open_bytes(said)) as moment:
@@ -82,7 +82,7 @@ def claim(remote: Repository, own: FarNote) -> Claimed:
 
 def _refuse_another_runs(repo: str, found: FarNote | None, own: FarNote) -> None:
     if found is None:
-        raise Refused(f"{repo}: its {NOTE} cannot be read, so nobody can tell whose it is: look at it, or remove it")
+        raise Refused(f"{repo}: its {NOTE} cannot be read, so its owner is unknown: check this file, or remove it")
     if not is_same_run((found.run, found.run_id), (own.run, own.run_id)):
         raise Refused(
             f"{repo} is another run's, {found.run} (id {found.run_id or 'unknown'}), and {own.run} has "

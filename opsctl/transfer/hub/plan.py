@@ -1,4 +1,4 @@
-"""What a sync sends and deletes, from what is here and what the ledger has. Nothing is asked of the hub."""
+"""The plan of a sync: what to send and delete, from the local files and the ledger. The hub is not asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opsctl.transfer.hub.repository import MAIN
 from opsctl.transfer.hub.settings import HubSettings
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, iteration_of
 
-#: A text that grows is cut to whole lines until nobody has written to it for so long.
+#: A text that grows is cut to whole lines until it was not written to for so long.
 SETTLED_S = 600.0
 #: Names that no repository takes, in any case: those of the client, and what some file system takes for git's own.
 _NEVER = frozenset((".git", "git~1", ".cache", ".huggingface"))
@@ -42,7 +42,7 @@ class SeenFile:
 
     @property
     def is_growing(self) -> bool:
-        """Return whether it is sent by whole lines, as somebody may be appending."""
+        """Return whether it is sent by whole lines, because a process may be appending."""
         return self.kind in _KINDS_OF_LINES and time.time() - self.mtime_ns / 1e9 <= SETTLED_S
 
 

@@ -39,11 +39,11 @@ class RemoteFile:
 
 
 class _Conflict(Exception):
-    """Somebody else was there first: the head has moved on, or the name is taken."""
+    """Another process was first: the head has moved on, or the name is taken."""
 
 
 class _Damaged(Exception):
-    """The hub got other bytes than it was told it would, or has lost what it took."""
+    """The hub received other bytes than announced, or has lost what it took."""
 
 
 class Repository:
@@ -174,9 +174,9 @@ class Repository:
     def _committed(
         self, branch: str, add: Mapping[str, Moment], operations: Mapping[str, Any], delete: Sequence[str], title: str
     ) -> str:
-        """Return the commit that has it all: the head, as after a commit whose answer was lost, else a new one.
+        """Return the commit with all of it: the head, as after a commit whose answer was lost, else a new one.
 
-        Raises NotNow where nobody knows whether it came through.
+        Raises NotNow if it is unknown whether it was made.
         """
         head = self.head(branch)
         if head is None:

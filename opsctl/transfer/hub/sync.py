@@ -48,7 +48,7 @@ def only_sender(paths: RunPaths, lane: str, retry: RetryPolicy) -> Iterator[None
 
 
 def current_senders(paths: RunPaths) -> str | None:
-    """Return who is sending, for people; None where nobody is."""
+    """Return who is sending, for people; None if no process is."""
     found = []
     for lane in (FILES, CHECKPOINTS):
         try:
@@ -90,7 +90,7 @@ class Syncing:
                 with only_sender(self.paths, lane, self.retry):
                     plan = plan_sync(self.paths, self.settings, wanted)  # another process may have sent it until now
                     self._send_all(plan, Sender(self.paths, self.retry, outcome))
-                    if lane == FILES:  # only while nobody else adds to the ledger, which may stay as long as it is
+                    if lane == FILES:  # only while no other process adds to the ledger, which may stay long
                         with contextlib.suppress(OSError, OpsctlError), _lock(self.paths, CHECKPOINTS, 0):
                             compact_ledger(self.paths)
             outcome.notes += plan.notes

@@ -37,7 +37,7 @@ class WentAway(OpsctlError):
 
 
 class NotKept(OpsctlError):
-    """The repository has lost what it took, or somebody has removed it there."""
+    """The repository has lost a file, or a user has removed it there."""
 
 
 @dataclass
@@ -237,7 +237,7 @@ def _send_files(sender: Sender, remote: Repository, due: DueCheckpoint, folder: 
 def _check_kept(sender: Sender, remote: Repository, due: DueCheckpoint, arrived: Mapping[str, Sent]) -> None:
     """Raise NotKept unless all of its files are there as they were sent, contents too, right before its manifest.
 
-    Somebody may have removed files or the branch since, and a storage may lose what it acknowledged.
+    A user may have removed files or the branch since, and a storage may lose what it acknowledged.
     """
     there = remote.listed(due.branch)
     gone = [path for path, line in arrived.items() if not _is_as_sent(line, there)]

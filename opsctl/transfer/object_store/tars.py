@@ -30,7 +30,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What is in a tar."""
+    """The contents of a tar."""
 
     bytes: int
     xxh64: str

@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Access:
-    """How a store is reached, beyond its own variables and files (AWS_*, ~/.aws, GOOGLE_*), and its time-outs."""
+    """The access to a store beyond its own variables and files (AWS_*, ~/.aws, GOOGLE_*), and its time-outs."""
 
     endpoint: str | None = None
     connect_timeout_s: float = 10.0

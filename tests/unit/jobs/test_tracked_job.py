@@ -67,10 +67,10 @@ def test_what_the_queue_does_not_have_is_absent_and_without_a_queue_nothing_is_d
     [
         (lambda: tracked(), False, ""),
         (lambda: tracked(ago=ON_ITS_WAY + timedelta(seconds=1)), False, "ever had it"),
-        (lambda: tracked(7), False, "any more"),
+        (lambda: tracked(7), False, "its job"),
         (lambda: tracked(7, "ann", believed_until=now() + timedelta(hours=1)), True, ""),
-        (lambda: tracked(7, "ann", believed_until=now() + timedelta(hours=1)), False, "any more"),
-        (lambda: tracked(7, "ann", believed_until=now() - timedelta(hours=1)), True, "any more"),
+        (lambda: tracked(7, "ann", believed_until=now() + timedelta(hours=1)), False, "its job"),
+        (lambda: tracked(7, "ann", believed_until=now() - timedelta(hours=1)), True, "its job"),
     ],
 )
 def test_what_slurm_does_not_show_is_lost_unless_it_is_on_its_way_or_hidden(

@@ -175,7 +175,7 @@ def test_nobody_goes_back_while_somebody_trains_or_to_what_is_not_whole(folder: 
 def test_checkpoints_of_a_new_branch_are_never_mixed_with_the_old_one(folder: Path) -> None:
     back(folder)
     save(folder, 30, consumed_valid_samples=5)
-    with pytest.raises(OpsctlError, match=r"global_step30 .*opsctl checkpoints rollback --to 20 "):
+    with pytest.raises(OpsctlError, match=r"global_step30 .*opsctl checkpoints rollback --to 20"):
         forward(folder)
     assert back(folder).checkpoints == (30,)
     assert forward(folder, 1).checkpoints == (30, 40, 50)

@@ -228,7 +228,7 @@ def test_a_place_that_is_not_mounted_is_no_empty_one(folder: Path, disk: Path, t
     shutil.rmtree(disk / FOLDER)
     with pytest.raises(OpsctlError, match="mounted"):
         send(folder, disk, given, is_shared=True)
-    assert send(folder, disk, given, is_shared=True, anew=True).files == 2
+    assert send(folder, disk, given, is_shared=True, emptied=True).files == 2
 
 
 def test_the_runs_own_folder_is_no_place_for_copies(folder: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_under_an_empty_mount_point_nothing_is_written(folder: Path, disk: Path)
     with pytest.raises(OpsctlError, match="mounted"):
         back_up_now(folder, disk)
     assert 20 not in goes(folder)
-    assert len(back_up_now(folder, disk, wish=Wish(anew=True)).lines) == 6
+    assert len(back_up_now(folder, disk, wish=Wish(emptied=True)).lines) == 6
 
 
 def test_another_runs_checkpoint_does_not_come_into_this_run(folder: Path, tmp_path: Path, disk: Path) -> None:
