@@ -49,9 +49,9 @@ _STORE_KEPT_S = 0.3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fork this node's ranks, see them to their end, and return the exit code.
+    """Fork this node's ranks, wait for their end, and return the exit code.
 
-    0, the first failed rank's, 128 + signal where the node was told to end, or 1 where no rank could be forked.
+    0, the first failed rank's, 128 + signal if the node was asked to end, or 1 if no rank could be forked.
     """
     words = sys.argv[1:] if arguments is None else arguments
     own, trainer_arguments = _split(words)
@@ -196,7 +196,7 @@ def _keep_torch_quiet() -> None:
 
 
 def _logs_specs(node: Node) -> Any:
-    """Where torch puts the ranks' output and error files: a folder that it makes for nobody but its owner."""
+    """Return torch's settings for the ranks' output and error files, in a folder that only its owner can use."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 
     class AsOpenAsOurs(DefaultLogsSpecs):
@@ -204,7 +204,7 @@ def _logs_specs(node: Node) -> Any:
             made = super().reify(envs)
             for folder in sorted(node.own_folder.rglob("*")):
                 if folder.is_dir() and not folder.is_symlink():
-                    # Torch opens what it logs into by name: nobody else may put anything there.
+                    # Torch opens its logs by name, so no other user may put anything there.
                     be_as_open_as_its_folder(folder, closed=True)
             return made
 
@@ -231,15 +231,15 @@ def run_rank(
     except SystemExit as left:
         if not isinstance(left.code, str):
             raise
-        traceback.print_exc()  # a module gave up, and said why: an error, for whoever looks for what ended the others
+        traceback.print_exc()  # a module gave up with a reason: an error that may have ended the others
         _leave_error_file(left)
         _end(1)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
     if status:
-        _end(status)  # it has said why; nobody waits for its threads
-    # Returning, a rank waits for the agent to fetch its result. An agent that was told to end fetches nothing: it waits
+        _end(status)  # its reason is printed; its threads are not waited for
+    # Returning, a rank waits for the agent to fetch its result. An agent that ends fetches nothing, and waits
     # for the rank, until it kills it.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
     if told_to_end.is_set:
@@ -256,7 +256,7 @@ def _leave_error_file(error: BaseException) -> None:
 
 
 def _die_with_the_launcher() -> None:
-    """A rank whose launcher was killed with -9 ends as well, instead of holding its GPU."""
+    """End the rank if its launcher is killed with -9, so that it does not hold its GPU."""
     import ctypes
 
     parent = os.getppid()
@@ -278,7 +278,7 @@ class _EndOnce:
 
     @property
     def is_set(self) -> bool:
-        """Whether the launch has been told to end; true in the ranks as well."""
+        """Return whether the launch was asked to end; true in the ranks too."""
         return self._shared[0] != 0
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:

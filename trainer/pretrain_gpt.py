@@ -132,7 +132,9 @@ def _leaving_settings(options: Options) -> LeavingSettings:
 
 
 def _measured(options: Options, held: ExitStack) -> Callable[[], None]:
-    """Measure this node's energy until `held` ends; what writes it down meanwhile. Nothing where nobody asks for it."""
+    """Measure this node's energy until `held` ends; return a function that records it meanwhile. Without the option, do
+    nothing.
+    """
     if not options.codecarbon_dir:
         return _do_nothing
     folder = Path(options.codecarbon_dir)
@@ -158,11 +160,11 @@ def _refuse_unmeasured(folder: Path) -> None:
 
 
 def _do_nothing() -> None:
-    """What one does whose node's energy another rank, or nobody, measures."""
+    """Do nothing: the node's energy is measured by another rank, or not at all."""
 
 
 def _keep_arguments(options: Options) -> None:
-    """A copy of the arguments in --log-path, as Megatron-DeepSpeed leaves one."""
+    """Write a copy of the arguments to --log-path, as Megatron-DeepSpeed does."""
     if options.log_path:
         from_first_rank(lambda: _write_arguments(Path(options.log_path), options), (OptionsError,))
 

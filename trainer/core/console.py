@@ -22,7 +22,7 @@ def _keep_quiet(_line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """The same on standard error."""
+    """Print a line on standard error, at once."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 

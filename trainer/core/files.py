@@ -10,7 +10,7 @@ import socket
 import stat
 from pathlib import Path
 
-_NEVER = 0o002 | stat.S_ISVTX  # by nobody else, whatever the folder above is for
+_NEVER = 0o002 | stat.S_ISVTX  # never by other users, whatever the folder above allows
 
 
 def make_folder(folder: Path) -> None:
@@ -20,7 +20,7 @@ def make_folder(folder: Path) -> None:
         missing.append(there)
         there = there.parent
     for one in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # somebody else, this very moment
+        with contextlib.suppress(FileExistsError):  # made by another process at this moment
             one.mkdir()
             be_as_open_as_its_folder(one)
     if not folder.is_dir():
@@ -28,11 +28,11 @@ def make_folder(folder: Path) -> None:
 
 
 def be_as_open_as_its_folder(path: Path, runnable: bool = False, closed: bool = False) -> None:
-    """Let who may use the folder that a new file or folder is in use that as well, and nobody else.
+    """Give a new file or folder the same access as the folder that it is in.
 
-    Where it came into another group than the folder's, that one may do no more than everybody. Somebody else's stays
-    as it is, and so does what a link leads to, or what has a second name. runnable: a file that is a program. closed: a
-    folder that nobody else makes anything in.
+    If its group is not the folder's, that group gets the rights of all users. A file of another user stays as it is,
+    and so does the target of a link, or a file with a second name. runnable: the file is a program. closed: no other
+    user creates anything in the folder.
     """
     above = path.parent.stat()
     # What is looked at is what is changed: in a shared folder a name may mean something else a moment later.
@@ -49,7 +49,7 @@ def be_as_open_as_its_folder(path: Path, runnable: bool = False, closed: bool = 
 
 
 def _mode_in(above: os.stat_result, own: os.stat_result, runnable: bool) -> int:
-    """The mode of what is new in the folder `above`."""
+    """Return the mode of a new entry in the folder `above`."""
     mode = stat.S_IMODE(above.st_mode) & ~_NEVER
     if own.st_gid != above.st_gid:
         mode = mode & ~(stat.S_ISGID | 0o070) | (mode & 0o007) << 3
@@ -59,9 +59,9 @@ def _mode_in(above: os.stat_result, own: os.stat_result, runnable: bool) -> int:
 
 
 def create_file(path: Path, runnable: bool = False) -> int:
-    """A descriptor of a new file, for writing, as open as its folder. Raises OSError, also where anything is there.
+    """Return a descriptor of a new file, for writing, as open as its folder. Raises OSError, also if the name exists.
 
-    Who shares a folder can put a link there, to a file that only we may write.
+    Users who share a folder can put a link there, to a file that only we may write.
     """
     above = path.parent.stat()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -91,7 +91,9 @@ def write_atomically(path: Path, text: str, runnable: bool = False) -> None:
 
 
 def read_plain(path: Path, largest_bytes: int) -> bytes:
-    """A regular file's contents. Raises OSError, also of what is none (reading a FIFO would hang) or is longer."""
+    """Return a regular file's contents. Raises OSError, also for other files (reading a FIFO would hang) and longer
+    ones.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -112,9 +114,9 @@ def fsync(path: Path) -> None:
 
 
 class HeldFolder:
-    """A folder that is kept open, so that moving it on its file system changes nothing for who holds it.
+    """A folder that is kept open, so that moving it on its file system changes nothing for its holder.
 
-    One that was removed is looked for by its path again. `path` is as the user gave it, for what is said.
+    A removed folder is searched by its path again. `path` is as the user gave it, for messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +125,7 @@ class HeldFolder:
         self._fd: int | None = None
 
     def descriptor(self) -> int:
-        """The folder's own, for calls with a `dir_fd`. Raises OSError where there is none."""
+        """Return the folder's descriptor, for calls with a `dir_fd`. Raises OSError if there is none."""
         if self._fd is not None and not _is_there(self._fd):
             with contextlib.suppress(OSError):
                 os.close(self._fd)
@@ -133,13 +135,13 @@ class HeldFolder:
         return self._fd
 
     def place(self) -> Path:
-        """A path that leads into the folder wherever it is now, in this process. Raises OSError."""
+        """Return a path that leads to the folder's present place, in this process. Raises OSError."""
         return Path(f"/proc/self/fd/{self.descriptor()}")
 
     def has(self, name: str) -> bool:
-        """Whether anything of this name is there, where the folder is now or where it was: a dangling link too.
+        """Return whether this name exists, in the folder's present place or its former one: a dangling link too.
 
-        A file system that does not answer properly says no more than "not seen".
+        A file system that does not answer properly counts as "not seen".
         """
         with contextlib.suppress(OSError):
             os.stat(name, dir_fd=self.descriptor(), follow_symlinks=False)
@@ -152,7 +154,7 @@ class HeldFolder:
 
 
 def _is_there(fd: int) -> bool:
-    """False for a folder that was removed, and for one that its file server no longer knows."""
+    """Return False for a removed folder, and for one that its file server no longer knows."""
     try:
         return os.fstat(fd).st_nlink > 0
     except OSError:

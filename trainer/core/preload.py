@@ -18,7 +18,7 @@ from trainer.core.uncompiled import COMPILER, leave_compiler_out
 # When this process, or the launcher that forked it, began: the exit duration counts from here.
 STARTED_AT = time.time()
 
-#: What glibc is told on a CPU: it keeps no small freed pieces apart. It takes tensors from 64 bytes more than they are,
+#: glibc's settings on a CPU: it keeps no small freed pieces apart. It takes tensors from 64 bytes more than they are,
 #: and a rest that is kept apart stands between two large pieces that would be one: a tensor freed is no place for the
 #: next of its size.
 ALLOCATOR, ALLOCATOR_ON_CPU = "GLIBC_TUNABLES", "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"
@@ -98,9 +98,10 @@ def _without_looking_for_garbage() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_a_compiler_cache() -> Iterator[None]:
-    """Have torch make its cache of compiled functions where it is gone again, not in every node's /tmp for ever.
+    """Let torch create its cache of compiled functions in a folder that is removed, not permanently in every node's
+    /tmp.
 
-    It makes one as it is imported, whether or not anything is compiled. Somebody's own stays.
+    It creates one at import, whether or not anything is compiled. A cache set by the user stays.
     """
     if _COMPILER_CACHE in os.environ:
         yield

@@ -114,9 +114,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step measured; the same on every rank. Skipped: no weight changed, by an overflow or a decision.
+    """The measurements of one step; the same on every rank. Skipped: no weight changed, by an overflow or a decision.
 
-    votes: the sum over all ranks of each value that they brought into it.
+    votes: the sum over all ranks of each value that they contributed.
     """
 
     loss: float
@@ -129,7 +129,7 @@ class StepResult:
 def build_model(
     options: Options, parallel: Parallel, vocabulary: Vocabulary, draws_weights: bool = True
 ) -> GPTPipeline:
-    """This rank's stage of the model, on its device. Collective. Without `draws_weights` matrices are 0."""
+    """Build this rank's stage of the model on its device. Collective. Without `draws_weights` matrices are 0."""
     shape = ModelShape.of(options, vocabulary)
     recompute = recomputed(options)
     return GPTPipeline(
@@ -213,7 +213,7 @@ def train_step(
 
 
 def _places(engine: PipelineEngine, consumed_samples: int) -> Iterator[int] | None:
-    """The index of the first sample of each of this replica's micro-batches; None where nobody asks for it."""
+    """Return the index of the first sample of each of this replica's micro-batches; None if it is not needed."""
     module = engine.module
     if not module.has_dropout:
         return None
@@ -222,7 +222,7 @@ def _places(engine: PipelineEngine, consumed_samples: int) -> Iterator[int] | No
 
 
 def count_skipped_step(engine: PipelineEngine, batch_size: int) -> None:
-    """Have the engine count a step on `batch_size` samples that nobody takes, as one that it skipped itself."""
+    """Count a step on `batch_size` samples that is not taken, as the engine counts one that it skipped."""
     engine.global_steps += 1
     engine.global_samples += batch_size
     engine.skipped_steps += 1
@@ -240,9 +240,10 @@ def evaluate_step(
 def _counted(
     engine: PipelineEngine, items: Iterator[EngineItem] | None, micro_batches: int
 ) -> Iterator[EngineItem] | None:
-    """The same items. Where some labels do not count, all of a global batch are read ahead to say how many do.
+    """Return the same items. If some labels do not count, read a global batch ahead to know their number.
 
-    Otherwise a label in a micro-batch with few of them would weigh more, and the loss depend on micro-batch and DP.
+    Otherwise a label in a micro-batch with few of them would weigh more, and the loss would depend on micro-batch and
+    DP.
     """
     module = engine.module
     if not module.masks_labels or not module.parallel.is_last_stage or items is None:
@@ -253,7 +254,7 @@ def _counted(
 
 
 def _expect(engine: PipelineEngine, training: bool) -> None:
-    """Have DeepSpeed's stages agree anew on what they send each other, where training sends more than evaluation."""
+    """Let DeepSpeed's stages agree again on the shapes they send, if training sends more than evaluation."""
     if engine.module.has_dropout and engine.module.training != training:
         engine.reset_activation_shape()
 
@@ -265,7 +266,7 @@ def gradient_norm(engine: PipelineEngine) -> float:
 
 
 def replica_loss(engine: PipelineEngine) -> float:
-    """The last step's loss on this rank's data-parallel replica alone: on all ranks of its pipeline the same."""
+    """Return the last step's loss on this rank's data-parallel replica alone: the same on all ranks of its pipeline."""
     numbers: StepNumbers = engine.numbers
     return numbers.replica_loss
 
@@ -283,14 +284,14 @@ def parameters_norm(engine: PipelineEngine, parallel: Parallel) -> float:
 
 
 def configuration_notices(options: Options) -> list[str]:
-    """What to say of a configuration that is not taken as it stands. Raises OptionsError as `build_engine` does."""
+    """Return notices about a configuration that is not used unchanged. Raises OptionsError as `build_engine` does."""
     loaded = _file_of(options)
     _configuration(options)
     return stage_notices(options, loaded)
 
 
 def _configuration(options: Options) -> dict[str, Any]:
-    """The options' configuration, with what a file given with --deepspeed-config adds."""
+    """Return the options' configuration, with the additions of a file given with --deepspeed-config."""
     loaded = _file_of(options)
     if loaded is None:
         return engine_config(options)
@@ -301,7 +302,7 @@ def _configuration(options: Options) -> dict[str, Any]:
 
 
 def _file_of(options: Options) -> dict[str, Any] | None:
-    """What stands in the file given with --deepspeed-config, None without one."""
+    """Return the content of the file given with --deepspeed-config, None without one."""
     if options.deepspeed_config is None:
         return None
     try:

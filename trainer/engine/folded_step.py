@@ -98,7 +98,7 @@ def _zero_step(optimizer: Any, adam: FusedAdam) -> None:
 
 
 def _clipping(norm: float, most: float) -> float:
-    """What brings gradients of this norm down to `most`; 1 where they are below it, or where that is 0."""
+    """Return the factor that reduces gradients of this norm to `most`; 1 if they are below it, or if it is 0."""
     return 1.0 if most <= 0 else min(1.0, most / (norm + 1e-6))
 
 
@@ -112,7 +112,7 @@ def _let_go(optimizer: Any, group: int) -> None:
 
 
 def _gather(optimizer: Any, whole: list[Tensor], parts: list[list[Tensor]]) -> None:
-    """What the replicas have updated, on all of them. Collective."""
+    """Gather the replicas' updates on all of them. Collective."""
     all_gather_dp_groups(
         groups_flat=whole,
         partitioned_param_groups=parts,
@@ -157,7 +157,9 @@ class EngineAccumulation:
         return found.detach(), False
 
     def _in_bf16_optimizer(self, group: int, index: int) -> tuple[Tensor, bool]:
-        """It clears its sums after each step, and looks for one where it has been told that there is one."""
+        """Return the gradient sum. The optimizer clears its sums after each step, and uses those that are marked as
+        present.
+        """
         found = self._optimizer.fp32_groups_gradients[group][index]
         self._optimizer.fp32_groups_has_gradients[group][index] = True
         self._weight._hp_grad = found  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What other packages need of DeepSpeed's engine and optimizers that only private members give."""
+"""The private members of DeepSpeed's engine and optimizers that other packages need."""
 
 from __future__ import annotations
 

@@ -78,10 +78,10 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
 
 
 def _operations(options: Options, device: torch.device) -> Operations:
-    """What this rank computes with: what is chosen where all ranks choose alike, else torch on all. Collective.
+    """Return this rank's operations: the chosen ones if all ranks choose alike, else torch on all. Collective.
 
-    Ranks that round otherwise would each train a copy of their own of what they have in common. So all choose by what
-    was measured where the first one is: each node may have a cache of its own.
+    Ranks that round differently would train different copies of shared weights. So all choose by the measurements of
+    the first one: each node may have its own cache.
     """
     kept: list[Any] = [kept_times(device) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(kept)
@@ -100,9 +100,9 @@ def _operations(options: Options, device: torch.device) -> Operations:
 
 
 def _own_group(groups: list[list[int]], rank: int, timeout: timedelta) -> Any:
-    """This rank's group of one kind. Every rank makes every group, in the same order, as torch requires.
+    """Return this rank's group of one kind. Every rank makes every group, in the same order, as torch requires.
 
-    Without a word torch gives a group 30 minutes, whatever the first one has.
+    Without an explicit time-out torch gives a group 30 minutes, whatever the first one has.
     """
     own = None
     for ranks in groups:

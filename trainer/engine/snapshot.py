@@ -1,4 +1,4 @@
-"""This rank's files of a checkpoint, taken from the engine without touching a file, and copies of their tensors."""
+"""Take this rank's files of a checkpoint from the engine without touching a file, and copy their tensors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Copying:
         return state if isinstance(state, _PLAIN) else copy.deepcopy(state)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
-        """A copy; of what stands in a state twice the same one, as torch.save writes it once."""
+        """Return a copy. A tensor that occurs twice in a state gets the same copy, as torch.save writes it once."""
         tensor = tensor.detach()
         what = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if what not in self._done or not tensor.numel():
@@ -106,12 +106,12 @@ def snapshot(
     with_optimizer: bool = True,
     copies: HostCopies | None = None,
 ) -> Snapshot:
-    """This rank's files of a checkpoint, with DeepSpeed's names and contents. Collective.
+    """Return this rank's files of a checkpoint, with DeepSpeed's names and contents. Collective.
 
     `client_state` goes into DeepSpeed's own files and must be plain data. Tensors are the engine's own, so a plain
-    snapshot has to be written before the next step; one layer's weights at a time are copied into the host's memory as
-    they are. One with `copies` has all tensors there, in the host's memory, as much as the files hold, and may be
-    written whenever there is time, before the next one is taken into the same copies.
+    snapshot must be written before the next step; one layer's weights at a time are copied to the host's memory then.
+    With `copies` all tensors are copied to the host's memory, as much as the files hold, and may be written at any time
+    before the next snapshot into the same copies.
     """
     taking = _TakingCheckpointEngine(with_optimizer, copies)
     usual, shards = engine.checkpoint_engine, engine.save_zero_checkpoint
@@ -137,7 +137,7 @@ class _TakingCheckpointEngine(CheckpointEngine):
         self._with_optimizer, self._copies = with_optimizer, copies
 
     def preserves_storage_sharing(self) -> bool:
-        """Whether DeepSpeed has to copy the weights, which share one storage: no, `save` sees to it."""
+        """Return whether DeepSpeed must copy the weights, which share one storage: no, `save` does it."""
         return False
 
     def save(self, state_dict: Any, path: str) -> None:

@@ -1,8 +1,8 @@
-"""What all ranks have to know of a step: its loss, its gradients' norm, and what they vote on.
+"""The numbers of a step that all ranks need: its loss, its gradients' norm, and their votes.
 
-One small all-reduce over all ranks carries it, right before the update, and the host waits for the device once to read
-it: DeepSpeed 0.19.8 would sum the norm twice for each group of parameters, send the loss through the replicas and then
-along the pipeline, and look at several of these on the host.
+One small all-reduce over all ranks carries them, right before the update, and the host waits once for the device to
+read them. DeepSpeed 0.19.8 would sum the norm twice for each group of parameters, send the loss through the replicas
+and then along the pipeline, and read several of these on the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Votes = Callable[[], Sequence[float]]
 
 
 class StepNumbers:
-    """Of the step under way; the same on every rank, but for `replica_loss`."""
+    """The numbers of the current step; the same on every rank, except `replica_loss`."""
 
     def __init__(self, engine: PipelineEngine, parallel: Parallel) -> None:
         self._engine, self._parallel = engine, parallel
@@ -54,7 +54,7 @@ class StepNumbers:
 
     @property
     def norm(self) -> float:
-        """Of the gradients as they are, before clipping, with fp16's loss scale; infinite where it is no number."""
+        """The norm of the gradients before clipping, with fp16's loss scale; infinite if it is not a number."""
         self._know()
         return self._norm
 

@@ -1,5 +1,4 @@
-"""What a training computes beside matrix products: a module for each family of operations, and what computes it where.
+"""The operations of a training besides matrix products: a module for each family, and the choice of their kernels.
 
-Each family's function takes the kernels that were chosen for it, or None: then torch computes it, with the same numbers
-up to rounding.
+Each family's function takes the chosen kernels, or None: then torch computes it, with the same numbers up to rounding.
 """

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from trainer.formats.attempt.kernels import FamilyTimes
 
-#: Some model's, where nothing is said of it: what is chosen hangs on few of a model's options.
+#: Options of a model for the default: the choice depends on few options.
 _ANY_MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 128, "vocab_size": 256}
 _ANY = {**_ANY_MODEL, "micro_batch_size": 1, "lr": 1e-4, "train_iters": 1}
-#: What is timed where nothing is said: sizes that people train on such a device.
+#: The sizes that are timed by default: usual ones for such a device.
 _MEASURED: dict[str, dict[str, Any]] = {
     "cuda": {"hidden_size": 4096, "num_attention_heads": 32, "seq_length": 2048, "micro_batch_size": 4, "bf16": True},
     "cpu": {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 512, "micro_batch_size": 4},
@@ -90,7 +90,7 @@ def _measure(words: list[str], device: torch.device, as_json: bool) -> int:
 
 
 def times_lines(families: Sequence[FamilyTimes]) -> list[str]:
-    """A line for each family: its shape, and each way's microseconds, the fastest first."""
+    """Return a line for each family: its shape, and each implementation's microseconds, the fastest first."""
     lines = []
     for one in families:
         ways = sorted(one.seconds.items(), key=lambda way: way[1])

@@ -1,4 +1,4 @@
-"""What the MLP's width goes through: GeLU with its bias, or a gate's activation times the rest.
+"""Activations of the MLP: GeLU with its bias, or a gate's activation times the other half.
 
 GeLU in its tanh form or by erf (Hendrycks and Gimpel, arXiv 1606.08415); gates after Shazeer, arXiv 2002.05202.
 The backward pass computes the activation again from its input; nothing else is kept.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """x [..., h] as [r, h]; the same memory where that is contiguous."""
+    """Return x [..., h] as [r, h]; the same memory if it is contiguous."""
     return x.reshape(-1, x.shape[-1]).contiguous()
 
 
@@ -24,14 +24,14 @@ GateActivation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "none"]
 
 
 def gate_activation(gate: str | None, tanh: bool) -> GateActivation:
-    """What a gate of this name goes through, GeLU in the form that the model has it in; of no use without a gate."""
+    """Return the activation of a gate, with GeLU in the model's form; unused without a gate."""
     gelu: GateActivation = "gelu_tanh" if tanh else "gelu_erf"
     by_gate: dict[str, GateActivation] = {"swiglu": "silu", "geglu": gelu, "reglu": "relu", "liglu": "none"}
     return by_gate.get(gate or "", gelu)
 
 
 class ActivationKernels(Protocol):
-    """What computes activations. Tensors are contiguous and of one dtype."""
+    """Kernels for activations. Tensors are contiguous and of one dtype."""
 
     def bias_gelu(self, x_rf: Tensor, bias_f: Tensor | None, tanh: bool) -> Tensor:
         """gelu(x + bias)."""

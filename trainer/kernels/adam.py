@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """Of one group of parameters in one step; `step` counts from 1."""
+    """The settings of one group of parameters in one step; `step` counts from 1."""
 
     learning_rate: float
     beta1: float
@@ -40,7 +40,7 @@ class AdamBuffers:
 
 
 class AdamKernels(Protocol):
-    """What computes it."""
+    """Kernels for Adam."""
 
     def step(self, buffers: Sequence[AdamBuffers], settings: AdamSettings, scale: Tensor | float = 1.0) -> None:
         """One update. Each gradient times `scale` as it is read: 1 / loss scale and clipping in one number."""

@@ -45,7 +45,7 @@ def why_not_apex(attribute: str) -> str | None:
 
 
 def apex_kernels(attribute: str) -> NormFunction | ApexAdam:
-    """What stands in Operations. Raises ApexMissing, also where it does not load."""
+    """Return apex's implementation for Operations. Raises ApexMissing, also if it does not load."""
     if why_not := why_not_apex(attribute):
         raise ApexMissing(why_not)
     try:
@@ -55,7 +55,7 @@ def apex_kernels(attribute: str) -> NormFunction | ApexAdam:
 
 
 def apex_norms() -> NormFunction:
-    """apex's LayerNorm and RMSNorm with their gradients. Raises ImportError and AttributeError."""
+    """Return apex's LayerNorm and RMSNorm with their gradients. Raises ImportError and AttributeError."""
     module: Any = importlib.import_module("apex.normalization.fused_layer_norm")
     layer_norm, rms_norm = module.fused_layer_norm_affine, module.fused_rms_norm_affine
 
@@ -102,7 +102,7 @@ class ApexAdam:
                 one.half.copy_(one.weight)
 
     def squares(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The sum of all squares, fp64 [1]."""
+        """Return the sum of all squares, fp64 [1]."""
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for one in gradients:
             by_dtype.setdefault(one.dtype, []).append(one)

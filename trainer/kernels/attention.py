@@ -1,7 +1,7 @@
-"""Who computes causal attention on this device, and those of them that are ours to call with queries, keys and values.
+"""The choice of the implementation of causal attention, and the implementations that we call with q, k and v.
 
-scaled_dot_product_attention knows no ALiBi, so the model gives it extra features (`trainer.model.attention`), which
-cost up to a fifth of it and can push a head over its next size. What has slopes of its own comes before that.
+scaled_dot_product_attention has no ALiBi, so the model gives it extra features (`trainer.model.attention`). They cost
+up to a fifth and can push a head over its next size. Implementations with slopes of their own are preferred.
 
 Shapes: b batch, n heads of this rank, s sequence, d head size. Slopes are those of this rank's heads, cut out of those
 of all heads of the model. Source of ALiBi: Press et al., arXiv 2108.12409.
@@ -28,7 +28,7 @@ from trainer.recipe.options import Options
 
 
 class AttentionBy(Enum):
-    """Who computes it, by the name that is said and asked for."""
+    """The implementations, by the names in options and messages."""
 
     TORCH = "torch"
     CPP = "C++"
@@ -39,10 +39,10 @@ class AttentionBy(Enum):
 
 @dataclass(frozen=True)
 class AttentionFacts:
-    """What the choice follows from.
+    """The facts that decide the choice.
 
-    capability: of the GPU, None on a CPU. alibi_features: extra ones that scaled_dot_product_attention is given, 0
-    without ALiBi. has_*: what is installed, loaded or built.
+    capability: of the GPU, None on a CPU. alibi_features: extra ones for scaled_dot_product_attention, 0 without ALiBi.
+    has_*: installed, loaded or built.
     """
 
     capability: tuple[int, int] | None
@@ -59,7 +59,7 @@ class AttentionFacts:
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """Who computes attention, and why in a few words."""
+    """The chosen implementation of attention, with the reason in a few words."""
 
     by: AttentionBy
     why: str
@@ -101,9 +101,9 @@ def refuses(by: AttentionBy, facts: AttentionFacts) -> str | None:
 
 
 def attention_choice(facts: AttentionFacts, asked: AttentionBy | None = None) -> AttentionChoice:
-    """Who computes attention. Raises ValueError where `asked` cannot, with the reason.
+    """Return the implementation of attention. Raises ValueError if `asked` cannot be used, with the reason.
 
-    FlexAttention is never taken unasked: torch compiles it at the first step, and trainings compile nothing.
+    FlexAttention is only used on request: torch compiles it at the first step, and trainings compile nothing.
     """
     if asked is not None:
         why_not = refuses(asked, facts)
@@ -138,7 +138,7 @@ def _for_alibi_without_flash(facts: AttentionFacts, without_flash: str) -> Atten
 
 
 def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_softmax: bool) -> AttentionFacts:
-    """Of a training with these options on `device`; what is installed is looked for, and not imported."""
+    """Return the facts of a training with these options on `device`. Packages are searched, not imported."""
     head_size = options.hidden_size // options.num_attention_heads
     return AttentionFacts(
         capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
@@ -155,7 +155,7 @@ def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_s
 
 
 def core_attention(by: AttentionBy, softmax: SoftmaxKernels | None) -> CausalAttention | None:
-    """What `Operations.core_attention` is for a choice; None where the model or C++ computes it without."""
+    """Return `Operations.core_attention` for a choice; None if the model or C++ computes it."""
     if by is AttentionBy.SOFTMAX:
         return SoftmaxAttention(softmax)
     if by is AttentionBy.FLASH:
@@ -226,7 +226,7 @@ class FlexAttention:
         return mixed
 
     def _mask(self, length: int, device: torch.device) -> Any:
-        """Which blocks of keys a block of queries sees; one for all layers."""
+        """Return which blocks of keys a block of queries sees; one for all layers."""
         if (length, device) not in self._masks:
             self._masks[length, device] = self._block_mask(_is_seen, None, None, length, length, device=str(device))
         return self._masks[length, device]
@@ -237,7 +237,7 @@ def _is_seen(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tenso
 
 
 class AttentionKernels(Protocol):
-    """What computes it. Tensors may have any strides, as long as a head's numbers lie side by side."""
+    """Kernels for attention. Tensors may have any strides if the numbers of a head are contiguous."""
 
     def forward(
         self, q_bsgmd: Tensor, k_bsgd: Tensor, v_bsgd: Tensor, slopes_n: Tensor | None, scale: float
@@ -257,7 +257,7 @@ class AttentionKernels(Protocol):
         scale: float,
         gradients: tuple[Tensor, Tensor, Tensor],
     ) -> None:
-        """Writes the gradients of q, k and v, whose shapes are those of `inputs`, every element of them."""
+        """Write the gradients of q, k and v, whose shapes are those of `inputs`, every element of them."""
 
 
 def attention_of_product(qkv_bsgxd: Tensor, slopes_n: Tensor | None, scale: float, kernels: AttentionKernels) -> Tensor:
@@ -276,7 +276,7 @@ def attention(
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
-    """The same with a head's numbers side by side."""
+    """Return the tensor with the numbers of a head contiguous."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 

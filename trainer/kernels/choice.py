@@ -1,8 +1,8 @@
-"""Which kernels a training computes with: what its options ask for, what is built, and what its device can do.
+"""The choice of a training's kernels: by its options, by what is built, and by its device.
 
-Nothing is compiled here: `opsctl kernels build` does that, ahead of jobs. What is not there is computed by torch, and
-so is what torch was measured to do faster (`opsctl kernels measure`). `Operations.paths` says of each family who
-computes it and why.
+Nothing is compiled here: `opsctl kernels build` does that, ahead of jobs. torch computes what is not built, and what it
+was measured to compute faster (`opsctl kernels measure`). `Operations.paths` tells the implementation of each family
+and the reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ from trainer.recipe.options import Options, OptionsError
 
 @dataclass(frozen=True)
 class Path:
-    """Who computes a family of operations (`torch`, `C++`, `CUDA`, `flash-attn` ...), and why, in a few words."""
+    """The implementation of a family of operations (`torch`, `C++`, `CUDA`, `flash-attn` ...), and the reason in a few
+    words.
+    """
 
     family: str
     by: str
@@ -105,7 +107,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Source:
-    """What kernels of a device are made from: a loaded library or a runner; `why` it is that, or why there is none."""
+    """The source of a device's kernels: a loaded library or a runner; `why` it is used, or why there is none."""
 
     by: str
     made_from: Any
@@ -153,11 +155,11 @@ FAMILIES = (
 
 
 def choose(options: Options, device: torch.device, kept: KeptTimes = NOTHING_MEASURED) -> Operations:
-    """The kernels that a training with these options computes with on `device`. Never raises for what is not built.
+    """Choose the kernels of a training with these options on `device`. Never raises for what is not built.
 
-    kept: what was measured, which counts where it was on such a device. Raises OptionsError under
-    --abort-on-unmet-fused-kernel-constraints where torch has to compute a family that no option leaves to it, and that
-    it was not measured to do faster.
+    kept: measurements, which count if they are of such a device. Raises OptionsError under
+    --abort-on-unmet-fused-kernel-constraints if torch has to compute a family that no option leaves to it, and that it
+    was not measured to compute faster.
     """
     if options.kernels == TORCH and options.attention not in (AUTO, TORCH):
         raise OptionsError(f"--attention {options.attention} with --kernels torch: leave out one of them")
@@ -194,7 +196,9 @@ def family_kernels(family: Family, options: Options, source: Source) -> Any:
 
 
 def _taken(family: Family, ours: Any, options: Options, source: Source, kept: KeptTimes) -> tuple[Any, Path]:
-    """What computes the family, None for torch, and why: the preferred way, or the one that was measured faster."""
+    """Return the implementation of the family, None for torch, and why: the preferred one, or the one measured as
+    faster.
+    """
     kernels: dict[str, Any] = {TORCH: None} if isinstance(ours, str) else {source.by: ours, TORCH: None}
     why = ours if isinstance(ours, str) else source.why
     if _unfused(family, options) or not kept.families:
@@ -215,7 +219,7 @@ def _taken(family: Family, ours: Any, options: Options, source: Source, kept: Ke
 
 
 def _apex_notes(source: Source, kept: KeptTimes) -> tuple[str, ...]:
-    """What is to be said of an apex that is there and was not measured, or is another project."""
+    """Return notes about an apex that was not measured, or is another project."""
     if source.by != CUDA or any(APEX in one.seconds for one in kept.families):
         return ()
     why_not = why_not_apex("norms")
@@ -225,7 +229,7 @@ def _apex_notes(source: Source, kept: KeptTimes) -> tuple[str, ...]:
 
 
 def source_of(options: Options, device: torch.device) -> Source:
-    """What kernels are made from on `device`. Loads what is built, and compiles nothing."""
+    """Return the source of kernels on `device`. Loads what is built, and compiles nothing."""
     if options.kernels == TORCH:
         return Source(TORCH, None, "--kernels torch")
     if device.type == "cuda":
@@ -254,7 +258,9 @@ def by_torch_alone(options: Options, device: torch.device, why: str) -> Operatio
 
 
 def kernel_lines(operations: Operations) -> list[str]:
-    """What the training log says of them: a line for each who computes something, and why; then what was left."""
+    """Return the lines for the training log: one for each implementation with its families and reason; then the
+    notes.
+    """
     families: dict[tuple[str, str], list[str]] = {}
     for path in operations.paths:
         families.setdefault((path.by, path.why), []).append(path.family)
@@ -263,7 +269,7 @@ def kernel_lines(operations: Operations) -> list[str]:
 
 
 def has_compiler() -> bool:
-    """Whether torch.compile has what it compiles for a GPU with."""
+    """Return whether torch.compile can compile for a GPU."""
     return importlib.util.find_spec("triton") is not None
 
 

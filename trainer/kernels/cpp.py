@@ -37,7 +37,7 @@ class Calls:
             self._functions[dtype] = function
 
     def __call__(self, *arguments: Any) -> None:
-        """The first argument, a tensor, says of which type the elements are. Raises MemoryError."""
+        """Call the function for the element type of the first argument, a tensor. Raises MemoryError."""
         taken = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
         if self._functions[arguments[0].dtype](*taken):
             raise MemoryError(f"no memory for what the threads of {self._name} work in: use smaller micro-batches")
@@ -134,7 +134,7 @@ class CppAttention:
 
 
 def _strides(*tensors: Tensor) -> ctypes.Array[ctypes.c_int64]:
-    """Of each: sample, group, member of the group (none where it is shared), position."""
+    """Return of each tensor the strides of sample, group, member of the group (none if it is shared), and position."""
     found: list[int] = []
     for one in tensors:
         sample, position, group, *member = one.stride()[:-1]
@@ -231,7 +231,9 @@ class CppResiduals:
 
 
 def _dropout(x_bsh: Tensor, probability: float, part: tuple[int, int]) -> tuple[int | float, ...]:
-    """samples, positions, hidden, first_position, lowest_kept and scale; the last are of no use without seeds."""
+    """Return samples, positions, hidden, first_position, lowest_kept and scale; the last two are unused without
+    seeds.
+    """
     first_position = part[0] * x_bsh.shape[1]
     return *x_bsh.shape, first_position, lowest_kept_level(probability), kept_scale(probability)
 
@@ -318,7 +320,7 @@ class CppAdam:
             )
 
     def squares(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The sum of all squares, fp64 [1]."""
+        """Return the sum of all squares, fp64 [1]."""
         are_bf16 = (ctypes.c_uint8 * len(gradients))(*(one.dtype == torch.bfloat16 for one in gradients))
         total = self._squares(len(gradients), _addresses(gradients), _sizes(gradients), are_bf16)
         return torch.tensor([total], dtype=torch.float64)

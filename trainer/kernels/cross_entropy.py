@@ -15,10 +15,10 @@ from torch import Tensor
 
 
 class CrossEntropyKernels(Protocol):
-    """What computes it.
+    """Kernels for the cross entropy.
 
-    Logits are contiguous [t, v] in fp32, fp16 or bf16; labels are int64 rows of this rank's, negative where the label
-    is another rank's. Rows from `first_padding` on have no part, and their gradient is exactly 0.
+    Logits are contiguous [t, v] in fp32, fp16 or bf16; labels are int64 rows of this rank's, negative if the label is
+    another rank's. Rows from `first_padding` on have no part, and their gradient is exactly 0.
     """
 
     def statistics(self, logits_tv: Tensor, labels_t: Tensor, first_padding: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -30,14 +30,14 @@ class CrossEntropyKernels(Protocol):
     def to_gradient(
         self, logits_tv: Tensor, labels_t: Tensor, log_sum_t: Tensor, share_t: Tensor, first_padding: int
     ) -> None:
-        """logits <- share * (exp(logit - log_sum) - [row is the label]), in place; log_sum and share are fp32 [t]."""
+        """Replace logits by share * (exp(logit - log_sum) - [row is the label]); log_sum and share are fp32 [t]."""
 
     def whole(self, logits_tv: Tensor, labels_t: Tensor, share_t: Tensor, first_padding: int) -> tuple[Tensor, Tensor]:
         """Both at once, where no other rank has a part: the log of all exp(logit), the label's logit, fp32 [t]."""
 
 
 class Statistics(NamedTuple):
-    """What this rank's logits of each token say, fp32 [t]: as `CrossEntropyKernels.statistics` has them."""
+    """The statistics of this rank's logits of each token, fp32 [t]: as `CrossEntropyKernels.statistics` has them."""
 
     greatest_t: Tensor
     sum_t: Tensor
@@ -47,7 +47,9 @@ class Statistics(NamedTuple):
 def statistics(
     logits_tv: Tensor, labels_t: Tensor, first_padding: int, kernels: CrossEntropyKernels | None
 ) -> Statistics:
-    """Of each row. Without kernels logits are fp32, and become exp(logit - greatest) for `to_gradient` to take up."""
+    """Compute the statistics of each row. Without kernels logits are fp32, and become exp(logit - greatest) for
+    `to_gradient`.
+    """
     if kernels is not None:
         return Statistics(*kernels.statistics(logits_tv, labels_t, first_padding))
     logits_tv[:, first_padding:] = -torch.inf
@@ -68,7 +70,7 @@ def to_gradient(
     first_padding: int,
     kernels: CrossEntropyKernels | None,
 ) -> None:
-    """logits <- share * (softmax - [row is the label]), in place, after `statistics`, whose greatest logits these are.
+    """Replace logits by share * (softmax - [row is the label]), after `statistics`, whose greatest logits these are.
 
     log_sum_t: log of the sum of exp(logit) over all ranks.
     """

@@ -28,9 +28,9 @@ def measured(
     turn_s: float = _TURN_S,
     weights: int | None = None,
 ) -> KernelTimes:
-    """Of every family that such a training computes, at its sizes.
+    """Measure every family that such a training computes, at its sizes.
 
-    say: told of each way that is not there, or ends with an error, with the reason.
+    say: called for each implementation that is missing, or ends with an error, with the reason.
     """
     source, sizes = source_of(options, device), Sizes.of(options)
     count = _WEIGHTS[device.type] if weights is None else weights

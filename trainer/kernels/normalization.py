@@ -19,9 +19,9 @@ from trainer.kernels.activation import as_rows
 
 
 class NormKernels(Protocol):
-    """What computes norms. Tensors are contiguous; weight and bias have x's dtype, statistics are fp32 [r].
+    """Kernels for norms. Tensors are contiguous; weight and bias have x's dtype, statistics are fp32 [r].
 
-    RMSNorm has no mean: None stands for it.
+    RMSNorm has no mean: it is None.
     """
 
     def forward(
@@ -62,14 +62,14 @@ Norms: TypeAlias = NormKernels | NormFunction
 
 
 def adds_before(kernels: Norms | None) -> bool:
-    """Whether they have the sum of two tensors with its norm in one pass."""
+    """Return whether they compute the sum of two tensors and its norm in one pass."""
     return kernels is not None and not isinstance(kernels, NormFunction)
 
 
 def normalized(
     x: Tensor, weight_h: Tensor, bias_h: Tensor | None, epsilon: float, rms: bool, kernels: Norms | None
 ) -> Tensor:
-    """x [..., h] by its statistics, times weight, plus bias: the same shape and dtype."""
+    """Normalise x [..., h], times weight, plus bias: the same shape and dtype."""
     if kernels is None:
         return _by_torch(x, weight_h, bias_h, epsilon, rms)
     if isinstance(kernels, NormFunction):

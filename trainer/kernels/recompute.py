@@ -14,10 +14,10 @@ from torch import Tensor
 
 @contextlib.contextmanager
 def made_again(result: Tensor, make: Callable[[], Tensor] | None) -> Iterator[None]:
-    """Within it autograd keeps `make` wherever it would keep `result`, in any shape; `make` gives equal numbers.
+    """Let autograd keep `make` inside the block instead of `result`, in any shape; `make` gives equal numbers.
 
-    The backward pass calls it without gradients, once for each that would have kept `result`; nobody may write before
-    to what it makes them from. On a GPU, and without `make`, autograd keeps what it always does.
+    The backward pass calls it without gradients, once for each place that would have kept `result`. Its inputs must not
+    change before. On a GPU, and without `make`, autograd works as usual.
     """
     if make is None or result.device.type != "cpu" or not (torch.is_grad_enabled() and result.is_contiguous()):
         yield

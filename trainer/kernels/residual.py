@@ -51,17 +51,19 @@ def on_device(seeds: Sequence[int], device: torch.device) -> Tensor:
 
 
 def lowest_kept_level(probability: float) -> int:
-    """Of the signed numbers of 16 bits: a value whose number is lower is dropped."""
+    """Return the lowest kept level of the signed 16-bit numbers: a value with a lower number is dropped."""
     return _dropped_levels(probability) - DROPOUT_LEVELS // 2
 
 
 def kept_scale(probability: float) -> float:
-    """What is kept is multiplied by it, so that the expectation stays: 1 / the share that is really kept."""
+    """Return the factor for kept values, so that the expectation stays: 1 / the share that is really kept."""
     return DROPOUT_LEVELS / (DROPOUT_LEVELS - _dropped_levels(probability))
 
 
 def drop(x: Tensor, mask: Tensor, probability: float) -> Tensor:
-    """x where `mask` is true, scaled so that its expectation stays, and 0 elsewhere. Backward needs the mask alone."""
+    """Return x where `mask` is true, scaled so that its expectation stays, and 0 elsewhere. Backward needs only the
+    mask.
+    """
     dropped: Tensor = _Drop.apply(x, mask, kept_scale(probability))
     return dropped
 
@@ -71,7 +73,7 @@ def _dropped_levels(probability: float) -> int:
 
 
 def _xor_shifted(bits: Tensor, by: int, scratch: Tensor) -> Tensor:
-    """bits ^ (bits >> by) of unsigned numbers, in place: torch shifts the sign in, which is masked out again."""
+    """Compute bits ^ (bits >> by) of unsigned numbers in place: torch shifts the sign in, which is masked out."""
     torch.bitwise_right_shift(bits, by, out=scratch)
     return bits.bitwise_xor_(scratch.bitwise_and_((1 << (64 - by)) - 1))
 
@@ -92,9 +94,9 @@ class _Drop(torch.autograd.Function):
 
 
 class ResidualKernels(Protocol):
-    """What computes it. Tensors are contiguous and of one dtype; a mask is that of `trainer.kernels.residual`.
+    """Kernels for residual and dropout. Tensors are contiguous and of one dtype; masks are those of this module.
 
-    seeds_b: int64, or None where nothing is dropped. part: which of how many slices of the positions x is.
+    seeds_b: int64, or None if nothing is dropped. part: which of how many slices of the positions x is.
     """
 
     def forward(
@@ -106,7 +108,7 @@ class ResidualKernels(Protocol):
         probability: float,
         part: tuple[int, int],
     ) -> Tensor:
-        """residual + dropout(x + bias), rounded once; without a residual dropout(x + bias)."""
+        """Return residual + dropout(x + bias), rounded once; without a residual dropout(x + bias)."""
 
     def backward(
         self,
@@ -121,7 +123,7 @@ class ResidualKernels(Protocol):
 
 @dataclass(frozen=True)
 class Dropped:
-    """How much of x is dropped: one mask for each of its samples."""
+    """The dropout of x: one mask for each of its samples."""
 
     seeds: Sequence[int]
     probability: float
@@ -135,9 +137,9 @@ def added(
     dropped: Dropped | None,
     kernels: ResidualKernels | None,
 ) -> Tensor:
-    """residual + dropout(x + bias), each where it is given; x is whole samples, or slices of them as `dropped` has it.
+    """Return residual + dropout(x + bias), each if given; x is whole samples, or slices as `dropped` says.
 
-    A bias or residual of another dtype than x, as mixed precision can have, is added by torch.
+    torch adds a bias or residual of another dtype than x, as mixed precision can have.
     """
     beside = [one for one in (bias_h, residual_bsh) if one is not None]
     if kernels is None or not (beside or dropped) or any(one.dtype != x_bsh.dtype for one in beside):

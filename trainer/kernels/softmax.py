@@ -17,9 +17,9 @@ from torch.autograd.function import once_differentiable
 
 
 class SoftmaxKernels(Protocol):
-    """What computes it. Scores are contiguous.
+    """Kernels for the softmax. Scores are contiguous.
 
-    The mask, of any strides, is bool [b or 1, n or 1, q or 1, k], true where a key is not seen.
+    The mask, of any strides, is bool [b or 1, n or 1, q or 1, k], true for hidden keys.
     """
 
     def forward(
@@ -28,7 +28,7 @@ class SoftmaxKernels(Protocol):
         """softmax(scale * scores + slopes * key position), in the dtype of the scores; slopes are fp32."""
 
     def backward(self, gradient_bnqk: Tensor, probabilities_bnqk: Tensor, scale: float, causal: bool) -> Tensor:
-        """scale * p * (gradient - sum(p * gradient))."""
+        """Return scale * p * (gradient - sum(p * gradient))."""
 
 
 def scaled_softmax(

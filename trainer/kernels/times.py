@@ -27,7 +27,7 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True)
 class KeptTimes:
-    """What was measured on this kind of device, the newest of each family and size; `notes`: what was passed over."""
+    """The measurements on this kind of device, the newest of each family and size; `notes`: what was skipped."""
 
     device: str = ""
     families: tuple[FamilyTimes, ...] = ()
@@ -39,7 +39,7 @@ NOTHING_MEASURED = KeptTimes()
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's or the CPU's, as their makers call them."""
+    """Return the name of the GPU or CPU, as its maker calls it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -85,7 +85,7 @@ def keep(times: KernelTimes, device: torch.device) -> Path:
 
 
 def _key(device: torch.device) -> str:
-    """Raises OSError for sources that cannot be read."""
+    """Return the key of the measurements. Raises OSError for sources that cannot be read."""
     sources = _artifact(device)
     what = (device_name(device), str(torch.__version__), torch.version.cuda, sources.key if sources else "")
     return hashlib.sha256(repr(what).encode()).hexdigest()[:24]
@@ -100,7 +100,7 @@ def _artifact(device: torch.device) -> Artifact | None:
 
 
 def _read(cache: Path, file: Path) -> KernelTimes | str:
-    """What is in it, or why it is not taken."""
+    """Return the contents, or why they are not used."""
     try:
         if untrusted := why_untrusted(cache, file):
             return untrusted
@@ -144,7 +144,7 @@ class Decision:
 def times_for(
     measured: Iterable[FamilyTimes], family: str, kind: str, precision: str, columns: int
 ) -> FamilyTimes | None:
-    """Of the size that comes nearest; None where none near it was measured of the family in that precision."""
+    """Return the measurement of the nearest size; None if none near it was made of the family in that precision."""
 
     def apart(one: FamilyTimes) -> float:
         return abs(math.log2(one.columns / columns))
@@ -190,7 +190,7 @@ Buffers = Sequence[Tensor | None]
 
 @dataclass(frozen=True)
 class Turns:
-    """How often something is done, before it is timed and while it is."""
+    """The repetitions, before the timing and during it."""
 
     warm_up: int = _WARM_UP
     times: int = _TIMES
@@ -246,7 +246,7 @@ def copy_rate(device: torch.device, cache_bytes: int, turns: Turns) -> float:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """The GPU's second-level cache; a megabyte where there is none to ask."""
+    """Return the bytes of the GPU's second-level cache; a megabyte on a CPU."""
     if device.type != "cuda":
         return 1 << 20
     return int(torch.cuda.get_device_properties(device).L2_cache_size)

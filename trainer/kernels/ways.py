@@ -1,6 +1,6 @@
-"""What is timed of each family of operations, forward and backward as a training has them, and by whom.
+"""The timed operations of each family, forward and backward as in a training, and their implementations.
 
-Sizes are one rank's: what tensor-parallel ranks split is split here too.
+Sizes are those of one rank, split as tensor-parallel ranks split them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ADAM_SETTINGS = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.1, 10)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one rank's micro-batch in a training. positions: of each sample, where operations are not split by heads."""
+    """The sizes of one rank's micro-batch. positions: of each sample, for operations that are not split by heads."""
 
     samples: int
     sequence: int
@@ -67,7 +67,7 @@ class Sizes:
         )
 
     def kind(self, family: str) -> str:
-        """Which of a family's operations they are of; empty where it has one."""
+        """Return the kind of a family's operation; empty if it has one."""
         if family == "norms":
             return "RMSNorm" if self.rms else "LayerNorm"
         if family == "activations":
@@ -96,7 +96,7 @@ class Work:
 
 
 def work_of(family: str, sizes: Sizes, device: torch.device, weights: int) -> Work:
-    """A family's, by its name in `trainer.kernels.choice`. weights: how many Adam updates."""
+    """Return the work of a family, by its name in `trainer.kernels.choice`. weights: the number of Adam updates."""
     return _WORK[family](_Drawn(sizes, device), weights)
 
 
@@ -114,7 +114,7 @@ class _Drawn:
 
 
 def _backward_too(leaves: int) -> Callable[..., Any]:
-    """Calls a function of the first `leaves` buffers; the next one is its result's gradient."""
+    """Return a runner of a function of the first `leaves` buffers; the next one is its result's gradient."""
 
     def run(function: Callable[..., Tensor], *buffers: Tensor) -> Any:
         result = function(*buffers[:leaves])
@@ -174,7 +174,7 @@ def _residuals(drawn: _Drawn, _weights: int) -> Work:
 
 
 def _cross_entropy(drawn: _Drawn, _weights: int) -> Work:
-    """A chunk of logits that become their gradient; torch has them in fp32, and rounds."""
+    """Return the work on a chunk of logits that become their gradient; torch has them in fp32, and rounds."""
     own, device = drawn.sizes, drawn.device
     rows = own.vocabulary
     tokens = chunk_tokens(own.samples * own.sequence, rows, device.type)
@@ -201,7 +201,9 @@ def _cross_entropy(drawn: _Drawn, _weights: int) -> Work:
 
 
 def _adam(drawn: _Drawn, weights: int) -> Work:
-    """Of one flat tensor: fp32 weights and moments, gradients and the rounded weight in the training's precision."""
+    """Return the work on one flat tensor: fp32 weights and moments; gradients and rounded weight in the training's
+    precision.
+    """
     is_half = drawn.dtype != torch.float32
 
     def make() -> Buffers:
@@ -218,7 +220,7 @@ def _adam(drawn: _Drawn, weights: int) -> Work:
 
 
 def adam_by_torch(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, half: Tensor | None) -> None:
-    """What a training does without kernels: fp32 gradients, torch's fused AdamW, the weight rounded."""
+    """Update as a training without kernels does: fp32 gradients, torch's fused AdamW, the weight rounded."""
     step = torch.full((), float(ADAM_SETTINGS.step - 1), device=weight.device)
     torch._fused_adamw_(
         [weight],

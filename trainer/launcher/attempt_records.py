@@ -1,4 +1,4 @@
-"""What a launcher writes into its attempt's folder: who runs where, and this node's first rank to fail."""
+"""The records of a launcher in its attempt's folder: which rank runs where, and this node's first rank to fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED_STATUS = 2
 
 @dataclass(frozen=True)
 class Node:
-    """This node's part of a launch."""
+    """The part of a launch on this node."""
 
     nnodes: int
     nproc_per_node: int
@@ -41,12 +41,12 @@ class Node:
 
     @property
     def ranks_file(self) -> Path:
-        """Where RankRecord writes this node's rank map."""
+        """The file of this node's rank map, written by RankRecord."""
         return self.attempt_folder / ranks_file(self.node_rank)
 
     @property
     def failure_file(self) -> Path:
-        """Where `record_failure` writes; absent while no rank of this node has failed."""
+        """The file that `record_failure` writes; absent while no rank of this node has failed."""
         return self.attempt_folder / failure_file(self.node_rank)
 
     @property
@@ -92,7 +92,9 @@ def record_clock(node: Node) -> None:
 
 
 def _gpus_of_this_node() -> list[str]:
-    """The GPUs in local rank order, as Slurm or the user named them, counted where Slurm only says how many."""
+    """Return the GPUs in local rank order, as Slurm or the user named them, numbered if Slurm only gives their
+    count.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("SLURM_STEP_GPUS") or ""
     if not named and os.environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
         return [str(number) for number in range(int(os.environ["SLURM_GPUS_ON_NODE"]))]
@@ -106,7 +108,7 @@ def record_failure(
     error: Any,
     trainer_arguments: Sequence[str],
 ) -> int:
-    """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail.
+    """Write `failure-R.json` for the first rank to fail. Ranks that died after the launch was ended did not fail.
 
     SIGBUS ends a rank that reads past the end of a mapped file: the message then names the data file that is too short.
     """
@@ -148,7 +150,7 @@ def record_failure(
 
 
 def _all_seen(deaths: list[Death], told: Death | None) -> list[Death]:
-    """The deaths whose end is known, where the agent reaped one by what it has `told`."""
+    """Return the deaths with a known end; for one that the agent reaped, by what it has `told`."""
     filled = [
         replace(told, at=one.at) if told and not one.is_seen and one.local_rank == told.local_rank else one
         for one in deaths

@@ -1,6 +1,6 @@
-"""What a training is started with, put into its attempt's folder beside the start: `python -P -m ... FOLDER`.
+"""Record what a training is started with in its attempt's folder, next to the start: `python -P -m ... FOLDER`.
 
-It is a process of its own, at the lowest priority, which nobody waits for: no rank starts later for it.
+It is a separate process of the lowest priority. No rank waits for it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LOWEST = 19
 
 
 def start_recording(attempt_folder: Path) -> None:
-    """Start writing `environment.json` into `attempt_folder`. That it cannot be started is no error of the training.
+    """Start writing `environment.json` to `attempt_folder`. A failed start is no error of the training.
 
-    Its output is nobody's: a reader of the launcher's must not wait for it.
+    Its output is discarded: a reader of the launcher's output must not wait for it.
     """
     command = [sys.executable, "-P", "-m", "trainer.launcher.environment_record", str(attempt_folder)]
     nowhere = subprocess.DEVNULL

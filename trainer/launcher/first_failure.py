@@ -28,7 +28,7 @@ _SAME_MOMENT_S = 2.0
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that ended otherwise than with exit status 0, or nobody here saw how."""
+    """A rank that ended with another exit status than 0, or whose end was not seen here."""
 
     local_rank: int
     at: datetime  # with zone
@@ -37,7 +37,7 @@ class Death:
 
     @property
     def is_seen(self) -> bool:
-        """Whether it is known here how it ended. Else torch's agent has reaped it, and knows."""
+        """Return whether its end was seen here. Otherwise torch's agent has reaped it, and knows."""
         return self.exit_code is not None or self.signal is not None
 
 
@@ -66,7 +66,7 @@ class DeathWatch:
         self._thread.start()
 
     def report(self, local_rank: int) -> None:
-        """Called in the forked rank, first thing."""
+        """Report the rank's process. Called first in the forked rank."""
         os.write(self._write_fd, f"{local_rank} {os.getpid()}\n".encode())
 
     def deaths(self) -> list[Death]:
@@ -128,9 +128,9 @@ class DeathWatch:
 
 
 def first_to_fail(deaths: list[Death], message_of: Callable[[int], str]) -> tuple[Death, str] | None:
-    """Of deaths in order, the one that the others followed, and one line about it; None when there were none.
+    """Return the death that the others followed, and one line about it; None without deaths, which are in order.
 
-    `message_of(local_rank)` is what the rank itself left in its error file, "" when nothing.
+    `message_of(local_rank)` is the text in the rank's error file, "" without one.
     """
     if not deaths:
         return None
@@ -170,7 +170,7 @@ def record_in(folder: Path) -> None:
 
 
 def _has_pipes(folder: Path) -> bool:
-    """Whether the file system of `folder` has named pipes, as some that are shared do not."""
+    """Return whether the file system of `folder` has named pipes; some shared ones do not."""
     pipe = folder / f".{_DUMP}{os.getpid()}.pipe"
     try:
         os.mkfifo(pipe)
@@ -184,7 +184,7 @@ def dumped(folder: Path, ranks: Sequence[int], wait_s: float) -> list[GroupProgr
     """Ask the recorders of these ranks, and read what they write within `wait_s` seconds; those that answer nothing,
     without NCCL all of them, are left out.
     """
-    seen = {rank: _changed(folder / f"{_DUMP}{rank}") for rank in ranks}  # before anybody is asked
+    seen = {rank: _changed(folder / f"{_DUMP}{rank}") for rank in ranks}  # before any rank is asked
     before = {rank: changed for rank, changed in seen.items() if _ask(folder / f"{_DUMP}{rank}.pipe")}
     found: list[GroupProgress] = []
     until = time.monotonic() + wait_s
@@ -200,7 +200,7 @@ def dumped(folder: Path, ranks: Sequence[int], wait_s: float) -> list[GroupProgr
 
 
 def _ask(pipe: Path) -> bool:
-    """Whether somebody listens there, who has been asked now."""
+    """Ask the listener of a pipe; return whether there is one."""
     try:
         fd = _own(pipe, os.O_WRONLY, stat.S_ISFIFO)
     except OSError:
@@ -214,15 +214,15 @@ def _ask(pipe: Path) -> bool:
 
 
 def _own(path: Path, access: int, is_kind: Callable[[int], bool]) -> int:
-    """A descriptor of what this account has put there, of that kind. Others may write in the folder too: their links,
-    pipes and files are not opened for them, and keep nobody waiting. Raises OSError.
+    """Return a descriptor of this account's own file of that kind. Other users may write in the folder too: their
+    links, pipes and files are not opened, and do not block. Raises OSError.
     """
     fd = os.open(path, access | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     found = os.fstat(fd)
     if is_kind(found.st_mode) and found.st_uid == os.geteuid():
         return fd
     os.close(fd)
-    raise PermissionError(errno.EPERM, "somebody else's, or not what it is called", str(path))
+    raise PermissionError(errno.EPERM, "another user's, or of another kind", str(path))
 
 
 def _changed(path: Path) -> tuple[int, int]:

@@ -229,7 +229,7 @@ def main(words: Sequence[str]) -> int:
 def _end_with_the_others() -> None:
     """End the process some time after the last writer of its stdin, also out of a call that a dead server holds up."""
     gone = select.poll()
-    gone.register(0, 0)  # no events: it is told of the hang-up alone
+    gone.register(0, 0)  # no events: only the hang-up is reported
     gone.poll()
     time.sleep(LAST_S)
     os._exit(1)
@@ -263,7 +263,7 @@ class BoundedLines:
     def _opened(path: Path) -> int:
         """For reading too where it was there. Raises OSError, also where anything but a file of our own is there."""
         try:
-            # Opening a FIFO for both waits for nobody.
+            # Opening a FIFO for reading and writing does not block.
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return create_file(path)
@@ -275,7 +275,7 @@ class BoundedLines:
 
 
 def sample(node: str, folder: HeldFolder) -> NodeSample:
-    """The node now."""
+    """Return a sample of the node now."""
     memory = memory_lines()
     limit, limited = limit_of_cgroups() or (None, None)
     shm = _space("/dev/shm")

@@ -20,10 +20,11 @@ _NATIVE_S = 20.0
 
 
 def spied(pids: Sequence[int], wait_s: float, native: bool = False) -> dict[int, str]:
-    """pid -> its threads' stacks as faulthandler would write them, the main thread last; only of those it could read.
+    """Return pid -> its threads' stacks as faulthandler would write them, the main thread last, of the readable
+    processes.
 
     native: frames of compiled code too, for which a process is stopped for a moment; one that is stopped already, or
-    may not be traced, is read without. wait_s: longest for one process, seconds.
+    may not be traced, is read without. wait_s: longest time for one process, seconds.
     """
     program = find_spy(pids[0]) if pids else None
     if program is None:
@@ -59,7 +60,7 @@ def as_text(threads: Iterable[Any], pid: int) -> str:
 
 
 def _path_of(pid: int) -> list[str]:
-    """The folders of PATH that a process was started with: an environment script may have set it."""
+    """Return the folders of PATH that a process was started with: an environment script may have set it."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

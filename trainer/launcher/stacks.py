@@ -1,11 +1,11 @@
 """Print the stacks of this job's ranks on this node: `python -m trainer.launcher.stacks [--wait-s S] [--native]`.
 
-Prints lines of JSON (formats.rank_stacks) for each rank, in order. Only processes of this account and this job, on
-this node, that listen for it (trainer.launcher.stacks) are read or signalled, whatever any file says.
+Prints lines of JSON (formats.rank_stacks) for each rank, in order. It reads or signals only processes of this account
+and this job, on this node, that listen for it (trainer.launcher.stacks), whatever any file says.
 
-py-spy reads a process's memory, also of one that is stopped, and disturbs none; who has no py-spy, or whom it cannot
-read, is signalled and writes its Python stacks itself. With --flights-under FOLDER, an attempt's, NCCL's flight
-recorders of this node, which write in it, are asked too how far every rank is in each process group.
+py-spy reads the memory of a process, also of a stopped one, and disturbs none. Without py-spy, or if it cannot read a
+process, the process is signalled and writes its Python stacks itself. With --flights-under FOLDER, an attempt's, NCCL's
+flight recorders of this node, which write in it, report how far every rank is in each process group.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def told(ranks: list[Listener], node: str, wait_s: float, native: bool = False) 
 
 
 def listeners(proc: Path, environment: Mapping[str, str]) -> list[Listener]:
-    """The ranks of the job and node that `environment` says, in order. What a rank has forked is not one."""
+    """Return the ranks of the job and node of `environment`, in order, without the processes that a rank has forked."""
     found: dict[int, Listener] = {}
     for entry in proc.iterdir():
         if not entry.name.isdecimal():
@@ -140,7 +140,7 @@ def _listener(entry: Path) -> Listener | None:
 
 
 def _status(entry: Path) -> list[str]:
-    """What stands in /proc/PID/stat behind the program's name: state, parent, ..."""
+    """Return the fields of /proc/PID/stat after the program's name: state, parent, ..."""
     try:
         return (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

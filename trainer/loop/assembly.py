@@ -39,7 +39,7 @@ from trainer.recipe.spike_guard import SpikeDrill, SpikeGuard
 
 @dataclass(frozen=True)
 class Process:
-    """What a rank has of itself before there is anything to train."""
+    """The parts of a rank that exist before the training."""
 
     parallel: Parallel
     leaving: Leaving
@@ -50,10 +50,10 @@ class Process:
 
 
 def assemble(options: Options, process: Process) -> Training:
-    """The training that `options` ask for, loaded and ready. Collective.
+    """Load and prepare the training of `options`. Collective.
 
-    Raises OptionsError, DataError, Refusal or CheckpointError for what cannot be, and LeavesEarly between two parts
-    where the ranks agree to leave.
+    Raises OptionsError, DataError, Refusal or CheckpointError for what is impossible, and LeavesEarly between two parts
+    if the ranks agree to leave.
     """
     parallel, leaving = process.parallel, process.leaving
     tell = say_if(parallel.rank == 0)
@@ -104,7 +104,7 @@ def _observers(
     guarding: Guarding,
     of_model: dict[str, Any],
 ) -> list[Observer]:
-    """What is done after each step, in this order: log, curves, evaluation, comparison of replicas, save."""
+    """Return the observers of each step, in this order: log, curves, evaluation, comparison of replicas, save."""
     parallel, resumption, leaving = process.parallel, prepared.resumption, process.leaving
     shape = ModelShape.of(options, prepared.vocabulary)
     throughput = throughput_of(options, parallel, shape)
@@ -165,7 +165,7 @@ def _observers(
 def _guarding(
     options: Options, engine: PipelineEngine, resumption: Resumption, tell: Callable[[str], None]
 ) -> Guarding:
-    """The spike guard with what its checkpoint remembers, unless iterations are counted anew: none of these then."""
+    """Return the spike guard with its checkpoint's memory; without it if finetuning counts iterations from 0."""
     of_checkpoint = None
     if resumption.found is not None and resumption.start.kind != "finetuned":
         of_checkpoint = resumption.found.manifest.spike_guard
@@ -179,7 +179,7 @@ def _drill(options: Options, engine: PipelineEngine, parallel: Parallel, tell: C
 
 
 def _continued_from(options: Options, resumption: Resumption) -> Progress | None:
-    """Where this training continues one of the same folder; None if it begins, or only evaluates."""
+    """Return where this training continues one of the same folder; None if it begins, or only evaluates."""
     continues = resumption.found is not None and resumption.start.kind != "finetuned" and not only_evaluates(options)
     return resumption.progress if continues else None
 
@@ -202,5 +202,5 @@ def _last_save_s(options: Options) -> float:
 
 
 def _saved_iteration(options: Options, resumption: Resumption) -> int | None:
-    """The iteration that --save's latest checkpoint has already: the one that was loaded from there."""
+    """Return the iteration of --save's latest checkpoint: the one that was loaded from there."""
     return resumption.saved_iteration if saves_where_it_loads(options) and not options.finetune else None

@@ -19,7 +19,7 @@ from trainer.recipe.options import Options
 
 
 class EngineItems(Iterator[EngineItem]):
-    """This rank's micro-batches of a dataset, from `consumed_samples` on."""
+    """The micro-batches of a dataset for this rank, from `consumed_samples` on."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ def open_items(
     end_of_document: int | None,
     for_training: bool,
 ) -> EngineItems | None:
-    """The dataset's micro-batches, None where this rank's pipeline stage reads none."""
+    """Return the dataset's micro-batches, None if this rank's pipeline stage reads none."""
     if dataset is None or not parallel.needs_data:
         return None
     workers = options.num_workers if for_training else options.valid_num_workers
@@ -93,7 +93,9 @@ def open_items(
 
 
 def end_of_document_id(options: Options) -> int | None:
-    """The token that ends a document, for --eod-mask-loss; None without it. Raises DataError when nobody knows it."""
+    """Return the token that ends a document, for --eod-mask-loss; None without it. Raises DataError if it is
+    unknown.
+    """
     if not options.eod_mask_loss:
         return None
     for source in (source for group in groups(options, "train") for source in group.sources):

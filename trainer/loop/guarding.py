@@ -41,7 +41,7 @@ RunStep = Callable[[Decides | None], StepResult]
 
 
 class Guarding:
-    """What the guard knows of the training so far. Without a guard it keeps what an earlier one left out.
+    """The spike guard's knowledge of the training so far. Without a guard it keeps what an earlier one left out.
 
     state: as the checkpoint has it. replica_loss: of the last step on this rank's replica alone. tell: prints a line on
     the first rank. exactly: whether the same step always gives the same bits here.
@@ -59,11 +59,11 @@ class Guarding:
         self.state = state or GuardState()
 
     def kept(self) -> GuardState | None:
-        """What a checkpoint is to remember: None where there is neither a guard nor anything that one left out."""
+        """Return the part for a checkpoint; None without a guard and without windows that one left out."""
         return self.state if self.guard is not None or self.state.windows else None
 
     def left_out(self, iteration: int) -> IterationRange | None:
-        """The window that has the iteration."""
+        """Return the window that has the iteration."""
         return next((one for one in self.state.ranges if iteration in one), None)
 
     def step(self, iteration: int, run: RunStep) -> StepResult:
@@ -97,7 +97,7 @@ class Guarding:
         return run(decides), verdicts[-1]
 
     def _compared(self, iteration: int, first: StepResult, second: StepResult, own: float) -> RunAgain:
-        """What two runs of the same step on the same data say. Collective."""
+        """Compare two runs of the same step on the same data. Collective."""
         before, after = (first.loss, first.gradient_norm), (second.loss, second.gradient_norm)
         if are_alike(before, after, self._exactly):
             how = "bit for bit" if self._exactly else "but for the order of sums (--deterministic compares bits)"
@@ -145,7 +145,7 @@ class Drill:
 
 @dataclass(frozen=True)
 class RollingBack:
-    """What a rollback works with. `progress` is the training's own, which goes back with it."""
+    """The parts for a rollback. `progress` is the training's own, which goes back with it."""
 
     engine: PipelineEngine
     destination: Destination
@@ -186,7 +186,7 @@ class RollingBack:
         return is_on_it and manifest.not_finite is None and is_whole_state_of(manifest, self.identity)
 
     def _take_over(self, state: GuardState, window: Window, counters: dict[str, int]) -> None:
-        """What was decided since the checkpoint stays decided."""
+        """Keep the decisions made since the checkpoint."""
         windows = (*self.guarding.state.windows, window)
         self.guarding.state = msgspec.structs.replace(state, windows=windows)
         for name, value in counters.items():

@@ -1,5 +1,5 @@
-"""Why and when a training leaves, or saves because somebody asks. One rank looks at the files, and all agree before
-they do it: in the collective that each step has, else in one of their own.
+"""Decide why and when a training leaves, or saves on request. One rank checks the files, and all agree before they act:
+in the collective of each step, else in a separate one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_D
 
 @dataclass(frozen=True)
 class LeavingSettings:
-    """Where and when to look."""
+    """The places and times of the checks."""
 
     kill_switch_path: Path | None
     stop_request_path: Path | None
@@ -101,7 +101,9 @@ class LeavesEarly(Exception):
 
 
 class Leaving:
-    """Decides, before each iteration, whether all ranks leave. To make one is collective: whose start was earliest?"""
+    """Decides, before each iteration, whether all ranks leave. Creating one is collective: the earliest start
+    counts.
+    """
 
     def __init__(self, settings: LeavingSettings, device: torch.device, started_at: float) -> None:
         self._settings = settings
@@ -144,7 +146,9 @@ class Leaving:
         return self._agreed() or self._counted(iteration, steps_done, consumed_samples)
 
     def votes(self) -> tuple[float, ...]:
-        """What this rank sees: for each reason whether it does, whether a save is asked for, on the first its time."""
+        """Return this rank's votes: for each reason whether it holds, whether a save is requested, and on the first its
+        time.
+        """
         minutes = self.minutes() if self._looks else 0.0  # the first rank's, so that every rank would print the same
         seen = (
             self._kill_switch.is_taken(),
@@ -159,15 +163,15 @@ class Leaving:
         self._summed = votes
 
     def look_again(self) -> None:
-        """After what took long since the last step, on every rank: the next `reason` asks all anew.
+        """Check again at the next `reason`, after a long pause since the last step; call it on every rank.
 
-        Unless they have agreed to leave, which stands whatever becomes of the file that it was.
+        Once the ranks have agreed to leave, this stays, even if the file is gone.
         """
         if not any(self._summed[: len(_AGREED)]):
             self._summed = ()
 
     def _agreed(self) -> tuple[Reason, str] | None:
-        """A reason that some rank sees. Collective, unless a step has asked them all."""
+        """Return a reason that some rank sees. Collective, unless a step has collected the votes."""
         summed, self._summed = self._summed or self._summed_now(), ()
         *agreed, save, minutes = summed
         self.asked_saves.are_due = bool(save)
@@ -182,7 +186,7 @@ class Leaving:
         return tuple(votes.tolist())
 
     def _counted(self, iteration: int, steps_done: int, consumed_samples: int) -> tuple[Reason, str] | None:
-        """The reasons that every rank counts for itself."""
+        """Return a reason that every rank computes for itself."""
         interval, own, samples = (
             self._settings.exit_interval,
             self._settings.exit_after_iterations,
@@ -195,9 +199,9 @@ class Leaving:
         return None
 
     def has_to_end(self) -> bool:
-        """Whether to break off what may take long between two iterations, an evaluation. Collective.
+        """Return whether to interrupt long work between two iterations, an evaluation. Collective.
 
-        Once all have agreed on it the next `reason` says why, whatever becomes of the file that it was.
+        Once all have agreed, the next `reason` returns the reason, even if the file is gone.
         """
         self.agreed_meanwhile = self.reason(0, steps_done=0)
         return self.agreed_meanwhile is not None
@@ -209,10 +213,10 @@ class Leaving:
             raise LeavesEarly(*found)
 
     def _duration_is_over(self, minutes: float) -> bool:
-        """Whether the exit duration has passed, and with it what the job has written down since of a later one.
+        """Return whether the exit duration has passed, including a later one that the job has recorded since.
 
-        Without such a word, and with one that cannot be read, the duration that it was started with counts. The first
-        rank looks, whose node the job is on: both go by one clock.
+        Without a record, or with an unreadable one, the duration of the start counts. The first rank checks, on the
+        job's own node: both use one clock.
         """
         limit = self._settings.exit_duration_minutes
         if limit is None or minutes <= limit:
@@ -232,9 +236,9 @@ class Leaving:
         return leave_line(reason, details[reason])
 
     def announce(self, reason: Reason, iteration: int) -> None:
-        """Leave word, on the first rank, that all have agreed to leave and now save. Where it cannot be, they just do.
+        """Write a note, on the first rank, that all have agreed to leave and now save. Without a note they leave too.
 
-        Whoever triggered the kill switch waits for it, and a save may take long; it is no record.
+        The user who triggered the kill switch waits for it, and a save may take long; it is no record.
         """
         self._is_leaving()
         note = LeavingNote(reason, iteration, datetime.now().astimezone())
@@ -255,7 +259,7 @@ class Leaving:
 #: A rank that has saved, or has nothing to save, and is still there after this many seconds ends without asking.
 HARD_END_AFTER_S = 60.0
 
-# The last words go to files, perhaps on the file system that is dead: nobody waits for them for longer than this.
+# The last notes go to files, perhaps on a dead file system. This is the longest wait for them.
 _LAST_WORDS_S = 5.0
 
 

@@ -67,7 +67,7 @@ class Interval:
 
     @property
     def samples_per_second(self) -> float:
-        """Of all replicas together. Raises ZeroDivisionError before the first iteration."""
+        """The speed of all replicas together. Raises ZeroDivisionError before the first iteration."""
         return self.samples / self.seconds
 
 
@@ -91,7 +91,7 @@ class Log(Observer):
         self._last: StepResult | None = None
 
     def after_step(self, step: Step) -> None:
-        """Count the step, skipped or not; when a line is due, tell it and count anew."""
+        """Count the step, skipped or not; when a line is due, print it and restart the counts."""
         if step.result is None:
             self._interval.left_out += 1
         else:
@@ -102,7 +102,7 @@ class Log(Observer):
             self._interval, self._last = Interval(), None
 
     def after_going_back(self, progress: Progress) -> None:
-        """Count anew."""
+        """Restart the counts."""
         self._interval, self._last = Interval(), None
 
     def _report(self, step: Step, interval: Interval, last: StepResult | None) -> None:
@@ -147,13 +147,13 @@ _COUNTED = {
 
 
 def throughput_of(options: Options, parallel: Parallel, shape: ModelShape) -> Throughput:
-    """What the log's speeds are worked out with."""
+    """Return the constants for the speeds in the log."""
     peak = _peak(options, parallel)
     return Throughput(shape, options.seq_length, parallel.world_size, recomputed(options), peak)
 
 
 def size_lines(parallel: Parallel, throughput: Throughput) -> list[str]:
-    """How large the model is, and of what the log's TFLOPs and MFU are."""
+    """Return the size of the model, and the bases of the log's TFLOPs and MFU."""
     lines = [f"{parameters(throughput.shape):,} parameters on {parallel.world_size} ranks: {parallel.layout}"]
     lines.append(f"TFLOPs in the log are each rank's {_COUNTED[throughput.recompute]}")
     if (peak := throughput.peak_tflops) is not None:
@@ -162,7 +162,7 @@ def size_lines(parallel: Parallel, throughput: Throughput) -> list[str]:
 
 
 def _peak(options: Options, parallel: Parallel) -> float | None:
-    """TFLOP/s that this rank's device can do: as stated, or as its name says; None where nobody knows."""
+    """Return the peak TFLOP/s of this rank's device: as given, or by its name; None if unknown."""
     stated: float | None = options.peak_tflops
     if stated is not None or parallel.device.type != "cuda":
         return stated
@@ -170,7 +170,7 @@ def _peak(options: Options, parallel: Parallel) -> float | None:
 
 
 def sampler_pipe() -> int | None:
-    """The descriptor of this node's sampler; None where this rank was started without one."""
+    """Return the descriptor of this node's sampler; None if this rank was started without one."""
     given = os.environ.get(PIPE_VARIABLE, "")
     if not given.isdecimal():
         return None
@@ -181,10 +181,10 @@ def sampler_pipe() -> int | None:
 
 
 class OwnTime(Observer):
-    """Times forward and backward passes, and tells of every TIMED_ITERATIONS iterations together.
+    """Times forward and backward passes, and reports every TIMED_ITERATIONS iterations together.
 
-    What a pass waits for within itself counts as its own: the ranks of one tensor-parallel group, which as a rule are
-    on one node, are slow together. On a GPU the time is the stream's, taken by events that nobody waits for.
+    A wait inside a pass counts as part of it: the ranks of one tensor-parallel group, which are usually on one node,
+    are slow together. On a GPU the time is the stream's, taken by events without waiting.
     """
 
     def __init__(self, engine: PipelineEngine, parallel: Parallel, pipe: int) -> None:
@@ -216,7 +216,7 @@ class OwnTime(Observer):
             self._tell(step.progress.iteration)
 
     def after_going_back(self, progress: Progress) -> None:
-        """Begin anew."""
+        """Restart the counts."""
         self._iterations, self._step_s = 0, 0.0
         self._clock.taken_s()
 
@@ -236,7 +236,7 @@ class OwnTime(Observer):
 
 
 class _WallClock:
-    """What the process spends in a call, for a device that computes while it is called."""
+    """The time that the process spends in a call, for a device that computes during the call."""
 
     def __init__(self) -> None:
         self._sum_s = 0.0
@@ -254,7 +254,7 @@ class _WallClock:
 
 
 class _StreamClock(_WallClock):
-    """What the GPU's stream spends between two marks in it."""
+    """The time that the GPU's stream spends between two marks."""
 
     def __init__(self) -> None:
         super().__init__()

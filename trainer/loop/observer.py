@@ -1,4 +1,4 @@
-"""What is done after each step: one class for each thing, which the training loop calls in the order of a list."""
+"""The actions after each step: one class for each, which the training loop calls in the order of a list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.formats.checkpoint.history import Progress
 
 @dataclass(frozen=True)
 class Step:
-    """One step that was taken, or skipped because somebody asked; the same on every rank but for `seconds`."""
+    """One step that was taken, or skipped on request; the same on every rank except `seconds`."""
 
     progress: Progress  # after the step; the training's own, which goes on
     result: StepResult | None  # None: it was skipped on request, and nothing was trained
@@ -41,7 +41,7 @@ class Observer:
         """After each step."""
 
     def when_asked_to_save(self, progress: Progress, answer: Answer) -> bool:
-        """Between two steps, when somebody asks for a checkpoint; whether this one keeps any, and answers then."""
+        """Save between two steps, on request; return whether this observer saves, and then answers."""
         return False
 
     def before_going_back(self, progress: Progress) -> None:

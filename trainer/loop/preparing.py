@@ -39,7 +39,7 @@ from trainer.recipe.options import Options, OptionsError
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known and open before the model is built."""
+    """The parts that are known and open before the model is built."""
 
     vocabulary: Vocabulary
     identity: Identity
@@ -100,7 +100,7 @@ def _opened(options: Options, resumption: Resumption, lease: OwnLease | None, he
 
 
 def saves_where_it_loads(options: Options) -> bool:
-    """Whether --save is the folder that --load is, by whatever name."""
+    """Return whether --save is the folder of --load, by any name."""
     return bool(options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve())
 
 
@@ -121,11 +121,11 @@ _LOOK_EVERY_S = 0.02
 
 
 def refuse(error: Exception) -> None:
-    """Say in one line why this rank leaves, unless another has said the same, and leave it where the launcher looks.
+    """Print in one line why this rank leaves, unless another rank has printed the same, and leave it for the launcher.
 
-    Not collective: the others may be waiting for this rank in something else. The first rank says what it knows; what
-    it does not say within seconds, the first of those that know it does, and of a sample at once, as whoever reads it
-    is alone with it. Nobody returns before it is said, because at the first exit the launcher ends what is left.
+    Not collective: the others may be waiting for this rank elsewhere. The first rank prints what it knows. If it does
+    not within seconds, the first rank that knows does; for a bad sample at once, since only its reader knows. No rank
+    returns before it is printed, because at the first exit the launcher ends the others.
     """
     line = " ".join(str(error).split())
     try:
@@ -141,7 +141,7 @@ def refuse(error: Exception) -> None:
 
 
 def leave_error_file(line: str) -> None:
-    """The reason where torch's launcher looks for one, so that it is in the attempt's record too."""
+    """Write the reason to the file that torch's launcher reads, so that it is in the attempt's record too."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         try:
@@ -170,12 +170,12 @@ def _say_first(line: str, store: Any) -> None:
 
 
 def _is_heard(line: str, store: Any, is_known_to_all: bool) -> bool:
-    """Whether the first rank says it."""
+    """Return whether the first rank prints it."""
     wait_s = _HEARING_OF_A_REFUSAL_S if is_known_to_all else _HEARING_S
     try:
         store.wait([_key("first", line)], timedelta(seconds=wait_s))
         store.add("refusal/heard", 1)
-    except RuntimeError:  # in vain, or the store has gone with the first rank
+    except RuntimeError:  # not in time, or the store has gone with the first rank
         return False
     return True
 

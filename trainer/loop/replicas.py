@@ -53,7 +53,7 @@ class Drift:
     sides: tuple[tuple[int, ...], ...]
 
     def words(self) -> str:
-        """Which ranks are apart from most, or, where there is no majority, which stand against which."""
+        """Return which ranks differ from most, or, without a majority, which groups differ."""
         what = f"{self.item.what} of {self.item.name}"
         most, *others = self.sides
         if len(most) > len(others[0]):
@@ -63,7 +63,7 @@ class Drift:
 
 
 def drifts(items: Sequence[Sequence[Item]], sums: Sequence[Sequence[int]]) -> list[Drift]:
-    """What differs, by rank: `items[rank]` and their sums in the same order. In the order of the first rank's items."""
+    """Find what differs: `items[rank]` and their sums in the same order. In the order of the first rank's items."""
     held: dict[tuple[str, str, tuple[int, ...]], dict[tuple[int, ...], int]] = {}
     first: dict[tuple[str, str, tuple[int, ...]], Item] = {}
     shares: dict[tuple[str, str, tuple[int, ...], int], dict[int, int]] = defaultdict(dict)
@@ -82,12 +82,12 @@ def drifts(items: Sequence[Sequence[Item]], sums: Sequence[Sequence[int]]) -> li
 
 
 def drift_line(found: Sequence[Drift], iteration: int) -> str:
-    """The one line about it."""
+    """Return the message about it."""
     named = "; ".join(one.words() for one in found[:_NAMED])
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return (
         f"after iteration {iteration} ranks hold different numbers where they should hold the same: {named}{more}. "
-        "Nothing is saved of it: look at the nodes of those ranks, and go on from the checkpoint before"
+        "Nothing is saved of it: check the nodes of those ranks, and resume from the checkpoint before"
     )
 
 
@@ -145,7 +145,7 @@ class ReplicaCheck(Observer):
         return False
 
     def after_going_back(self, progress: Progress) -> None:
-        """What was compared is gone."""
+        """Forget the comparison, which is no longer valid."""
         self._compared_at = None
 
     def before_leaving(self, progress: Progress) -> None:
@@ -169,7 +169,9 @@ class Replicas:
         self._items_by_rank: list[list[Item]] = []
 
     def compare(self, iteration: int) -> None:
-        """Collective: one gathering of sums, and one of what they are of where that is new. Raises Refusal."""
+        """Compare the sums. Collective: one gathering of sums, and one of their items if these are new. Raises
+        Refusal.
+        """
         own = list(self._own())
         items = [item for item, _ in own]
         if self._is_new(items):
@@ -180,7 +182,9 @@ class Replicas:
             raise Refusal(drift_line(found, iteration))
 
     def _is_new(self, items: list[Item]) -> bool:
-        """Whether any rank has other items than before: there are no moments until an update is made. Collective."""
+        """Return whether any rank has other items than before: there are no moments until an update is made.
+        Collective.
+        """
         is_new = not self._items_by_rank or self._items_by_rank[self._parallel.rank] != items
         on_any = torch.tensor(is_new, dtype=torch.int32, device=self._parallel.device)
         dist.all_reduce(on_any, op=dist.ReduceOp.MAX)
@@ -211,7 +215,7 @@ class Replicas:
         yield from self._scalars()
 
     def _states(self, parameter: Any) -> Iterator[tuple[str, Tensor]]:
-        """Sums of this rank's share of the parameter's master weights and moments; 0 where it has none of it."""
+        """Yield sums of this rank's share of the parameter's master weights and moments; 0 if it has none of it."""
         base, fragment = self._engine.optimizer.optimizer, fragment_of(parameter)
         group = base.param_groups[fragment.group if fragment else 0]
         flat = group["params"][0]
@@ -225,7 +229,7 @@ class Replicas:
                 yield what, bits_of_part(state.narrow(0, fragment.start, fragment.elements), fragment.first)
 
     def _scalars(self) -> Iterator[tuple[Item, Tensor]]:
-        """The optimizer's step counts, and with fp16 the loss scale."""
+        """Yield the optimizer's step counts, and with fp16 the loss scale."""
         optimizer = self._engine.optimizer
         for number, group in enumerate(optimizer.optimizer.param_groups):
             step = optimizer.optimizer.state[group["params"][0]].get("step")

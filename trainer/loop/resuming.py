@@ -1,4 +1,4 @@
-"""From options to what a training goes on from."""
+"""Find from which checkpoint a training resumes, given its options."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from trainer.recipe.spike_guard import GuardState
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where a training goes on: at a checkpoint, or, with none, at its very beginning."""
+    """The start of a training: from a checkpoint, or, with none, from the beginning."""
 
     found: Found | None
     progress: Progress
@@ -65,7 +65,7 @@ class Resumption:
         return (*(self.found.manifest.history if self.found else ()), self.start)
 
     def changed(self) -> list[str]:
-        """A line for each thing that is another than in the checkpoint, and for what nobody can compare."""
+        """Return a line for each difference to the checkpoint, and for what cannot be compared."""
         if self.found is None:
             return []
         name = self.found.folder.name
@@ -79,7 +79,7 @@ class Resumption:
 
     @property
     def saved_iteration(self) -> int | None:
-        """That of the checkpoint, also when finetuning counts from 0; None at the very beginning."""
+        """The iteration of the checkpoint, also when finetuning counts from 0; None at the very beginning."""
         return self.found.manifest.iteration if self.found else None
 
 
@@ -126,7 +126,7 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
 
 
 def _find(options: Options) -> tuple[Found | None, FellBack | None]:
-    """The checkpoint to go on from, and in whose place where --load-fallback had to choose."""
+    """Return the checkpoint to resume from, and the one that it replaces if --load-fallback had to choose."""
     if not options.load:
         return None, None
     if options.load_step is not None:
@@ -178,9 +178,9 @@ def with_sample_order(
 
 
 def _with_what_is_known(options: Options, identity: Identity, resumption: Resumption) -> Identity:
-    """The identity with those facts of the checkpoint's training that this start says nothing of.
+    """Return the identity, completed by facts of the checkpoint's training that this start does not set.
 
-    Else a start that leaves an option out would have every later one take another value without a word.
+    Otherwise a start without an option would let every later one silently take another value.
     """
     if resumption.found is None or resumption.start.kind == "finetuned":
         return identity
@@ -204,7 +204,7 @@ def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) 
 
 
 def progress_on_disk(options: Options) -> Progress:
-    """The counters of where a training would begin that leaves before it does; zeros at a beginning, or unknown."""
+    """Return the counters of a training that leaves before it begins; zeros at a beginning, or if unknown."""
     if not options.load or options.finetune:
         return Progress.none()
     try:
@@ -231,11 +231,13 @@ class Place:
                 self._folder.descriptor()
 
     def is_taken(self) -> bool:
-        """Whether anything is there: what it is, nobody asks, and nobody opens it."""
+        """Return whether anything exists there. Its content is not read."""
         return self._folder is not None and self._path is not None and self._folder.has(self._path.name)
 
     def read(self, name: str | None = None) -> bytes:
-        """The contents of the file, or of the one called `name` beside it; empty without a path. Raises OSError."""
+        """Return the contents of the file, or of the one called `name` next to it; empty without a path. Raises
+        OSError.
+        """
         if self._folder is None or self._path is None:
             return b""
         return read_plain(self._folder.place() / (name or self._path.name), _LARGEST_NOTE_BYTES)
@@ -255,7 +257,7 @@ class Contents:
 
 
 class LastLoss(Observer):
-    """The loss of the last step, for whoever asks once it is taken."""
+    """The loss of the last step, available once it is taken."""
 
     def __init__(self) -> None:
         self._loss: float | None = None
@@ -276,7 +278,7 @@ class LastLoss(Observer):
             self._without = range(self._without.start, iteration if self.is_finite else iteration + 1)
 
     def after_going_back(self, progress: Progress) -> None:
-        """Nobody asks before the next step has one."""
+        """Forget the loss; the next step sets it before it is read."""
         self._loss, self.is_finite, self._without = None, True, range(0)
 
     def postponing(self, is_due: Callable[[int], bool]) -> Callable[[int], bool]:
@@ -297,10 +299,10 @@ def contents_of(
     guard: Callable[[], GuardState | None] = lambda: None,
     not_finite: Callable[[], str | None] = lambda: None,
 ) -> Callable[[Progress], Contents]:
-    """What tells how far the training has come, asked at the moment that it is saved.
+    """Return a function that describes the training's progress at the moment of a save.
 
-    history: every start of the training, this one's last. loss: of the last step. guard: what the spike guard remembers
-    after it. not_finite: what of the state is not finite, where such a state is saved; collective.
+    history: every start of the training, this one's last. loss: of the last step. guard: the spike guard's memory after
+    it. not_finite: what of the state is not finite, if such a state is saved; collective.
     """
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
     pinned = SaveSchedule.of(options).pinned

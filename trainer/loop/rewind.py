@@ -1,8 +1,8 @@
-"""What of TensorBoard's event files lies beyond a checkpoint. A training sets it aside with `set_aside_beyond`.
+"""Find what of TensorBoard's event files is beyond a checkpoint. A training sets it aside with `set_aside_beyond`.
 
-`python -m trainer.loop.rewind` changes no file. It prints a line of JSON for each: {"name", "before", "beyond"},
-points up to the checkpoint and after it. With --output the part before is written there, record by record as
-TensorBoard itself frames them, of every file that has both.
+`python -m trainer.loop.rewind` changes no file. It prints a line of JSON for each: {"name", "before", "beyond"}, points
+up to the checkpoint and after it. With --output the part before is written there, in TensorBoard's record format, of
+every file that has both.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _EVENTS = "tfevents"
 
 @dataclass(frozen=True)
 class Point:
-    """How far a training was, in the units that curves have."""
+    """The progress of a training, in the units of the curves."""
 
     iteration: int
     samples: int
     tokens: int
 
     def is_before(self, tag: str, step: int) -> bool:
-        """Whether that point of a curve comes after this one. What counts in other units is not told by itself."""
+        """Return whether that point of a curve comes after this one. A curve in other units does not decide this
+        itself.
+        """
         if tag.endswith((" vs samples", ",x=samples")):
             return step > self.samples
         if tag.endswith((" vs tokens", ",x=tokens")):
@@ -62,7 +64,8 @@ def event_files(folder: Path) -> Iterator[Path]:
 
 
 def split(path: Path, point: Point) -> Split:
-    """The file's records up to the first point beyond, as TensorBoard reads them: half a record at the end is none.
+    """Return the file's records up to the first point beyond, as TensorBoard reads them: half a record at the end is
+    none.
 
     Raises OSError for a file that cannot be read or has other records.
     """
@@ -87,7 +90,7 @@ def split(path: Path, point: Point) -> Split:
 
 
 def write(path: Path, records: Sequence[bytes]) -> None:
-    """A new event file of these records, on the disk when this returns. Raises OSError."""
+    """Write a new event file of these records, durably. Raises OSError."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     make_folder(path.parent)
@@ -176,7 +179,7 @@ class InVain:
         self._row = self._row + 1 if result.skipped or not math.isfinite(result.loss) else 0
 
     def begin_anew(self) -> None:
-        """What was counted is gone: the training went back to before it."""
+        """Restart the counts: the training went back to before them."""
         self._row = 0
 
     def reason(self) -> tuple[Reason, str] | None:

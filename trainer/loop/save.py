@@ -103,10 +103,10 @@ class Saves(Observer):
         self._finish_what_is_under_way("going back")
 
     def after_going_back(self, progress: Progress) -> None:
-        """What is saved from now on takes the place of what was.
+        """Let later saves replace the existing ones.
 
-        So does this very iteration's, should the training leave here: the one that is there does not know of the way
-        back, and a start from it would come here again.
+        This iteration's too, if the training leaves here: the existing one does not record the rollback, and a start
+        from it would come here again.
         """
         self._saved_iteration = None
 
@@ -170,7 +170,7 @@ class Saves(Observer):
         return True
 
     def _publish(self, waited_ms: float = 0.0) -> None:
-        """Publish the one under way. Raises Overtaken; whatever else is refused is said, and the next save waits."""
+        """Publish the current save. Raises Overtaken; any other refusal is reported, and the next save waits."""
         assert self._under_way is not None
         (under_way, progress), self._under_way = self._under_way, None
         answers, self._answers = self._answers, []
@@ -191,7 +191,7 @@ class Saves(Observer):
         self._has_failed = False
 
     def _count(self, took: SaveTimes, progress: Progress) -> None:
-        """A checkpoint is whole: say how long it took."""
+        """Report how long a complete checkpoint took."""
         self._saved_iteration = progress.iteration
         times = {SAVE_TIMER: took.stall}
         if took.background is not None:
@@ -204,7 +204,7 @@ class Saves(Observer):
 def saver(
     engine: PipelineEngine, destination: Destination, contents: Callable[[Progress], Contents], with_optimizer: bool
 ) -> Callable[[Progress], SaveTimes]:
-    """What saves a checkpoint to `destination`."""
+    """Return a function that saves a checkpoint to `destination`."""
 
     def save(progress: Progress) -> SaveTimes:
         now = contents(progress)
@@ -216,7 +216,7 @@ def saver(
 def beginner(
     engine: PipelineEngine, destination: Destination, contents: Callable[[Progress], Contents], with_optimizer: bool
 ) -> Callable[[Progress], SaveUnderWay]:
-    """What begins to save a checkpoint to `destination`, one at a time."""
+    """Return a function that begins to save a checkpoint to `destination`, one at a time."""
     copies = HostCopies()
 
     def begin(progress: Progress) -> SaveUnderWay:
@@ -227,7 +227,7 @@ def beginner(
 
 
 class AskedSaves:
-    """The save request that lies there, and the word of what came of it. Only the first rank has a place for them."""
+    """The waiting save request, and its answer. Only the first rank has a place for them."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -237,7 +237,7 @@ class AskedSaves:
         self.are_due = False  # as all ranks have agreed
 
     def is_asked(self) -> bool:
-        """Whether a request lies there that has had no answer yet. One that cannot be read is none."""
+        """Return whether a request waits without an answer. An unreadable one does not count."""
         self._say()
         if not self._place.is_taken():
             return False
@@ -250,10 +250,10 @@ class AskedSaves:
         return True
 
     def carry_out(self, observers: Sequence[Observer], progress: Progress) -> None:
-        """Have every observer that can save this iteration, unless it is saved. Collective, like their saves.
+        """Let every observer that can save this iteration, unless it is saved. Collective, like their saves.
 
-        Whoever saves beside the training answers when all is written. A disk that takes no checkpoint is no reason to
-        end the training: the word says so.
+        An asynchronous save answers when all is written. A disk that takes no checkpoint is no reason to end the
+        training: the answer says so.
         """
         asked = self._answered = self._asked
 

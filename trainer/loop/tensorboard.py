@@ -25,7 +25,9 @@ class WandbWriter:
     """Points of one start as one run of wandb. Those over samples and tokens are left out: it has axes of its own."""
 
     def __init__(self, options: Options) -> None:
-        """Raises OptionsError where the package, the folder or, to send at once, a key is missing. Nobody is asked."""
+        """Check the options. Raises OptionsError if the package, the folder or, for an online run, a key is missing.
+        Needs no network.
+        """
         if importlib.util.find_spec("wandb") is None:
             raise OptionsError(f"--wandb-project: wandb is not installed here: {install_command('wandb')}")
         folder = options.wandb_save_dir or options.tensorboard_dir or options.save
@@ -67,7 +69,7 @@ def _has_key() -> bool:
 def _begin(options: Options, folder: str) -> Any:
     import wandb
 
-    # What a machine has, and what a person wrote into a repository, is nobody else's: the curves and options alone.
+    # Send only curves and options, nothing about the machine or the repository.
     settings = wandb.Settings(
         silent=True,
         console="off",
@@ -93,7 +95,7 @@ GIGA = 1e9
 
 
 class ScalarWriter(Protocol):
-    """What is needed of torch's SummaryWriter."""
+    """The needed part of torch's SummaryWriter."""
 
     def add_scalar(self, tag: str, value: float, step: int) -> Any:
         """One point at `step`: iterations, samples or tokens, as the tag says."""
@@ -106,14 +108,14 @@ class ScalarWriter(Protocol):
 
 
 def open_writer(options: Options) -> ScalarWriter:
-    """A writer into --tensorboard-dir, wherever that is moved to. Raises OptionsError when it cannot be written."""
+    """Return a writer into --tensorboard-dir, even if that is moved. Raises OptionsError when it cannot be written."""
     from torch.utils.tensorboard import SummaryWriter
 
     folder = Path(options.tensorboard_dir)
     try:
         make_folder(folder)
         there = set(folder.iterdir())
-        # It opens its file anew for every few points, by the path that it is given.
+        # It opens its file again for every few points, by the given path.
         writer: ScalarWriter = SummaryWriter(str(HeldFolder(folder).place()), max_queue=options.tensorboard_queue_size)
         for made in set(folder.iterdir()) - there:
             be_as_open_as_its_folder(made)
@@ -134,12 +136,12 @@ class Several:
             writer.add_scalar(tag, value, step)
 
     def flush(self) -> None:
-        """Of all."""
+        """Flush all writers."""
         for writer in self._writers:
             writer.flush()
 
     def close(self) -> None:
-        """Of all."""
+        """Close all writers."""
         for writer in self._writers:
             writer.close()
 
@@ -210,7 +212,7 @@ class Curves(Observer):
             self._three("params-norm/params-norm", params_norm, at)
 
     def speed(self, at: Progress, seconds_per_iteration: float, samples_per_second: float, speed: Speed) -> None:
-        """How fast the iterations of one log line were."""
+        """Write the speed of the iterations of one log line."""
         self._three("iteration-time/iteration-time", seconds_per_iteration, at)
         tokens_per_second = samples_per_second * self._options.seq_length
         for name, value in (
@@ -227,7 +229,7 @@ class Curves(Observer):
             self._add(f"iteration-time/{name}", value, at.iteration)
 
     def times(self, milliseconds: dict[str, float], at: Progress) -> None:
-        """Times of a save or an evaluation, with --log-timers-to-tensorboard."""
+        """Write the times of a save or an evaluation, with --log-timers-to-tensorboard."""
         if self._options.log_timers_to_tensorboard:
             for name, value in milliseconds.items():
                 self._add(f"time/{name}-time", value / 1000, at.iteration)

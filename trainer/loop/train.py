@@ -26,7 +26,7 @@ from trainer.recipe.schedule import IterationRange, SkippedIterations
 
 @dataclass(frozen=True)
 class Training:
-    """What one process's part of the loop works with. `progress` counts on."""
+    """The parts of one process's training loop. `progress` counts on."""
 
     engine: PipelineEngine
     parallel: Parallel
@@ -73,7 +73,7 @@ def train(training: Training) -> Reason:
 
 
 def evaluate_only(training: Training) -> Reason:
-    """What a training does at its end, with no step before it and nothing saved after it. Returns why it left."""
+    """Run the actions of a training's end, without a step before and without a save after. Returns why it left."""
     with _closing(training):
         training.tell(stamp("before the evaluation"))
         for observer in training.observers:
@@ -97,7 +97,7 @@ def _closing(training: Training) -> Iterator[None]:
 
 
 def _too_late(training: Training) -> str:
-    """What a rank says that hangs in its last save."""
+    """Return the message of a rank that hangs in its last save."""
     return (
         f"this rank has not saved iteration {training.progress.iteration} within {training.last_save_s:g} s of leaving "
         "(--exit-margin-in-mins): is a file system dead? The checkpoint before it is untouched"
@@ -135,7 +135,7 @@ def _steps(training: Training) -> tuple[Reason, str] | None:
 
 
 def _next_step(training: Training, items: EngineItems | None, is_first: bool) -> Step:
-    """The next step, trained or skipped. is_first: of this start."""
+    """Take the next step, trained or skipped. is_first: of this start."""
     iteration = training.progress.iteration + 1
     is_shown = training.shown is not None and iteration in training.shown
     if items is not None:

@@ -64,7 +64,7 @@ def key_features(length: int, head_size: int, dtype: torch.dtype) -> Tensor:
 
 
 def rotated(x_bnsd: Tensor, base: float, turned: int) -> Tensor:
-    """x with the first `turned` (even) numbers of each head turned by their positions, 0 to s - 1; in x's dtype."""
+    """Rotate the first `turned` (even) numbers of each head by their positions, 0 to s - 1; in x's dtype."""
     cos_sr, sin_sr = _turns(x_bnsd.shape[-2], base, turned, x_bnsd.dtype, x_bnsd.device)
     first_bnsr, second_bnsr, rest = x_bnsd.split((turned // 2, turned // 2, x_bnsd.shape[-1] - turned), dim=-1)
     return torch.cat(
@@ -120,7 +120,7 @@ class SelfAttention(nn.Module):
         return out_bsh
 
     def _core(self, qkv: Tensor) -> Tensor:
-        """What lies between the products with weights: this rank's part of [b, s, h], in the dtype of `qkv`."""
+        """Compute attention between the products with weights: this rank's part of [b, s, h], in the dtype of `qkv`."""
         if self.kernels is not None and not (self.shape.attention_dropout and self.training):
             return self._core_by_kernels(qkv, self.kernels)
         b, s, _ = qkv.shape
@@ -130,7 +130,7 @@ class SelfAttention(nn.Module):
         return mixed_bnsd[..., :d].transpose(1, 2).reshape(b, s, self.local_heads * d).to(qkv.dtype)
 
     def _core_by_kernels(self, qkv: Tensor, kernels: AttentionKernels) -> Tensor:
-        """The same from the product as it lies; only what norms or turns queries and keys takes them out of it."""
+        """Compute the same with kernels, in place; queries and keys are copied only for norms or rotation."""
         b, s, _ = qkv.shape
         n, g, d = self.local_heads, self.local_groups, self.shape.head_size
         slopes_n = _slopes(self._slopes, qkv.device) if self.shape.alibi else None
@@ -157,7 +157,7 @@ class SelfAttention(nn.Module):
         return q_bnsd, _repeated(k_bgsd, of_group), _repeated(v_bsgd.transpose(1, 2), of_group)
 
     def _placed(self, x_bnsd: Tensor, norm: str) -> Tensor:
-        """Queries or keys through their norm, if there is one, then turned by their positions, if those are rotary."""
+        """Apply the norm to queries or keys, if there is one, then the rotation, if positions are rotary."""
         if self.shape.query_key_norm:
             x_bnsd = getattr(self, norm)(x_bnsd)
         if self.shape.rotary_size:
@@ -165,7 +165,7 @@ class SelfAttention(nn.Module):
         return x_bnsd
 
     def _mixed(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float) -> Tensor:
-        """The values by attention's weights: [b, n, s, d], and where ALiBi is in features, those after them."""
+        """Return the weighted values: [b, n, s, d], and with ALiBi in features, those after them."""
         dropout = self.shape.attention_dropout if self.training else 0.0
         if self.core_attention is not None and not dropout:
             slopes_n = _slopes(self._slopes, q_bnsd.device) if self.shape.alibi else None
@@ -218,7 +218,7 @@ class HeadNorm(Norm):
 
 
 def _split(qkv_bsgxd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries of each group, its key and its value; in the backward pass they meet in one tensor at once."""
+    """Split into the queries of each group, its key and its value; the backward pass writes one tensor."""
     q_bsgmd, k_bsgd, v_bsgd = qkv_bsgxd.split((qkv_bsgxd.shape[3] - 2, 1, 1), dim=3)
     return q_bsgmd, k_bsgd.squeeze(3), v_bsgd.squeeze(3)
 
@@ -239,12 +239,12 @@ def attention_with_dropout(
 
 
 def draws_its_own_masks(device: torch.device) -> bool:
-    """Whether attention is a fused kernel here that drops by itself; a CPU has none that drops at all."""
+    """Return whether attention is a fused kernel here that draws its masks itself; a CPU has none."""
     return device.type == "cuda"
 
 
 def masks_notices(attention_dropout: float, device: torch.device) -> tuple[str, ...]:
-    """What to say of attention's masks at the start of a training; nothing where no layout changes them."""
+    """Return notices about attention's masks at the start of a training; none if no layout changes them."""
     if not attention_dropout or not draws_its_own_masks(device):
         return ()
     return (
@@ -255,7 +255,7 @@ def masks_notices(attention_dropout: float, device: torch.device) -> tuple[str, 
 
 @functools.lru_cache(maxsize=8)
 def _slopes(slopes: tuple[float, ...], device: torch.device) -> Tensor:
-    """The same on the device, in fp32; all layers of a model share them."""
+    """Return the slopes on the device, in fp32; all layers of a model share them."""
     return torch.tensor(slopes, dtype=torch.float32, device=device)
 
 

@@ -45,23 +45,26 @@ class MLP(nn.Module):
         return out_bsh
 
     def _gelu_of(self, x_bsh: Tensor) -> Callable[[], Tensor]:
-        """What makes the width after GeLU; kernels add the bias on their way, and sum its gradient on the way back."""
+        """Return a function that computes the width after GeLU; kernels add the bias, and sum its gradient in the
+        backward pass.
+        """
         if self.kernels is None:
             return functools.partial(bias_gelu, self.dense_h_to_4h(x_bsh), None, self.tanh, None)
         wide, bias = self.dense_h_to_4h.without_bias(x_bsh), self.dense_h_to_4h.bias
         return functools.partial(bias_gelu, wide, bias, self.tanh, self.kernels)
 
     def _gated_of(self, x_bsh: Tensor, gate: ColumnParallelLinear) -> Callable[[], Tensor]:
-        """What makes the width times what its gate goes through."""
+        """Return a function that computes the width times its activated gate."""
         wide, through = side_by_side(x_bsh, [self.dense_h_to_4h, gate])
         return functools.partial(gated, through, wide, self.activation, self.kernels)
 
 
 class TransformerBlock(nn.Module):
-    """`layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the class name.
+    """One block. `layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the
+    class name.
 
-    is_recomputed: the backward pass runs all of it again and has nothing of it kept, so that it makes nothing again by
-    itself: what keeps something else in a tensor's place would keep the others from whoever runs it again.
+    is_recomputed: the backward pass runs all of it again and keeps nothing of it, so its parts must not recompute
+    themselves: a part that keeps something else in a tensor's place would hide it from the recomputation.
     """
 
     def __init__(
@@ -104,14 +107,14 @@ class TransformerBlock(nn.Module):
         return made_again(normed, functools.partial(norm, x_bsh) if self.norms_are_cheap else None)
 
     def _added_and_normed(self, residual_bsh: Tensor, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual stream with the attention's output, and its norm: in one pass where nothing lies between."""
+        """Return the residual stream plus the attention's output, and its norm: in one pass if nothing lies between."""
         if self.sums_in_norm:
             return self.post_attention_layernorm.of_sum(x_bsh, residual_bsh)
         total = self._added(residual_bsh, x_bsh, self.self_attention.dense, "attention output")
         return total, self.post_attention_layernorm(total)
 
     def _added(self, residual_bsh: Tensor, x_bsh: Tensor, last: RowParallelLinear, spot: str) -> Tensor:
-        """The residual stream with what a half of the block makes; `last` is the layer that x comes out of."""
+        """Return the residual stream plus the output of half of the block; `last` is the layer that computes x."""
         probability = self.shape.hidden_dropout
         dropped = dropped_at(spot, x_bsh, probability, self.training, self.clock, self.layer, self.part)
         return added(x_bsh, last.left_bias(), residual_bsh, dropped, self.residuals)

@@ -21,7 +21,7 @@ from trainer.parallel.initialization import seed_of
 
 
 class DropoutRates(Protocol):
-    """What says how much is dropped: a model's shape, or the options."""
+    """The source of the dropout rates: a model's shape, or the options."""
 
     @property
     def hidden_dropout(self) -> float:
@@ -33,12 +33,12 @@ class DropoutRates(Protocol):
 
 
 def has_dropout(rates: DropoutRates) -> bool:
-    """Whether training draws any mask, so that micro-batches have to say where in the training they lie."""
+    """Return whether training draws any mask, so that micro-batches need their place in the training."""
     return rates.hidden_dropout > 0 or rates.attention_dropout > 0
 
 
 class DropoutClock:
-    """Which micro-batch the model is working on: `sample` is the index in the training of its first sample.
+    """The present micro-batch: `sample` is the index in the training of its first sample.
 
     One clock is shared by all layers of a rank; the pipeline sets it before each forward pass and each recomputation.
     """
@@ -57,7 +57,9 @@ class DropoutClock:
             self.sample = before
 
     def seed_of(self, row: int, layer: int, spot: str, head: int = 0) -> int:
-        """The seed of one mask: of the micro-batch's sample `row`, at one spot of a layer, for a head of the model."""
+        """Return the seed of one mask: of the micro-batch's sample `row`, at one spot of a layer, for a head of the
+        model.
+        """
         return seed_of(self.seed, self.sample + row, layer, spot, head)
 
 
@@ -70,7 +72,7 @@ def dropped_at(
     layer: int,
     part: tuple[int, int] = (0, 1),
 ) -> Dropped | None:
-    """How much is dropped of a tensor [b, ...] at a spot of a layer: of each whole sample, or of its slice `part`."""
+    """Return the dropout of a tensor [b, ...] at a spot of a layer: of each whole sample, or of its slice `part`."""
     if not training or probability == 0:
         return None
     return Dropped([clock.seed_of(row, layer, spot) for row in range(len(x_b))], probability, part)

@@ -25,7 +25,7 @@ class Positions(nn.Module):
         self.weight, self.parallel = weight, parallel
 
     def forward(self, length: int) -> Tensor:
-        """The first `length` rows, or this rank's slice of them, as a view."""
+        """Return the first `length` rows, or this rank's slice of them, as a view."""
         which, slices = self.parallel.sequence_part
         rows = length // slices
         return gradient_of_all_slices(self.weight, self.parallel)[which * rows : (which + 1) * rows]
@@ -61,16 +61,16 @@ class Embedding(nn.Module):
 
 
 def output_layer(embedding: Embedding, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
-    """What the loss multiplies into logits: the residual stream and the word embedding.
+    """Return the factors of the logits: the residual stream and the word embedding.
 
-    The product is left to the loss, which never holds all logits at once. The weight goes out as a view: DeepSpeed
-    hooks the model's outputs to scale their gradients, and a hook on the parameter itself would stay there for ever.
+    The loss computes the product, and never holds all logits at once. The weight is returned as a view: DeepSpeed hooks
+    the model's outputs to scale their gradients, and a hook on the parameter itself would stay permanently.
     """
     return _for_the_loss(x_bsh, embedding.word_embeddings.weight)
 
 
 class OutputLayer(nn.Module):
-    """What the loss multiplies into logits where the output layer is untied: x_bsh and its own weight."""
+    """An untied output layer: the factors of the logits are x_bsh and its own weight."""
 
     def __init__(self, shape: ModelShape, parallel: Parallel) -> None:
         super().__init__()

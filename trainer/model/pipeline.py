@@ -37,11 +37,11 @@ class FinalNorm(Norm):
 
 
 class GPTPipeline(PipelineModule):
-    """This rank's stage of the model.
+    """The stage of the model on this rank.
 
     A model with dropout trains on (inputs, [index in the training of the micro-batch's first sample]), and each stage
-    passes the index on to the next; evaluation and models without dropout have the inputs alone. With `masks_labels`
-    the loss of a micro-batch is a part of its global batch's mean over the labels that count, which `counts` told it.
+    passes the index to the next; evaluation and models without dropout have the inputs alone. With `masks_labels` the
+    loss of a micro-batch is its part of the global batch's mean over the labels that count, whose number `counts` sets.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class GPTPipeline(PipelineModule):
 
     @property
     def output_weight(self) -> nn.Parameter:
-        """This rank's rows of what the last stage makes logits of: the word embedding, unless that is untied."""
+        """The weight of the logits on the last stage, this rank's rows: the word embedding, unless it is untied."""
         if self.shape.tied:
             return cast(nn.Parameter, self.tied_modules["embed"].word_embeddings.weight)
         return cast(nn.Parameter, self.forward_funcs[-1].weight)
 
     def forward(self, forward_input: Any) -> Any:
-        """What this stage passes on, with the index beside it when it came with one and another stage follows.
+        """Return the stage's output, with the index if it came with one and another stage follows.
 
         Raises ValueError when a model with dropout trains on inputs alone.
         """

@@ -16,7 +16,7 @@ from trainer.recipe.parameters import Parameter
 
 
 class LayerWeights:
-    """This rank's part of every parameter in one layer's `table`, by its name there; made when it is asked for."""
+    """The parameters of one layer's `table` on this rank, by their names; created on first use."""
 
     def __init__(self, table: Iterable[Parameter], shape: ModelShape, parallel: Parallel) -> None:
         self._table = {one.name: one for one in table}
@@ -45,7 +45,7 @@ class Norm(nn.Module):
         self.weight, self.bias = weights.pair(name)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., size of the weight] -> the same shape and dtype. Where x is a slice, backward is collective."""
+        """Normalise x [..., size of the weight]: the same shape and dtype. If x is a slice, backward is collective."""
         return self.normalized(x, *self._shared())
 
     def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,5 +60,5 @@ class Norm(nn.Module):
         return gradient_of_all_slices(self.weight, self.parallel), bias
 
     def normalized(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x by its statistics, times `weight`, plus `bias`."""
+        """Normalise x, times `weight`, plus `bias`."""
         return normalized(x, weight, bias, self.epsilon, self.rms, self.parallel.operations.norms)

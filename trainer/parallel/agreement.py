@@ -15,7 +15,7 @@ class Refusal(Exception):
 
 
 def from_first_rank(act: Callable[[], T], expected: tuple[type[Exception], ...]) -> T:
-    """What `act` returns on global rank 0, on every rank. Collective.
+    """Return the result of `act` on global rank 0, on every rank. Collective.
 
     An `expected` exception there becomes a Refusal with its text on every rank; the value must be plain data.
     """
@@ -32,9 +32,9 @@ def from_first_rank(act: Callable[[], T], expected: tuple[type[Exception], ...])
 
 
 def on_every_rank(act: Callable[[], T], expected: tuple[type[Exception], ...]) -> T:
-    """What `act` returns here, once it has succeeded everywhere. Collective; `act` itself must not be.
+    """Return the result of `act` here, once it has succeeded everywhere. Collective; `act` itself must not be.
 
-    When an `expected` exception met it on any rank, all raise a Refusal with the text of the lowest such rank's.
+    After an `expected` exception on any rank, all raise a Refusal with the text of the lowest such rank.
     """
     value, text = None, None
     try:

@@ -19,7 +19,7 @@ _FIRST, _SECOND = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """The sum of a whole tensor as [] int64 on its device: 8 bytes of memory at a time make one word."""
+    """Return the sum of a whole tensor as [] int64 on its device: each 8 bytes of memory make one word."""
     flat = tensor.detach().contiguous().view(-1)
     in_word = 8 // flat.element_size()
     words = flat.numel() // in_word
@@ -29,15 +29,16 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 
 def bits_of_part(part: Tensor, first: int) -> Tensor:
-    """What the elements from `first` on of a parameter add to its sum: parts that make up the same whole add up alike.
+    """Return the contribution of the elements from `first` on to a parameter's sum: it is the same however the whole is
+    cut.
 
-    Each element is one word here, wherever the parts are cut.
+    Each element is one word here.
     """
     return _sum(part.detach().contiguous().view(-1), first)
 
 
 def _sum(flat: Tensor, first: int, in_word: int = 1) -> Tensor:
-    """The sum of words of so many elements each, the first of which has the place `first`."""
+    """Return the sum of words of so many elements each, the first of which has the place `first`."""
     size, total = _CHUNK_WORDS[flat.device.type], flat.new_zeros((), dtype=torch.int64)
     word = _WORD[in_word * flat.element_size()]
     for start in range(0, flat.numel() // in_word, size):

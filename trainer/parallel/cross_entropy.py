@@ -30,10 +30,10 @@ _FP16_LABEL_EXPONENT = 6
 
 
 class Accumulation(Protocol):
-    """What the engine does with a micro-batch's loss, asked in its forward pass; its backward pass has to follow."""
+    """The engine's treatment of a micro-batch's loss, read in its forward pass; its backward pass must follow."""
 
     def multiplier(self) -> float:
-        """What it multiplies the loss by before the backward pass: loss scale / micro-batches of a step."""
+        """Return the factor of the loss before the backward pass: loss scale / micro-batches of a step."""
 
     def weight_sum(self) -> tuple[Tensor, bool] | None:
         """Its fp32 sum [v, h] of the output layer's gradients, and whether it is to be overwritten: nothing is in it.
@@ -53,16 +53,15 @@ def masked_mean_cross_entropy(
     factor: float = 1.0,
     accumulation: Accumulation | None = None,
 ) -> Tensor:
-    """factor * sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
+    """Return factor * sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
 
-    counted: fp32 scalar, how many labels count in a micro-batch of this global batch, on average; sum(mask) without it.
-    x_bsh: whole, or this rank's slice where the ranks split the sequence; labels and mask are whole in either case.
-    weight_vh: this rank's rows of the word embedding. mask_bs: 1 where the label counts. vocabulary: how many tokens
-    there are; the rows from there on, counted over all ranks, are padding. The same value on every rank.
+    counted: fp32 scalar, the average number of labels that count in a micro-batch of this global batch; sum(mask)
+    without it. x_bsh: whole, or this rank's slice if the ranks split the sequence; labels and mask are whole in either
+    case. weight_vh: this rank's rows of the word embedding. mask_bs: 1 if the label counts. vocabulary: the number of
+    tokens; the rows from there on, counted over all ranks, are padding. The same value on every rank.
 
     With an `accumulation` that has a sum, the weight's gradient is in it when this returns, and autograd gets none. A
-    backward pass that brings another multiplier than it said gives gradients that are no number; a second one raises
-    RuntimeError.
+    backward pass with another multiplier than announced gives NaN gradients; a second one raises RuntimeError.
     """
     mask_t = mask_bs.reshape(-1).float()
     share_t = mask_t * (factor / (mask_t.sum() if counted is None else counted).clamp(min=1e-20))
@@ -81,7 +80,7 @@ def masked_mean_cross_entropy(
 
 @dataclass(frozen=True)
 class _Purpose:
-    """What gradients are made for: as they are, or for an engine that multiplies the loss, and may have a sum."""
+    """The purpose of the gradients: unchanged, or for an engine that multiplies the loss, and may have a sum."""
 
     multiplier: float | None = None
     sum_vh: Tensor | None = None
@@ -163,7 +162,7 @@ class _Gradients:
         self._summing: list[Any] = []
 
     def add(self, part: slice, gradient_tv: Tensor) -> None:
-        """What a chunk's gradient of its logits makes of both."""
+        """Add the contribution of a chunk's gradient of its logits to both."""
         if not is_slow_half(self._x_th):
             gradient_tv = gradient_tv.to(self._x_th.dtype)
         of_part = self._of_x[part]
@@ -175,7 +174,9 @@ class _Gradients:
         self._is_first = False
 
     def finished(self) -> tuple[Tensor, ...]:
-        """What is kept until the backward pass, in the dtypes of x and weight: nothing of what is in a sum already."""
+        """Return the tensors kept until the backward pass, in the dtypes of x and weight, without what is in a sum
+        already.
+        """
         for one in self._summing:
             one.wait()
         if self._lift != 1:
@@ -187,7 +188,7 @@ class _Gradients:
 
 
 def lift_of(of_label: float) -> float:
-    """The power of two that brings what a label's gradient is to 2^5 or more, below 2^6."""
+    """Return the power of two that scales a label's gradient to 2^5 or more, below 2^6."""
     return 2.0 ** (_FP16_LABEL_EXPONENT - math.frexp(of_label)[1])
 
 
@@ -199,7 +200,9 @@ def _times(gradient: Tensor, ratio: Tensor) -> Tensor:
 def _of_chunk(
     logits_tv: Tensor, labels_t: Tensor, share_t: Tensor | None, first_padding: int, parallel: Parallel
 ) -> tuple[Tensor, Tensor]:
-    """Of each token the log of the sum of exp(logit), and its label's logit; given a share logits become gradients."""
+    """Return for each token the log of the sum of exp(logit), and its label's logit; with a share, logits become
+    gradients.
+    """
     kernels = parallel.operations.cross_entropy
     if kernels is not None and share_t is not None and parallel.tensor_size == 1:
         return kernels.whole(logits_tv, labels_t, share_t, first_padding)
@@ -211,7 +214,7 @@ def _of_chunk(
 
 
 def _over_all_ranks(own: Statistics, parallel: Parallel) -> tuple[Tensor, Tensor]:
-    """Of each token the log of the sum of exp(logit), and its label's logit."""
+    """Return for each token the log of the sum of exp(logit), and its label's logit."""
     greatest_t, sum_t, label_logit_t = own
     if parallel.tensor_size > 1:
         greatest_t = greatest_t.clone()

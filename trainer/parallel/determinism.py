@@ -30,7 +30,7 @@ def be_deterministic() -> None:
             f"--deterministic with NCCL_ALGO={algorithms}: NVLS sums in the order of arrival; leave it out of the list"
         )
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it fills what nobody reads, at the price of time
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would only fill memory that is never read
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.enable_cudnn_sdp(False)  # flash and memory-efficient attention follow torch's switch

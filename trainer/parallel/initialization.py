@@ -45,6 +45,6 @@ def initial_weight(
 
 
 def seed_of(*parts: int | str) -> int:
-    """A 63-bit seed from whatever names a random stream."""
+    """Return a 63-bit seed from the names of a random stream."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -26,7 +26,7 @@ from trainer.kernels.choice import BY_TORCH, Operations  # noqa: E402
 
 @dataclass(frozen=True)
 class Parallel:
-    """This process's place among the ranks. Groups hold this rank's own members; `topology` is DeepSpeed's."""
+    """The place of this process among the ranks. Groups hold this rank's own members; `topology` is DeepSpeed's."""
 
     rank: int
     local_rank: int
@@ -46,7 +46,7 @@ class Parallel:
 
     @property
     def tensor_rank(self) -> int:
-        """Which part of each split weight this rank has, from 0."""
+        """The part of each split weight on this rank, from 0."""
         return self.layout.coordinates(self.rank)[0]
 
     @property
@@ -56,12 +56,14 @@ class Parallel:
 
     @property
     def pipeline_rank(self) -> int:
-        """This rank's pipeline stage, from 0."""
+        """The pipeline stage of this rank, from 0."""
         return self.layout.coordinates(self.rank)[2]
 
     @property
     def sequence_part(self) -> tuple[int, int]:
-        """Which of how many slices of the sequence this rank has between split layers: (0, 1) is all of it."""
+        """The slice of the sequence on this rank between split layers, and the number of slices: (0, 1) is all of
+        it.
+        """
         return (self.tensor_rank, self.tensor_size) if self.splits_sequence else (0, 1)
 
     @property
@@ -81,15 +83,15 @@ class Parallel:
 
     @property
     def is_first_stage(self) -> bool:
-        """Whether this rank has the embedding. With a single stage it is the last as well."""
+        """Return whether this rank has the embedding. With a single stage it is the last as well."""
         return self.pipeline_rank == 0
 
     @property
     def is_last_stage(self) -> bool:
-        """Whether this rank has the output layer and the loss."""
+        """Return whether this rank has the output layer and the loss."""
         return self.pipeline_rank == self.pipeline_size - 1
 
     @property
     def needs_data(self) -> bool:
-        """Whether this rank's stage reads batches: the first its tokens, the last its labels."""
+        """Return whether this rank's stage reads batches: the first its tokens, the last its labels."""
         return self.is_first_stage or self.is_last_stage

@@ -36,14 +36,14 @@ def has_bf16_flag(cpuinfo: str) -> bool:
 
 
 def is_slow_half(tensor: Tensor) -> bool:
-    """Whether products of this tensor are better done in fp32: 16-bit types on a CPU that cannot multiply them."""
+    """Return whether products of this tensor are faster in fp32: 16-bit types on a CPU that cannot multiply them."""
     if tensor.device.type != "cpu":
         return False
     return tensor.dtype == torch.float16 or (tensor.dtype == torch.bfloat16 and not cpu_multiplies_bf16())
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias in x's dtype. x: [..., in], weight: [out, in], bias: [out]."""
+    """Return x @ weight.T + bias in x's dtype. x: [..., in], weight: [out, in], bias: [out]."""
     if is_slow_half(x):
         product: Tensor = _WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return product
@@ -51,14 +51,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in left's dtype. left: [..., k], right: [k, n]."""
+    """Return left @ right in left's dtype. left: [..., k], right: [k, n]."""
     if is_slow_half(left):
         return _wide_product(left.reshape(-1, left.shape[-1]), right).view(*left.shape[:-1], right.shape[-1])
     return left @ right
 
 
 def _wide_product(left_mk: Tensor, right_kn: Tensor, bias_n: Tensor | None = None) -> Tensor:
-    """left @ right + bias, summed in fp32 and rounded once to left's dtype."""
+    """Return left @ right + bias, summed in fp32 and rounded once to left's dtype."""
     (m, k), n = left_mk.shape, right_kn.shape[1]
     if k > max(m, n):  # a weight's gradient, which sums over tokens
         total_mn = left_mk.new_zeros(m, n, dtype=torch.float32) if bias_n is None else bias_n.float().repeat(m, 1)
@@ -99,9 +99,9 @@ class _WideLinear(torch.autograd.Function):
 
 
 def products_of_copy(x: Tensor, layers: list[tuple[Tensor, Tensor | None]], parallel: Parallel) -> list[Tensor]:
-    """x @ weight.T + bias for each (weight, bias), this rank's rows of them; x: [..., in], the same on every rank.
+    """Return x @ weight.T + bias for each (weight, bias), this rank's rows; x: [..., in], the same on every rank.
 
-    Backward is collective: one all-reduce, whatever the number of layers.
+    Backward is collective: one all-reduce, for any number of layers.
     """
     if parallel.tensor_size == 1:
         return [linear(x, weight, bias) for weight, bias in layers]
@@ -145,7 +145,7 @@ _BLOCK_NUMBERS = 1 << 20
 
 
 def logits_into(logits_tv: Tensor, x_th: Tensor, weight_vh: Tensor) -> None:
-    """logits <- x @ weight.T; they may be wider than both."""
+    """Write x @ weight.T to the logits, which may be of a wider dtype."""
     if is_slow_half(x_th):
         wide_th = x_th.float()
         for rows in _output_blocks(weight_vh):
@@ -157,7 +157,7 @@ def logits_into(logits_tv: Tensor, x_th: Tensor, weight_vh: Tensor) -> None:
 
 
 def gradient_of_x(gradient_tv: Tensor, weight_vh: Tensor) -> Tensor:
-    """gradient @ weight, [t, h] in the gradient's dtype."""
+    """Return gradient @ weight, [t, h] in the gradient's dtype."""
     if gradient_tv.dtype == weight_vh.dtype:
         return gradient_tv @ weight_vh
     total_th = gradient_tv.new_zeros(gradient_tv.shape[0], weight_vh.shape[1])
@@ -169,7 +169,7 @@ def gradient_of_x(gradient_tv: Tensor, weight_vh: Tensor) -> Tensor:
 def add_gradient_of_weight(
     total_vh: Tensor, gradient_tv: Tensor, x_th: Tensor, multiplier: float, is_first: bool
 ) -> None:
-    """total <- total + multiplier * gradient.T @ x, in fp32; the product alone where it is the first of its sum."""
+    """Add multiplier * gradient.T @ x to the total, in fp32; overwrite it with the first product of its sum."""
     beta = 0 if is_first else 1
     if gradient_tv.dtype == torch.float32:
         total_vh.addmm_(gradient_tv.t(), x_th.float(), beta=beta, alpha=multiplier)

@@ -22,7 +22,7 @@ from trainer.parallel.products import linear, matmul
 
 
 def gather_sequence(x_bsh: Tensor, parallel: Parallel) -> Tensor:
-    """This rank's slice -> the whole. Collective; not for autograd."""
+    """Gather this rank's slice to the whole. Collective; not for autograd."""
     return _Gathering(x_bsh, parallel).whole()
 
 
@@ -44,9 +44,9 @@ def sum_to_slices(partial_bsh: Tensor, parallel: Parallel) -> Tensor:
 
 
 def products_of_gathered(x_bsh: Tensor, layers: list[tuple[Tensor, Tensor | None]], parallel: Parallel) -> list[Tensor]:
-    """x @ weight.T + bias for each (weight, bias), this rank's rows of them, of the whole x: [b, s, rows].
+    """Return x @ weight.T + bias for each (weight, bias), this rank's rows, of the whole x: [b, s, rows].
 
-    x_bsh: this rank's slice, which is all that is kept: the backward pass gathers once more. All of it is collective.
+    x_bsh: this rank's slice, the only tensor that is kept: the backward pass gathers again. All of it is collective.
     """
     flat = [one for layer in layers for one in layer]
     of_layers: tuple[Tensor, ...] = _ProductsOfGathered.apply(x_bsh, parallel, *flat)
@@ -54,7 +54,9 @@ def products_of_gathered(x_bsh: Tensor, layers: list[tuple[Tensor, Tensor | None
 
 
 def gradient_of_all_slices(parameter: Tensor, parallel: Parallel) -> Tensor:
-    """The parameter, whole on each rank; what their slices want of it is summed in fp32. Backward is collective."""
+    """Return the parameter, whole on each rank; the gradients of the slices are summed in fp32. Backward is
+    collective.
+    """
     return parameter if not parallel.splits_sequence else _GradientOfAllSlices.apply(parameter, parallel)
 
 

@@ -62,16 +62,18 @@ def sum_over_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
 
 
 def partial_sums_meet(x_bsh: Tensor, parallel: Parallel) -> Tensor:
-    """The sum of the ranks' partial results: this rank's slice of it where they split the sequence, else all of it."""
+    """Return the sum of the ranks' partial results: this rank's slice of it if they split the sequence, else all
+    of it.
+    """
     return sum_to_slices(x_bsh, parallel) if parallel.splits_sequence else sum_over_tensor_ranks(x_bsh, parallel)
 
 
 def initial_parameter(entry: Parameter, seed: int, parallel: Parallel, dtype: torch.dtype) -> nn.Parameter:
-    """This rank's part of the parameter `entry` as a training begins with it.
+    """Return this rank's part of the parameter `entry` at the start of a training.
 
-    The whole of it depends on seed and name alone, so every layout starts from the same model: rows that pad the
-    vocabulary are 0, and what the tokens' rows hold does not depend on how many of them follow. Raises ValueError when
-    the ranks cannot share it alike. The parameter says itself how it is split, and whether it `decays`.
+    The whole depends on seed and name alone, so every layout starts from the same model: rows that pad the vocabulary
+    are 0, and the tokens' rows do not depend on the number of padding rows. Raises ValueError if the ranks cannot share
+    it evenly. The parameter itself records how it is split, and whether it `decays`.
     """
     shape, dim = entry.rank_shape(parallel.tensor_size), entry.split_dim
     if entry.initial_std:
@@ -111,12 +113,14 @@ class ColumnParallelLinear(nn.Module):
         return side_by_side(x_bsi, [self])[0]
 
     def without_bias(self, x_bsi: Tensor) -> Tensor:
-        """The same before the bias is added, which is left to what comes next. Backward is collective."""
+        """Return the output without the bias, which the next operation adds. Backward is collective."""
         return side_by_side(x_bsi, [self], with_bias=False)[0]
 
 
 def side_by_side(x_bsi: Tensor, layers: list[ColumnParallelLinear], with_bias: bool = True) -> list[Tensor]:
-    """What each of the layers makes of one input, gathered where it is a slice; backward is collective once for all."""
+    """Return the outputs of the layers for one input, gathered if it is a slice; backward is collective once for
+    all.
+    """
     products = products_of_gathered if layers[0].parallel.splits_sequence else products_of_copy
     return products(x_bsi, [(one.weight, one.bias if with_bias else None) for one in layers], layers[0].parallel)
 
@@ -143,7 +147,9 @@ class RowParallelLinear(nn.Module):
         return y_bso if bias is None else y_bso + gradient_of_all_slices(bias, self.parallel)
 
     def left_bias(self) -> Tensor | None:
-        """The bias [o] that whoever takes y has to add, or None. Its backward is collective where ranks have slices."""
+        """Return the bias [o] that the next operation has to add, or None. Its backward is collective if ranks have
+        slices.
+        """
         if self.bias is None or not self.leaves_bias:
             return None
         return gradient_of_all_slices(self.bias, self.parallel)

@@ -74,7 +74,9 @@ class CudaAdam:
 
 
 def _table(group: Sequence[AdamBuffers] | Sequence[Tensor], chunk: int) -> tuple[Tensor, int]:
-    """What csrc/cuda/adam.cu finds its tensors in, on their device, and how many blocks that are. Waits for no GPU."""
+    """Return the table of tensors for csrc/cuda/adam.cu, on their device, and the number of blocks. Waits for no
+    GPU.
+    """
     rows, blocks = [], 0
     for one in group:
         pieces = one if isinstance(one, AdamBuffers) else AdamBuffers(one, one, one, one)
@@ -86,7 +88,7 @@ def _table(group: Sequence[AdamBuffers] | Sequence[Tensor], chunk: int) -> tuple
 
 
 def _numbers(settings: AdamSettings) -> tuple[Argument, ...]:
-    """What follows from the settings alone, worked out in fp64 as torch does."""
+    """Return the numbers that depend on the settings alone, computed in fp64 as torch does."""
     first_correction = 1 - settings.beta1**settings.step
     second_correction = 1 - settings.beta2**settings.step
     numbers = (

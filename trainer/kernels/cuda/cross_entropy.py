@@ -27,7 +27,7 @@ class CudaCrossEntropy:
         self._runner = runner
 
     def statistics(self, logits_tv: Tensor, labels_t: Tensor, first_padding: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The greatest logit, the sum of exp(logit - greatest) and the label's logit, fp32 [t] each."""
+        """Return the greatest logit, the sum of exp(logit - greatest) and the label's logit, fp32 [t] each."""
         greatest_t, sum_t, label_logit_t = torch.empty(3, len(logits_tv), device=logits_tv.device).unbind()
         if first_padding == 0:  # nothing has a part, and there may be nothing at all
             return greatest_t.fill_(-torch.inf), sum_t.zero_(), label_logit_t.zero_()
@@ -38,7 +38,7 @@ class CudaCrossEntropy:
     def to_gradient(
         self, logits_tv: Tensor, labels_t: Tensor, log_sum_t: Tensor, share_t: Tensor, first_padding: int
     ) -> None:
-        """logits <- share * (exp(logit - log_sum) - [row is the label]), in place; rows of share 0 become 0 unread."""
+        """Replace logits by share * (exp(logit - log_sum) - [row is the label]); rows of share 0 become 0 unread."""
         tensors = address(logits_tv), address(labels_t), address(log_sum_t), address(share_t)
         self._start("to_gradient", logits_tv, *tensors, *_sizes(logits_tv, first_padding))
 
@@ -56,7 +56,9 @@ class CudaCrossEntropy:
         return log_sum_t, label_logit_t
 
     def _most_row_bytes(self) -> int:
-        """Of a row kept in shared memory: two have to fit a multiprocessor, so that one is read as one is written."""
+        """Return the bytes of the longest row in shared memory: two must fit a multiprocessor, to overlap reading and
+        writing.
+        """
         facts = self._runner.facts
         of_two = facts.shared_bytes_per_multiprocessor // 2
         return min(of_two, facts.shared_bytes_per_block) - _SHARED_BYTES_BESIDE

@@ -138,7 +138,9 @@ class CudaNorms:
 
 @dataclass(frozen=True)
 class BackwardPlan:
-    """Of the backward pass: the kernel's form and blocks, and how many fp32 sums each block leaves of the weights'."""
+    """The plan of the backward pass: the kernel's form and blocks, and the number of fp32 sums per block for the
+    weights.
+    """
 
     form: str
     blocks: int
@@ -185,18 +187,18 @@ def backward_geometry(rows: int, hidden: int, dtype: torch.dtype, has_bias: bool
 
 
 def _threads(hidden: int, elements_of_thread: int) -> int:
-    """A block's threads for a row, in whole warps."""
+    """Return a block's threads for a row, in whole warps."""
     return -(-hidden // (elements_of_thread * WARP_THREADS)) * WARP_THREADS
 
 
 def _rows_fit(hidden: int, dtype: torch.dtype) -> bool:
-    """Whether every row begins where the widest vectors may if the first one does."""
+    """Return whether every row is aligned for the widest vectors if the first one is."""
     return hidden * dtype.itemsize % VECTOR_BYTES == 0
 
 
 @functools.lru_cache(maxsize=1024)
 def _forward_launch(rows: int, hidden: int, dtype: torch.dtype, epsilon: float) -> Launch:
-    """The launch but for addresses: its arguments are those that follow from the shape."""
+    """Return the launch without addresses: its arguments are those that depend on the shape."""
     form, blocks, threads = forward_geometry(rows, hidden)
     constants = c_float(epsilon), c_int64(rows), c_int32(hidden)
     return Launch(f"norm_{form}_{suffix(dtype)}", (blocks, 1, 1), (threads, 1, 1), 0, constants)

@@ -30,7 +30,7 @@ class CudaResiduals:
         probability: float,
         part: tuple[int, int],
     ) -> Tensor:
-        """residual + dropout(x + bias)."""
+        """Compute residual + dropout(x + bias)."""
         y_bsh = torch.empty_like(x_bsh)
         tiles = Tiles.of(x_bsh, residual_bsh, y_bsh)
         if not tiles.is_empty:

@@ -18,7 +18,7 @@ _YES, _NO = c_int32(1), c_int32(0)
 
 
 def suffix(dtype: torch.dtype) -> str:
-    """Of the kernels for this dtype. Raises TypeError where there are none."""
+    """Return the suffix of the kernels for this dtype. Raises TypeError if there are none."""
     try:
         return _SUFFIXES[dtype]
     except KeyError:
@@ -26,7 +26,7 @@ def suffix(dtype: torch.dtype) -> str:
 
 
 def address(tensor: Tensor | None) -> c_void_p:
-    """Where a contiguous tensor's numbers are, or null."""
+    """Return the address of a contiguous tensor's numbers, or null."""
     if tensor is None:
         return c_void_p(None)
     if not tensor.is_contiguous():
@@ -35,7 +35,7 @@ def address(tensor: Tensor | None) -> c_void_p:
 
 
 def begins(*tensors: Tensor | None) -> list[int]:
-    """Where each contiguous tensor's numbers are, 0 for None: for who asks more of them than one `address` each."""
+    """Return the addresses of contiguous tensors, 0 for None: for callers that need more than one `address` each."""
     for one in tensors:
         if one is not None and not one.is_contiguous():
             raise ValueError(f"a tensor of shape {tuple(one.shape)} and strides {one.stride()} for a kernel")
@@ -43,17 +43,17 @@ def begins(*tensors: Tensor | None) -> list[int]:
 
 
 def are_aligned(joined: int) -> bool:
-    """Whether all addresses, joined by `|`, are where the widest vectors may begin."""
+    """Return whether all addresses, joined by `|`, are aligned for the widest vectors."""
     return joined % VECTOR_BYTES == 0
 
 
 def flag(value: bool) -> c_int32:
-    """A kernel's yes or no."""
+    """Return a kernel's yes or no."""
     return _YES if value else _NO
 
 
 def is_aligned(*tensors: Tensor | None) -> bool:
-    """Whether each begins where the widest vectors may."""
+    """Return whether each tensor is aligned for the widest vectors."""
     return all(one is None or one.data_ptr() % VECTOR_BYTES == 0 for one in tensors)
 
 
@@ -67,9 +67,9 @@ _MOST_ROWS = 2**31
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a grid shares out rows and columns; what depends on the sum's order follows from the shape alone.
+    """The division of rows and columns over a grid. The order of sums depends on the shape alone.
 
-    width: neighbours of a row that a thread takes together. Raises ValueError for more than 2^31 - 1 rows.
+    width: neighbours of a row that one thread takes together. Raises ValueError for more than 2^31 - 1 rows.
     """
 
     rows: int
@@ -82,7 +82,7 @@ class Tiles:
 
     @staticmethod
     def of(x_rc: Tensor, *others: Tensor | None) -> Tiles:
-        """Of a matrix, or of all its rows; `others` are of the same shape, or a row."""
+        """Return the tiles of a matrix, or of all its rows; `others` have the same shape, or that of a row."""
         columns = x_rc.shape[-1]
         width = VECTOR_BYTES // x_rc.element_size()
         fits = columns % width == 0 and is_aligned(x_rc, *others)
@@ -110,7 +110,7 @@ class Tiles:
         return -(-self.rows // self.rows_per_block)
 
     def launch(self, kernel: str, *arguments: Argument) -> Launch:
-        """Of a kernel over all of it."""
+        """Return the launch of a kernel over all of it."""
         grid = (self.column_blocks, self.row_blocks, 1)
         return Launch(kernel, grid, (_WARP_LANES * _WARPS, 1, 1), 0, arguments)
 
@@ -119,7 +119,7 @@ class Tiles:
         return c_int64(self.rows), c_int64(self.columns), c_int64(self.rows_per_block)
 
     def partials(self, device: torch.device) -> Tensor:
-        """Where the blocks' sums of columns go: fp32 [row_blocks, columns], not set."""
+        """Return an unset buffer for the blocks' sums of columns: fp32 [row_blocks, columns]."""
         return torch.empty(self.row_blocks, self.columns, device=device)
 
 

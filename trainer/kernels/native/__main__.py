@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _build(wanted: list[Artifact], jobs: int) -> KernelCache:
-    """What one artifact lacks keeps no other from being built."""
+    """Build the artifacts; one that fails does not prevent the others."""
     done: list[BuiltArtifact] = []
     for artifact in wanted:
         try:

@@ -1,4 +1,4 @@
-"""What can be built, and which sources and settings make each: pure, but for reading the sources."""
+"""The artifacts that can be built, with the sources and settings of each: pure, except for reading the sources."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def csrc_folder() -> Path:
 
 
 def kernel_sources(csrc: Path) -> tuple[Path, ...]:
-    """The `.cu` files, each of which becomes one cubin per architecture."""
+    """Return the `.cu` files, each of which becomes one cubin per architecture."""
     return tuple(sorted((csrc / "cuda").glob("*.cu")))
 
 
 def library_sources(csrc: Path, folder: str) -> tuple[Path, ...]:
-    """The `.cpp` files of `csrc/folder`, which become one library."""
+    """Return the `.cpp` files of `csrc/folder`, which become one library."""
     return tuple(sorted((csrc / folder).glob("*.cpp")))
 
 
 def with_included(sources: Sequence[Path]) -> tuple[Path, ...]:
-    """`sources` and every file of ours that they include by `"name"`, however deep, always in the same order.
+    """Return `sources` and every file of ours that they include by `"name"`, at any depth, always in the same order.
 
-    A name that is no file is left to the compiler. Raises OSError.
+    A name that is not a file is left to the compiler. Raises OSError.
     """
     found: dict[Path, None] = {}
     todo = [source.resolve() for source in sources]
@@ -84,7 +84,7 @@ class Artifact:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is kernels for a GPU."""
+        """Return whether it contains kernels for a GPU."""
         return self.name.startswith("cuda-")
 
     @property
@@ -94,12 +94,12 @@ class Artifact:
 
 
 def cuda_artifact(architecture: str) -> Artifact | None:
-    """The kernels for `sm_NN`; None where this version has none. Raises OSError for sources that cannot be read."""
+    """Return the kernels for `sm_NN`; None if this version has none. Raises OSError for sources that cannot be read."""
     return _artifact(f"cuda-{architecture}", kernel_sources(csrc_folder()), CUDA_FLAGS)
 
 
 def library_artifact(library: str, level: str) -> Artifact | None:
-    """A library of LIBRARIES for a CPU's level; None where this version has no sources of it. Raises OSError."""
+    """Return a library of LIBRARIES for a CPU's level; None if this version has no sources of it. Raises OSError."""
     threads = ("-fopenmp",) if LIBRARIES[library] else ()
     flags = (*_CXX_FLAGS, f"-march={level}", *threads)
     return _artifact(f"{library}-{level}", library_sources(csrc_folder(), _FOLDER_OF[library]), flags)
@@ -115,13 +115,13 @@ def library_artifacts(levels: tuple[str, ...]) -> Iterator[Artifact]:
 
 
 def every_level() -> tuple[str, ...]:
-    """The levels of this machine's kind of CPU, from the highest down: nodes of a cluster differ."""
+    """Return the levels of this machine's kind of CPU, the highest first: nodes of a cluster differ."""
     return tuple(_X86_LEVELS) if platform.machine() == "x86_64" else ("native",)
 
 
 @functools.cache
 def own_levels() -> tuple[str, ...]:
-    """The levels that this very CPU has, from the highest down."""
+    """Return the levels that this CPU has, the highest first."""
     if platform.machine() != "x86_64":
         return ("native",)
     try:
@@ -133,7 +133,7 @@ def own_levels() -> tuple[str, ...]:
 
 
 def levels_of(flags: set[str]) -> tuple[str, ...]:
-    """The levels of a CPU with these flags of /proc/cpuinfo, from the highest down. Each has those below it."""
+    """Return the levels of a CPU with these flags of /proc/cpuinfo, the highest first. Each includes those below it."""
     rising = list(reversed(_X86_LEVELS.items()))
     had = 0
     while had < len(rising) and rising[had][1] <= flags:
@@ -142,13 +142,17 @@ def levels_of(flags: set[str]) -> tuple[str, ...]:
 
 
 def flags_of(source: Path) -> tuple[str, ...]:
-    """What a source asks of the compiler beyond its library's: the words after `// flags:` on one of its lines."""
+    """Return a source's own compiler flags, in addition to its library's: the words after `// flags:` on one of its
+    lines.
+    """
     asked = re.search(r"^// flags: (.*)$", source.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return tuple(asked[1].split()) if asked else ()
 
 
 def torch_version() -> str:
-    """The installed torch's, from its metadata: importing it takes a second. "none" where there is none."""
+    """Return the installed torch's version from its metadata, since importing it takes a second. "none" without
+    torch.
+    """
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -32,7 +32,9 @@ class Compilers:
         self._is_ended = False
 
     def each(self, jobs: int, make: Callable[[Given], Made], of: Iterable[Given]) -> list[Made]:
-        """What `make` gives of each, `jobs` at once. Where one fails or we are interrupted, the others end as well."""
+        """Return the results of `make` for each, `jobs` at once. If one fails or we are interrupted, the others end
+        too.
+        """
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 return list(pool.map(make, of))
@@ -41,7 +43,9 @@ class Compilers:
                 raise
 
     def run(self, command: list[str], more: dict[str, str] | None = None) -> str:
-        """What a compiler says. more: of the environment. Raises CompilerError with its first error, OSError."""
+        """Return a compiler's output. more: additional environment. Raises CompilerError with its first error,
+        OSError.
+        """
         in_english = {**os.environ, **(more or {}), "LC_ALL": "C"}
         if self._is_ended:
             raise CompilerError(f"{command[-1]}: not compiled, as another file failed")
@@ -94,7 +98,9 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def resources_in(said: str) -> dict[str, dict[str, int]]:
-    """kernel -> registers per thread, static shared bytes per block, spilled bytes and stack bytes per thread."""
+    """Return per kernel its registers per thread, static shared bytes per block, spilled bytes and stack bytes per
+    thread.
+    """
     found = {}
     for entry in _ENTRY.finditer(said):
         shared = _SHARED.search(entry["rest"])
@@ -114,7 +120,7 @@ _OF_A_SHELL = re.compile(r"""[`$"\\\n]""")
 
 
 def build(artifact: Artifact, jobs: int = 1, say: Callable[[str], None] = lambda _: None) -> Built:
-    """What is in the cache already, or built now by `jobs` compilers at once. Raises CompilerError, OSError."""
+    """Return the artifact from the cache, or build it with `jobs` compilers at once. Raises CompilerError, OSError."""
     by = _compiler_for(artifact)
     there = find_by(artifact, by)
     if there:

@@ -1,7 +1,7 @@
-"""The folders with what was built: found by key, put in place whole, one builder at a time.
+"""The folders of built artifacts: found by key, put in place complete, one builder at a time.
 
-`CACHE/NAME-KEY-COMPILER/` holds an artifact's files and `built.json`. Nothing in it ever changes: other sources, flags,
-torch or compiler make another folder, so whoever has one open keeps it.
+`CACHE/NAME-KEY-COMPILER/` holds an artifact's files and `built.json`. Its contents never change: other sources, flags,
+torch or compiler give another folder, so a process that has one open keeps it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from trainer.kernels.native.artifacts import Artifact
 
 
 def why_untrusted(cache: Path, path: Path) -> str | None:
-    """Why somebody else can have written `path`, a file in the folder `cache`, or what leads to it; None: nobody can.
+    """Return why another user can have written `path`, a file in the folder `cache`, or its path; None if no user can.
 
-    Believed are this user, root, the cache folder's owner, and its group where its members may write to it: whoever
-    names such a folder shares it. In a container that root is no user of (rootless Apptainer, enroot) the machine's own
-    folders belong to the uid of all who are unknown there, which is believed above the cache and nowhere else. Raises
-    OSError where there is nothing.
+    Trusted are this user, root, the cache folder's owner, and its group if its members may write to it: naming such a
+    folder shares it. In a container without root's id (rootless Apptainer, enroot) the machine's own folders belong to
+    the uid of all unknown users, which is trusted above the cache only. Raises OSError if there is nothing.
     """
     root = cache.stat()
     group = root.st_gid if root.st_mode & stat.S_IWGRP else None
@@ -42,7 +41,7 @@ def why_untrusted(cache: Path, path: Path) -> str | None:
     for one, found, is_above in _on_the_way(cache, path):
         is_unknown = unknown is not None and found.st_uid == unknown
         if not (is_above and is_unknown) and not _is_believed(found.st_uid, root.st_uid, group):
-            known = ", who is somebody unknown in this container" if is_unknown else ""
+            known = ", who is unknown in this container" if is_unknown else ""
             return f"{one} belongs to {_account(found.st_uid)}{known}"
         if stat.S_ISLNK(found.st_mode):
             continue
@@ -64,7 +63,7 @@ def _on_the_way(cache: Path, path: Path) -> Iterator[tuple[Path, os.stat_result,
 
 
 def _uid_of_the_unknown() -> int | None:
-    """Whose everything is that belongs to users whom this user namespace lacks; None where it has root."""
+    """Return the uid that stands for users whom this user namespace lacks; None if it has root."""
     try:
         rows = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()]
         if any(int(outside) == 0 for _, outside, _ in rows):
@@ -91,7 +90,7 @@ def _is_member(uid: int, gid: int) -> bool:
 
 
 def _has_one_member(gid: int, uid: int) -> bool:
-    """Where everybody's umask is 002, what people make is writable by a group that only they are in."""
+    """Return whether a group has only this member: with umask 002, files are writable by such a group."""
     try:
         found = grp.getgrgid(gid)
         owner = pwd.getpwuid(uid)
@@ -118,7 +117,7 @@ CACHE_VARIABLE = "OPSCTL_KERNELS_CACHE"
 _FACTS = "built.json"
 _OR_ELSEWHERE = f"have that changed, or build into a folder of your own, named in {CACHE_VARIABLE}"
 _LARGEST_FACTS = 4 << 20
-#: Longer than a compiler may take for one file: an unfinished folder in which nothing was made since is nobody's.
+#: Longer than a compiler may take for one file: an unfinished folder that did not change since is abandoned.
 _UNFINISHED_S = 7200
 
 
@@ -144,10 +143,10 @@ class CacheError(RuntimeError):
 
 
 def cache_folders() -> tuple[Path, ...]:
-    """Where built things are looked for; into the first they are built.
+    """Return the folders that are searched; the first is also built into.
 
-    `$OPSCTL_KERNELS_CACHE`, several folders with colons between, else `opsctl/kernels` in the user's cache. Raises
-    CacheError where a home folder is meant that is not there.
+    `$OPSCTL_KERNELS_CACHE`, several folders separated by colons, else `opsctl/kernels` in the user's cache. Raises
+    CacheError for a missing home folder.
     """
     named = [one for one in os.environ.get(CACHE_VARIABLE, "").split(os.pathsep) if one]
     above = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -160,14 +159,14 @@ def cache_folders() -> tuple[Path, ...]:
 
 
 def is_empty() -> bool:
-    """Whether there is nothing at all, which is known without reading a source."""
+    """Return whether there is nothing at all, which is known without reading a source."""
     return not any(_folders_of(cache, "") for cache in cache_folders())
 
 
 def find(artifact: Artifact) -> Built | None:
-    """What was built of just these sources and settings, the newest where several compilers have; None: nothing.
+    """Return the build of these sources and settings, the newest of several compilers; None without one.
 
-    Raises CacheError for what others could have written, or is damaged.
+    Raises CacheError if other users could have written it, or it is damaged.
     """
     for cache in cache_folders():
         for folder in _folders_of(cache, f"{artifact.name}-{artifact.key}-"):
@@ -192,7 +191,7 @@ def others_of(name: str, key: str) -> list[Path]:
 
 
 def damaged_files(built: Built) -> list[str]:
-    """The names of its files that are missing or have other contents than when they were built."""
+    """Return the names of its files that are missing or changed since they were built."""
     return [name for name, digest in built.files.items() if _digest(built.folder / name) != digest]
 
 
@@ -209,7 +208,7 @@ def put(artifact: Artifact, compiler: str, torch: str, make: Callable[[Path], di
     beside = cache / f".tmp-{place.name}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         beside.mkdir()
-        # Whoever may use the cache may read this too, whatever the umask; nothing in it ever changes.
+        # Every user of the cache may read this, whatever the umask; its contents never change.
         be_as_open_as_its_folder(beside, closed=True)
         _require_trusted(cache, beside)
         kernels = make(beside)
@@ -233,11 +232,11 @@ def put(artifact: Artifact, compiler: str, torch: str, make: Callable[[Path], di
 
 @contextlib.contextmanager
 def building(artifact: Artifact, wait_s: float) -> Iterator[bool]:
-    """Hold the artifact's lock; whether it could be had within `wait_s` seconds.
+    """Hold the artifact's lock; yield whether it was acquired within `wait_s` seconds.
 
-    Without it all goes on: two builders of the same cost time and nothing else. The system gives up the lock of whoever
-    dies, and what a killed one left is cleared away; not another node's, which holds a lock of its own where the file
-    system's hold on one node only.
+    Work continues without it: two builders of the same only waste time. The system releases the lock of a process that
+    dies, and its files are removed; not those of another node, which holds a lock of its own if the file system's locks
+    hold on one node only.
     """
     cache = cache_folders()[0]
     make_folder(cache)
@@ -258,7 +257,7 @@ def _folder_name(artifact: Artifact, compiler: str) -> str:
 
 
 def _folders_of(cache: Path, beginning: str) -> list[Path]:
-    """The folders whose names begin so, the newest first; none where there is no cache."""
+    """Return the folders whose names begin so, the newest first; none without a cache."""
     try:
         with os.scandir(cache) as entries:
             found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if entry.name.startswith(beginning)]
@@ -268,7 +267,7 @@ def _folders_of(cache: Path, beginning: str) -> list[Path]:
 
 
 def _is_abandoned(unfinished: Path) -> bool:
-    """Whether nobody builds in it any more: its process was one of this host and is gone, or it is very old."""
+    """Return whether no process builds in it any more: its process was on this host and is gone, or it is very old."""
     host, pid, _ = unfinished.name.rsplit("-", 2)
     try:
         if time.time() - unfinished.stat().st_mtime > _UNFINISHED_S:
@@ -278,7 +277,7 @@ def _is_abandoned(unfinished: Path) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, ValueError):
-        pass  # somebody else's process, or gone this very moment
+        pass  # another user's process, or gone at this moment
     return False
 
 
@@ -297,7 +296,7 @@ def _read(cache: Path, folder: Path) -> Built:
 
 
 def _require_trusted(cache: Path, beside: Path) -> None:
-    """Raises CacheError where what is about to be built would not be loaded."""
+    """Raise CacheError if the artifact to be built would not be loaded."""
     probe = beside / _FACTS
     probe.touch()
     probe.chmod(0o644)
@@ -317,7 +316,7 @@ def _put_in_place(beside: Path, place: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
-        return  # somebody else's, of the same sources and compiler
+        return  # built by another process from the same sources and compiler
     fsync(place.parent)
 
 

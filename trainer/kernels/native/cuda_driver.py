@@ -46,12 +46,12 @@ class CudaDriver:
 
     def function(self, name: str, *types: Any) -> Callable[..., int]:
         """One of libcuda's that is called at each launch: what it returns is for `check`."""
-        found = self._library[name]  # an object of its own, whose types are nobody else's
+        found = self._library[name]  # a separate object, whose types are not shared
         found.argtypes = types
         return found
 
     def check(self, function: str, failed: int) -> None:
-        """Raises KernelError with CUDA's name of the error, and its words, where `function` returned one."""
+        """Raise KernelError with CUDA's name and text of the error, if `function` returned one."""
         if failed:
             name, words = ctypes.c_char_p(), ctypes.c_char_p()
             self._library.cuGetErrorName(ctypes.c_int(failed), ctypes.byref(name))
@@ -66,7 +66,7 @@ class CudaDriver:
         return handle
 
     def facts(self, device: ctypes.c_int) -> DeviceFacts:
-        """What launches are planned from."""
+        """Return the facts for planning launches."""
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, ctypes.c_int(len(name)), device)
         capability = (self._attribute(_MAJOR, device), self._attribute(_MINOR, device))

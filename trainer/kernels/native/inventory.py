@@ -1,4 +1,4 @@
-"""What of everything that can be built is there, and whether it is what it was when it was built."""
+"""The inventory of built artifacts: which exist, and whether they are unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def every_artifact(architectures: Iterable[str] = ARCHITECTURES) -> Iterator[Art
 
 
 def artifacts_for_here(architectures: Iterable[str] = ()) -> Iterator[Artifact]:
-    """What this machine's CPU takes, and its GPU or the ones that are named."""
+    """Yield the artifacts for this machine's CPU, and for its GPU or the named ones."""
     yield from library_artifacts(own_levels()[:1])
     gpu = gpu_here()
     for architecture in architectures or ([f"sm_{gpu.capability[0]}{gpu.capability[1]}"] if gpu else []):
@@ -51,7 +51,7 @@ def kernel_cache(artifacts: Iterable[Artifact], thoroughly: bool) -> KernelCache
 
 
 def told(artifact: Artifact, state: str, why: str, built: Built | None, is_used: bool = False) -> BuiltArtifact:
-    """What is printed of an artifact."""
+    """Return the printed description of an artifact."""
     return BuiltArtifact(
         name=artifact.name,
         state=state,
@@ -65,7 +65,7 @@ def told(artifact: Artifact, state: str, why: str, built: Built | None, is_used:
 
 
 def gpu_here() -> DeviceFacts | None:
-    """The first GPU that this process sees; None where there is no driver or no GPU."""
+    """Return the first GPU that this process sees; None without a driver or GPU."""
     try:
         driver = CudaDriver()
         return driver.facts(driver.device(0))

@@ -36,7 +36,7 @@ class Launch:
         _require_possible(self.kernel, self.grid, self.block, self.shared_bytes)
 
     def with_arguments(self, *arguments: Argument) -> Launch:
-        """The same with these arguments. Its sizes were looked at already."""
+        """Return a copy with these arguments. Its sizes were checked already."""
         other = object.__new__(Launch)
         vars(other).update(vars(self), arguments=arguments)
         return other
@@ -44,7 +44,7 @@ class Launch:
 
 @functools.lru_cache(maxsize=4096)
 def _require_possible(kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:
-    """Raises ValueError. A training has the same few launches at every step, each looked at once."""
+    """Raise ValueError for impossible sizes. A training repeats the same few launches, each checked once."""
     if not all(0 < size <= most for size, most in zip(grid, _MOST_GRID, strict=True)):
         raise ValueError(f"{kernel}: a grid of {grid} blocks, where {_MOST_GRID} is the most, 1 the least")
     threads = block[0] * block[1] * block[2]
@@ -56,9 +56,9 @@ def _require_possible(kernel: str, grid: tuple[int, int, int], block: tuple[int,
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What launches are planned from.
+    """The facts for planning launches.
 
-    shared_bytes_per_block: the most that one block may ask for, static and dynamic, when it is asked for by name.
+    shared_bytes_per_block: the most that one block may request, static and dynamic, by an explicit attribute.
     """
 
     name: str
@@ -89,7 +89,9 @@ class KernelError(RuntimeError):
 
 
 def argument_pointers(arguments: tuple[Argument, ...]) -> ctypes.Array[ctypes.c_void_p]:
-    """Where each argument lies, as both CUDA's driver and the emulator want it; holds on to the arguments."""
+    """Return the addresses of the arguments, as CUDA's driver and the emulator expect them; keeps the arguments
+    alive.
+    """
     pointers = _pointers_type(len(arguments))(*map(ctypes.addressof, arguments))
     pointers.held = arguments  # type: ignore[attr-defined]
     return pointers

@@ -1,9 +1,9 @@
-"""The libraries of C++ functions, loaded by ctypes where somebody has built them; nothing here compiles.
+"""The libraries of C++ functions, loaded by ctypes if they were built; nothing here compiles.
 
     loaded = operations()
     if isinstance(loaded, NotBuilt): ...   # loaded.why, in one line
 
-Arrays are given as addresses (`c_void_p(tensor.data_ptr())`); a call lets go of the interpreter's lock.
+Arrays are given as addresses (`c_void_p(tensor.data_ptr())`); a call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ class NotBuilt:
 
 @functools.cache
 def operations() -> ctypes.CDLL | NotBuilt:
-    """The operations for the CPU (`csrc/cpu`), with OpenMP's threads: import torch before, whose pool they are of."""
+    """Return the operations for the CPU (`csrc/cpu`), with OpenMP's threads: import torch before, whose pool they
+    use.
+    """
     return load_library("operations")
 
 
 @functools.cache
 def data() -> ctypes.CDLL | NotBuilt:
-    """The data path (`csrc/data`)."""
+    """Return the functions of the data path (`csrc/data`)."""
     return load_library("data")
 
 
 def load_library(library: str) -> ctypes.CDLL | NotBuilt:
-    """The highest level that this CPU has of what was built of the present sources."""
+    """Load the build of the present sources for the highest level that this CPU has."""
     try:
         for level in () if is_empty() else own_levels():
             artifact = library_artifact(library, level)
@@ -50,11 +52,11 @@ def load_library(library: str) -> ctypes.CDLL | NotBuilt:
         return NotBuilt(str(error))
     if not own_levels():
         return NotBuilt("this CPU is older than x86-64-v2")
-    return NotBuilt(f"nobody has built it here ({', '.join(map(str, cache_folders()))}): {BUILD}")
+    return NotBuilt(f"not built here ({', '.join(map(str, cache_folders()))}): {BUILD}")
 
 
 def library_file(library: str) -> str:
-    """The file's name in its folder of the cache."""
+    """Return the file's name in its folder of the cache."""
     return f"lib{library}.so"
 
 
@@ -67,7 +69,7 @@ class Cubins:
 
 
 def cubins_for(capability: tuple[int, int]) -> Cubins | NotBuilt:
-    """What runs on a GPU of this compute capability: built for it, or for an earlier one of its generation."""
+    """Return the cubins for a GPU of this compute capability: built for it, or for an earlier one of its generation."""
     major, minor = capability
     try:
         for earlier in () if is_empty() else range(minor, -1, -1):

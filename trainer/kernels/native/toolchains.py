@@ -39,7 +39,7 @@ class Nvcc:
 
     @property
     def name(self) -> str:
-        """What is said of it."""
+        """The compiler's name and version."""
         return f"nvcc {self.version}"
 
 
@@ -53,7 +53,7 @@ class Nvrtc:
 
     @property
     def name(self) -> str:
-        """What is said of it."""
+        """The compiler's name and version."""
         return f"NVRTC {self.version}"
 
 
@@ -77,7 +77,7 @@ def host_compiler() -> HostCompiler | None:
 
 @functools.cache
 def nvcc() -> Nvcc | None:
-    """That of `$CUDA_HOME`, else of the PATH, else of `/usr/local/cuda`."""
+    """Return the nvcc of `$CUDA_HOME`, else of the PATH, else of `/usr/local/cuda`."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     for place in (home and f"{home}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc"):
         path = shutil.which(place) if place else None
@@ -102,9 +102,9 @@ def nvrtcs() -> tuple[Nvrtc, ...]:
 
 
 def cuda_compiler(architecture: str) -> CudaCompiler:
-    """What compiles for `architecture` (`sm_80`). Raises CompilerError.
+    """Return the compiler for `architecture` (`sm_80`). Raises CompilerError.
 
-    One of torch's CUDA, which the driver takes as it takes torch, before an older or newer one; of those nvcc first.
+    Prefers one of torch's CUDA release, which the driver accepts as it accepts torch; among those nvcc.
     """
     candidates: list[CudaCompiler] = [*filter(None, [nvcc()]), *nvrtcs()]
     major = torch_cuda_major()
@@ -118,7 +118,7 @@ def cuda_compiler(architecture: str) -> CudaCompiler:
 
 
 def torch_cuda_major() -> str | None:
-    """The CUDA that the installed torch was built with ("12"), from its files: importing it takes a second."""
+    """Return the CUDA release of the installed torch ("12"), from its files, since importing it takes a second."""
     spec = importlib.util.find_spec("torch")
     try:
         text = (Path(spec.origin).parent / "version.py").read_text() if spec and spec.origin else ""

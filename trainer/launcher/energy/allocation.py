@@ -1,4 +1,4 @@
-"""What of a node is the job's. Pure."""
+"""The part of a node that belongs to the job. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Who says which GPUs, in order. Where a step sees only its own, it counts them anew, and so does the library that is
+# Who says which GPUs, in order. Where a step sees only its own, it numbers them from 0, and so does the library that is
 # asked for their energy; Slurm's numbers are the whole node's.
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _NO_GPU = frozenset({"", "-1", "NoDevFiles"})
@@ -24,10 +24,9 @@ class Allocation:
 
 
 def allocation(environment: Mapping[str, str], host: str, logical: int, cores: int, allowed: int) -> Allocation:
-    """What Slurm's variables say of this node, which calls itself `host`.
+    """Read this node's allocation from Slurm's variables; the node calls itself `host`.
 
-    logical: CPUs that the node has, hyper-threads counted, `cores` of them without; allowed: those that this process
-    may run on.
+    logical: the node's CPUs with hyper-threads, `cores` of them without; allowed: those that this process may run on.
     """
     share = _share(environment, logical, cores, allowed)
     name = environment.get("SLURMD_NODENAME", host)

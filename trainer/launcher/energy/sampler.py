@@ -1,8 +1,8 @@
 """The tracker of one node: `python -m trainer.launcher.energy.sampler ORDER`, started by the node's first rank.
 
-It runs beside the training and shares nothing with it but a pipe: orders come in, and when it closes, however the rank
-has ended, the last total is written. A signal to the job's processes writes one too, and ends nothing. Asks nobody
-over any network, and Slurm nothing: what of the node is the job's follows from the environment (`allocation`).
+It runs next to the training and shares only a pipe with it: orders arrive, and when it closes, however the rank ended,
+the last total is written. A signal to the job's processes writes one too, and ends nothing. It uses no network and does
+not ask Slurm: the job's part of the node follows from the environment (`allocation`).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ FLUSH, STOP = b"flush\n", b"stop\n"
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is to be measured, and where it is written."""
+    """The order of a measurement, with the place of its results."""
 
     folder: str  # is there
     country: str | None = None  # ISO 3166, three letters
     region: str | None = None  # as codecarbon names it
     intensity_g_per_kwh: float | None = None  # in place of what the country has
     measure_s: float = 15.0  # between two measurements
-    write_s: float = 60.0  # between two totals on disk, where nobody asks sooner
+    write_s: float = 60.0  # between two totals on disk, without an order
 
 
 def order_line(order: Order) -> str:
@@ -53,7 +53,7 @@ def order_line(order: Order) -> str:
 
 
 def read_order(argument: str) -> Order:
-    """What `order_line` has written."""
+    """Parse the text of `order_line`."""
     return msgspec.json.decode(argument, type=Order)
 
 
@@ -84,7 +84,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _wakeups() -> int:
-    """A descriptor that can be read after a signal; none of them ends this process."""
+    """Return a descriptor that becomes readable after a signal; no signal ends this process."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -94,7 +94,7 @@ def _wakeups() -> int:
 
 
 def _parent() -> list[int]:
-    """A descriptor that can be read once the rank is gone, also where a child of its keeps the pipe open."""
+    """Return a descriptor that becomes readable once the rank is gone, even if a child of it keeps the pipe open."""
     with contextlib.suppress(OSError):  # gone already: then the pipe is closed
         return [os.pidfd_open(os.getppid())]
     return []
@@ -218,7 +218,7 @@ class _Notes(logging.Handler):
 
 
 def _methods(tracker: Any) -> dict[str, str]:
-    """How each part is known. Codecarbon keeps that in objects whose names have changed; empty where it cannot be."""
+    """Return how each part is measured. Codecarbon's names for this have changed; empty if unknown."""
     found = {}
     for one in tracker._hardware:
         kind = type(one).__name__
@@ -233,7 +233,7 @@ def _methods(tracker: Any) -> dict[str, str]:
 
 
 def _device_names(tracker: Any, devices: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The counted GPUs by what is theirs alone, so that two jobs' first GPUs are not taken for one; else as given."""
+    """Return the counted GPUs by unique ids, so that two jobs' first GPUs are not taken for one; else as given."""
     for one in tracker._hardware:
         if type(one).__name__ == "GPU":
             with contextlib.suppress(Exception):
@@ -248,7 +248,7 @@ _LONGEST_SENTENCE = 4096
 
 
 def missing() -> str | None:
-    """What is missing here for measuring, with what to type; None where nothing is."""
+    """Return what is missing for measuring, with what to type; None if nothing is."""
     if importlib.util.find_spec("codecarbon") is not None:
         return None
     return f"codecarbon is not installed for {sys.executable}: {install_command('carbon')}, or leave the option out"
@@ -293,7 +293,7 @@ class Tracker:
 
 @contextmanager
 def tracker_of_node(order: Order, tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """A tracker while inside; what it gives has it write its total. Nothing that happens to it ends the training."""
+    """Run a tracker inside the block; the yielded function writes its total. Its failure never ends the training."""
     try:
         tracker = Tracker(_start(order), tell)
     except OSError as error:

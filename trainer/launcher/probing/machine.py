@@ -1,4 +1,4 @@
-"""What a node is: processors, memory, software, and what its GPUs say of themselves."""
+"""The description of a node: processors, memory, software, and its GPUs' reports."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def describe(tell: Tell) -> None:
 
 
 def describe_gpus(tell: Tell) -> None:
-    """What NVIDIA's management library says of each GPU: memory, errors, throttling, its link to the host.
+    """Report what NVIDIA's management library knows of each GPU: memory, errors, throttling, its link to the host.
 
-    Says nothing where there is no driver or no binding (`nvidia-ml-py`).
+    Reports nothing without a driver or binding (`nvidia-ml-py`).
     """
     try:
         import pynvml
@@ -86,7 +86,7 @@ def _describe_gpu(tell: Tell, nvml: Any, number: int) -> None:
 
 
 def _of_file(path: str, key: str) -> str:
-    """The value of the first line of `path` that begins with `key`; empty where there is none."""
+    """Return the value of the first line of `path` that begins with `key`; empty if there is none."""
     with contextlib.suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith(key):

@@ -1,7 +1,7 @@
-"""How fast a node's memory is, and whether it gives back what was written.
+"""Measure the speed of a node's memory, and check that it returns what was written.
 
-Each core copies an array that it has touched first, so that its pages are of the core's own NUMA node where the kernel
-places them so; bytes moved are those read and those written.
+Each core copies an array that it has touched first, so that the kernel places its pages on the core's NUMA node. Bytes
+moved are those read and those written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(tell: Tell, effort: Effort) -> None:
 
 
 def free_bytes() -> int:
-    """What the kernel thinks can be had without swapping."""
+    """Return the bytes that the kernel can provide without swapping."""
     for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10

@@ -1,8 +1,8 @@
-"""How fast nodes talk: an all-reduce over all, then pairs in rounds, so that a slow node and a slow link show.
+"""Measure the network between nodes: an all-reduce over all, then pairs in rounds, to find slow nodes and slow links.
 
-With gloo between CPUs, with NCCL between GPUs, by torch's own calls, as the training does. Rounds are those of a
-tournament (the circle method): in each every node talks to one other, and after one round fewer than nodes each has
-talked to each. What arrives is looked at too.
+It uses gloo between CPUs and NCCL between GPUs, through torch, as the training does. Rounds are those of a tournament
+(the circle method): in each round every node talks to one other, and after one round fewer than nodes each has talked
+to each. Received data is checked too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _THROUGH = "opsctl-probe-through"
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the nodes meet, and which of them this is."""
+    """The meeting point of the nodes, and the rank of this one."""
 
     address: str
     port: int
@@ -49,7 +49,9 @@ class Meeting:
 
 
 def partner(node: int, turn: int, nodes: int) -> int | None:
-    """Whom `node` meets in round `turn`, both counted from 0; None where it sits out, as one of an odd number does."""
+    """Return the partner of `node` in round `turn`, both counted from 0; None if it pauses, as with an odd number of
+    nodes.
+    """
     seats = nodes + nodes % 2
     circle, last = seats - 1, seats - 1
     if node == last:
@@ -97,7 +99,9 @@ def latest_s(began_s: float, now_s: float, limit_s: float) -> float:
 
 
 def _wait_for_others(meeting: Meeting, until_s: float) -> None:
-    """The first process has the store by which pairs find each other: it goes last, or when its time is up."""
+    """Wait for the other processes: the first one has the store that pairs use, so it leaves last, or when its time is
+    up.
+    """
     import torch.distributed as distributed
 
     store = distributed.distributed_c10d._get_default_store()
@@ -141,7 +145,7 @@ def _ring(tell: Tell, meeting: Meeting, effort: Effort, device: Any) -> None:
 
 
 def _pairs(tell: Tell, meeting: Meeting, effort: Effort, device: Any) -> None:
-    """A link that fails is told and the next one tried: the node at its other end may be gone."""
+    """Test the pairs. A link that fails is reported and the next one tried: the node at its other end may be gone."""
     import torch
 
     mine = torch.full((effort.pair_bytes // 4,), float(meeting.node_rank + 1), device=device)
@@ -191,7 +195,7 @@ def _pair(tell: Tell, meeting: Meeting, other: int, mine: Any, device: Any) -> N
 
 
 def _settle(device: Any) -> None:
-    """What was asked of a GPU is only queued; a read of one element waits for it."""
+    """Wait until a GPU has done its queued work; a read of one element does this."""
     if device.type == "cuda":
         import torch
 

@@ -34,7 +34,7 @@ class Tell(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What one process measures."""
+    """The measurement of one process."""
 
     name: str
     limit_s: float
@@ -45,7 +45,7 @@ class Part:
 def say(line: ProbeLine) -> None:
     """One write, so that lines of several processes stay whole."""
     data = json_line(line).encode() + b"\n"
-    with contextlib.suppress(OSError):  # whoever listened has gone
+    with contextlib.suppress(OSError):  # the listener has gone
         os.write(sys.stdout.fileno(), data)
 
 

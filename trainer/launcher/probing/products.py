@@ -1,9 +1,9 @@
-"""How fast a node multiplies matrices, and whether it multiplies right.
+"""Measure how fast a node multiplies matrices, and check the products.
 
-The factors hold whole numbers from -100 to 100, so that every sum is below 2**24 and a product in fp32 is exact in
-whatever order it is added up: any machine has to find the same. It is held to whole-number arithmetic by Freivalds'
-check (Freivalds 1977): C x against A (B x), n**2 work for n**3, which sees any single wrong element. The sum of a
-product of normal numbers, which is not exact, goes along to be compared between nodes: it has all bits in use.
+The factors hold whole numbers from -100 to 100, so that every sum is below 2**24 and a product in fp32 is exact in any
+order of addition: every machine must find the same. It is checked with whole-number arithmetic by Freivalds' check
+(Freivalds 1977): C x against A (B x), n**2 work for n**3, which finds any single wrong element. The sum of a product of
+normal numbers, which is not exact, is compared between nodes too: it uses all bits.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def wrong_rows(left: Any, right: Any, product: Any) -> int:
 
 
 def measure_gpus(tell: Tell, effort: Effort) -> None:
-    """The same of each GPU that this process sees, in fp32 and bf16 (TFLOP/s), and how fast its memory copies."""
+    """Measure each GPU that this process sees, in fp32 and bf16 (TFLOP/s), and the speed of its memory."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False

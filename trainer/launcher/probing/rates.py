@@ -1,4 +1,4 @@
-"""How long a piece of work takes, in the middle of many repetitions."""
+"""Time a piece of work, as the median of many repetitions."""
 
 from __future__ import annotations
 
