@@ -52,7 +52,7 @@ def main(rounds: int = 16) -> dict[str, Any]:
 
 
 def _update() -> dict[str, float]:
-    """Of the kernels that are built: bytes per second of Adam with a half beside a plain copy's, and torch's time."""
+    """Measure the built kernels: bytes per second of Adam with a half next to a plain copy's, and torch's time."""
     import torch
 
     from trainer.kernels.adam import AdamBuffers, AdamSettings

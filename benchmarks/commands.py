@@ -1,4 +1,4 @@
-"""What a command costs a person: `opsctl --help` beside Python with click, `opsctl status` beside squeue.
+"""Measure the time of commands: `opsctl --help` compared with Python and click, `opsctl status` with squeue.
 
 Each pair is measured in turn, so that a busy machine slows both alike; medians of wall times.
 """
@@ -143,7 +143,7 @@ def _submit(environment: dict[str, str], *options: str) -> None:
 
 @contextmanager
 def _ignored():  # type: ignore[no-untyped-def]
-    """What goes wrong in here must not hide what went wrong before."""
+    """Print an error of the block, so that it does not hide an earlier one."""
     try:
         yield
     except OpsctlError as error:

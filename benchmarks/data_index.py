@@ -1,4 +1,4 @@
-"""Which tokens make which sample, beside megatron-core on the same file; opening 2,000 files; gathering a batch.
+"""Compare the sample index with megatron-core's on the same file; open 2,000 files; gather a batch.
 
 The index is of 20 M documents for 2 epochs: its shuffle, which is most of it, moves 160 MB at random. Both build what
 the file's mapped lengths say, in turns: documents shuffled, samples found, samples shuffled; ours also checks every

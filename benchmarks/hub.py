@@ -1,4 +1,4 @@
-"""What a sync costs that has nothing to do: beside Python that loads the hub's client alone, which it must not need."""
+"""Measure a sync without work, compared with Python that only loads the hub's client, which it must not need."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Resources = dict[str, dict[str, int]]
 
 
 def compiler_for(architecture: str) -> CudaCompiler | None:
-    """What compiles for it here, as `opsctl kernels build` chooses it; None: nothing does."""
+    """Return what compiles for it here, as `opsctl kernels build` chooses it; None: nothing does."""
     try:
         return cuda_compiler(architecture)
     except CompilerError:

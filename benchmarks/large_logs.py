@@ -1,4 +1,4 @@
-"""What large logs cost who looks: `opsctl status` of a run with 5 GB of log, and the page of 120,000 lines."""
+"""Measure large logs: `opsctl status` of a run with 5 GB of log, and the page of 120,000 lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> dict[str, Any]:
 
 
 def _status(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Of the large log beside one of 1,000 lines, in turn; the large one has been read before."""
+    """Measure the large log next to one of 1,000 lines, in turn; the large one has been read before."""
     small, large = folder / "small", folder / "large"
     make_run(small, _STRETCH)
     make_run(large, _STRETCH)

@@ -1,4 +1,4 @@
-"""What the desk's looks cost: all checks beside a glance at one run, and a hundred runs on one screen."""
+"""Measure checks: all checks compared with a glance at one run, and a hundred runs on one screen."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def desk_environment(folder: Path) -> dict[str, str]:
 
 
 def met(is_met: bool) -> str:
-    """Whether a goal is, in words."""
+    """Return whether a goal is, in words."""
     return "met" if is_met else "NOT MET"
 
 

@@ -65,7 +65,7 @@ def _in_turns(turns: dict[str, Turn]) -> dict[str, float]:
 
 
 def _turns(tokens: int, hidden: int) -> tuple[dict[str, Turn], str]:
-    """What to measure, and what computes ours."""
+    """Return what to measure, and what computes ours."""
     from trainer.core.preload import import_engine
 
     import_engine()
@@ -90,7 +90,7 @@ def _turns(tokens: int, hidden: int) -> tuple[dict[str, Turn], str]:
     alone = Parallel(0, 0, Layout(1, 1, 1, 1), **groups, device=torch.device("cpu"), operations=chosen)
 
     class Sum:
-        """Where a training in fp32 has it."""
+        """The gradient sum of a training in fp32."""
 
         def multiplier(self) -> float:
             return 1.0

@@ -59,7 +59,7 @@ class Case:
         return f"TP {self.tensor} x PP {self.pipeline} x DP {self.data}, {self.name} ({kind})"
 
     def options(self, precision: str) -> dict[str, Any]:
-        """Of the training, by key."""
+        """Return the training's options by key."""
         sizes = {"tensor_model_parallel_size": self.tensor, "pipeline_model_parallel_size": self.pipeline}
         return {**_BASE, **sizes, **self.changes, "bf16": precision == "bf16"}
 

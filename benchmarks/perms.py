@@ -56,7 +56,7 @@ def main() -> dict[str, Any]:
 
 
 def _walk_s(folder: Path) -> float:
-    """What `perms check` does once it has begun, in this process."""
+    """Return what `perms check` does once it has begun, in this process."""
     from opsctl.run.permissions.apply import Opening
     from opsctl.run.permissions.report import check_folder
 

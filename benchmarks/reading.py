@@ -1,4 +1,4 @@
-"""What of a training step goes by until its data is there: reading, checking and handing over, as the loop does it.
+"""Measure the time of a training step until its data is there: reading, checking and handing over.
 
 The shape is that of `trainer_throughput`, its samples those of a data set on the disk. By default a sample is read when
 it is asked for, so this is all that reading costs; with a thread that reads ahead it is what a step still waits. Both

@@ -1,4 +1,4 @@
-"""How long a save holds up the training, written at once and beside it, and how fast it trains meanwhile.
+"""Measure how long a save stalls the training, synchronous and asynchronous, and the training's speed meanwhile.
 
 A GPT of 30 million parameters in fp32 with AdamW, one process, a file system of this machine's own. The training has
 one thread, so that a core is left for the writing, as beside a GPU. Saves take turns, each followed by plain steps;

@@ -93,7 +93,7 @@ def _cluster(count: int) -> Spec:
 
 
 def _commands(count: int, folder: Path, cluster: Cluster) -> dict[str, Callable[[], None]]:
-    """What is measured there, by name, with a chain in the queue."""
+    """Return what is measured there, by name, with a chain in the queue."""
     write_run(folder / "run", name="bench")
     environment = {**cluster.environment(), "OPSCTL_CLUSTER": str(folder), "XDG_STATE_HOME": str(folder / "desk")}
     environment["OPSCTL_ANSWERS_AGE"] = "0"

@@ -41,7 +41,7 @@ class Spike:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one training."""
+    """The result of one training."""
 
     steps: int
     delays: dict[str, list[int | None]]  # kind -> iterations until each of its spikes was found; None: never
@@ -74,7 +74,7 @@ def _found(kind: str, delays: list[int | None]) -> dict[str, object]:
 
 
 def outcome(seed: int) -> Outcome:
-    """Of one training."""
+    """Return the result of one training."""
     chance = random.Random(seed)
     length = chance.choice((12_000, 15_000, 20_000))
     spikes = list(_spikes(chance, length))

@@ -1,4 +1,4 @@
-"""What the desk takes while nothing happens: the CPU of a tick without work, and questions to Slurm's controller."""
+"""Measure the cost of an idle scheduler: the CPU of a tick without work, and questions to Slurm's controller."""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def check(wheel: Path, source: Path, version: str, folder: Path, install: Instal
 
 
 def _shipped(source: Path) -> list[Path]:
-    """Where the wheel has what a commit's tree ships: the folders that go inside the package, and the packages."""
+    """Return where the wheel has what a commit's tree ships: the folders that go inside the package, and the
+    packages.
+    """
     shipped = [
         Path("opsctl/_shipped") / path.relative_to(source)
         for name in ("templates", "cron", "csrc")

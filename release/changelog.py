@@ -22,7 +22,7 @@ def dated(text: str, version: str, today: datetime.date) -> str:
 
 
 def notes(text: str, version: str) -> str:
-    """What the section of `version` says, without its heading. Raises Refused where there is none."""
+    """Return what the section of `version` says, without its heading. Raises Refused where there is none."""
     found = _section(text, version)
     following = _HEADING.search(text, found.end())
     return text[found.end() : following.start() if following else len(text)].strip()

@@ -16,7 +16,7 @@ _LEFT_OUT = ("PYTHON", "OPSCTL", "VIRTUAL_ENV", "GIT_DIR", "GIT_WORK_TREE", "GIT
 def run(
     words: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None, timeout_s: float = 600
 ) -> str:
-    """What the command prints. Raises Refused with its last line where it fails or takes longer."""
+    """Return what the command prints. Raises Refused with its last line where it fails or takes longer."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
     shown = " ".join(map(str, words))
     try:

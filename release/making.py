@@ -19,7 +19,7 @@ from release.versions import check_follows, last_tag, tag_of, with_version
 
 @dataclass(frozen=True)
 class Released:
-    """What came of it."""
+    """The result of a release."""
 
     tag: str
     branch: str

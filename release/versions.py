@@ -1,4 +1,4 @@
-"""Which version may follow which, and where it stands. Pure."""
+"""The rules for versions: which may follow which, and where it is written. Pure."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _call_of(task: int, root: Path) -> str | None:
 
 
 def _path(task: int, where: str, arguments: list[int]) -> Path:
-    """Where the file of a call is, whichever way the process has put it. Raises OSError."""
+    """Return where the file of a call is, whichever way the process has put it. Raises OSError."""
     if where == "fd":
         return _of_descriptor(task, arguments[0])
     text = Path(_text(task, arguments[1 if where == "at" else 0]))

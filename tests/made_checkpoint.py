@@ -98,7 +98,7 @@ def make_checkpoint(root: Path, workers: int = 2, data: int = 1, **options: Any)
 
 
 def _state(options: Options, manifest: Manifest) -> dict[str, Any]:
-    """What the engine and the training say of themselves."""
+    """Return what the engine and the training say of themselves."""
     engine = {"module": None, "optimizer": None, "lr_scheduler": None, "global_steps": STEP, "skipped_steps": 0}
     versions = {"ds_config": engine_config(options), "ds_version": deepspeed.__version__}
     model = manifest.model

@@ -1,4 +1,4 @@
-"""How much is read, as the kernel counts it: what shows that a reading costs little, however slow the machine is."""
+"""The bytes read according to the kernel: a measure of reading that does not depend on the machine's speed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What stands before the server, as this test's variables name it."""
+    """Yield what stands before the server, as this test's variables name it."""
     with proxied(server) as found:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": found.endpoint}.items():
             monkeypatch.setenv(name, value)

@@ -74,13 +74,7 @@ def client(endpoint: str) -> Any:
 
 @dataclass
 class Fault:
-    """What happens to the requests whose `METHOD /target` the pattern is found in.
-
-    does: `answer` (`status`, `code`, `headers`; nothing is passed on), `cut request` (half the body is passed on),
-    `cut answer` (half comes back), `lost answer` (none does), `silent` (nothing at all), `drip` (an answer without end,
-    a byte at a time), `flip` (one bit of the body is another one), `call` (`calls` is called after the server has
-    answered).
-    """
+    """A fault of the requests whose `METHOD /target` matches the pattern."""
 
     pattern: str
     does: str
@@ -92,7 +86,7 @@ class Fault:
 
 
 class Proxy:
-    """What stands between: `faults` may be added at any time, `requests` has every `METHOD /target` that came."""
+    """A proxy: `faults` may be added at any time, `requests` has every `METHOD /target` received."""
 
     def __init__(self, behind: str) -> None:
         self.faults: list[Fault] = []
@@ -128,7 +122,7 @@ class Proxy:
         self._server.server_close()
 
     def count(self, pattern: str) -> int:
-        """How many requests came that the pattern is found in."""
+        """Return how many requests came that the pattern is found in."""
         return sum(bool(re.search(pattern, one)) for one in self.requests)
 
     def _fault_for(self, request: str) -> Fault | None:
@@ -236,5 +230,5 @@ def proxied(endpoint: str) -> Iterator[Proxy]:
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """What a process needs to reach the server as its variables say."""
+    """Return what a process needs to reach the server as its variables say."""
     return {**os.environ, **ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}

@@ -34,14 +34,14 @@ class Typed:
 
 @dataclass(frozen=True)
 class Beside:
-    """What is not typed: something done meanwhile, or waited for."""
+    """An action that is not typed: done meanwhile, or waited for."""
 
     command: str
     is_waited_for: bool
 
 
 def steps(page: str) -> Iterator[Typed | Beside]:
-    """What a page has one do, in its order."""
+    """Yield what a page has one do, in its order."""
     exits = 0
     for part in _PART.finditer(page):
         if part["what"] == "exits":
@@ -56,7 +56,7 @@ def steps(page: str) -> Iterator[Typed | Beside]:
 
 
 def pattern(prints: str) -> re.Pattern[str]:
-    """What fits all that a page shows of an output."""
+    """Return what fits all that a page shows of an output."""
     lines = (
         r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.rstrip().split("..."))) + r" *\n"
         for line in prints.splitlines()

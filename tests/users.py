@@ -53,10 +53,7 @@ def made_users() -> Iterator[Callable[..., str]]:
 
 
 def as_user(user: str, do: Callable[[], T]) -> T:
-    """What `do()` returns when `user` does it, with that user's groups; what it raises is raised here (root only).
-
-    Import what it needs before. What it returns must be something that pickle can carry.
-    """
+    """Return the result of `do()` as `user`, with that user's groups; its exceptions are raised here (root only)."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if not child:

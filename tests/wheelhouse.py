@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 
 def asked_of(wheel: Path) -> list[str]:
-    """What a wheel asks for, without any extra."""
+    """Return what a wheel asks for, without any extra."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()

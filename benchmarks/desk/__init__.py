@@ -1,4 +1,4 @@
-"""How well the checks find what goes wrong: simulated months of trainings, with incidents planted, scored.
+"""Score the checks on simulated months of trainings with planted incidents.
 
 `python -m benchmarks.desk --seeds 1000-1019 --details` shows what was missed and what was wrong.
 """

@@ -1,4 +1,4 @@
-"""What is planted, by kind: when it could be seen at the earliest, which checks claim it, and what it brings along.
+"""The planted kinds: when each can be seen at the earliest, which checks claim it, and its consequences.
 
 These rules are older than the thresholds of the checks, and no check knows them. A check is named as in its findings'
 keys, `CHECK` or `CHECK:SUBJECT`; where only some subjects count, the pattern says so.
@@ -34,11 +34,11 @@ class Kind:
         return re.compile("|".join((*self.claims, *self.brings)) or r"(?!)")
 
     def reports(self, key: str) -> bool:
-        """Whether a finding with this key is this trouble."""
+        """Return whether a finding with this key is this trouble."""
         return self._claimed.fullmatch(key) is not None
 
     def explains(self, key: str) -> bool:
-        """Whether a finding with this key is this trouble or comes of it."""
+        """Return whether a finding with this key is this trouble or comes of it."""
         return self._explained.fullmatch(key) is not None
 
 
@@ -118,11 +118,11 @@ class Trouble:
     words: str = ""
 
     def can_be_seen(self, at: float) -> bool:
-        """Whether a look at that time could show it."""
+        """Return whether a look at that time could show it."""
         if self.seen_from is None or at < self.seen_from:
             return False
         return self.kind.leaves_a_trace or self.ends_at is None or at < self.ends_at
 
     def covers(self, at: float) -> bool:
-        """Whether what comes of it may begin at that time."""
+        """Return whether what comes of it may begin at that time."""
         return self.starts_at <= at and (self.ends_at is None or at <= self.ends_at + self.kind.after_s)

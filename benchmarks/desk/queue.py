@@ -35,12 +35,12 @@ class Array:
 
     @property
     def is_over(self) -> bool:
-        """Whether all its tasks have started."""
+        """Return whether all its tasks have started."""
         return self.next_task > self.tasks
 
     @property
     def rest(self) -> str:
-        """What is pending of it, as squeue names it."""
+        """Return what is pending of it, as squeue names it."""
         first = str(self.next_task)
         return first if self.next_task == self.tasks else f"{first}-{self.tasks}%1"
 
@@ -72,7 +72,7 @@ class Maintenance:
 
 
 class Queue:
-    """What Slurm does with one run's jobs. started: called with each task that gets its nodes."""
+    """The queue of one run's jobs in Slurm. started: called with each task that gets its nodes."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Queue:
         return str(Reason.RESOURCES if self.waited_s > HOUR_S else Reason.PRIORITY)
 
     def _is_before_maintenance(self) -> bool:
-        """Whether the next task would run into it. Those with nodes set aside shorten their limit instead."""
+        """Return whether the next task would run into it. Those with nodes set aside shorten their limit instead."""
         closed, now = self.maintenance, self.clock.now
         return closed is not None and not self.shape.is_exclusive and now < closed.starts_at < now + self._limit_s()
 

@@ -53,7 +53,7 @@ class Following:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one planted trouble."""
+    """The result of one planted trouble."""
 
     seed: int
     trouble: Trouble
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass
 class Score:
-    """Of one seed; they add up."""
+    """The score of one seed; scores add up."""
 
     days: float = 0.0
     seconds: float = 0.0  # of processor time
@@ -96,7 +96,7 @@ class Score:
         return 14 * len(self.ordinary) / self.days if self.days else 0.0
 
     def reported_share(self, kinds: Sequence[Kind] = PLANTED) -> float:
-        """Of the planted troubles of these kinds, those reported in time."""
+        """Return the share of the planted troubles of these kinds that was reported in time."""
         own = [one.is_reported for one in self.outcomes if one.trouble.kind in kinds]
         return sum(own) / len(own) if own else 0.0
 

@@ -1,4 +1,4 @@
-"""What the simulated trainings are like: sizes, speeds and habits, each number with where it comes from.
+"""The simulated trainings: sizes, speeds and habits, each number with its source.
 
 Two public trainings are the models. "shared" is BigScience's tr1-13B: 64 nodes of 4 V100 for 20 hours at a time, in a
 queue with everybody else, where the next task waited between 1 and 30 hours. "exclusive" is BLOOM's, tr11-176B: 48 of
@@ -49,7 +49,9 @@ class Shape:
     is_fp16: bool
 
     def seconds(self, batch: int) -> float:
-        """Of one iteration at this batch size, on healthy nodes: a pipeline fills better the larger the batch is."""
+        """Return the time of one iteration at this batch size, on healthy nodes: larger batches fill a pipeline
+        better.
+        """
         full, half = self.ramp.global_batch_size, self.half_speed_batch
         return self.seconds_at_full_batch * (batch + half) / (full + half)
 
@@ -66,7 +68,7 @@ class Shape:
         return 1.75 + 10.7 * math.pow(1.0 + samples / 2e3, -0.33)
 
     def draw_wait_s(self, chance: random.Random) -> float:
-        """How long a task waits for its nodes.
+        """Return how long a task waits for its nodes.
 
         Shared: 1 to 30 hours say the chronicles, "unpredictable"; a log-normal with a median of 4 hours has 5 % below
         50 minutes and 2.5 % above 28 hours. Exclusive: the time Slurm takes to look at it and to clean nodes up.

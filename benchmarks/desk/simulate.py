@@ -52,7 +52,7 @@ def _tell(world: World, snapshot: Snapshot, findings: Sequence[Finding]) -> None
 
 
 def _facts(world: World, snapshot: Snapshot) -> str:
-    """What a reader of a wrong alarm wants to know first."""
+    """Return what a reader of a wrong alarm wants to know first."""
     trainer, now = world.trainer, world.clock.now
     near = (one for one in world.troubles if one.ends_at is None or one.ends_at > now - DAY_S)
     told = ", ".join(

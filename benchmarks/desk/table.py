@@ -21,7 +21,7 @@ def claimed() -> list[Kind]:
 
 
 def figures(total: Score, wall_s: float) -> dict[str, Any]:
-    """What the table says, for programs."""
+    """Return what the table says, for programs."""
     kinds = claimed()
     own = [one for one in total.outcomes if one.trouble.kind in kinds]
     return {

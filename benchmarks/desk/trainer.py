@@ -56,7 +56,7 @@ class Saved:
 
 @dataclass
 class Faults:
-    """What is wrong with the training at the moment; each kind of incident sets its own and takes it back."""
+    """The present faults of the training; each kind of incident sets its own and takes it back."""
 
     slower: dict[object, float] = field(default_factory=dict)  # factors on the time of an iteration
     loss: dict[object, Callable[[int], float]] = field(default_factory=dict)  # iteration -> nats more
@@ -103,7 +103,7 @@ class Trainer:
 
     @property
     def is_training(self) -> bool:
-        """Whether iterations come."""
+        """Return whether iterations come."""
         return self.queue.task is not None and self.since_start > 0 and self.faults.hung_since is None
 
     def begin(self, task: Task) -> None:

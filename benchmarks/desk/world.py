@@ -49,7 +49,7 @@ class Cron:
 
 @dataclass
 class Desk:
-    """What else can be looked at."""
+    """The other things that can be checked."""
 
     blind: str | None = None
     channel_failing_since: float | None = None
@@ -154,7 +154,7 @@ class World:
         return chance.uniform(10, 55) * MINUTE_S if chance.random() < 0.05 else chance.uniform(5, 150)
 
     def _refill(self) -> None:
-        """What `opsctl refill` does."""
+        """Refill the queue as `opsctl refill` does."""
         if not self.cron.refills or self.trainer.kill_switch_at is not None or self.brake_holds or self.desk.blind:
             return
         while arrays_missing(self.queue.jobs(), self.shape.keep_queued, None, 0.0, self.shape.tasks):
@@ -162,7 +162,7 @@ class World:
 
     @property
     def brake_holds(self) -> bool:
-        """Whether attempts get nowhere, so that nothing is submitted without a person."""
+        """Return whether attempts get nowhere, so that nothing is submitted without a person."""
         return self.without_progress() >= 3
 
     def without_progress(self) -> int:

@@ -136,7 +136,7 @@ def _compiled_s(case: Case, sets: list[Buffers], turns: Turns, device: torch.dev
 
 
 def _ways(options: Any, device: torch.device, rehearsed: bool) -> list[dict[str, Any]]:
-    """What `opsctl kernels measure` would keep of a training with these options."""
+    """Return what `opsctl kernels measure` would keep of a training with these options."""
     small: dict[str, Any] = {"turn_s": 0.0, "weights": 256} if rehearsed else {}
     times = measured(options, device, print, **small)
     for line in times_lines(times.families):

@@ -1,4 +1,4 @@
-"""What is timed of each kernel: its inputs, what torch would do instead, the bytes that it has to move, and the bar.
+"""The timed case of each kernel: its inputs, torch's operation, the bytes that it must move, and the bar.
 
 Bytes: each input read once and each output written once, but what a causal softmax need not read. The bars are shares
 of the rate at which the same GPU copies memory.
@@ -23,7 +23,7 @@ _EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the inputs; the numbers that peers publish."""
+    """The sizes of the inputs; the numbers that peers publish."""
 
     rows: int = 8192
     hidden: int = 4096

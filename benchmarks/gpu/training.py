@@ -83,7 +83,7 @@ def bloom(rehearsed: bool) -> dict[str, Any]:
 
 
 def gpt_options(rehearsed: bool) -> Any:
-    """Of the GPT, or of a tiny one."""
+    """Return the options of the GPT, or of a tiny one."""
     return _options(GPT_1_3B, rehearsed)
 
 

@@ -27,12 +27,12 @@ _LASTED_S = (LAST[1] - FIRST[1]).total_seconds()
 
 
 def printed_uptime() -> float:
-    """Of the wall time, what its iterations took at 105 s each: nobody has printed the share itself."""
+    """Return the share of the wall time that the iterations took at 105 s each; the share itself is not published."""
     return (LAST[0] - FIRST[0]) * SECONDS_PER_ITERATION / _LASTED_S
 
 
 def deadlocked() -> float:
-    """Of the wall time, what the deadlock cost."""
+    """Return the share of the wall time that the deadlock took."""
     return DEADLOCK_S / _LASTED_S
 
 

@@ -27,7 +27,7 @@ _MAINTENANCE_S, _EMERGENCY_S, _STALL_MOST_S = 12 * HOUR_S, 6 * HOUR_S, 12 * HOUR
 
 
 class Kind(StrEnum):
-    """What ends, or hangs, a training."""
+    """The causes that end, or hang, a training."""
 
     GPU = "gpu"
     NODE = "node"
@@ -66,7 +66,7 @@ class Cluster:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing may start."""
+        """Return whether nothing may start."""
         return self.env.now < self.closed_until
 
     @property
@@ -94,7 +94,7 @@ class Cluster:
         return node, kind, kind is Kind.HANG or dice.random() < self.rates.stuck_share
 
     def take_its_course(self, node: str, kind: Kind) -> None:
-        """What becomes of a node that failed."""
+        """Decide the fate of a node that failed."""
         if kind is Kind.NODE or (kind is Kind.GPU and self._chance.random() >= self.rates.stays_share):
             self.take_out(node)
         elif kind is Kind.GPU:

@@ -1,4 +1,4 @@
-"""What the product decides, asked with plain values: every rule is imported, none is written here."""
+"""The product's decisions, called with plain values: every rule is imported, none is written here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PARTS = frozenset({"machine", "run_folder", "shm", "disk", "memory", "products"
 
 
 class Exclusions:
-    """What speaks against nodes, and the list that follows from it."""
+    """The evidence against nodes, and the resulting exclusion list."""
 
     def __init__(self, names: Sequence[str], needed: int) -> None:
         self.policy = Policy(needed=needed)
@@ -78,14 +78,14 @@ class Exclusions:
         self._evidence.setdefault(evidence.node, []).append(evidence)
 
     def slow(self, found: SlowNode, attempt: str, at: datetime) -> None:
-        """What a regular look puts on record of a slow node."""
+        """Record the evidence of a regular check against a slow node."""
         line = slow_evidence(found.node, found.ratio, found.words, attempt, at, self._evidence.get(found.node, ()))
         if line is not None:
             self.seen(line)
             self._judge({found.node}, at)
 
     def probed(self, reports: Iterable[NodeReport], attempt: str, at: datetime) -> None:
-        """What a probe puts on record of nodes that it found bad or slow."""
+        """Record the evidence of a probe against bad or slow nodes."""
         bad = {one.node for one in reports if one.standing in (Standing.BAD, Standing.SLOW)}
         for name in sorted(bad):
             words, sure = "broken", 0.9
@@ -147,7 +147,7 @@ def found_slow(
     dice: random.Random,
     slower_node_percent: float,
 ) -> list[SlowNode]:
-    """What the check for slow nodes finds in the newest timings of a training on `nodes`.
+    """Return what the check for slow nodes finds in the newest timings of a training on `nodes`.
 
     Each pipeline stage has STAGE of them. Only stages with a slow node that is `due` are looked at: in those without a
     slow one there is none to be found, and the check's tests say that it finds none.
@@ -177,7 +177,7 @@ def found_slow(
 def probed(
     nodes: Sequence[str], bad: Collection[str], slow: Mapping[str, float], dice: random.Random
 ) -> tuple[NodeReport, ...]:
-    """What a quick probe says of those that were looked at.
+    """Return what a quick probe says of those that were looked at.
 
     Of the nodes that are as they should be only some are asked, enough to tell what is usual: the others say the same.
     """
@@ -197,7 +197,7 @@ def _answer(node: str, is_bad: bool, ratio: float, dice: random.Random) -> Answe
 
 
 def said_by_triage(cause: Cause, node: str, confidence: float) -> Verdict:
-    """What triage says of a bad end that it has found the cause of."""
+    """Return what triage says of a bad end that it has found the cause of."""
     return Verdict(cause=cause, node=node, confidence=confidence, summary=f"{cause} on {node}")
 
 

@@ -36,7 +36,7 @@ class Between:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Between:
-        """Of independent values."""
+        """Return the interval of independent values."""
         if len(values) < 2:
             return cls(values[0], None)
         t = _T[min(len(values), len(_T) + 1) - 2]
@@ -45,18 +45,18 @@ class Between:
 
 @dataclass(frozen=True)
 class Summary:
-    """What all seeds of one way came to."""
+    """The results of all seeds of one way."""
 
     outcomes: Mapping[int, Outcome]  # by seed
 
     @property
     def goodput(self) -> Between:
-        """Of the wall time."""
+        """The goodput, as a share of the wall time."""
         return Between.of([one.goodput for one in self.outcomes.values()])
 
     @property
     def of_node_hours(self) -> Between:
-        """Of the node hours that were held."""
+        """The goodput, as a share of the held node hours."""
         return Between.of([one.of_node_hours for one in self.outcomes.values()])
 
     def share(self, part: str) -> float:

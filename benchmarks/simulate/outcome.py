@@ -1,4 +1,4 @@
-"""What three simulated months came to, by the product's own account of where a run's time went."""
+"""The result of three simulated months, by the product's own account of a run's time."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _worths(study: Study, setting: str) -> dict[str, Between]:
 
 
 def _worth(study: Study) -> str:
-    """What each decision is worth."""
+    """Return what each decision is worth."""
     by_setting = {setting: _worths(study, setting) for setting in study.settings}
     names = next(iter(by_setting.values()))
     table = [("without", *(f"{setting}, % of the time" for setting in by_setting))]

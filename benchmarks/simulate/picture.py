@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bars:
-    """What each decision is worth: a share of the wall time."""
+    """The value of each decision: a share of the wall time."""
 
     title: str
     rows: Sequence[tuple[str, Between]]

@@ -30,7 +30,7 @@ class Array:
 
 
 class Queue:
-    """What is submitted and has not started."""
+    """The submitted arrays that have not started."""
 
     def __init__(self, env: simpy.Environment, setting: Setting) -> None:
         self.env, self.setting = env, setting
@@ -68,12 +68,12 @@ class Queue:
         self.running = None
 
     def cancel_pending(self) -> None:
-        """What has not started leaves the queue."""
+        """Remove what has not started from the queue."""
         self.waiting.clear()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the run is queued or runs."""
+        """Return whether nothing of the run is queued or runs."""
         return self.running is None and not self.waiting
 
     def jobs(self) -> list[Job]:
@@ -88,7 +88,7 @@ class Queue:
         return found
 
     def missing(self, attempts: Sequence[Attempt], heeds_brake: bool) -> int | None:
-        """How many arrays `opsctl refill` submits now; None where it says that somebody has to look."""
+        """Return how many arrays `opsctl refill` submits now; None where it says that somebody has to look."""
         if heeds_brake and stopped_by_failures(self.chains, attempts[-NEWEST:]) is not None:
             return None
         upkeep = Upkeep(self.setting.keep_queued, self.setting.tasks, self.setting.trains_s, None)

@@ -34,7 +34,7 @@ PROBE_S, _SLURM_LOOKS_S = MINUTE_S, 10 * MINUTE_S
 
 @dataclass
 class Tested:
-    """What a job knows of its nodes by a probe."""
+    """A job's knowledge of its nodes from a probe."""
 
     at: datetime | None = None
     reports: tuple[NodeReport, ...] = ()
@@ -87,7 +87,7 @@ class Run:
                 yield from self._task(nodes)
 
     def _nodes(self) -> tuple[str, ...] | None:
-        """What Slurm gives the next task now."""
+        """Return what Slurm gives the next task now."""
         there, wanted = self.cluster, self.setting.nodes + self.way.spare(self.setting.nodes)
         if there.is_closed or self._time_left_s() < HOUR_S:
             return None

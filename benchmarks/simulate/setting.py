@@ -1,4 +1,4 @@
-"""Where a simulated training runs: its size, its cluster, its speed, and how often what goes wrong."""
+"""The setting of a simulated training: its size, its cluster, its speed, and the rates of faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHAPES = {True: shapes.exclusive(random.Random(0)), False: shapes.shared(random
 
 @dataclass(frozen=True)
 class Rates:
-    """How often what goes wrong; times in seconds. 0 of a rate, or of a share, and infinite times: never."""
+    """The rates of faults; times in seconds. A rate or share of 0 and an infinite time mean never."""
 
     failures: float = figures.FAILURES.value  # of a node in a day
     stuck_share: float = figures.STUCK_SHARE.value
@@ -76,11 +76,11 @@ class Setting:
 
     @property
     def silent_s(self) -> float:
-        """How long it may log nothing before anybody takes a look."""
+        """Return how long it may log nothing before anybody takes a look."""
         return longest_silence_s(self.seconds_per_iteration, None, self.eval_s + self.save_s, is_starting=False)
 
     def draw_wait_s(self, chance: random.Random) -> float:
-        """How long a task waits for its nodes."""
+        """Return how long a task waits for its nodes."""
         return _SHAPES[self.is_exclusive].draw_wait_s(chance)
 
     @property

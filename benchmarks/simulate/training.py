@@ -32,7 +32,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Bad:
-    """How an attempt ended badly."""
+    """The bad end of an attempt."""
 
     reason: Ending
     node: str = ""
@@ -63,7 +63,7 @@ class Live:
         self.used = frozenset(self.nodes)
 
     def write_line(self) -> None:
-        """What was done since the last line."""
+        """Log the progress since the last line."""
         before = self.span.iterations[-1] if self.span.iterations else self.span.begins_at
         if self.iteration > before:
             self.span.iterations.append(self.iteration)
@@ -72,7 +72,7 @@ class Live:
 
 
 class Training:
-    """What attempts do between their nodes and their end."""
+    """The actions of attempts between their allocation and their end."""
 
     def __init__(
         self, env: simpy.Environment, setting: Setting, way: Way, cluster: Cluster, dice: random.Random
@@ -128,7 +128,7 @@ class Training:
         return self._interrupted(live)
 
     def _interrupted(self, live: Live) -> Bad | None:
-        """What others have done to the training."""
+        """Return what others have done to the training."""
         if self.cluster.is_closed:
             return Bad(Ending.NODE_FAILURE)
         return Bad(Ending.CANCELLED) if live.asked == "cancel" else None

@@ -49,7 +49,7 @@ class Desk:
             one.chmod(0o2775)
 
     def tell(self, task: str, words: str) -> None:
-        """What becomes of it when lm-eval comes to it."""
+        """Set the behaviour of lm-eval."""
         (self.folder / "told" / task).write_text(words)
 
     def asked_at_once(self) -> list[Answer]:
@@ -68,7 +68,7 @@ class Desk:
         wait_until(lambda: self.cluster.job_state(job) not in live, LONG_S, f"job {job} to end")
 
     def output(self, job: int) -> str:
-        """What a job says."""
+        """Return what a job says."""
         return self.opsctl("jobs", "logs", str(job)).out
 
     def told(self) -> str:

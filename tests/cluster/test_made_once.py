@@ -40,7 +40,7 @@ def opsctl(local_cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> It
 
 @dataclass
 class Calls:
-    """What was called: how often a run file was expanded, and (arguments, ranks) of each command line parsed."""
+    """The calls: how often a run file was expanded, and (arguments, ranks) of each command line parsed."""
 
     expansions: int = 0
     command_lines: list[tuple[tuple[str, ...], int]] = field(default_factory=list)

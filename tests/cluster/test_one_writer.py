@@ -48,7 +48,7 @@ def another_task(training: Training, patience: WaitPolicy) -> int:
 
 
 def saved(training: Training) -> list[int]:
-    """What `latest` names, as a list of none or one."""
+    """Return what `latest` names, as a list of none or one."""
     try:
         return [int((training.paths.checkpoints / "latest").read_text().removeprefix("global_step"))]
     except FileNotFoundError:

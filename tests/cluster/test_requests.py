@@ -1,4 +1,4 @@
-"""What a member of the group has the owner's job do on a real Slurm, and that nobody else can."""
+"""Test what a member of the group has the owner's job do on a real Slurm, and that nobody else can."""
 
 from __future__ import annotations
 

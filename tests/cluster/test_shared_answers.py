@@ -1,4 +1,4 @@
-"""How often a real controller is asked when many look at once."""
+"""Test how often a real controller is asked when many look at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Counted:
         )
 
     def asked(self) -> list[str]:
-        """What was called since the last look."""
+        """Return what was called since the last look."""
         found = sorted(self.calls.read_text().split()) if self.calls.exists() else []
         self.calls.unlink(missing_ok=True)
         return found

@@ -71,7 +71,7 @@ def opsctl(local_cluster: RunningCluster) -> Iterator[Opsctl]:
 
 
 def state(terminal: Terminal) -> dict[str, str]:
-    """What the shell has around it."""
+    """Return what the shell has around it."""
     terminal.type(
         'echo "<$SLURM_JOB_ID|$SLURMD_NODENAME|$FROM_SCRIPT|$OMP_NUM_THREADS|$OPSCTL_RUN|$PWD|$(test -t 0; echo $?)>"'
     )

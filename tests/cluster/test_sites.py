@@ -1,4 +1,6 @@
-"""What sites do to a Slurm, each on a real one: plug-ins, GPUs of two kinds, reservations, maintenance, preemption."""
+"""Test what sites do to a Slurm, each on a real one: plug-ins, GPUs of two kinds, reservations, maintenance,
+preemption.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What other Unix accounts can do to a run and to those who look at it: members of its group, and everybody else."""
+"""Test what other Unix accounts can do to a run and to those who look at it: members of its group, and everybody
+else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a submit leaves in Slurm and on disk, and what it refuses before asking."""
+"""Test what a submit leaves in Slurm and on disk, and what it refuses before asking."""
 
 import grp
 import json

@@ -103,7 +103,7 @@ class Training:
         return {task: (state, int(status) >> 8) for task, state, status in map(str.split, rows.stdout.splitlines())}
 
     def rank(self, job_id: int, rank: int) -> dict[str, Any]:
-        """What `ranks-*.json` of that job says about a rank, once its process is known."""
+        """Return what `ranks-*.json` of that job says about a rank, once its process is known."""
 
         def find() -> dict[str, Any] | None:
             for path in self.paths.attempt_folder(job_id).glob("ranks-*.json"):

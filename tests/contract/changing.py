@@ -1,4 +1,4 @@
-"""What every backend changes on a real Slurm, sentence by sentence; the jobs are the sentence's own."""
+"""The sentences about changes that hold for every backend on a real Slurm; each makes its own jobs."""
 
 from __future__ import annotations
 

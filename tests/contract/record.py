@@ -25,7 +25,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def key_of(command: Sequence[str], stdin: str | None) -> str:
-    """What a command is known by: its words, and what it was handed."""
+    """Return what a command is known by: its words, and what it was handed."""
     return json.dumps([*command, stdin], ensure_ascii=True)
 
 

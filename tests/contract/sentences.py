@@ -1,8 +1,4 @@
-"""What holds of every backend and every release while nothing changes: each sentence of SlurmClient's, once.
-
-A sentence is a function of a client and of the scene that it is asked about. The same ones are asked of real Slurms
-and of their recorded answers.
-"""
+"""The sentences of SlurmClient that hold for every backend and release while nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Slurms the contract is tried on: this machine's, and those that OPSCTL_SLURM_PREFIXES names."""
+"""The Slurms on which the contract is tested: this machine's, and those of OPSCTL_SLURM_PREFIXES."""
 
 from __future__ import annotations
 

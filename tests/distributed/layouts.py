@@ -65,7 +65,8 @@ def name_of(layout: Layout) -> str:
 
 
 def differences(pairs: list[tuple[str, str]]) -> list[str]:
-    """Where what a rank of the second folder's layout takes from the first one is not bitwise what its files have.
+    """Return the differences between the files of a rank of the second folder's layout and what it takes from the
+    first, bitwise.
 
     Runs in any process. What the second folder has is told by DeepSpeed's own records in it, not by our arithmetic.
     """

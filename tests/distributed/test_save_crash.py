@@ -42,7 +42,7 @@ MOMENTS: dict[str, tuple[list[str], int]] = {
 
 
 def act_of(tag: str, event: str, args: Sequence[Any]) -> str | None:
-    """Which of the acts Python is about to do for the save of `tag`, by its audit event."""
+    """Return which of the acts Python is about to do for the save of `tag`, by its audit event."""
     held = re.compile(r"/proc/self/fd/\d+")  # how a rank calls the root, wherever that has been moved to
     first, *others = (held.sub("ROOT", str(arg)) for arg in args[:2])
     in_folder = first.startswith(f"ROOT/.tmp-{tag}.")

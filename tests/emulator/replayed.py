@@ -45,7 +45,7 @@ _LOWEST_ADDRESS = 1 << 16
 
 
 class Sanitizer(Enum):
-    """What a replay looks for; the value is the compiler's word for it."""
+    """The errors that a replay searches for; the value is the compiler's name."""
 
     MEMORY = "address,undefined"
     RACES = "thread"
@@ -88,7 +88,7 @@ class LaunchKeeper:
 
     @property
     def has_all(self) -> bool:
-        """Whether a launch of each kernel is kept."""
+        """Return whether a launch of each kernel is kept."""
         return self._wanted - _LAUNCHED_ELSEWHERE <= set(self._kept)
 
     def __call__(self, launch: Launch, source: Path) -> None:

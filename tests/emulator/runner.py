@@ -156,7 +156,7 @@ def _included_from() -> tuple[str, ...]:
 def _built(
     source: Path, suffix: str, flags: tuple[str, ...], how: tuple[str, ...], objects: Sequence[Path] = ()
 ) -> Path:
-    """What the compiler makes of a source, if nobody has made it yet."""
+    """Return what the compiler makes of a source, if nobody has made it yet."""
     digest = hashlib.sha256(repr((FLAGS, flags, how, [one.name for one in objects], _compiler())).encode())
     for file in with_included([source, csrc_folder() / "cuda" / "device.cuh", EMULATOR / "launch.h"]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

@@ -23,7 +23,7 @@ __all__ = ["TOKEN", "Account", "Fault", "Hub", "Request", "hub_server"]
 
 
 class _Handler(Asking, Storing):
-    """Of every kind."""
+    """The handler of requests of every kind."""
 
 
 class _Server(ThreadingHTTPServer):

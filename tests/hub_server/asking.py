@@ -1,4 +1,4 @@
-"""What the hub's own pages are asked: who one is, repositories, branches, files, commits."""
+"""The hub's own endpoints: the user, repositories, branches, files, commits."""
 
 from __future__ import annotations
 

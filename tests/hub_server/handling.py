@@ -126,7 +126,7 @@ class Handling(BaseHTTPRequestHandler):
             fault.call(request)
 
     def _let_in(self, what: str) -> None:
-        """Who asks must be known to write, and to read what is private."""
+        """Require a known user for writing, and for reading what is private."""
         account = self.hub.accounts.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
         if account is None and (self.headers.get("Authorization") or what == "whoami"):
             raise Refused(401, message="Invalid credentials in Authorization header")

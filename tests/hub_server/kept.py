@@ -1,4 +1,4 @@
-"""What the hub has: repositories, commits, contents, accounts; what came, and what is to go wrong."""
+"""The hub's state: repositories, commits, contents, accounts, requests, and planned faults."""
 
 from __future__ import annotations
 
@@ -39,13 +39,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """What goes wrong with requests of kind `what` ("*": any), `times` times (None: always) after the first `after`.
-
-    does: "status" (answers `status` with `headers`, does nothing), "cut" (half of the body is read, then the line is
-    dead), "lost reply" (done, never answered), "short" (a download that ends in its middle), "wrong" (other bytes than
-    those that came or are stored), "forget" (a PUT acknowledged and not kept), "slow" (after `seconds`), "revoke"
-    (every token is worth nothing from here on), "call" (`call(request)`, then as if nothing were).
-    """
+    """A fault of requests of kind `what` ("*": any), `times` times (None: always) after the first `after`."""
 
     what: str
     does: str = "status"
@@ -79,7 +73,7 @@ class Commit:
 
 @dataclass
 class Repo:
-    """What a repository has: every commit, branches and tags by name."""
+    """The content of a repository: every commit, branches and tags by name."""
 
     private: bool
     commits: dict[str, Commit]
@@ -138,7 +132,7 @@ class Hub:
 
     @property
     def storage(self) -> str:
-        """Where contents go: another host name, to which no token may follow."""
+        """Return where contents go: another host name, to which no token may follow."""
         return f"http://localhost:{self.port}"
 
     def date(self, later_s: float = 0.0) -> str:

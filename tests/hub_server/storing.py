@@ -1,4 +1,4 @@
-"""How contents come to the hub and go: git-lfs's batches, storage, parts, ranges."""
+"""The transfer of contents to and from the hub: git-lfs's batches, storage, parts, ranges."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Kept:
         shutil.rmtree(self.work)
 
     def opsctl(self, *words: str, check: bool = True) -> str:
-        """What a command of this build prints. With `check` it has to succeed."""
+        """Return what a command of this build prints. With `check` it has to succeed."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPSCTL", "SLURM", "PYTHON", "XDG"))}
         environment = {**kept, "XDG_STATE_HOME": str(self.work / "state"), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(

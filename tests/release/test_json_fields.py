@@ -1,4 +1,4 @@
-"""What was promised of `--json` is kept while schema_version is the same."""
+"""Test what was promised of `--json` is kept while schema_version is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version may follow which."""
+"""Test which version may follow which."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def section(name: str) -> str:
 
 
 def shellcheck(text: str, shell: str) -> str:
-    """What it finds; nothing where all is well."""
+    """Return what it finds; nothing where all is well."""
     program = Path(sys.executable).with_name("shellcheck")
     words = [str(program), f"--shell={shell}", "-"]
     return subprocess.run(words, input=text, capture_output=True, text=True, timeout=60).stdout

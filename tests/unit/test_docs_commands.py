@@ -26,7 +26,7 @@ _BLOCK = re.compile(r"^```\w*\n(.*?)^```$|((?:^ {4}.*\n)+)", re.MULTILINE | re.D
 
 
 def shown(page: str) -> Iterator[str]:
-    """What comes after `opsctl` of every command in a page's blocks and lines, without a remark behind it."""
+    """Yield what comes after `opsctl` of every command in a page's blocks and lines, without a remark behind it."""
     for block in _BLOCK.finditer(page):
         for line in (block[1] or block[2]).splitlines():
             if match := _ON_A_LINE.match(line):

@@ -1,4 +1,4 @@
-"""What pages and messages advise to install is this project, and its commands work as they are typed."""
+"""Test what pages and messages advise to install is this project, and its commands work as they are typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which package may import which."""
+"""Test which package may import which."""
 
 from __future__ import annotations
 

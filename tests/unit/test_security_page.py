@@ -1,4 +1,4 @@
-"""What docs/security.md claims is shown by a test is shown by one that is there."""
+"""Test what docs/security.md claims is shown by a test is shown by one that is there."""
 
 from __future__ import annotations
 

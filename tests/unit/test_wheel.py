@@ -1,4 +1,6 @@
-"""What somebody who installs opsctl gets, from the wheel and from the source distribution, with no checkout at hand."""
+"""Test what somebody who installs opsctl gets, from the wheel and from the source distribution, with no checkout
+at hand.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def run(words: list[str | Path], folder: Path, **environment: str) -> subprocess
 
 
 def build(kind: str, source: Path, folder: Path) -> Path:
-    """What hatchling makes of `source`, in `folder`."""
+    """Return what hatchling makes of `source`, in `folder`."""
     built = run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder], source)
     assert built.returncode == 0, built.stderr
     (made,) = folder.glob("opsctl_slurm-*.whl" if kind == "wheel" else "opsctl_slurm-*.tar.gz")

@@ -1,1 +1,1 @@
-"""What goes wrong in simulated worlds: a module for each subject, each with its kinds and their lives."""
+"""The incidents of simulated worlds: a module for each subject, each with its kinds and their lives."""

@@ -1,4 +1,4 @@
-"""What the lives of incidents are made of: waiting for what they need, beginning, being visible, ending."""
+"""The parts of an incident's life: wait for what it needs, begin, become visible, end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def until(world: World, condition: Callable[[], bool], within_s: float) -> Gener
 
 
 def is_settled(world: World) -> bool:
-    """Whether enough has been logged since the last start."""
+    """Return whether enough has been logged since the last start."""
     return world.trainer.is_training and world.trainer.since_start >= SETTLED
 
 

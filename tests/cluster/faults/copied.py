@@ -1,4 +1,4 @@
-"""What a fault left on disk, copied as triage finds it, with this machine's paths and names put plausibly."""
+"""Copy the files that a fault left as triage finds them, with this machine's paths and names replaced."""
 
 from __future__ import annotations
 

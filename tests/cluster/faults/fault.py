@@ -1,4 +1,4 @@
-"""What a fault is: how its training is set up, what is done to it, and what is the truth about it."""
+"""The definition of a fault: the set-up of its training, the fault itself, and the truth about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cluster.trainings import Training
 
 @dataclass(frozen=True)
 class Truth:
-    """What ended a training, as whoever caused it knows. `node` "" and `rank` None: it is not one node's or rank's."""
+    """The true cause of a training's end. `node` "" and `rank` None: it is not that of one node or rank."""
 
     cause: str
     about: str  # one sentence

@@ -21,7 +21,7 @@ from tests.users import become
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     returncode: int
     stdout: str

@@ -171,7 +171,7 @@ def within(seconds: int) -> Iterator[None]:
 
 
 def answer(*words: str) -> tuple[int, str, str]:
-    """What a command ends with and prints; what escapes it fails the test."""
+    """Return what a command ends with and prints; what escapes it fails the test."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

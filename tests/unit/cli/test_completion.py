@@ -28,7 +28,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def offered(folder: Path, *words: str, **more: str) -> list[str]:
-    """What is offered for the last of the words, and nothing must be said beside it."""
+    """Return what is offered for the last of the words, and nothing must be said beside it."""
     asked = {"_OPSCTL_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["opsctl", *words])}
     asked["COMP_CWORD"] = str(len(words))
     done = forked(folder, environment=environment(folder, **asked, **more))
@@ -38,7 +38,7 @@ def offered(folder: Path, *words: str, **more: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a run called `mine` is, with two checkpoints, and a local cluster called `here`."""
+    """Return where a run called `mine` is, with two checkpoints, and a local cluster called `here`."""
     run_file = write_run(tmp_path / "mine")
     for iteration in (10, 200):
         (run_file.parent / "output" / "checkpoints" / f"global_step{iteration}").mkdir(parents=True)
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def pressed(folder: Path, shell: list[str], set_up: str, line: str) -> str:
-    """What stands on the command line of an interactive shell after `line` and Tab."""
+    """Return what stands on the command line of an interactive shell after `line` and Tab."""
     ours, its = pty.openpty()
     child = subprocess.Popen(
         shell, cwd=folder, env=environment(folder), stdin=its, stdout=its, stderr=its, start_new_session=True

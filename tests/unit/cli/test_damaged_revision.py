@@ -1,4 +1,4 @@
-"""What every command makes of a newest revision that is damaged, and the way out of it."""
+"""Test what every command makes of a newest revision that is damaged, and the way out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--json` prints: every command has its shape, and every shape is described."""
+"""Test what `--json` prints: every command has its shape, and every shape is described."""
 
 from __future__ import annotations
 

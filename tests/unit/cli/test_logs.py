@@ -119,7 +119,7 @@ def test_a_reader_that_leaves_ends_the_following_of_a_log_that_says_nothing_more
 
 
 def attempt(run: Path, job_id: int, node: str, ranks: list[int]) -> Path:
-    """What the launcher of one node leaves."""
+    """Return what the launcher of one node leaves."""
     folder = run / "output/logs/attempts" / str(job_id)
     folder.mkdir(parents=True, exist_ok=True)
     places = [{"rank": rank, "local_rank": n, "node": node, "gpu": "", "pid": 1} for n, rank in enumerate(ranks)]

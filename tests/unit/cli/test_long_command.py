@@ -60,7 +60,7 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(folder: Path, capsys: py
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Errand]:
-    """What would have been handed to Slurm."""
+    """Return what would have been handed to Slurm."""
     found: list[Errand] = []
 
     def start(_place: object, _client: object, errand: Errand) -> Errand:

@@ -1,4 +1,4 @@
-"""What `opsctl nodes report` mails, once; and `opsctl exclude list` without a Slurm."""
+"""Test what `opsctl nodes report` mails, once; and `opsctl exclude list` without a Slurm."""
 
 from __future__ import annotations
 

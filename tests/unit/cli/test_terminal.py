@@ -1,4 +1,4 @@
-"""What stands in a run's files is shown on a terminal and never obeyed, whichever command shows it."""
+"""Test what stands in a run's files is shown on a terminal and never obeyed, whichever command shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed is shown and never obeyed, and there is one way to print."""
+"""Test what is printed is shown and never obeyed, and there is one way to print."""
 
 from __future__ import annotations
 

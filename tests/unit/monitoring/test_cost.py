@@ -1,4 +1,4 @@
-"""What one pass of all checks costs over a snapshot as large as they come."""
+"""Test what one pass of all checks costs over a snapshot as large as they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered of a run, part by part."""
+"""Test what is gathered of a run, part by part."""
 
 from __future__ import annotations
 

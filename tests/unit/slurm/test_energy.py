@@ -1,4 +1,4 @@
-"""What Slurm itself has counted of jobs' energy. The rows are made: no Slurm here has sensors to count with."""
+"""Test what Slurm itself has counted of jobs' energy. The rows are made: no Slurm here has sensors to count with."""
 
 from __future__ import annotations
 

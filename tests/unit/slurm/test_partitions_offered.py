@@ -1,4 +1,4 @@
-"""What sinfo lists as offers."""
+"""Test what sinfo lists as offers."""
 
 from __future__ import annotations
 

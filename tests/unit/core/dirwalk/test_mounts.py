@@ -1,4 +1,4 @@
-"""Where the kernel has mounted what, by its own table: nothing is touched, so nothing can hang."""
+"""Test where the kernel has mounted what, by its own table: nothing is touched, so nothing can hang."""
 
 from __future__ import annotations
 

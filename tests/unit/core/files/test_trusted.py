@@ -1,4 +1,4 @@
-"""What may lie in a run's folder, and what is refused, with accounts that this machine has."""
+"""Test what may lie in a run's folder, and what is refused, with accounts that this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job of a long command does, with a shell script in the place of opsctl: real processes, real signals."""
+"""Test what a job of a long command does, with a shell script in the place of opsctl: real processes, real signals."""
 
 from __future__ import annotations
 

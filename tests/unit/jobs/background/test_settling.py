@@ -1,4 +1,4 @@
-"""What Slurm says of an errand closes it, finds it again, or leaves it open."""
+"""Test what Slurm says of an errand closes it, finds it again, or leaves it open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may prune and roll back a run that a group shares, with real Unix users."""
+"""Test who may prune and roll back a run that a group shares, with real Unix users."""
 
 from __future__ import annotations
 

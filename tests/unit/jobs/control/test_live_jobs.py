@@ -1,4 +1,4 @@
-"""What may not be started: a training at its end or stopped by its kill switch, or beside what Slurm has fixed."""
+"""Test what may not be started: a training at its end or stopped by its kill switch, or beside what Slurm has fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refill makes of a run's files and its queue. With a real Slurm: tests/cluster/test_refill.py."""
+"""Test what a refill makes of a run's files and its queue. With a real Slurm: tests/cluster/test_refill.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a request is meant for, what is refused at once, and what is carried out of what was meant."""
+"""Test whom a request is meant for, what is refused at once, and what is carried out of what was meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run file differs from what is published, file by file."""
+"""Test how a run file differs from what is published, file by file."""
 
 from __future__ import annotations
 

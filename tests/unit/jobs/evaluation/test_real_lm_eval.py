@@ -84,7 +84,7 @@ open(sys.argv[1], "w").write(json.dumps({"single": manager.all_subtasks, "tags":
 
 
 def asked_itself(folder: Path, program: str, *words: str) -> Any:
-    """What such a program writes, run in lm-eval's Python."""
+    """Return what such a program writes, run in lm-eval's Python."""
     answer = folder / "answer.json"
     subprocess.run([PYTHON, "-c", program, *words, str(answer)], check=True, timeout=600, capture_output=True)
     return json.loads(answer.read_text())

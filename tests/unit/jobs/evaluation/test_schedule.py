@@ -1,4 +1,4 @@
-"""Which checkpoints are due for an evaluation."""
+"""Test which checkpoints are due for an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose word decides what an evaluation starts as somebody, with real Unix users who share a run."""
+"""Test whose word decides what an evaluation starts as somebody, with real Unix users who share a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a task leaves behind however it ends. The allocation and Slurm are stand-ins: nothing of them is reached."""
+"""Test what a task leaves behind however it ends. The allocation and Slurm are stand-ins: nothing of them is
+reached.
+"""
 
 from __future__ import annotations
 

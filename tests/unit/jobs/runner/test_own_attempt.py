@@ -1,4 +1,4 @@
-"""How a task puts its attempt's end on record."""
+"""Test how a task puts its attempt's end on record."""
 
 from __future__ import annotations
 

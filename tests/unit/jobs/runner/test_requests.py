@@ -1,4 +1,4 @@
-"""What the running job does of requests. The test stands for the trainer, and for Slurm where one is asked."""
+"""Test what the running job does of requests. The test stands for the trainer, and for Slurm where one is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task makes of a revision and its chain's arguments, before anything runs."""
+"""Test what a task makes of a revision and its chain's arguments, before anything runs."""
 
 from __future__ import annotations
 

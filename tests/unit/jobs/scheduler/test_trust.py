@@ -1,4 +1,6 @@
-"""Whose programs a cron folder runs, and as whom: real Unix accounts, a folder of a group's, files of everybody's."""
+"""Test whose programs a cron folder runs, and as whom: real Unix accounts, a folder of a group's, files of
+everybody's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in [alerts] as a channel: its secrets are known, and neither repeated nor followed for others."""
+"""Test what stands in [alerts] as a channel: its secrets are known, and neither repeated nor followed for others."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Desk:
     def look(
         self, at: float | datetime, *found: Finding, looked_at: Sequence[str] = CHECKS
     ) -> list[tuple[str, tuple[str, ...]]]:
-        """What is told `at` hours after the start: kinds with their keys."""
+        """Return what is told `at` hours after the start: kinds with their keys."""
         now = START + at * HOUR if isinstance(at, (int, float)) else at
         self.memory, new = decide(self.memory, found, looked_at, now, self.rules)
         self.told += new

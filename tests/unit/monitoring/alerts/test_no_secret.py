@@ -131,6 +131,6 @@ def _of(path: Path) -> bytes:
 
 
 def _is_ours(process: Path) -> bool:
-    """Whether this test's process started it."""
+    """Return whether this test's process started it."""
     status = _of(process / "status").decode()
     return f"PPid:\t{os.getpid()}\n" in status

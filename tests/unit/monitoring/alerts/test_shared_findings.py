@@ -1,4 +1,4 @@
-"""What is found in every run alike is told once."""
+"""Test what is found in every run alike is told once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said where nobody can tell which checkpoint a training goes on from."""
+"""Test what is said where nobody can tell which checkpoint a training goes on from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a run that is a copy, or is not where its tasks look for it."""
+"""Test what is said of a run that is a copy, or is not where its tasks look for it."""
 
 from __future__ import annotations
 

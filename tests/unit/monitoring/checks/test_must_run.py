@@ -20,7 +20,7 @@ MUST = Settings("tr11", "Eng WG", watch=WatchTable(must_run=True))
 
 
 def found(*jobs: Job, settings: Settings = MUST, idle_min: float = 60, **seen: object) -> list[Finding]:
-    """What is found when the last attempt ended so many minutes ago."""
+    """Return what is found when the last attempt ended so many minutes ago."""
     ended = NOW - timedelta(minutes=idle_min)
     last = Attempt(number=1, id="a", job_id=1, opened_at=ended - timedelta(hours=20), closed_at=ended, reason="failed")
     snapshot = Snapshot(NOW, jobs, was_submitted=True, attempts=(last,), **seen)  # type: ignore[arg-type]

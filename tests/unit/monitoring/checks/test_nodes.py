@@ -1,4 +1,4 @@
-"""What is said of the nodes of a running job that are out of service."""
+"""Test what is said of the nodes of a running job that are out of service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a newest revision that is damaged."""
+"""Test what is said of a newest revision that is damaged."""
 
 from __future__ import annotations
 

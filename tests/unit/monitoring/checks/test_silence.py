@@ -31,7 +31,7 @@ def silent(
     iteration: int = 511,
     **known: Any,
 ) -> list[str]:
-    """What is found when the log was last written so many minutes ago."""
+    """Return what is found when the log was last written so many minutes ago."""
     last = TrainingLine(iteration=iteration, total_iterations=1000, consumed_samples=16000, loss=2.5)
     measured = Measured(last_iteration=last, seconds_per_iteration=typical_s, **known)
     job = replace(RUNNING, state=state, started_at=NOW - timedelta(seconds=running_for_s))
@@ -109,7 +109,7 @@ BLOOM = Measured(
 
 
 def hang(minutes: float, measured: Measured = BLOOM, begun_min: float = 6000, **known: Any) -> Finding | None:
-    """What is found when nothing has been logged for so many minutes by a task that began before."""
+    """Return what is found when nothing has been logged for so many minutes by a task that began before."""
     job = replace(RUNNING, started_at=NOW - timedelta(minutes=begun_min))
     settings = known.pop("known_settings", Settings("tr11", "us", watch=WatchTable(**known.pop("watch", {}))))
     snapshot = Snapshot(NOW, (job,), measured=measured, log_written_at=NOW - timedelta(minutes=minutes), **known)

@@ -1,4 +1,4 @@
-"""What the trainer's spike guard did."""
+"""Test what the trainer's spike guard did."""
 
 from __future__ import annotations
 

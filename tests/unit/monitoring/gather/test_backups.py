@@ -1,4 +1,4 @@
-"""What is gathered of backups: by the published table, the checkpoints here and the ledger."""
+"""Test what is gathered of backups: by the published table, the checkpoints here and the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered of checkpoints' files."""
+"""Test what is gathered of checkpoints' files."""
 
 from __future__ import annotations
 

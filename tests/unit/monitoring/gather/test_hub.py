@@ -1,4 +1,4 @@
-"""What waits to be sent to the hub, of a real run's files and ledger."""
+"""Test what waits to be sent to the hub, of a real run's files and ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered from Slurm's nodes."""
+"""Test what is gathered from Slurm's nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered from the training log."""
+"""Test what is gathered from the training log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks train: the run file's tables and the run's own paths, as the trainer understands them."""
+"""Test what tasks train: the run file's tables and the run's own paths, as the trainer understands them."""
 
 from __future__ import annotations
 

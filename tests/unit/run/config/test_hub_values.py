@@ -1,4 +1,4 @@
-"""What the values of `[hub]` may be, beyond their types."""
+"""Test what the values of `[hub]` may be, beyond their types."""
 
 from __future__ import annotations
 

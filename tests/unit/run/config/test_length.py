@@ -1,4 +1,4 @@
-"""How long a run is, before its data is there."""
+"""Test how long a run is, before its data is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run file is meant."""
+"""Test which run file is meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier job of the same id left."""
+"""Test what an earlier job of the same id left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people have cancelled, and when a run rests for it."""
+"""Test what people have cancelled, and when a run rests for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads a checkpoint."""
+"""Test who reads a checkpoint."""
 
 from __future__ import annotations
 

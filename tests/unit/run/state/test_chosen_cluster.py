@@ -1,4 +1,4 @@
-"""Which Slurm is meant, and what of that a run's folder may say."""
+"""Test which Slurm is meant, and what of that a run's folder may say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a run's output folder is open to, with real Unix users."""
+"""Test whom a run's output folder is open to, with real Unix users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs are a run's."""
+"""Test which jobs are a run's."""
 
 from __future__ import annotations
 

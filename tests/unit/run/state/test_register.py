@@ -1,4 +1,4 @@
-"""Which runs there are."""
+"""Test which runs there are."""
 
 from __future__ import annotations
 

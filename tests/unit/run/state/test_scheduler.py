@@ -1,4 +1,4 @@
-"""What the pseudo-cron has on record: its chain, its heartbeat, the runs of its jobs."""
+"""Test what the pseudo-cron has on record: its chain, its heartbeat, the runs of its jobs."""
 
 from __future__ import annotations
 

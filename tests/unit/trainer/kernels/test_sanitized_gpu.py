@@ -14,7 +14,7 @@ from tests.sanitized_gpu import FOUND, TESTS, TOOLS, main
 
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a compute-sanitizer on the PATH writes its words; it ends with what `code` says, beside it."""
+    """Return where a compute-sanitizer on the PATH writes its words; it ends with what `code` says, beside it."""
     log, code = tmp_path / "log", tmp_path / "code"
     program = tmp_path / "compute-sanitizer"
     program.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(log))}\nexit $(cat {shlex.quote(str(code))})\n')

@@ -42,7 +42,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.fixture(params=[False, True], ids=["products in fp32", "products in bf16"])
 def multiplies_bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the CPU counts as one that multiplies bf16, whatever CPU runs the test."""
+    """Return whether the CPU counts as one that multiplies bf16, whatever CPU runs the test."""
     monkeypatch.setattr(products, "cpu_multiplies_bf16", lambda: request.param)
     return bool(request.param)
 

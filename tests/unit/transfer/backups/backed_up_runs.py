@@ -71,7 +71,7 @@ def goes(folder: Path) -> list[int]:
 
 
 def whole_there(to: Path) -> dict[str, set[str]]:
-    """What lies there with a manifest: folder -> names."""
+    """Return what lies there with a manifest: folder -> names."""
     return {
         str(path.parent.relative_to(to)): {one.name for one in path.parent.iterdir()}
         for path in to.glob("*/global_step*/manifest.json")

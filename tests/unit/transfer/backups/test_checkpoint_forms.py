@@ -59,7 +59,7 @@ def checkpoint(folder: Path, step: int) -> Path:
 
 
 def unpacked(there: Path, to: Path) -> dict[str, bytes]:
-    """What tar itself makes of it."""
+    """Return what tar itself makes of it."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir()
     subprocess.run(["tar", "-xf", there / TAR, "-C", to], check=True)

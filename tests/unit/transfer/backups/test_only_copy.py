@@ -1,4 +1,4 @@
-"""What would let a prune take the last copy there is: places that are none, proofs that are none."""
+"""Test what would let a prune take the last copy there is: places that are none, proofs that are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a verification reads again."""
+"""Test which files a verification reads again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are sent where."""
+"""Test which checkpoints are sent where."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Desk:
         self.hub.requests.clear()
 
     def downloaded(self, revision: str = "main") -> dict[str, bytes]:
-        """What the client's own download of the repository has of the run's files, by name."""
+        """Return what the client's own download of the repository has of the run's files, by name."""
         from huggingface_hub import snapshot_download
 
         cache = self.folder / "cache"
@@ -80,7 +80,7 @@ class Desk:
         return {name: content for name, content in there.items() if name != NOTE}
 
     def files_there(self) -> set[str]:
-        """What main has of the run's own files."""
+        """Return what main has of the run's own files."""
         return set(self.hub.files(REPO)) - {NOTE}
 
     def opsctl(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:

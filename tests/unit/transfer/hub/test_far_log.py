@@ -21,7 +21,7 @@ def numbered(count: int, start: int = 0) -> bytes:
 
 
 def ranges(hub: Hub) -> list[str]:
-    """What of the log was fetched."""
+    """Return what of the log was fetched."""
     return [one.headers.get("range", "") for one in hub.asked("resolve") if one.method == "GET"]
 
 

@@ -34,7 +34,7 @@ def sync_of(desk: Desk, paths: RunPaths, name: str = "tiny") -> Outcome:
 
 
 def restored(desk: Desk, folder: str = "copy") -> RunPaths:
-    """What `restore --as copy` leaves: the run's files and its ledgers, and none of what says which run it is."""
+    """Return what `restore --as copy` leaves: the run's files and ledgers, without its identity."""
     shutil.copytree(desk.paths.output, desk.folder / folder)
     paths = RunPaths(desk.folder / folder)
     for path in (paths.run_id, paths.identity):

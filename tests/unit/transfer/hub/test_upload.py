@@ -22,7 +22,7 @@ FILES = {
 
 
 def whole(desk: Desk, below: str, revision: str) -> dict[str, bytes]:
-    """What the client's download has under `below`, its manifest taken out and believed: every file is in it."""
+    """Return what the client's download has under `below`, its manifest taken out and believed: every file is in it."""
     found = {path.removeprefix(below): of for path, of in desk.downloaded(revision).items() if path.startswith(below)}
     said = json.loads(found.pop("manifest.json"))["files"]
     assert {name: of["bytes"] for name, of in said.items()} == {name: len(of) for name, of in found.items()}
@@ -30,7 +30,7 @@ def whole(desk: Desk, below: str, revision: str) -> dict[str, bytes]:
 
 
 def called_whole(desk: Desk) -> list[int]:
-    """How many files each commit of main has beside a manifest, of those that have one."""
+    """Return how many files each commit of main has beside a manifest, of those that have one."""
     return [len(one.files) for one in desk.hub.commits(REPO) if any("manifest" in path for path in one.files)]
 
 

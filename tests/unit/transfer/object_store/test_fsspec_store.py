@@ -54,7 +54,7 @@ def emulator() -> Iterator[str]:
 
 @pytest.fixture
 def gcs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What stands before the emulator, with the client's own waits between two tries left out."""
+    """Yield what stands before the emulator, with the client's own waits between two tries left out."""
 
     async def at_once(_seconds: float) -> None:
         await asyncio.sleep(0)
@@ -173,7 +173,7 @@ def test_a_bucket_that_is_not_there_is_an_error_in_a_line(
 
 
 def there(emulator: str, name: str) -> bytes:
-    """What the emulator has under a name of the bucket, asked without a client."""
+    """Return what the emulator has under a name of the bucket, asked without a client."""
     with urllib.request.urlopen(f"{emulator}/download/storage/v1/b/bucket1/o/{quote(name, '')}?alt=media") as answer:
         return bytes(answer.read())
 

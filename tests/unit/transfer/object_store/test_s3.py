@@ -46,7 +46,7 @@ def large(tmp_path: Path) -> Path:
 
 
 def known(folder: Path) -> dict[str, Expected]:
-    """What a manifest says of the files in a folder."""
+    """Return what a manifest says of the files in a folder."""
     found = {name: (folder / name).read_bytes() for name in files_of(folder)}
     return {name: Expected(len(data), xxhash.xxh64(data).hexdigest()) for name, data in found.items()}
 

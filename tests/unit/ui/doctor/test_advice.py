@@ -1,4 +1,4 @@
-"""What the doctor and `env check` say to type can be typed."""
+"""Test what the doctor and `env check` say to type can be typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log's records become along the iterations."""
+"""Test what a log's records become along the iterations."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Browser:
             time.sleep(0.02)
 
     def problems(self) -> list[tuple[str, str]]:
-        """What axe finds, with the element."""
+        """Return what axe finds, with the element."""
         self.run(AXE.read_text())
         found = self.driver.execute_async_script("axe.run().then(arguments[0])")["violations"]
         return [(one["id"], one["nodes"][0]["html"][:200]) for one in found]

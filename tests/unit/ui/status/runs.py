@@ -28,5 +28,5 @@ def now(overview: Overview, **changed: Any) -> Overview:
 
 
 def opened(overview: Overview) -> list[OpenFinding]:
-    """What a look finds where nothing is remembered."""
+    """Return what a look finds where nothing is remembered."""
     return with_memory(findings(overview), {}, ())

@@ -1,4 +1,4 @@
-"""How much `opsctl status` imports, which is most of what it takes."""
+"""Test how much `opsctl status` imports, which is most of what it takes."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ async def seen(pilot: Pilot[Any], is_so: Callable[[], bool]) -> None:
 
 
 def asked(pilot: Pilot[Any]) -> str:
-    """What the box on top says; empty without one."""
+    """Return what the box on top says; empty without one."""
     top = pilot.app.screen
     return str(top.query_one("#asked", Static).content) if isinstance(top, Asking) else ""
 

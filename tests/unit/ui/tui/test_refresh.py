@@ -1,4 +1,4 @@
-"""Which run the screen that stays is about."""
+"""Test which run the screen that stays is about."""
 
 from __future__ import annotations
 
