@@ -79,15 +79,14 @@ def _calls(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def _note_calls(folder: Path) -> None:
-    """Have the stand-ins that answer write down when, and add those that a tick and a cache need."""
+    """Let the stand-ins record their calls, and add those that a tick and a cache need."""
     programs = folder / "bin"
-    (programs / "scontrol.txt").write_text("PrivateData             = none\n")
-    (programs / "sbatch.txt").write_text("4711\n")
-    for name in ("squeue", "sinfo", "scontrol", "sbatch"):
-        note = "" if name == "sbatch" else f"date +%s.%N >> {folder}/calls\n"
-        script = programs / name
-        script.write_text(f"#!/bin/sh\n{note}exec cat {programs}/{name}.txt\n")
-        script.chmod(0o755)
+    for name, text in (("scontrol", "PrivateData             = none"), ("sbatch", "4711")):
+        (programs / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (programs / name).chmod(0o755)
+    for name in ("squeue", "sinfo", "scontrol"):
+        first, _, rest = (programs / name).read_text().partition("\n")
+        (programs / name).write_text(f"{first}\ndate +%s.%N >> {folder}/calls\n{rest}")
 
 
 if __name__ == "__main__":
