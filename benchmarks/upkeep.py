@@ -19,7 +19,8 @@ TICKS = 7
 #: Of one account, however often it looks.
 CALLS_LIMIT = 2
 LOOKS_FOR_S, PAUSE_S, MINUTE_S = 75.0, 0.5, 60.0
-_LOOKS = (["status"], ["watch", "all", "--no-log"], ["queue"], ["metrics"], ["status", "--all"])
+#: Screens share answers. `watch`, `metrics` and `--json` ask Slurm each time.
+_LOOKS = (["status"], ["queue"], ["status", "--all"])
 
 
 def main() -> dict[str, Any]:
