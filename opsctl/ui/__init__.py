@@ -1,1 +1,1 @@
-"""What users look at: status (text and JSON), the screen that stays, the report page, the doctor."""
+"""The output for users: status (text and JSON), the live screen, the report page, the doctor."""

@@ -44,3 +44,43 @@ def _asserted_sentences(tree: ast.Module) -> Iterator[str]:
             for one in ast.walk(place):
                 if isinstance(one, ast.Constant) and isinstance(one.value, str) and _SENTENCE.search(one.value):
                     yield f"{one.lineno}: {one.value[:60]}"
+
+
+#: A docstring starts with a verb or with a noun, not with a question word.
+_QUESTIONS = re.compile(r"(what|whether|who|whose|whom|that|of|how|where|which|also)\b", re.IGNORECASE)
+#: Words that readers had to read twice, each with a plainer one in CONTRIBUTING.md.
+_UNCLEAR = re.compile(
+    r"\b(somebody|nobody|whoever|anybody|anew|in vain|mend(s|ed|ing)?|reckon(s|ed)?|(is|are|was|were) (told|said)"
+    r"|held to|(goes|go) on (with|from|by)|comes? of|as it lies|put down)\b",
+    re.IGNORECASE,
+)
+
+
+_QUOTED = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+
+
+def test_docstrings_and_messages_are_in_plain_english() -> None:
+    found = []
+    for path in sorted(path for package in ("opsctl", "trainer") for path in (TESTS.parent / package).rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        comments = [line.partition("# ")[2] for line in source.splitlines()]
+        tree = ast.parse(source)
+        texts = [
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        for node in ast.walk(tree):
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if documented and _QUESTIONS.match(ast.get_docstring(node) or ""):
+                found.append(f"{path}: {ast.get_docstring(node)!r}")
+        prose = [_QUOTED.sub("", one) for one in [*texts, *comments] if " " in one]
+        found += [f"{path}: {one[:80]!r}" for one in prose if _UNCLEAR.search(one)]
+    assert not found, "\n".join(found)
+
+
+def test_the_docs_are_in_plain_english() -> None:
+    pages = [TESTS.parent / "README.md", *(TESTS.parent / "docs").rglob("*.md")]
+    found = []
+    for path in pages:
+        text = _QUOTED.sub("", path.read_text(encoding="utf-8"))
+        found += [f"{path}: {match[0]!r}" for match in _UNCLEAR.finditer(text)]
+    assert not found, "\n".join(found)

@@ -31,7 +31,7 @@ class Weight:
 
 
 _DAY = timedelta(days=1)
-#: Kinds that count against a node. All other kinds count 0: they are the fault of a user, a run or nobody, or belong
+#: Kinds that count against a node. All other kinds count 0: they are the fault of a user, a run or no one, or belong
 #: to a newer release.
 WEIGHTS: dict[str, Weight] = {
     Cause.GPU_ECC: Weight(1.0, 14 * _DAY, is_hardware=True),

@@ -1,6 +1,6 @@
 """The file `.opsctl/alerts.jsonl`: each alert message, and its result on each channel.
 
-The lines alone, in the order of the file, decide what a channel still has to send, whoever wrote them: no clocks are
+The lines alone, in the order of the file, decide what a channel still has to send, by any writer: no clocks are
 compared. A channel's name in the file contains no secret.
 
 `.opsctl/alerts.reserve` is disk space reserved for a full disk or quota: records are stored there until `alerts.json`

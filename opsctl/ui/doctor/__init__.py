@@ -1,1 +1,1 @@
-"""What is missing for this user, run and cluster, and the command that fixes it."""
+"""The checks of this user, run and cluster, with the command that fixes each problem."""

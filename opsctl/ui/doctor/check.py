@@ -19,7 +19,7 @@ from opsctl.run.environments.inspection import Discrepancy
 
 @dataclass(frozen=True)
 class AccountSeen:
-    """Who asks."""
+    """The account that runs the command."""
 
     name: str
     default_group: str
@@ -42,7 +42,7 @@ class SoftwareSeen:
 
 @dataclass(frozen=True)
 class SlurmSeen:
-    """What the cluster's controller said."""
+    """The answer of the cluster's controller."""
 
     name: str
     version: str
@@ -69,7 +69,7 @@ class FolderSeen:
 
 @dataclass(frozen=True)
 class HostSeen:
-    """What this host gives to processes."""
+    """The resources that this host gives to processes."""
 
     name: str
     shm_bytes: int | None
@@ -113,7 +113,7 @@ class LmEvalSeen:
 
 @dataclass(frozen=True)
 class DeskSeen:
-    """Who looks after runs here."""
+    """The scheduler and the alert channels."""
 
     cron: CronSeen | None
     channels: int
@@ -153,7 +153,7 @@ class Seen:
 
 
 class State(StrEnum):
-    """How a check ends, the best first."""
+    """The result of a check, the best first."""
 
     OK = "ok"
     OPTIONAL = "optional"  # not there, and nothing of this run needs it
@@ -186,7 +186,9 @@ class PrintedCheck(Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="The check.")]
     state: Annotated[
         State,
-        Meta(description="`ok`, `missing`, `unknown` where nobody can see, `optional`: not there, not needed."),
+        Meta(
+            description="`ok`, `missing`, `unknown`: cannot be checked from here, `optional`: missing and not needed."
+        ),
     ]
     text: Annotated[str, Meta(description="What it found.")]
     todo: Annotated[str, Meta(description="What to type; empty where nothing is to be done.")]
@@ -209,7 +211,7 @@ def examined(checks: Iterable[Check], seen: Seen) -> list[PrintedCheck]:
 
 
 def is_well(answers: Iterable[PrintedCheck]) -> bool:
-    """Whether nothing is missing, and nothing that should be seen could not be."""
+    """Return whether nothing is missing or unknown."""
     return all(one.state in (State.OK, State.OPTIONAL) for one in answers)
 
 
@@ -219,15 +221,15 @@ def ok(text: str) -> Result:
 
 
 def optional(text: str, todo: str = "") -> Result:
-    """It is not there, and need not be."""
+    """Return the result for a thing that is missing and not needed."""
     return Result(State.OPTIONAL, text, todo)
 
 
 def unknown(text: str, todo: str = "") -> Result:
-    """Nobody can tell from here."""
+    """Return the result for a thing that cannot be checked from here."""
     return Result(State.UNKNOWN, text, todo)
 
 
 def missing(text: str, todo: str) -> Result:
-    """It has to be there."""
+    """Return the result for a thing that is missing and needed."""
     return Result(State.MISSING, text, todo)

@@ -87,12 +87,12 @@ def gather(asked: Asked, seen: Seen, deadline_s: float = DEADLINE_S) -> Seen:
 
 
 def run_at_hand(chosen: str | None, environment: Mapping[str, str] = os.environ) -> tuple[LoadedRun | None, Seen]:
-    """The run that is meant, if any, and a look that knows nothing but what its file and the profiles say.
+    """Return the chosen run, if any, and the facts known from its file and the profiles.
 
-    Raises UsageError for a run that was named and is not there.
+    Raises UsageError for a named run that does not exist.
     """
     seen = Seen(now=now(), has_hub_token=sources.has_hub_token(environment))
-    with contextlib.suppress(OpsctlError):  # what the account's profiles say is said of them
+    with contextlib.suppress(OpsctlError):  # problems of the profiles are reported by their own check
         seen = replace(seen, jobs=msgspec.structs.asdict(jobs_table(environment)))
     if chosen is None and not environment.get("OPSCTL_RUN") and not Path("run.toml").exists():
         return None, seen

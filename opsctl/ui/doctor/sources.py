@@ -67,7 +67,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def account(loaded: LoadedRun | None, environment: Mapping[str, str]) -> AccountSeen:
-    """Who asks, and whether the profiles are only theirs and root's to change."""
+    """Return the account, and whether only it and root can change the profiles."""
     group = None if loaded is None else loaded.file.run.group
     said = ""
     try:
@@ -98,7 +98,9 @@ def software(environment: Mapping[str, str]) -> SoftwareSeen:
 
 
 def slurm(cluster: Cluster) -> SlurmSeen:
-    """What the controller and the accounting database say. Raises SlurmError where the controller says nothing."""
+    """Return the answers of the controller and the accounting database. Raises SlurmError if the controller does not
+    answer.
+    """
     client = client_for(cluster, _SLURM_S)
     said = client.configuration()
     kind = said.get("AccountingStorageType", "")
@@ -112,17 +114,17 @@ def slurm(cluster: Cluster) -> SlurmSeen:
 
 
 def output(loaded: LoadedRun | None) -> FolderSeen | None:
-    """The run's output folder."""
+    """Return the run's output folder."""
     return None if loaded is None else folder(loaded.paths.output)
 
 
 def home(environment: Mapping[str, str]) -> FolderSeen | None:
-    """The home folder: caches and logins lie there, and it is small."""
+    """Return the home folder, which has caches and logins, and is small."""
     return folder(Path(environment["HOME"])) if environment.get("HOME") else None
 
 
 def folder(path: Path) -> FolderSeen:
-    """A folder, without making anything in it that has a name. Raises OpsctlError where its file system hangs."""
+    """Test a folder without creating a named file in it. Raises OpsctlError if its file system hangs."""
     systems = FileSystems()
     if problem := systems.problem(path):
         raise OpsctlError(problem)
@@ -171,7 +173,7 @@ def host() -> HostSeen:
 
 
 def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
-    """The run's environment, started; not where others could change what that runs."""
+    """Start the run's environment and return its facts; not if other users could change what that runs."""
     if loaded is None:
         return None
     file = expanded_file(loaded)
@@ -191,7 +193,9 @@ def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
 
 
 def kernels(loaded: LoadedRun | None) -> KernelsSeen | None:
-    """What is built for the run's GPUs, told by its own Python; not where others could change what that runs."""
+    """Ask the run's Python which kernels are built for the run's GPUs; not if other users could change what that
+    runs.
+    """
     if loaded is None:
         return None
     file = expanded_file(loaded)
@@ -203,7 +207,7 @@ def kernels(loaded: LoadedRun | None) -> KernelsSeen | None:
 
 
 def lm_eval(loaded: LoadedRun | None, environment: Mapping[str, str]) -> LmEvalSeen | None:
-    """Whether the Python of [evaluation] has one, by its packages' notes; it is not loaded, which takes long."""
+    """Return whether the Python of [evaluation] has lm-eval, by its package metadata; loading it would take long."""
     if loaded is None:
         return None
     run = RunView(loaded.file.run, loaded.paths, loaded)
@@ -228,7 +232,7 @@ def lm_eval(loaded: LoadedRun | None, environment: Mapping[str, str]) -> LmEvalS
 
 
 def desk(loaded: LoadedRun | None, environment: Mapping[str, str]) -> DeskSeen:
-    """The pseudo-cron's records, and how many alert channels there are."""
+    """Return the scheduler's records, and the number of alert channels."""
     channels = profile(environment).get("alerts", {}).get("channels", ())
     if loaded is not None:
         channels = loaded.file.alerts.get("channels", channels)
@@ -236,7 +240,7 @@ def desk(loaded: LoadedRun | None, environment: Mapping[str, str]) -> DeskSeen:
 
 
 def has_hub_token(environment: Mapping[str, str]) -> bool:
-    """Whether huggingface_hub would find a token; it is not read."""
+    """Return whether huggingface_hub would find a token; it is not read."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "/")) / ".cache")
     where = environment.get("HF_HOME") or str(Path(cache) / "huggingface")
     path = environment.get("HF_TOKEN_PATH") or str(Path(where) / "token")
@@ -280,7 +284,7 @@ def _tried(path: Path) -> tuple[bool | None, float | None]:
 
 
 def _type_of(path: Path) -> str:
-    """The file system's type, by the kernel's table."""
+    """Return the file system's type, by the kernel's table."""
     best, kind = "", ""
     for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         words = line.split()
@@ -306,7 +310,7 @@ _LOGIN_S = 10.0
 
 
 def keys(loaded: LoadedRun | None, environment: Mapping[str, str]) -> KeysSeen:
-    """What of the keys in this environment a login shell has not, and which files are there."""
+    """Return which keys of this environment a login shell lacks, and which key files exist."""
     token = _token(loaded, environment)
     asked = {name for names in VARIABLES.values() for name in names}
     if kind_of(token) == "env":

@@ -89,13 +89,13 @@ class Start:
 
     @property
     def has_trained(self) -> bool:
-        """Whether it logged an iteration."""
+        """Return whether it logged an iteration."""
         return self.first is not None
 
 
 @dataclass
 class Course:
-    """What the records so far say. A number that no line says is NaN."""
+    """The curves from the records so far. A number missing in its line is NaN."""
 
     rows: Rows = field(default_factory=Rows)
     superseded: list[Superseded] = field(default_factory=list)  # what was done again, in the log's order
@@ -126,7 +126,7 @@ class Course:
         return self.rows.column(name)
 
     def newest(self, name: str) -> float:
-        """The last value of a column. Needs one line."""
+        """Return the last value of a column. Needs one line."""
         return self.rows.newest(name)
 
     @property
@@ -274,23 +274,23 @@ class Course:
         self._thin()
 
     def _trained(self, line: TrainingLine, before: int) -> int:
-        """How many iterations since the line before it is of, without those that were left out on request."""
+        """Return how many iterations since the previous line it covers, without those skipped on request."""
         since = max(before, self.left_out_to) if self.left_out_to < line.iteration else before
         return max(1, line.iteration - since - (line.skipped_on_request or 0))
 
     def _is_said_again(self, line: TrainingLine) -> bool:
-        """Whether it is the newest line once more: of another rank, or of a second writer."""
+        """Return whether it repeats the newest line: from another rank, or a second writer."""
         if not self.starts or self.starts[-1].last != line.iteration or self.is_rolled_back:
             return False
         samples = self.newest("samples")
         return line.consumed_samples == (None if math.isnan(samples) else int(samples))
 
     def _first_again(self, iteration: int) -> int:
-        """The first iteration that was done again, of which the log's line may be only one in ten."""
+        """Return the first iteration that was repeated; the log may have only one line in ten."""
         return iteration if self.goes_on_from is None else min(iteration, self.goes_on_from + 1)
 
     def _start_of(self, line: TrainingLine) -> Start:
-        """The start that an iteration is of: the newest, or one that only the number tells."""
+        """Return the start of an iteration: the newest, or one that only the number shows."""
         newest = self.starts[-1] if self.starts else None
         is_behind = newest is not None and newest.last is not None and line.iteration < newest.last
         if newest is None or (is_behind and not self.is_rolled_back):
@@ -330,7 +330,7 @@ class Course:
         return _NAN
 
     def _tokens_per_sample(self, tokens: int, samples: int) -> float:
-        """Of the samples since the line before: sequences may have grown longer."""
+        """Return the tokens per sample since the previous line: sequences may have become longer."""
         if len(self.rows) and samples > self.newest("samples") and tokens >= self.newest("tokens"):
             return (tokens - self.newest("tokens")) / (samples - self.newest("samples"))
         return tokens / samples
@@ -385,7 +385,7 @@ class Course:
             self._clock(record.at)
 
     def _other_start(self, iteration: int) -> None:
-        """A start of a program that says no more of itself: the lines of one start say so several times."""
+        """Add a start of a program that prints nothing else about it: several lines may belong to one start."""
         newest = self.starts[-1] if self.starts else None
         if newest is not None and not newest.has_trained:
             return
@@ -402,7 +402,7 @@ class Course:
             self._mark(KILL, self.last_iteration, "left at the kill switch")
 
     def _clock(self, moment: datetime | None) -> None:
-        """A moment that is told; where no zone is known anywhere it is taken for UTC's: differences are right."""
+        """Set the clock; a time without a zone is read as UTC, so that differences are right."""
         if moment is None:
             return
         if moment.tzinfo is None:

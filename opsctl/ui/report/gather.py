@@ -1,4 +1,4 @@
-"""What is known of a run beside its log, read for the page. A part that cannot be read is left out, and said."""
+"""Read the facts of a run besides its log for the page. A part that cannot be read is left out and reported."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ T = TypeVar("T")
 
 
 def known_of_log(log: LogSource) -> Known:
-    """What the log alone tells."""
+    """Return the facts of the log alone."""
     return Known(headline=headline(log.course), tables=(progress(log.course), starts(log.course)))
 
 
 def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
-    """All that the page tells of a run. Slurm out of reach is part of it, not an error."""
+    """Return all facts of a run for the page. An unreachable Slurm is reported, not raised."""
     seen = gather(run, slurm, PAGE_PARTS, is_tolerant=True)
     overview = Overview(run.table.name, run.table.team, run.paths.output, seen)
     problems = [f"not looked at: {why}" for _, why in seen.problems] + ([seen.blind] if seen.blind is not None else [])
@@ -93,7 +93,7 @@ def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
 
 
 def _standing(overview: Overview) -> list[tuple[str, str]]:
-    """What the queue and the checkpoints say."""
+    """Return the rows from the queue and the checkpoints."""
     seen = overview.seen
     rows = [("State", overview.state)]
     if seen.checkpoint is not None:
@@ -126,7 +126,7 @@ def _nodes(run: RunView, seen: Snapshot) -> Table:
 
 
 def _plan(run: RunView, log: LogSource, goodput: GoodputReport | None) -> Table | None:
-    """None for a run file that is broken: what it plans nobody can tell."""
+    """Return the plan; None for a broken run file."""
     if run.loaded is None:
         return None
     file = run.loaded.file
@@ -170,6 +170,6 @@ def _revisions(run: RunView) -> Table:
 
 
 def _alerts(run: RunView) -> Sequence[Mark]:
-    """What people were told, where they were told: by the clock, for a message knows no iteration."""
+    """Return the sent alerts, placed by the clock, since a message has no iteration."""
     told = alert_log.messages(alert_log.events(run.paths))
     return [Mark(ALERT, -1, f"told: {one.title}", one.at.timestamp()) for one in told]

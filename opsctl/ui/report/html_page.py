@@ -31,7 +31,7 @@ from opsctl.ui.report.rows import AXES, CURVES, SHAPES, Rows, Superseded, Utilis
 
 #: Points of all runs together: with them the page stays below 5 MB.
 MOST_POINTS = 32_000
-#: Marks of a run that are told, the newest, and as many of its saves.
+#: The number of shown marks of a run, the newest, and of its saves.
 MOST_MARKS = 1_500
 #: What was trained again later: the newest stretches of it, with an eighth of the points among them.
 MOST_SUPERSEDED = 200
@@ -57,7 +57,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What some of the wall time went into."""
+    """A share of the wall time."""
 
     part: str
     percent: float
@@ -92,7 +92,7 @@ class PageRun(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: dict[str, list[list[float | None]]]  # by group: iterations, losses; None is no number
     superseded: list[PageSuperseded]
     superseded_iterations: int  # in all
-    sources: dict[str, str]  # of curves that the log does not tell: what they were reckoned from
+    sources: dict[str, str]  # of curves that the log lacks: the values that they were computed from
     marks: list[PageMark]
     saves: int  # checkpoints in all
     marks_left_out: int  # older than those told, saves aside
@@ -114,7 +114,7 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a run beside its log."""
+    """The facts of a run besides its log."""
 
     headline: str = ""
     tables: tuple[Table, ...] = ()
@@ -136,9 +136,9 @@ def page_run(name: str, source: str, course: Course, known: Known, most_points: 
         tail=most_points // 8,
         always=[bisect_left(iterations, mark.iteration) for mark in others],
     )
-    reckoned = {"mfu": known.utilisation} if known.utilisation is not None else {}
+    computed = {"mfu": known.utilisation} if known.utilisation is not None else {}
     columns = {name: course.column(name) for name in (*AXES, *CURVES)}
-    columns |= {name: one.percent for name, one in reckoned.items()}
+    columns |= {name: one.percent for name, one in computed.items()}
     return PageRun(
         name=name,
         source=source,
@@ -147,7 +147,7 @@ def page_run(name: str, source: str, course: Course, known: Known, most_points: 
         columns=_columns(columns, places),
         superseded=_superseded(course.superseded[-MOST_SUPERSEDED:], most_points // 8),
         superseded_iterations=sum(one.iterations for one in course.superseded),
-        sources={name: one.source for name, one in reckoned.items()},
+        sources={name: one.source for name, one in computed.items()},
         evaluations={
             group: [[float(at) for at, _ in points], [_finite(loss) for _, loss in points]]
             for group, points in course.evaluations.items()
@@ -183,12 +183,12 @@ def _clock(course: Course) -> str:
         return ""
     if course.has_zone:
         return "world"
-    # Before 1990 nobody trained: it is the time since the beginning.
+    # A time before 1990 is the time since the start.
     return "log" if times[-1] > 631_152_000 else "trained"
 
 
 def _placed(mark: Mark, iterations: array[float], times: array[float]) -> Mark:
-    """A mark of which only the moment is known, at the iteration of then."""
+    """Place a mark that has only a time at the iteration of that time."""
     if mark.iteration >= 0 or mark.at_s is None:
         return mark
     place = bisect_right(times, mark.at_s)
@@ -224,7 +224,7 @@ def _encoded(column: array[float], places: Sequence[int], form: str) -> str:
 
 
 def _float(value: float) -> float:
-    """What 4 bytes can hold."""
+    """Return the value, NaN if it does not fit 4 bytes."""
     return value if -3e38 < value < 3e38 else math.nan
 
 
@@ -238,7 +238,7 @@ _BETWEEN_MODULES = re.compile(r"^import [^;]*;\n|^export (?=const|let|function|c
 
 
 def page_html(data: PageData) -> str:
-    """The whole file."""
+    """Return the whole file."""
     library = _read("uPlot.iife.min.js")
     script = "\n".join(_BETWEEN_MODULES.sub("", _read(name)) for name in _MODULES)
     style = "\n".join(_read(name) for name in _STYLES)
@@ -285,7 +285,7 @@ def write_page(text: str, path: Path | None, own: RunPaths | None, logs: Sequenc
 
 
 def _check_place(where: Path, logs: Sequence[Path]) -> None:
-    """Raises OSError where something else than a page is: a log, months of somebody's work."""
+    """Raise OSError if the place has another file than a page, such as a log."""
     for log in logs:
         with contextlib.suppress(FileNotFoundError):
             if where.samefile(log):

@@ -50,7 +50,7 @@ class LogSource:
             raise self._unreadable(error) from None
         try:
             return self._read(fd, progress)
-        except OSError as error:  # what was read stays; the next look goes on from there
+        except OSError as error:  # what was read stays; the next read continues there
             raise self._unreadable(error) from None
         finally:
             os.close(fd)
@@ -59,7 +59,7 @@ class LogSource:
         return OpsctlError(f"{self.path}: cannot read the log: {file_problem(error)}")
 
     def finish(self) -> None:
-        """Take what has no line end yet for a whole line: nobody looks again."""
+        """Take a last line without an end as a whole line, since it is not read again."""
         if self._half:
             self._take(self._half + b"\n")
             self._half = b""
@@ -109,12 +109,12 @@ class LogSource:
 
 
 def log_of_run(paths: RunPaths) -> LogSource:
-    """The run's training log, which must be the run's own or its group's."""
+    """Return the run's training log, which must belong to the run's owner or its group."""
     return LogSource(paths.main_log, lambda: open_file(paths.output, paths.main_log), is_local=True)
 
 
 def log_named(path: Path) -> LogSource:
-    """A log that a person names: any plain file."""
+    """Return a log that the user names: any regular file."""
     return LogSource(path, lambda: _opened(path))
 
 

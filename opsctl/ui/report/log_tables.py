@@ -1,4 +1,4 @@
-"""What a log alone shows in words: how far, how fast, its MFU, when it will be done, and its starts. Pure."""
+"""The tables from a log alone: progress, speed, MFU, the expected end, and its starts. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trainer.recipe.sizes import MODEL_PASSES, tflops_per_gpu
 
 #: Iterations that say what is typical now.
 _NEWEST = 200
-#: An end that is nearer than this is told with its hour.
+#: A nearer end than this is shown with its hour.
 _CLOCK_S = 3 * 86400
 
 
 def headline(course: Course, state: str = "") -> str:
-    """Where it stands, in a sentence."""
+    """Return the state in a sentence."""
     if not len(course):
         return f"{state}: nothing trained yet" if state else "no iteration in this log"
     last, in_all = course.last_iteration, course.total_iterations
@@ -60,7 +60,7 @@ def progress(
     more: Sequence[tuple[str, str]] = (),
     utilised: Utilisation | None = None,
 ) -> Table:
-    """How far it is, how fast, and when it will be done; `more` rows first. utilised: where the log has no MFU."""
+    """Return progress, speed and expected end; `more` rows first. utilised: if the log has no MFU."""
     rows = [list(one) for one in more]
 
     def row(name: str, value: str | None) -> None:
@@ -150,7 +150,7 @@ def _samples_left(course: Course) -> float | None:
 
 
 def _known_pairs(course: Course) -> tuple[list[float], list[float]]:
-    """Times and iterations, from where on the time is known."""
+    """Return times and iterations, from the first known time on."""
     pairs = [
         (at, iteration)
         for at, iteration in zip(course.column("at_s"), course.column("iteration"), strict=True)
@@ -172,7 +172,7 @@ def _lowest(losses: array[float], iterations: array[float]) -> str | None:
 
 
 def _lowest_evaluated(points: Sequence[tuple[int, float]]) -> str | None:
-    """Of an evaluation's losses, which are told also where they are no numbers."""
+    """Return the newest and the lowest of an evaluation's losses; a loss may be NaN."""
     if not points:
         return None
     known = [(loss, at) for at, loss in points if math.isfinite(loss)]
@@ -251,7 +251,7 @@ def arrival(times_s: Sequence[float], done: Sequence[float], left: float, now_s:
 
 
 def _per_stretch(times_s: Sequence[float], done: Sequence[float], end_s: float, length_s: float) -> list[float]:
-    """How much was done in each of the newest stretches, oldest first."""
+    """Return the amount in each of the newest stretches, oldest first."""
     count = min(_NEWEST_STRETCHES if length_s == DAY_S else _STRETCHES, int((end_s - times_s[0]) / length_s + 1e-9))
     amounts = [_done_by(times_s, done, end_s - number * length_s) for number in range(count, -1, -1)]
     return [later - earlier for earlier, later in pairwise(amounts)]
@@ -291,18 +291,18 @@ def utilisation(course: Course, options: Options, gpu: GpuTable, slurm: SlurmTab
     if any(one >= 1 for one in told):
         return Utilisation(_percent(iter(told), peak.tflops), f"the log's model TFLOP/s {against}")
     ranks = _ranks(course, slurm)
-    reckoned = _percent(_model_tflops(course, shape, options["seq_length"], ranks), peak.tflops)
-    if all(map(math.isnan, reckoned)):
+    computed = _percent(_model_tflops(course, shape, options["seq_length"], ranks), peak.tflops)
+    if all(map(math.isnan, computed)):
         return None
     least, most = min(ranks), max(ranks)
     gpus = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return Utilisation(reckoned, f"batch, seconds and the run file's model on {gpus} GPUs, {against}")
+    return Utilisation(computed, f"batch, seconds and the run file's model on {gpus} GPUs, {against}")
 
 
 def _ranks(course: Course, slurm: SlurmTable) -> list[int]:
-    """Of each line, as its start has them; the run file's where the log does not say.
+    """Return the ranks of each line, by its start; the run file's if the log does not say.
 
-    A start names the nodes that it was given, spare ones among them.
+    A start names its allocated nodes, including spares.
     """
     found = []
     for ranks, nodes in zip(course.column("ranks"), course.column("nodes"), strict=True):

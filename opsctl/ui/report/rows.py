@@ -31,7 +31,7 @@ class Rows:
         return len(self.numbers) // _WIDTH
 
     def __eq__(self, other: object) -> bool:
-        """Whether they are the same, where what is not known is like what is not known."""
+        """Return whether they are the same, with unknown values equal."""
         return isinstance(other, Rows) and self.numbers.tobytes() == other.numbers.tobytes()
 
     def column(self, name: str) -> array[float]:
@@ -39,11 +39,11 @@ class Rows:
         return self.numbers[_PLACES[name] :: _WIDTH]
 
     def newest(self, name: str) -> float:
-        """The last value of a column. Needs one line."""
+        """Return the last value of a column. Needs one line."""
         return self.numbers[_PLACES[name] - _WIDTH]
 
     def add(self, values: Sequence[float | None]) -> None:
-        """A line more; None is not known."""
+        """Add a line; None is unknown."""
         self.numbers.extend([math.nan if value is None else value for value in values])
 
     def add_columns(self, columns: Mapping[str, Iterable[float]], count: int) -> None:
@@ -97,7 +97,7 @@ class Superseded:
 
     @property
     def iterations(self) -> int:
-        """How many of them were trained: what was left out on request took nothing."""
+        """The number of trained iterations; those skipped on request do not count."""
         return sum(self._trained())
 
     @property
@@ -107,7 +107,7 @@ class Superseded:
         return sum(iterations * seconds for iterations, seconds in each_s if math.isfinite(seconds))
 
     def _trained(self) -> Iterator[int]:
-        """The iterations of each line, of the first one's only those from `first` on."""
+        """Yield the iterations of each line, for the first one only those from `first` on."""
         before = self.first - 1
         for at, trained in zip(self.rows.column("iteration"), self.rows.column("trained"), strict=True):
             yield int(min(trained, at - before))
@@ -147,7 +147,7 @@ def _without_nan(column: array[float], instead: float) -> array[float]:
 
 @dataclass(frozen=True)
 class Utilisation:
-    """A column of percent along a course's iterations, NaN where it cannot be told, and what it was reckoned from."""
+    """A column of percent along a course's iterations, NaN if unknown, and its source."""
 
     percent: array[float]
     source: str

@@ -1,4 +1,4 @@
-"""What a run's records show in words: attempts, nodes, where the time went, the plan next to the result."""
+"""The tables from a run's records: attempts, nodes, where the time went, the plan next to the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = {Part.WAITED: "waited", Part.IDLE: "idle"}
 
 
 def timeline(found: Sequence[Stretch]) -> list[html_page.Stretch]:
-    """Attempts and what lay between them; a gap that was partly waited for is two."""
+    """Return attempts and the gaps between them; a gap with a wait in the queue becomes two."""
     told: list[html_page.Stretch] = []
     for one in found:
         if one.stay is not None:
@@ -43,7 +43,7 @@ def timeline(found: Sequence[Stretch]) -> list[html_page.Stretch]:
 
 
 def shares(report: GoodputReport) -> list[Share]:
-    """Where the wall time went."""
+    """Return the parts of the wall time."""
     return [
         Share(part=words((Part(one.part), one.cause)), percent=one.wall_percent, hours=one.wall_s / 3600)
         for one in report.parts
@@ -51,7 +51,7 @@ def shares(report: GoodputReport) -> list[Share]:
 
 
 def goodput_rows(report: GoodputReport) -> Table:
-    """What follows from it."""
+    """Return the table of goodput."""
     rows = [
         ["Trained", f"{report.trained_percent:.1f} % of the wall time"],
         ["GPU hours", amount(report.gpu_hours, 1)],
@@ -92,7 +92,7 @@ def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Tab
 
 
 def lost_table(report: GoodputReport) -> Table:
-    """What was lost, by what it was lost to."""
+    """Return the lost time by cause."""
     rows = [
         [one.cause or "an unknown end", format_duration(one.wall_s), amount(one.gpu_hours, 1)]
         for one in report.parts
@@ -104,7 +104,7 @@ def lost_table(report: GoodputReport) -> Table:
 def nodes_table(
     attempts: Sequence[Attempt], evidence: Sequence[NodeEvidence], excluded: Sequence[Exclusion], now: datetime
 ) -> Table:
-    """Nodes that were worked on or that something speaks against, those with incidents first."""
+    """Return the nodes that were used or have evidence against them, those with incidents first."""
     used = Counter(node for attempt in attempts for node in attempt.nodes)
     blamed = Counter(one.node for one in evidence)
     newest = {one.node: one for one in sorted(evidence, key=lambda one: one.at)}
@@ -121,13 +121,13 @@ def nodes_table(
 
 
 def revisions_table(revisions: Sequence[Revision]) -> Table:
-    """What was published, newest first."""
+    """Return the revisions, newest first."""
     rows = [[one.name, when(one.created_at), one.created_by, one.note] for one in reversed(revisions)]
     return Table(title="Revisions", headings=["Revision", "Published", "By", "Note"], rows=rows)
 
 
 def plan_table(sections: Sequence[Section], came: Mapping[str, str]) -> Table:
-    """What the run file reckons with, beside what came; `came` by the first column's words."""
+    """Return the run file's plan next to the result; `came` by the words of the first column."""
     planned: list[tuple[str, str]] = []
     for section in sections:
         values = section.values
@@ -151,7 +151,7 @@ def plan_table(sections: Sequence[Section], came: Mapping[str, str]) -> Table:
 
 
 def carbon_table(energy: EnergySeen) -> Table:
-    """What the trackers saw."""
+    """Return the trackers' results."""
     rows = []
     if energy.kwh is not None:
         rows.append(["Electricity", f"{amount(energy.kwh)} kWh"])
@@ -206,9 +206,9 @@ def spent(
     seconds_per_iteration: float | None,
     since: datetime | None = None,
 ) -> GoodputReport | None:
-    """All of it from the first submission, or `since`; None before anything was submitted.
+    """Return the account of the time from the first submission, or `since`; None before a submission.
 
-    is_queued: whether anything of the run waits in the queue now; None where nobody knows.
+    is_queued: whether a job of the run waits in the queue now; None if unknown.
     """
     first = first_of(attempts, submitted)
     if first is None:
@@ -222,7 +222,7 @@ def spent(
 
 
 def _gpus(run: RunView, attempts: Sequence[Attempt]) -> dict[str, int]:
-    """How many GPUs each attempt held: as many as ranks, else as the run has on each node."""
+    """Return the GPUs of each attempt: one per rank, else the run's number per node."""
     try:
         published = run.revision.file.slurm.gpus_per_node if run.revision is not None else 0
     except OpsctlError:
@@ -232,7 +232,7 @@ def _gpus(run: RunView, attempts: Sequence[Attempt]) -> dict[str, int]:
 
 
 def _interval(run: RunView) -> int | None:
-    """Iterations between saves; None where that is not one number."""
+    """Return the iterations between saves; None if they vary."""
     try:
         options = run.options
     except OpsctlError:

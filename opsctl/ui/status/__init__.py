@@ -1,1 +1,1 @@
-"""What people look at: overview, screen, JSON, queue."""
+"""The status output: overview, screen, JSON, queue."""

@@ -58,7 +58,7 @@ class Row:
 
     @property
     def worst(self) -> Severity:
-        """How bad it is: of a run that cannot be read, or whose queue cannot be seen, nobody knows."""
+        """The worst severity; unknown for a run that cannot be read, or whose queue cannot be seen."""
         if self.overview is None:
             return Severity.UNKNOWN
         if self.findings:
@@ -71,7 +71,7 @@ class Row:
         return self.overview.state if self.overview is not None else "unreadable"
 
 
-#: Worst first; what nobody knows comes after what is known to be bad.
+#: Worst first; unknown comes after critical.
 _ORDER = {Severity.CRITICAL: 0, Severity.UNKNOWN: 1, Severity.WARNING: 2, Severity.OK: 3}
 _ENDED = ("finished", "unsubmitted")
 
@@ -82,7 +82,7 @@ def sorted_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def all_lines(rows: Sequence[Row], now: datetime, width: int, colour: bool) -> list[str]:
-    """The screen of `sorted_rows`, no line longer than `width`: a row each, its worst finding under it."""
+    """Return the screen of `sorted_rows`, no line longer than `width`: a row each, with its worst finding below."""
     if not rows:
         return ["no runs: opsctl submit makes one known, a cron folder those of a group"]
     cells = [[printable(cell) for cell in _cells(row)] for row in rows]
@@ -118,7 +118,7 @@ def _headline(rows: Sequence[Row], now: datetime, width: int, colour: bool) -> s
 
 
 def _under(row: Row, now: datetime, width: int, colour: bool) -> list[str]:
-    """The worst finding in a line, or why there is none."""
+    """Return the worst finding in a line, or why there is none."""
     if row.overview is None:
         return [_cut(" " * _INDENT + row.problem, width)]
     if not row.findings:
@@ -146,7 +146,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _columns(cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The width of each column, 0 for one that is left out."""
+    """Return the width of each column, 0 for one that is left out."""
     wide = [max(len(head), *(len(row[i]) for row in cells)) for i, head in enumerate(_COLUMNS)]
     wide[0] = min(wide[0], _NAME_MOST)
     for head in (None, *_LEFT_OUT_FIRST):
@@ -211,7 +211,7 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
     lm_loss: Annotated[float | None, Meta(description="Loss of the last iteration in the log, in nats a token.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
     arrays_behind: Annotated[int | None, Meta(description="How many arrays wait behind the live one.")]
-    findings: Annotated[list[PrintedOpenFinding], Meta(description="What somebody should know or do, worst first.")]
+    findings: Annotated[list[PrintedOpenFinding], Meta(description="Findings for a person, worst first.")]
 
 
 def printed_row(row: Row) -> PrintedRow:

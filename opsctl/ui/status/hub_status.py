@@ -44,7 +44,7 @@ class PrintedElsewhere(Struct, frozen=True, kw_only=True):
 
 
 class FarStatus(Struct, frozen=True, kw_only=True):
-    """What a repository on the hub says of a training: as old as `log_age_s`, and nothing of the queue."""
+    """The data of a training in a repository on the hub: as old as `log_age_s`, and without the queue."""
 
     repo: Annotated[str, Meta(description="The repository.")]
     revision: Annotated[str, Meta(description="The branch, tag or commit that was read.")]
@@ -64,7 +64,7 @@ class FarStatus(Struct, frozen=True, kw_only=True):
     carbon: Annotated[EnergySeen | None, Meta(description="Energy so far, of the records there, without a PUE.")]
     elsewhere: Annotated[
         list[PrintedElsewhere],
-        Meta(description="The run's other repositories; checkpoints and energy are told of what is there."),
+        Meta(description="The run's other repositories; checkpoints and energy are read from them."),
     ]
     not_known: Annotated[list[str], Meta(description="What cannot be known from there.")]
 
@@ -95,7 +95,7 @@ def printed_far(run: FarRun) -> FarStatus:
 
 
 def far_lines(run: FarRun, width: int, colour: bool) -> list[str]:
-    """The screen, wrapped at `width` characters."""
+    """Return the screen, wrapped at `width` characters."""
     overview = _overview(run)
     title = printable(str(run.repo))
     said, clock = f"  as on the hub {_age(run)}", iso(run.at, "minutes")
@@ -121,7 +121,7 @@ def far_lines(run: FarRun, width: int, colour: bool) -> list[str]:
 
 
 def _overview(run: FarRun) -> Overview:
-    """What the screens of a run at hand show, as far as it is known: nothing of Slurm's."""
+    """Return the overview as far as it is known: without Slurm."""
     last, saved = run.measured.last_iteration, run.checkpoint
     seen = Snapshot(
         now=run.at,
@@ -170,11 +170,11 @@ def _is_full(saved: FarCheckpoint) -> bool:
 
 
 def _said_at(run: FarRun) -> datetime | None:
-    """When the watchdog said it; a time without a zone is nobody's."""
+    """Return the time of the watchdog's line; None for a time without a zone."""
     at = run.watchdog.at if run.watchdog else None
     return at if at is not None and at.tzinfo is not None else None
 
 
 def _since(moment: datetime, at: datetime) -> str:
-    """How long ago, never less than nothing: two clocks may differ."""
+    """Return how long ago, at least zero, since two clocks may differ."""
     return ago(min(moment, at), at)

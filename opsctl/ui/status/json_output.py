@@ -49,7 +49,7 @@ class CronHealth(Struct, frozen=True, kw_only=True):
 
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
     started: Annotated[bool, Meta(description="Whether it is started, and not stopped again.")]
-    carried_by: Annotated[str, Meta(description="Who carries it, and via what; empty while nobody does.")]
+    carried_by: Annotated[str, Meta(description="Its owner, and via what; empty while it is stopped.")]
     period_s: Annotated[float, Meta(description="Seconds between two ticks.")]
     heartbeat_at: Annotated[Moment | None, Meta(description="When the last tick was, by the file server.")]
     heartbeat_age_s: Annotated[float | None, Meta(description="Seconds since then.")]
@@ -68,7 +68,7 @@ class ChannelHealth(Struct, frozen=True, kw_only=True):
 
 
 class AlertsHealth(Struct, frozen=True, kw_only=True):
-    """How the alerts of the run do."""
+    """The state of the run's alerts."""
 
     channels: Annotated[list[ChannelHealth], Meta(description="The channels that were ever used.")]
     silenced_until: Annotated[Moment | None, Meta(description="Until when nothing is sent; null while all is.")]
@@ -77,7 +77,7 @@ class AlertsHealth(Struct, frozen=True, kw_only=True):
 
 
 def printed_cron(cron: CronSeen | None, now: datetime) -> CronHealth | None:
-    """The cron for programs."""
+    """Return the scheduler as printed with `--json`."""
     if cron is None:
         return None
     beat = cron.heartbeat_at
@@ -91,7 +91,7 @@ def printed_cron(cron: CronSeen | None, now: datetime) -> CronHealth | None:
 
 
 def printed_alerts(channels: Sequence[Channel], extras: Extras) -> AlertsHealth:
-    """The alerts for programs."""
+    """Return the alerts as printed with `--json`."""
     silence = extras.silence
     return AlertsHealth(
         channels=[printed(ChannelHealth, one) for one in channels],
@@ -101,12 +101,12 @@ def printed_alerts(channels: Sequence[Channel], extras: Extras) -> AlertsHealth:
     )
 
 
-#: So many of the last attempts are told; `opsctl attempts` tells all.
+#: The number of printed attempts, the last ones; `opsctl attempts` prints all.
 ATTEMPTS_TOLD = 3
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far the training is."""
+    """The progress of the training."""
 
     iteration: Annotated[int | None, Meta(description="The last one known to be done.")]
     total_iterations: Annotated[int | None, Meta(description="Iterations of the whole training.")]
@@ -116,7 +116,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class Speed(Struct, frozen=True, kw_only=True):
-    """How fast it trains, as the last lines of the log say."""
+    """The speed of the training, by the last lines of the log."""
 
     seconds_per_iteration: Annotated[float | None, Meta(description="Seconds of an iteration.")]
     samples_per_second: Annotated[float | None, Meta(description="Samples a second, of the whole training.")]
@@ -154,14 +154,14 @@ class PrintedRevision(Struct, frozen=True, kw_only=True):
 
 
 class PrintedUnseen(Struct, frozen=True, kw_only=True):
-    """Somebody else's chain that is not known to have ended, and whose jobs are not shown here."""
+    """Another user's chain that may not have ended, and whose jobs are hidden here."""
 
     array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
     user: Annotated[str, Meta(description="Who submitted it.")]
 
 
 class PrintedLease(Struct, frozen=True, kw_only=True):
-    """Who may write the run, by the lease in its folder."""
+    """The writer of the run, by the lease in its folder."""
 
     number: Annotated[int, Meta(description="Grows with every taking.")]
     attempt: Annotated[str, Meta(description="Id of the attempt that it was taken for.")]
@@ -175,7 +175,7 @@ class PrintedLease(Struct, frozen=True, kw_only=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """What a run is doing. What only Slurm can say is null while it does not answer."""
+    """The state of a run. Values that only Slurm has are null while it does not answer."""
 
     name: Annotated[str, Meta(description="The run's name.")]
     output: Annotated[str, Meta(description="Absolute path of its output folder.")]
@@ -204,31 +204,29 @@ class Status(Struct, frozen=True, kw_only=True):
     finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
     loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
-    checkpoint_problem: Annotated[
-        str | None, Meta(description="Why it cannot be told which checkpoint the next task goes on from.")
-    ]
+    checkpoint_problem: Annotated[str | None, Meta(description="Why the checkpoint of the next task is unknown.")]
     attempts: Annotated[list[PrintedAttempt], Meta(description="The last three attempts, oldest first.")]
     attempts_without_progress: Annotated[
         int,
         Meta(description="How many of this chain's last attempts, in a row, made no checkpoint, as the brake counts."),
     ]
-    lease: Annotated[PrintedLease | None, Meta(description="Who may write the run; null while nobody may.")]
+    lease: Annotated[PrintedLease | None, Meta(description="The writer of the run; null without one.")]
     evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null where there are none.")]
     goodput: Annotated[GoodputSeen | None, Meta(description="Where its time went; null where too little is known.")]
     carbon: Annotated[EnergySeen | None, Meta(description="Its energy so far; null where nothing is measured.")]
     kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
     revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
-    findings: Annotated[list[PrintedOpenFinding], Meta(description="What somebody should know or do, worst first.")]
+    findings: Annotated[list[PrintedOpenFinding], Meta(description="Findings for a person, worst first.")]
     cancelled: Annotated[
         Cancel | None,
-        Meta(description="The last cancelling, while nobody has submitted since: nothing is refilled then."),
+        Meta(description="The last cancel, if there was no submit since: nothing is refilled then."),
     ]
     cron: Annotated[CronHealth | None, Meta(description="The cron that looks after the run; null without one.")]
     alerts: Annotated[AlertsHealth, Meta(description="How the run's alerts do.")]
 
 
 def printed_status(overview: Overview, findings: Sequence[OpenFinding], extras: Extras | None = None) -> Status:
-    """The whole overview, and what is remembered beside it."""
+    """Return the whole overview, and the remembered state."""
     extras = extras or Extras()
     seen, running = overview.seen, overview.seen.running
     return Status(
@@ -275,12 +273,12 @@ def _lease(seen: Snapshot) -> PrintedLease | None:
 
 
 def _is_seen(seen: Snapshot, attempt: Attempt) -> bool:
-    """Whether Slurm has the attempt's job."""
+    """Return whether Slurm has the attempt's job."""
     return seen.blind is None and any(job.job_id == attempt.job_id for job in seen.jobs)
 
 
 def printed_progress(overview: Overview) -> Progress:
-    """How far it is, for programs."""
+    """Return the progress as printed with `--json`."""
     return Progress(
         iteration=overview.iteration,
         total_iterations=overview.iterations_in_all,
@@ -291,7 +289,7 @@ def printed_progress(overview: Overview) -> Progress:
 
 
 def printed_speed(measured: Measured) -> Speed:
-    """How fast it goes on, for programs."""
+    """Return the speed as printed with `--json`."""
     return Speed(
         seconds_per_iteration=finite(measured.seconds_per_iteration),
         samples_per_second=finite(measured.samples_per_second),
@@ -300,7 +298,7 @@ def printed_speed(measured: Measured) -> Speed:
 
 
 def printed_loss(seen: Snapshot) -> Loss | None:
-    """The last iteration in the log, for programs."""
+    """Return the last iteration in the log as printed with `--json`."""
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None:
         return None
@@ -314,12 +312,12 @@ def printed_loss(seen: Snapshot) -> Loss | None:
 
 
 def finite(number: float | None) -> float | None:
-    """`number`; None for what JSON cannot say."""
+    """Return `number`; None for one that JSON cannot express."""
     return number if number is not None and math.isfinite(number) else None
 
 
 def printed_checkpoint(seen: Snapshot) -> PrintedCheckpoint | None:
-    """The last whole checkpoint, for programs."""
+    """Return the last complete checkpoint as printed with `--json`."""
     checkpoint, at = seen.checkpoint, seen.checkpoint_at
     if checkpoint is None:
         return None

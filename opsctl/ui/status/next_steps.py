@@ -1,4 +1,4 @@
-"""What somebody who typed nothing but `opsctl` can do next here. Pure."""
+"""The next steps that `opsctl` without a command prints. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BY_STATE: dict[str, tuple[Step, ...]] = {
     ),
     "held": (
         Step("opsctl queue", "which jobs are held"),
-        Step("opsctl request release-queued", "let them start, whoever's they are"),
+        Step("opsctl request release-queued", "let them start, whatever their owner"),
     ),
     "finished": (
         Step("opsctl checkpoints list", "what there is"),
@@ -53,7 +53,7 @@ _BY_STATE: dict[str, tuple[Step, ...]] = {
     "absent": (
         Step("opsctl attempts", "what ran and how it ended"),
         Step("opsctl triage", "what killed it, which node, and what to do"),
-        Step("opsctl submit", "go on from the last checkpoint"),
+        Step("opsctl submit", "resume from the last checkpoint"),
     ),
     "unknown": (
         Step("opsctl doctor", "why Slurm cannot be asked"),
@@ -127,7 +127,7 @@ def run_here(
 
 
 def run_that_cannot_be_read(problem: str, width: int, colour: bool) -> list[str]:
-    """A run's folder whose run file, or output folder, cannot be looked at."""
+    """Return the lines for a run whose run file, or output folder, cannot be read."""
     steps = [
         Step("opsctl plan", "all that is wrong with the run file"),
         Step("opsctl doctor", "what is missing here, and the command that fixes it"),
@@ -137,7 +137,7 @@ def run_that_cannot_be_read(problem: str, width: int, colour: bool) -> list[str]
 
 
 def no_run_here(folder: str, known: Mapping[str, str], width: int, colour: bool) -> list[str]:
-    """Where there is no run: those that this account has used, or how to begin. known: name -> run file."""
+    """Return the lines for a folder without a run: the account's runs, or how to begin. known: name -> run file."""
     lines = [f"No run in {printable(folder)}."]
     steps = [*_BEGIN, _EVERYTHING]
     if known:

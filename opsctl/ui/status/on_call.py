@@ -21,7 +21,7 @@ _STAMP = len("03-01 08:00  ")
 
 
 def hand_over_lines(facts: Facts, told: HandOver, since: datetime, now: datetime) -> list[str]:
-    """What happened, what is open, what is queued, no line longer than WIDTH where no word is."""
+    """Return what happened, what is open and what is queued; no line longer than WIDTH unless a word is."""
     length = rough((now - since).total_seconds())
     lines = [f"{facts.name}: hand-over at {iso(now, 'minutes')}, of {length} since {iso(since, 'minutes')}"]
     if facts.overview is None:
@@ -32,7 +32,7 @@ def hand_over_lines(facts: Facts, told: HandOver, since: datetime, now: datetime
 
 
 def _indent_of(line: str) -> int:
-    """Where the lines go on that a long one is broken into."""
+    """Return the indent of the continuation lines of a long line."""
     return 2 + _STAMP if line[:3].isspace() is False and line.startswith("  ") else 9 if line.startswith("now") else 4
 
 

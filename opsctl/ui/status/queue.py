@@ -54,7 +54,7 @@ def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None, now: dateti
 
 
 def why(job: Job) -> str:
-    """Where a job runs, or what it waits for and when Slurm expects it to start."""
+    """Return where a job runs, or what it waits for and its expected start."""
     if job.is_held:
         return _HELD.get(job.reason, f"held ({job.reason if job.is_pending else job.state})")
     if not job.is_pending:
@@ -80,12 +80,14 @@ def _row(job: Job, own: bool, now: datetime) -> list[str]:
 
 
 def interested(group: str | None) -> set[str]:
-    """The accounts whose jobs `queue` shows: the group's and the caller's. Raises RunFileError for an unknown group."""
+    """Return the accounts whose jobs `queue` shows: the group's and the caller's. Raises RunFileError for an unknown
+    group.
+    """
     return {_me()} | (group_members(group) if group else set())
 
 
 def group_members(group: str) -> set[str]:
-    """The accounts in a Unix group: those it lists and those whose own group it is. Raises RunFileError."""
+    """Return the accounts in a Unix group: listed members, and those whose primary group it is. Raises RunFileError."""
     found = unix_group(group)
     return {*found.gr_mem, *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid)}
 

@@ -42,7 +42,7 @@ _HEADLINES = {
 def status_lines(
     overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, extras: Extras | None = None
 ) -> list[str]:
-    """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
+    """Return the screen, wrapped at `width` characters; only a single longer word, such as a path, exceeds it."""
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
     clock = iso(overview.seen.now, "minutes")
     gap = width - len(name) - len(said) - len(clock) - 2
@@ -125,14 +125,14 @@ def headline(overview: Overview) -> str:
     if overview.seen.blind is not None and overview.state == "unknown":
         return "UNKNOWN: Slurm does not answer"
     if overview.state == "unknown" and not overview.seen.unseen:
-        return "UNKNOWN: somebody trains it whom the queue does not show"
+        return "UNKNOWN: a job trains it that the queue does not show"
     if overview.state == "absent" and overview.seen.stopped_by:
         return f"STOPPED: {overview.seen.stopped_by}"
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 
 def job_rows(overview: Overview) -> list[tuple[str, str]]:
-    """The job that runs, and what waits behind it."""
+    """Return the running job, and those behind it."""
     if overview.seen.blind is not None:
         return [("jobs", "unknown")]
     age = answer_age(overview.seen.queue_age_s)
@@ -159,13 +159,13 @@ def job_rows(overview: Overview) -> list[tuple[str, str]]:
 
 
 def writer_row(seen: Snapshot) -> list[tuple[str, str]]:
-    """Who has the lease, where the queue does not say who trains."""
+    """Return the lease's holder, if the queue does not show which job trains."""
     told = seen.lease.told() if seen.blind is not None or seen.writer_elsewhere is not None else ""
     return [("writer", told)] if told else []
 
 
 def _waits(job: Job, now: datetime) -> str:
-    """What a job that does not run waits for."""
+    """Return what a job that does not run waits for."""
     if not job.is_pending and not job.is_held:
         return f"is {job.state.lower()}"
     said = why(job)
@@ -175,7 +175,7 @@ def _waits(job: Job, now: datetime) -> str:
 
 
 def progress_text(overview: Overview) -> str:
-    """How far it is, with a bar."""
+    """Return the progress, with a bar."""
     if overview.iteration is None:
         return "no iteration yet"
     said = f"iteration {overview.iteration}"
@@ -191,7 +191,7 @@ def progress_text(overview: Overview) -> str:
 
 
 def speed_text(overview: Overview) -> str:
-    """How fast it trains, or since when it stands still."""
+    """Return the speed, or since when the training makes no progress."""
     measured, still = overview.seen.measured, overview.standstill
     if still is not None:
         return f"stands still: {still.describe()}"
@@ -206,7 +206,7 @@ def speed_text(overview: Overview) -> str:
 
 
 def left_text(overview: Overview) -> str:
-    """How much of it is left."""
+    """Return the remaining time."""
     if overview.seen.is_finished:
         return "nothing"
     if overview.left_s is None:
@@ -219,7 +219,7 @@ def left_text(overview: Overview) -> str:
 
 
 def loss_text(seen: Snapshot) -> str:
-    """The last loss, and how old it is."""
+    """Return the last loss and its age."""
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None or at is None:
         return "none logged yet"
@@ -237,7 +237,7 @@ def _loss(line: TrainingLine) -> str:
 
 
 def checkpoint_text(seen: Snapshot) -> str:
-    """The last whole checkpoint."""
+    """Return the last complete checkpoint."""
     checkpoint, at = seen.checkpoint, seen.checkpoint_at
     if seen.checkpoint_problem:
         return "not known"  # what is wrong stands above, among the findings
@@ -248,7 +248,7 @@ def checkpoint_text(seen: Snapshot) -> str:
 
 
 def attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
-    """The newest attempts, newest first."""
+    """Return the newest attempts, newest first."""
     newest = seen.attempts[: -_ATTEMPT_ROWS - 1 : -1]
     rows = [("" if number else "attempts", _attempt(one, seen)) for number, one in enumerate(newest)]
     return rows or [("attempts", "none yet")]
@@ -276,14 +276,14 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
 
 
 def _is_gone(attempt: Attempt, seen: Snapshot) -> bool:
-    """Whether Slurm was asked since the attempt began and does not have its job."""
+    """Return whether Slurm was asked since the attempt began and does not have its job."""
     if attempt.opened_at is not None and seen.queue_asked_at is not None and attempt.opened_at > seen.queue_asked_at:
         return False
     return all(job.job_id != attempt.job_id for job in seen.jobs)
 
 
 def kill_switch_text(seen: Snapshot) -> str:
-    """Whether it is triggered, and whether it could be."""
+    """Return whether it is triggered, and who could trigger it."""
     switch = seen.kill_switch
     if switch is None:
         return "not known"
@@ -303,14 +303,14 @@ def _revision(seen: Snapshot) -> str:
 
 
 def wrapped(text: str, width: int, empty: Sequence[str] = ("",)) -> list[str]:
-    """The lines of `text` beside a label; `empty` where there are none."""
+    """Return the lines of `text` for the space next to a label; `empty` if there are none."""
     clean = printable(text.replace("\n", " "))
     room = max(20, width - LABEL_WIDTH)
     return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [*empty]
 
 
 def ago(moment: datetime, now: datetime, sign: int = 1) -> str:
-    """How long `moment` is past; with sign -1 how far ahead."""
+    """Return how long ago `moment` is; with sign -1 how far ahead."""
     return format_duration(sign * (now - moment).total_seconds())
 
 
@@ -327,7 +327,7 @@ def _figures(value: float) -> str:
 
 
 def cron_line(cron: CronSeen | None, now: datetime) -> str:
-    """What a person should know of the cron; empty for one that nobody ever started."""
+    """Return the state of the scheduler for people; empty if it was never started."""
     if cron is None:
         return ""
     if cron.problem:
@@ -350,7 +350,7 @@ def cron_line(cron: CronSeen | None, now: datetime) -> str:
 
 
 def refill_line(chains: Sequence[Chain], extras: Extras) -> str:
-    """Why the run is left alone by whoever keeps its queue filled; empty where it is not."""
+    """Return why the queue is not refilled; empty if it is."""
     cancel = resting(chains, extras.cancels)
     if cancel is None:
         return ""
@@ -358,7 +358,7 @@ def refill_line(chains: Sequence[Chain], extras: Extras) -> str:
 
 
 def alerts_line(channels: Sequence[Channel], extras: Extras, now: datetime) -> str:
-    """What a person should know of the alerts; empty while all goes through."""
+    """Return the state of the alerts for people; empty while all are sent."""
     parts, silence = [f"cannot be read: {extras.problem}"] if extras.problem else [], extras.silence
     if silence is not None:
         why = f": {silence.why}" if silence.why else ""

@@ -38,7 +38,7 @@ _OUTSIDE = 0.03
 
 
 def sparks(values: Sequence[float | None], width: int) -> str:
-    """The values, oldest first, as at most `width` bars; a blank where none is known.
+    """Draw the values, oldest first, as at most `width` bars; a blank for unknown ones.
 
     Each bar is a mean over equally many values; the lowest is the smallest value. Values at the outer 3 % of either end
     are drawn as the ends of the scale.

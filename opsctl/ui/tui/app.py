@@ -91,7 +91,7 @@ class LiveApp(App[int]):
         self._looker = Refresher(watched.look, self._tell, every_s)
 
     def compose(self) -> ComposeResult:
-        """The panel over the line of keys."""
+        """Return the panel and the line of keys."""
         yield Panel(self._resized)
         yield Static(self._keys(), id="keys")
 
@@ -136,7 +136,7 @@ class LiveApp(App[int]):
         self.redraw()
 
     def _has_room_to_ask(self) -> bool:
-        """Whether a question can be read whole; else that is said: no answer counts to what is not seen."""
+        """Return whether a question can be read completely; otherwise show why: an unseen question gets no answer."""
         has_room = is_readable(self.size)
         if not has_room and self._watched.requests():
             self.query_one("#keys", Static).update(TOO_SMALL)
@@ -159,7 +159,7 @@ class LiveApp(App[int]):
 
 
 class Asking(ModalScreen[None]):
-    """Which act, why, whether really; then what came of it."""
+    """The dialog: the action, the reason, the confirmation, and the result."""
 
     AUTO_FOCUS = ""  # the line for the reason takes keys only while it is asked for
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", priority=True)]
@@ -172,7 +172,7 @@ class Asking(ModalScreen[None]):
         self._state = "choosing"  # then why, sure, doing, done
 
     def compose(self) -> ComposeResult:
-        """A box with what is asked, and a line for the reason."""
+        """Return a box with the question, and a line for the reason."""
         with Vertical():
             yield Static(id="asked", markup=False)
             yield Input(id="why", select_on_focus=False)
@@ -188,7 +188,7 @@ class Asking(ModalScreen[None]):
             self._say(["Ask the job for", "", *rows, "", "Esc: nothing"])
 
     def on_key(self, event: Key) -> None:
-        """A letter chooses; y does it, and anything else does not."""
+        """Handle a key: a letter chooses; y confirms, and any other key does not."""
         if self._state == "choosing":
             self._chosen = next((act for act in self._acts if act.key == event.key), None)
             event.stop()
@@ -209,7 +209,7 @@ class Asking(ModalScreen[None]):
             self.dismiss()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The reason is given, or there is none."""
+        """Accept the reason, which may be empty."""
         event.stop()
         self._why = event.value.strip()
         if self._chosen is not None:
@@ -224,7 +224,7 @@ class Asking(ModalScreen[None]):
             self._ask_whether(act)
             return
         self._state = "why"
-        self._say([f"{act.title}: {act.meaning}", "", "Why, for whoever finds it (Enter goes on, Esc leaves):"])
+        self._say([f"{act.title}: {act.meaning}", "", "Reason, for other users (Enter continues, Esc leaves):"])
         line = self.query_one(Input)
         line.display = True
         line.focus()
@@ -257,14 +257,14 @@ class Asking(ModalScreen[None]):
 
 
 def is_readable(size: Size) -> bool:
-    """Whether a window of that size shows a question whole."""
+    """Return whether a window of that size shows a question completely."""
     return size.width >= _LEAST_WIDTH and size.height >= _LEAST_HEIGHT
 
 
 def end_with_terminal() -> None:
-    """End at once where the terminal is gone: nobody looks any more, and there is nothing to leave as it was.
+    """End at once if the terminal is gone: no user looks, and there is no screen to restore.
 
-    SIGHUP says so to most; not to who has been told to ignore it, nor to who looks through a terminal of somebody else.
+    Usually SIGHUP does this, but not in a process that ignores it or uses another user's terminal.
     """
     try:
         termios.tcgetattr(sys.__stdin__ or 0)
@@ -278,7 +278,7 @@ def carried_out(words: tuple[str, ...]) -> list[str]:
     try:
         ended = run_program([sys.executable, "-P", "-m", "opsctl", *words], environment, _ACT_MOST_S)
     except Overdue as late:
-        return [f"no end after {_ACT_MOST_S:g} s; what came of it the run's records say", *_lines(late.out)]
+        return [f"no end after {_ACT_MOST_S:g} s; the run's records have the result", *_lines(late.out)]
     except OSError as error:
         return [f"not done: {error.strerror}"]
     said = _lines(ended.out) + _lines(ended.err)

@@ -38,7 +38,7 @@ _SGR = re.compile(r"\x1b\[[0-9;]*m")
 #: Columns of a bar or of sparks, and what a narrow terminal leaves of them.
 _DRAWN_MOST, _DRAWN_LEAST = 60, 8
 _NARROW = 40
-#: An end that is further off is told by its date.
+#: A later end than this is shown by its date.
 _FAR = timedelta(hours=20)
 #: Lines that the words of a finding take at most.
 _FINDING_LINES = 3
@@ -48,7 +48,7 @@ _LATELY = 200
 
 @dataclass(frozen=True)
 class Shown:
-    """What there is to show of one run."""
+    """The content for the screen of one run."""
 
     name: str  # as it is known before anything could be looked at
     status: RunStatus | None = None  # the last look that succeeded; None: none yet
@@ -75,7 +75,7 @@ def panel_lines(shown: Shown, now: datetime, width: int, height: int, colour: bo
 
 
 def fitted(sections: Sequence[Section], height: int) -> list[str]:
-    """The sections' lines in their order, as far as `height` lines hold them: first the least of each, by rank."""
+    """Return the sections' lines in order, as far as `height` allows: first the minimum of each, by rank."""
     given = [0] * len(sections)
     left = height
     by_rank = sorted(range(len(sections)), key=lambda number: sections[number].rank)
@@ -152,7 +152,7 @@ def _headline(name: str, said: str, code: str, at: datetime, width: int, colour:
 
 
 def _trouble(shown: Shown, now: datetime, colour: bool) -> list[str]:
-    """Why what stands below is not what is so now."""
+    """Return why the screen may be outdated."""
     lines = []
     late_s = (now - shown.looked_at).total_seconds() if shown.looked_at is not None else 0.0
     if not shown.problem and late_s > LATE_S:
@@ -187,7 +187,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _bars(overview: Overview, saves: SaveSchedule | None, width: int, colour: bool) -> list[str]:
-    """How far it is to the end, to the next save, and to the job's limit."""
+    """Return bars to the end, to the next save, and to the job's limit."""
     seen, code = overview.seen, STATE_COLOURS.get(overview.state, YELLOW)
     told: list[tuple[str, float | None, str]] = []
     if overview.iteration is not None:
@@ -261,7 +261,7 @@ def _range(values: Iterable[float | None]) -> str:
 
 
 def _nodes(overview: Overview) -> list[tuple[str, str]]:
-    """The running job's nodes by state, the bad ones by name."""
+    """Return the running job's nodes by state, the bad ones by name."""
     states: dict[str, int] = {}
     for node in overview.seen.nodes:
         states[node.state] = states.get(node.state, 0) + 1
@@ -278,7 +278,7 @@ def _rows(rows: Iterable[tuple[str, str]], width: int, colour: bool) -> tuple[st
 
 
 def _row(label: str, text: str, width: int, colour: bool) -> str:
-    """A narrow terminal has no room for a column of labels, nor for what is drawn."""
+    """Return a row; a narrow terminal has no column of labels."""
     shown = f"{label:<{LABEL_WIDTH}}" if width >= _NARROW else f"{label} " if label else ""
     return paint(shown, _DIM, colour) + text
 
@@ -288,7 +288,7 @@ def _drawn_width(width: int) -> int:
 
 
 def told_line(line: str, width: int) -> str:
-    """The line as it is where it fits, and a longer one of an iteration in short; others the screen cuts."""
+    """Return the line if it fits, and a longer one of an iteration shortened; the screen cuts others."""
     plain = printable(line.replace("\t", " "))
     if len(plain) <= width:
         return plain
@@ -297,7 +297,7 @@ def told_line(line: str, width: int) -> str:
 
 
 def _in_short(line: TrainingLine) -> str:
-    """What it says of loss, gradient norm and time, before its name runs out of room."""
+    """Return its loss, gradient norm and time."""
     loss, norm, seconds = line.loss, line.grad_norm, line.seconds_per_iteration
     parts = [f"iteration {line.iteration}"]
     parts += [f"loss {loss:.5f}"] if loss is not None else ["no loss"]

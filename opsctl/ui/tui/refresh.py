@@ -36,12 +36,12 @@ class Act:
 
     key: str
     title: str
-    meaning: str  # what comes of it
+    meaning: str  # its effect
     words: tuple[str, ...]  # of the command, after `opsctl`
     why_option: str = ""  # the option that takes a reason; empty: none does
 
     def command(self, why: str = "") -> tuple[str, ...]:
-        """The words of the command, with the reason that a person gave."""
+        """Return the words of the command, with the user's reason."""
         return (*self.words, self.why_option, why) if self.why_option and why else self.words
 
     def typed(self, why: str = "") -> str:
@@ -69,7 +69,7 @@ def kill_switch_act(run_file: str, is_triggered: bool) -> Act:
 
 
 def request_acts(run_file: str, cluster: str | None) -> tuple[Act, ...]:
-    """What the owner's job can be asked for; whether it does it is its own word."""
+    """Return the possible requests to the owner's job, which decides whether it carries them out."""
     at = ("--run", run_file, *(("--cluster", cluster) if cluster else ()))
     meant = (
         ("s", "save", "a checkpoint now, and train on"),
@@ -93,19 +93,19 @@ _LOG_LINES = 200
 
 
 class Watched(Protocol):
-    """What a screen that stays is about. `look` is called in a thread of its own, the others beside it."""
+    """The subject of the live screen. `look` is called in a separate thread, the others in the screen's."""
 
     def look(self) -> None:
         """Look; whatever goes wrong is shown and ends nothing."""
 
     def lines(self, width: int, height: int, colour: bool) -> list[str]:
-        """What the last look found, in at most `height` lines of at most `width` characters."""
+        """Return the newest snapshot in at most `height` lines of at most `width` characters."""
 
     def kill_switch(self) -> Act | None:
-        """What `k` does; None: nothing."""
+        """Return the action of `k`; None for none."""
 
     def requests(self) -> tuple[Act, ...]:
-        """What may be asked for."""
+        """Return the possible requests."""
 
     def has_acted(self) -> None:
         """Something may have changed what is in the queue."""
@@ -120,7 +120,7 @@ class _Slurms:
         self._stores: dict[str, MemoryStore] = {}
 
     def of(self, cluster: Cluster) -> CachedSlurm:
-        """That of `cluster`."""
+        """Return the client of `cluster`."""
         if (key := repr(cluster)) not in self._known:
             make = partial(cached_client, cluster, self._is_fresh, is_live=True)
             store = self._stores[key] = MemoryStore()
@@ -207,7 +207,7 @@ class AllRuns:
         return [cut(line, width) for line in found[:height]]
 
     def kill_switch(self) -> Act | None:
-        """Nobody stops all of them."""
+        """Return None: the switch is for one run."""
         return None
 
     def requests(self) -> tuple[Act, ...]:
@@ -227,7 +227,7 @@ def _last_lines(paths: RunPaths) -> tuple[str, ...]:
 
 
 class Refresher:
-    """Looks every so often in a thread that dies with the process: a file system that hangs holds up nobody's `q`."""
+    """A thread that refreshes regularly and ends with the process: a file system that hangs does not block `q`."""
 
     def __init__(self, look: Callable[[], None], tell: Callable[[], None], every_s: float = REFRESH_EVERY_S) -> None:
         self._look, self._tell, self._every_s = look, tell, every_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe.option_table.row import Option, flag, group, option
 
-_REQUEUED = "opsctl submits a chain of jobs that go on by themselves: leave the option out"
+_REQUEUED = "opsctl submits a chain of jobs that continue by themselves: leave the option out"
 _NO_MUP = (
     "there are no muP multipliers here: give the --lr and --init-method-std that they come to at this width, "
     "and leave the option out"

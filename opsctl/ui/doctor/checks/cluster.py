@@ -9,7 +9,7 @@ from opsctl.ui.doctor.check import Check, Result, Seen, SlurmSeen, SoftwareSeen,
 _COMMANDS = ("sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel")
 _DAEMONS = ("slurmctld", "slurmd", "munged")
 _OLDEST = (22, 5)
-#: Fewer nodes have nobody to be compared with.
+#: Fewer nodes have no others to be compared with.
 _NODES_TO_TEST = 3
 _PROFILE = "~/.config/opsctl/profile.toml"
 

@@ -29,7 +29,7 @@ def _keys(found: KeysSeen, seen: Seen) -> Result | None:
 
 
 def _needed(seen: Seen) -> list[str]:
-    """Whose keys the run's syncs and backups need."""
+    """Return the services whose keys the run's syncs and backups need."""
     hub, to = seen.tables.get("hub", {}), seen.tables.get("backup", {}).get("to", ())
     wants_hub = any(key == "repo" or key.endswith("_repo") for key in hub)
     schemes = {str(one).partition("://")[0] for one in (to if isinstance(to, list | tuple) else (to,))}
@@ -37,7 +37,7 @@ def _needed(seen: Seen) -> list[str]:
 
 
 def _only_here(keys: KeysSeen, whose: str) -> str:
-    """The variable that the cron's jobs would miss; empty where they miss none."""
+    """Return the variable that the scheduler's jobs would lack; empty if none."""
     if whose == "hub" and keys.token:
         name = keys.token.partition(":")[2]
         return name if kind_of(keys.token) == "env" and name in keys.only_here else ""

@@ -1,4 +1,4 @@
-"""The account: groups, umask, profiles; who looks after runs, and who is told."""
+"""Checks of the account: groups, umask, profiles; the scheduler and the alert channels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _group(found: AccountSeen, seen: Seen) -> Result | None:
 
 
 def _umask(found: AccountSeen, seen: Seen) -> Result | None:
-    """opsctl's own files are as open as their folder; what a person makes beside them is as the umask says."""
+    """Check the umask. opsctl's own files are as open as their folder, but a user's own files follow the umask."""
     group = None if seen.run is None else seen.run.run.group
     if group is None:
         return None
@@ -61,7 +61,7 @@ def _cron(found: DeskSeen, seen: Seen) -> Result | None:
     if cron.problem:
         return unknown(cron.problem, f"opsctl cron status{cron.option}")
     if not cron.is_started:
-        said = f"none is started in {cron.folder}: nobody looks after runs by itself"
+        said = f"none is started in {cron.folder}: no scheduled checks, refills or syncs run"
         return optional(said, f"opsctl cron start{cron.option}")
     late = None if cron.heartbeat_at is None else seen.now - cron.heartbeat_at
     if late is None or late > timedelta(seconds=LATE * cron.period_s + 30):
@@ -74,7 +74,7 @@ def _cron(found: DeskSeen, seen: Seen) -> Result | None:
 
 def _channels(found: DeskSeen, _seen: Seen) -> Result | None:
     if not found.channels:
-        return optional("no alert channel: nobody is told what is found", 'channels = ["..."] under [alerts]')
+        return optional("no alert channel: findings are not sent to anyone", 'channels = ["..."] under [alerts]')
     return ok(f"{found.channels}; opsctl alerts test tries them")
 
 
@@ -92,9 +92,9 @@ def _hub(_tables: object, seen: Seen) -> Result | None:
 CHECKS = (
     Check("run file", "Can the run file be used?", _run_file),
     Check("group", "Is the account in the run's group, in this session too?", _group, "account"),
-    Check("umask", "Can the group change what the account makes, and nobody else?", _umask, "account"),
+    Check("umask", "Can only the group change the account's new files?", _umask, "account"),
     Check("profiles", "Are the profiles right, and only their owner's and root's to change?", _profiles, "account"),
     Check("cron", "Does the pseudo-cron tick?", _cron, "desk"),
-    Check("alert channels", "Is anybody told what is found?", _channels, "desk"),
+    Check("alert channels", "Are findings sent to a channel?", _channels, "desk"),
     Check("hub", "Is there a repository and a token? Nothing is asked of the hub.", _hub),
 )

@@ -21,7 +21,9 @@ def _python(found: SoftwareSeen, _seen: Seen) -> Result | None:
 
 
 def _distribution(found: SoftwareSeen, _seen: Seen) -> Result | None:
-    """The packages of both distributions have the same names: one install overwrites the files of the other."""
+    """Check for the other distribution: both have the same package names, and one install overwrites the other's
+    files.
+    """
     if (former := found.former_version) is None:
         return ok(f"{NAME} {version()}")
     todo = f"{pip_command('uninstall')} {NAME} {FORMER_NAME}, then install this project again"
