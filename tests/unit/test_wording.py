@@ -69,9 +69,9 @@ def test_docstrings_and_messages_are_in_plain_english() -> None:
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
         for node in ast.walk(tree):
-            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if documented and _QUESTIONS.match(ast.get_docstring(node) or ""):
-                found.append(f"{path}: {ast.get_docstring(node)!r}")
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                documented = ast.get_docstring(node) or ""
+                found += [f"{path}: {documented!r}"] if _QUESTIONS.match(documented) else []
         prose = [_QUOTED.sub("", one) for one in [*texts, *comments] if " " in one]
         found += [f"{path}: {one[:80]!r}" for one in prose if _UNCLEAR.search(one)]
     assert not found, "\n".join(found)
