@@ -35,7 +35,7 @@ def main() -> dict[str, Any]:
     """Measure, print and return seconds of wall time."""
     with tempfile.TemporaryDirectory() as folder:
         run_file = _sent_run(Path(folder))
-        # Nobody listens there: a request would fail, and the sync with it.
+        # No one listens there: a request would fail, and the sync with it.
         own = {"HF_ENDPOINT": "http://127.0.0.1:9", "XDG_STATE_HOME": folder, "XDG_CONFIG_HOME": folder}
         words = [sys.executable, "-m", "opsctl", "hub", "sync", "--run", str(run_file)]
         loading = [sys.executable, "-c", "from huggingface_hub import HfApi"]

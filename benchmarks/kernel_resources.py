@@ -106,7 +106,7 @@ def _folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"opsctl-compiled-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.geteuid():
-        raise RuntimeError(f"{folder} is somebody else's: remove it")
+        raise RuntimeError(f"{folder} belongs to another user: remove it")
     return folder
 
 

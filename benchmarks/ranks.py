@@ -156,7 +156,7 @@ def _rank(candidate: Candidate, rank: int, port: int, orders: Connection) -> Non
             train_step(engine, items, bench_shape.LEARNING_RATE)
             orders.send(True)
     except EOFError:
-        os._exit(0)  # the others of this team go too: nobody waits for anybody
+        os._exit(0)  # the others of this team go too: no one waits for anyone
 
 
 def _items(micro_batch: int) -> Iterator[Any]:

@@ -60,7 +60,7 @@ print(time.monotonic() - begun)
 """
 
 
-#: What somebody writes who knows fsspec a little: one file after the other, nothing compared.
+#: What a user writes who knows fsspec a little: one file after the other, nothing compared.
 _PUT_FILE = """
 import sys, time
 from pathlib import Path

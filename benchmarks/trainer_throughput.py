@@ -279,7 +279,7 @@ def batches(size: int = BATCH) -> Any:
         yield torch.randint(0, VOCABULARY, (size, SEQUENCE + 1), generator=generator)
 
 
-#: Ours, and after each what it is held to.
+#: Ours, and after each what it is checked against.
 CANDIDATES: dict[str, Callable[[], Step]] = {
     "ours, ALiBi + embedding LayerNorm": lambda: _engine_step(
         {"position_embedding_type": "alibi", "embed_layernorm": True}

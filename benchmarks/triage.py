@@ -16,7 +16,7 @@ BYTES, LIMIT_S, LIMIT_MIB = 1 << 30, 10.0, 200
 ROUNDS = 3
 _CAUSE = "[default3]:[rank11]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB"
 
-#: One triage in a process of its own, as somebody types it: cause, seconds, MiB at most.
+#: One triage in a process of its own, as a user types it: cause, seconds, MiB at most.
 _TRIAGE = """
 import contextlib, io, json, resource, sys, time
 from opsctl.cli import main
@@ -61,7 +61,7 @@ def _write(log: Path) -> None:
                 is_told = True
             text = "\n".join(lines) + "\n"
             file.write(text)
-            # After the cause nobody trains: what follows are lost peers.
+            # After the cause no one trains: what follows are lost peers.
             written += len(text)
             if is_told:
                 text = "".join(f"[rank{rank}]: Connection reset by peer, {iteration}\n" for rank in range(64))

@@ -51,7 +51,7 @@ settings.load_profile("gate")
 
 
 def pytest_configure() -> None:
-    # Tests change the queue behind the back of whoever looks: each look asks Slurm. Those of the sharing set it.
+    # Tests change the queue behind the back of anyone who looks: each look asks Slurm. Those of the sharing set it.
     os.environ["OPSCTL_ANSWERS_AGE"] = "0"
     build_into_own_folder()
     # Folders that tests make for other Unix users are looked into by these.

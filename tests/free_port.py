@@ -10,7 +10,7 @@ _CANDIDATES = range(20_000, 27_000)
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """A TCP port that no one listens on now."""
     for port in random.SystemRandom().sample(_CANDIDATES, 200):
         with socket.socket() as probe:
             try:

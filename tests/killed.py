@@ -59,7 +59,7 @@ def why_not() -> str | None:
 
 @dataclass
 class Watched:
-    """A process that does `act`, from its start to its end. `beside` are done by processes that nobody watches.
+    """A process that does `act`, from its start to its end. `beside` are done by processes that no one watches.
 
     root: only calls on files under it count. kill_at: the number, from 0, of the call that it does not live to make.
     without: names of calls that the kernel refuses it with EINVAL, as a file system that does not know them.

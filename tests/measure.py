@@ -1,8 +1,8 @@
 """`pytest -p tests.measure`: says at the end which of our modules the tests ran little of. Nothing fails by it.
 
-Counted are the tests' own processes and every `opsctl`, and every preparing of data, that they start, whoever runs it
+Counted are the tests' own processes and every `opsctl`, and every preparing of data, that they start, under any account
 in whatever environment, inside Slurm's jobs too: for as long as the tests run, a line in this virtual environment's
-site-packages starts the counting there, so that nothing of it is in anybody's environment. Ranks are not counted:
+site-packages starts the counting there, so that nothing of it is in any user's environment. Ranks are not counted:
 they end by `os._exit`, and counting would slow every step.
 """
 

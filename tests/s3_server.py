@@ -157,7 +157,7 @@ class Proxy:
             connection.close()
 
     def _keep_waiting(self, handler: BaseHTTPRequestHandler, with_bytes: bool) -> None:
-        """Until nobody waits any more."""
+        """Until no one waits any more."""
         if with_bytes:
             handler.send_response_only(200)
             handler.send_header("Content-Length", str(1 << 30))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What a chip can be asked: accesses beside an array, races in shared memory, reads of what nobody wrote, barriers.
+#: What a chip can be asked: accesses beside an array, races in shared memory, reads of what no one wrote, barriers.
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TESTS = "tests/unit/trainer/kernels"
 #: What compute-sanitizer ends with where a tool has found something; pytest has nothing above 5.

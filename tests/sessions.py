@@ -1,4 +1,4 @@
-"""Sessions of a page: what is typed in its ```console blocks, one after another, held to what the page shows.
+"""Sessions of a page: what is typed in its ```console blocks, one after another, checked against what the page shows.
 
 A line that begins with `$ ` is typed; the lines after it are what it prints, on either stream. `...` stands for
 anything within a line, a line of `...` alone for any lines. What a reader does beside typing, or waits for, is in

@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 
-#: What goes on by itself: a generator that yields the time at which it wants to go on.
+#: A process of the simulation: a generator that yields the time of its next step.
 Life = Iterator[float]
 
 

@@ -18,12 +18,12 @@ class Kind:
     """One kind of trouble."""
 
     name: str
-    visible: str  # from when on somebody who sees all that the checks see could tell
+    visible: str  # from when on a user who sees all that the checks see could tell
     claims: tuple[str, ...] = ()  # patterns of keys: any of them reports it
     brings: tuple[str, ...] = ()  # and these may come with it
     after_s: float = 2 * HOUR_S  # for so long after its end what it brought may still begin
     leaves_a_trace: bool = False  # in the log: it can still be seen when it is over
-    is_planted: bool = True  # False: ordinary operation, which nobody needs to be told of
+    is_planted: bool = True  # False: ordinary operation, which no one needs to be told of
 
     @cached_property
     def _claimed(self) -> re.Pattern[str]:
@@ -52,7 +52,7 @@ _IDLE = (_key("training"), _key("must_run"), _key("waiting"), _key("queue"))
 _STOPPED = (_key("silence"), _key("checkpoint_age"))
 
 KINDS: tuple[Kind, ...] = (
-    Kind("nobody queued", "at once", (_key("training"),), (*_IDLE, _key("brake"))),
+    Kind("none queued", "at once", (_key("training"),), (*_IDLE, _key("brake"))),
     Kind("all held", "at once", (_key("training"),), _IDLE),
     Kind("dependency lost", "at once", (_key("training"),), _IDLE),
     Kind("bad constraints", "at once", (_key("training"),), _IDLE),

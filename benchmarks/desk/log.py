@@ -37,7 +37,7 @@ class Log:
         self._lines_of_series, self._lines = lines_of_series, 0
         self._last_text = ""
         self.written_at: datetime | None = None  # of the last line that a reader can see
-        self.text: list[str] | None = None  # all that was read, where somebody wants to compare
+        self.text: list[str] | None = None  # all that was read, where a user wants to compare
 
     def write(self, at: float, text: str) -> None:
         """Append one or more lines."""

@@ -70,7 +70,7 @@ class Score:
     days: float = 0.0
     seconds: float = 0.0  # of processor time
     outcomes: list[Outcome] = field(default_factory=list)
-    unseen: int = 0  # planted, and over before anybody could see them
+    unseen: int = 0  # planted, and over before anyone could see them
     false: list[tuple[int, Alarm]] = field(default_factory=list)
     ordinary: list[tuple[int, Kind, Alarm]] = field(default_factory=list)
     brought: int = 0  # alarms that a planted trouble explains and that are not its own

@@ -59,7 +59,7 @@ def settings_of(world: World) -> Settings:
 
 
 class Viewer:
-    """Somebody who looks again and again, with what earlier looks at file systems found."""
+    """A user who looks again and again, with what earlier looks at file systems found."""
 
     def __init__(self, world: World) -> None:
         self.world = world

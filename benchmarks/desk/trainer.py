@@ -122,7 +122,7 @@ class Trainer:
         self.died()
         node = self.chance.choice(task.nodes)
         self.log.write(self.clock.now, "[default5]:RuntimeError: CUDA error: an illegal memory access was encountered")
-        # "Job does not exit": until the rest has noticed, or somebody looks.
+        # "Job does not exit": until the rest has noticed, or a user looks.
         self.clock.at(self.clock.now + self.chance.uniform(20, 900), lambda: self.fail(task, node))
         if self.chance.random() < 0.5:
             self.clock.at(self.clock.now + self.chance.uniform(1, 5) * HOUR_S, lambda: self._drain(node))
@@ -144,7 +144,7 @@ class Trainer:
             self.queue.over()
 
     def cancel(self) -> None:
-        """Somebody cancels the running task, which saves nothing."""
+        """A user cancels the running task, which saves nothing."""
         if self.queue.task is not None:
             self._stop()
             if self.attempts and self.attempts[-1].is_open:
@@ -152,7 +152,7 @@ class Trainer:
             self.queue.over()
 
     def save_and_leave(self) -> None:
-        """Somebody has asked the running task to stop."""
+        """A user has asked the running task to stop."""
         task = self.queue.task
         if task is not None and self.is_training:
             self._stop()
@@ -161,7 +161,7 @@ class Trainer:
             self.cancel()
 
     def roll_back(self, iterations: int) -> None:
-        """Somebody repoints `latest` to before the trouble."""
+        """A user repoints `latest` to before the trouble."""
         before = [one for one in self.saved if one.iteration <= self.iteration - iterations]
         self.saved = before or self.saved[:1]
 

@@ -112,7 +112,7 @@ class World:
             self.queue.submit()
 
     def _disk(self) -> Life:
-        """Others' share wanders, and jumps when somebody unpacks a data set or clears one away."""
+        """Others' share wanders, and jumps when a user unpacks a data set or clears one away."""
         chance, disk = self.chance("others"), self.disk
         middle, wander, jump = disk.others_share, 0.0, 0.0
         while True:
@@ -171,7 +171,7 @@ class World:
         return without_progress(self.trainer.attempts, word.submitted_at) if word else 0
 
     def _people(self) -> Life:
-        """Nobody lets a brake or an empty queue that no incident accounts for stand for more than some hours."""
+        """No one lets a brake or an empty queue that no incident accounts for stand for more than some hours."""
         while True:
             yield self.clock.now + 6 * HOUR_S
             if self.brake_holds and not any(trouble.ends_at is None for trouble in self.troubles):
@@ -203,7 +203,7 @@ class World:
             trouble.ends_at = self.clock.now
 
     def _edits(self) -> Life:
-        """Somebody edits the run file, thinks, and publishes it within the hour, every twelve days."""
+        """A user edits the run file, thinks, and publishes it within the hour, every twelve days."""
         chance = self.chance("edits")
         while True:
             yield self.clock.now + chance.expovariate(1 / (12 * DAY_S))
@@ -216,7 +216,7 @@ class World:
             trouble.ends_at = self.clock.now
 
     def _holds(self) -> Life:
-        """A colleague holds what is queued behind, to let somebody's short job through, and lets go an hour later."""
+        """A colleague holds what is queued behind, to let a user's short job through, and lets go an hour later."""
         chance = self.chance("holds")
         while True:
             yield self.clock.now + chance.expovariate(1 / (12 * DAY_S))

@@ -45,7 +45,7 @@ class Cluster:
         self.down: set[str] = set()
         self.bad: set[str] = set()  # with a GPU that fails again and again
         self.slow: dict[str, float] = {}
-        self.is_broken = False  # something of the run's own: nothing starts until a person mends it
+        self.is_broken = False  # something of the run's own: nothing starts until a person fixes it
         self.closed_until, self.stalled_until = 0.0, 0.0
         self.maintenance_at = math.inf  # the next that is announced
         self.changed = env.event()
@@ -101,13 +101,13 @@ class Cluster:
             self.bad.add(node)
 
     def take_out(self, node: str) -> None:
-        """Somebody mends it: it is away meanwhile, and as it should be afterwards."""
+        """A user fixes it: it is away meanwhile, and as it should be afterwards."""
         if node not in self.down:
             self.down.add(node)
             self.env.process(self._mended(node))
 
     def wake(self) -> None:
-        """Let whoever trains look up."""
+        """Wake the training."""
         self.changed.succeed()
         self.changed = self.env.event()
 

@@ -36,7 +36,7 @@ class Person:
         self.env, self.run, self.way, self.cluster = env, run, run.way, run.cluster
         self._dice = chance
         self._is_coming = self._is_searching = False
-        self._slow: set[str] = set()  # nodes that the check has found and nobody has dealt with
+        self._slow: set[str] = set()  # nodes that the check has found and no one has dealt with
         self._looked_at: Counter[str] = Counter()  # nodes, by the check
         run.told = self._tell
         for _ in range(1 + run.setting.keep_queued):
@@ -122,7 +122,7 @@ class Person:
             run.queue.submit()
 
     def _reports(self, node: str) -> None:
-        """Have it mended, until when it is given to nobody."""
+        """Have it fixed, until when it is given to no one."""
         self.cluster.take_out(node)
 
     def _looks(self) -> Life:

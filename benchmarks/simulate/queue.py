@@ -17,7 +17,7 @@ from opsctl.run.state.chains import SUBMIT, Chain
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 
-#: Of attempts a decision about the queue looks at the newest: the brake's row, and what left the queue in vain.
+#: Of attempts a decision about the queue looks at the newest: the brake's row, and what left the queue without success.
 NEWEST = 50
 
 
@@ -88,7 +88,7 @@ class Queue:
         return found
 
     def missing(self, attempts: Sequence[Attempt], heeds_brake: bool) -> int | None:
-        """Return how many arrays `opsctl refill` submits now; None where it says that somebody has to look."""
+        """Return how many arrays `opsctl refill` submits now; None where it says that a user has to look."""
         if heeds_brake and stopped_by_failures(self.chains, attempts[-NEWEST:]) is not None:
             return None
         upkeep = Upkeep(self.setting.keep_queued, self.setting.tasks, self.setting.trains_s, None)

@@ -102,7 +102,7 @@ class Run:
         return min(self.setting.time_limit_s, self.cluster.maintenance_at - self.env.now)
 
     def _task(self, nodes: tuple[str, ...]) -> Life:
-        """Attempts in one job, for as long as it has nodes to go on with."""
+        """Attempts in one job, for as long as it has nodes to continue with."""
         job_id, array, task = self.queue.start()
         ends_at = self.env.now + self._time_left_s()
         since = counted_since(self.queue.chains, array.chain.submitted_at)

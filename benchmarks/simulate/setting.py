@@ -55,7 +55,7 @@ class Setting:
     keep_queued: int
     rates: Rates = Rates()
     days: float = THREE_MONTHS_DAYS
-    fixed_interval_s: float = figures.FIXED_INTERVAL_S.value  # between saves, until somebody says another
+    fixed_interval_s: float = figures.FIXED_INTERVAL_S.value  # between saves, until a user says another
 
     @property
     def fixed_interval(self) -> int:
@@ -76,7 +76,7 @@ class Setting:
 
     @property
     def silent_s(self) -> float:
-        """Return how long it may log nothing before anybody takes a look."""
+        """Return how long it may log nothing before anyone takes a look."""
         return longest_silence_s(self.seconds_per_iteration, None, self.eval_s + self.save_s, is_starting=False)
 
     def draw_wait_s(self, chance: random.Random) -> float:

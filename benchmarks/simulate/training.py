@@ -156,7 +156,7 @@ class Training:
         return bad
 
     def _struck(self, live: Live) -> Life:
-        """A failure: the step ends, or hangs until somebody ends it."""
+        """A failure: the step ends, or hangs until a user ends it."""
         node, kind, hangs = self.cluster.strike(live.nodes, live.used)
         cause, sure = _CAUSES.get(kind, (Cause.UNKNOWN, 0.0))
         named = cause is not Cause.UNKNOWN and self._dice.random() < figures.NODE_NAMED.value

@@ -1,4 +1,4 @@
-"""Test what pages of docs/ show in a terminal: typed on a real Slurm, line by line, and held to what it printed."""
+"""Test what pages of docs/ show in a terminal: typed on a real Slurm, line by line, and compared."""
 
 from __future__ import annotations
 

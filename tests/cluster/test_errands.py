@@ -1,4 +1,4 @@
-"""Long commands as Slurm jobs: sent, gone on with, interrupted, killed, on a node that dies, on a real Slurm.
+"""Long commands as Slurm jobs: sent, continued, interrupted, killed, on a node that dies, on a real Slurm.
 
 What they do is read a corpus on a file system that does not answer: as long as they wait for it they are at work.
 """
@@ -32,7 +32,7 @@ LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 TEXT = "".join(json.dumps({"text": f"line {number} of many words"}) + "\n" for number in range(50))
 #: For what comes by itself, on however busy a machine, seconds.
 LONG_S = 240
-#: Makes whoever opens the corpus read a FIFO first into which nobody writes.
+#: Makes anyone who opens the corpus read a FIFO first into which no one writes.
 NO_ANSWER = """import os, sys
 
 def wait(event, about):
@@ -55,7 +55,7 @@ class Desk:
         self.corpus.write_text(TEXT)
         self.pipe = folder / "does_not_answer"
         os.mkfifo(self.pipe)
-        self._writer = os.open(self.pipe, os.O_RDWR)  # so that whoever reads it has it open, and waits
+        self._writer = os.open(self.pipe, os.O_RDWR)  # so that anyone who reads it has it open, and waits
         (folder / "programs").mkdir()
         (folder / "programs/sitecustomize.py").write_text(NO_ANSWER)
 
@@ -76,7 +76,7 @@ class Desk:
         return found
 
     def send(self, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool = True) -> Errand:
-        """An errand of which the test says whether it is gone on with."""
+        """An errand of which the test says whether it is continued."""
         for name, value in self.opsctl.environment().items():
             monkeypatch.setenv(name, value)
         cluster = self.cluster.cluster
@@ -110,7 +110,7 @@ class Desk:
         self.cluster.run("scancel", "--signal=USR1", "--batch", str(errand.last.job_id))
 
     def feed(self) -> None:
-        """Let whoever looks at the corpus from now on read it."""
+        """Let anyone who looks at the corpus from now on read it."""
         self.pipe.rename(self.folder / "did_not_answer")
         self.pipe = self.folder / "did_not_answer"
 

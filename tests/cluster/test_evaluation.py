@@ -1,4 +1,4 @@
-"""`opsctl evaluate --job` on a real Slurm: one job for a checkpoint whoever asks, killed and gone on with, and told.
+"""`opsctl evaluate --job` on a real Slurm: one job per checkpoint for all users, killed, continued and reported.
 
 The export and the curves are the trainer's own; an lm-eval stands in that answers, fails and waits as a test says.
 """
@@ -27,7 +27,7 @@ LONG_S = 240
 
 
 class Desk:
-    """Somebody's run with one checkpoint that is due."""
+    """A user's run with one checkpoint that is due."""
 
     def __init__(self, cluster: RunningCluster, folder: Path, group: str = "") -> None:
         self.cluster = cluster

@@ -16,7 +16,7 @@ from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import START_S, Training, environment_script
 
-#: A rank that gets this signal sleeps for ever in a function of its own, as somebody's code may.
+#: A rank that gets this signal sleeps for ever in a function of its own, as a user's code may.
 FALLS_ASLEEP = """
 import signal, time
 def asleep_in_user_code(*_):
@@ -56,7 +56,7 @@ def test_a_rank_that_stops_and_one_asleep_in_user_code_are_named_and_the_step_is
     assert sum(group["count"] for group in others) == 3 and any(group["collective"] for group in others)
     verdict = first["verdict"]
     assert (verdict["cause"], verdict["node"], verdict["rank"]) == ("hang", stopped["node"], 3)
-    # Where nobody may look into another process it is its answer that is missed.
+    # Where no one may look into another process it is its answer that is missed.
     said = rf"rank 3 on {stopped['node']} (is stopped in |did not answer \(stopped\))"
     (hangs,) = [line for line in training.log().splitlines() if "opsctl: the training hangs, nothing has moved" in line]
     assert re.search(said, hangs) and re.search(said, first["note"])

@@ -65,7 +65,7 @@ def test_three_attempts_without_a_checkpoint_stop_the_chain_and_a_later_submit_s
 
 
 def test_what_a_training_is_started_with_is_on_record_and_said_where_it_is_another_now(training: Training) -> None:
-    """One rank, which trains until the record is there: nobody waits for it."""
+    """One rank, which trains until the record is there: no one waits for it."""
     about = training.opsctl.folder / "more" / "tiny-1.0.dist-info" / "METADATA"
     about.parent.mkdir(parents=True)
     about.write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")

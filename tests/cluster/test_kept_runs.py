@@ -1,4 +1,4 @@
-"""Run folders that earlier builds left, as they left them: today's commands know them, and go on with them."""
+"""Run folders that earlier builds left, as they left them: today's commands know them, and continue with them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_running_task_saves_and_leaves_queued_ones_leave_at_once_and_the_next_
     saved = first["iteration_at_end"]
     assert (first["reason"], first["exit_code"], first["checkpoint_at_end"]) == ("kill-switch", 0, saved)
     assert saved >= 3 and training.iterations()[-1] == saved
-    # So small a training may have left before anybody has read that it is about to.
+    # So small a training may have left before anyone has read that it is about to.
     assert re.search(rf"job {chain}_1 (seen|has left) at iteration {saved}\b", triggered.err)
     assert first["kill_switch_inode"] == training.paths.output.stat().st_ino
     for short in (second, third):

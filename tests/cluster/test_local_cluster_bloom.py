@@ -86,7 +86,7 @@ def test_a_v100_job_over_twenty_hours_is_refused(bloom_cluster: RunningCluster) 
 
 
 def test_a_chain_of_48_nodes_runs_one_task_at_a_time(bloom_cluster: RunningCluster, tmp_path: Path) -> None:
-    """Eight of BLOOM's nodes had to wait for 44 others; here 48 wait for nobody."""
+    """Eight of BLOOM's nodes had to wait for 44 others; here 48 wait for no one."""
     seen = tmp_path / "hosts"
     script = f"srun --overlap printenv SLURMD_NODENAME >> {seen}-$SLURM_ARRAY_TASK_ID"
     words = [*request_of("tr11-176B-ml"), "--array=1-2%1", "--time=10"]

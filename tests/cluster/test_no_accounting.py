@@ -32,14 +32,14 @@ def training(slurm: Installation) -> Iterator[Training]:
 def test_an_attempt_whose_job_was_killed_and_forgotten_is_closed_and_told_by_the_runs_own_files(
     training: Training,
 ) -> None:
-    """Its batch process is killed with -9, so that nobody closes the attempt before Slurm has forgotten the job."""
+    """Its batch process is killed with -9, so that no one closes the attempt before Slurm has forgotten the job."""
     opsctl, cluster = training.opsctl, training.opsctl.cluster
     chain = training.submit("1")
     training.wait_for_iteration(12)
     job = training.recorded()[0]["job_id"]
     kill(training.batch_process())
     wait_until(lambda: not cluster.run("squeue", "-h", "-t", "all", "-j", str(chain), check=False).stdout, 150, "that")
-    assert client_for(cluster.cluster).ends([job]) == {}, "neither the controller nor anybody else knows of it"
+    assert client_for(cluster.cluster).ends([job]) == {}, "neither the controller nor another source knows of it"
 
     status = opsctl.ok("status")
     assert "running" not in status.lower(), status

@@ -69,7 +69,7 @@ def test_without_a_controller_each_command_gives_up_in_time_and_claims_nothing(o
         )
         assert opsctl("render").code == 0
         write_run(opsctl.folder, lr="2e-3")
-        # What Slurm has fixed is as it was, so nobody need ask it.
+        # What Slurm has fixed is as it was, so no one need ask it.
         assert opsctl("revise").code == 0
     assert all(other.chains() == [] and other.revisions() == [] for other in others)
     assert len(opsctl.revisions()) == 2
@@ -94,7 +94,7 @@ class Between:
 
 @pytest.fixture
 def between(opsctl: Opsctl, tmp_path: Path) -> Between:
-    folder = tmp_path / "cluster"  # where nobody else could change what is run
+    folder = tmp_path / "cluster"  # where no one else could change what is run
     (folder / "bin").mkdir(parents=True)
     real = opsctl.cluster.cluster
     value = {**msgspec.to_builtins(real), "bin_folders": [str(folder / "bin"), *real.bin_folders]}

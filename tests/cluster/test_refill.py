@@ -77,7 +77,7 @@ def test_nothing_runs_then_one_chain_and_two_behind_it_and_then_nothing_more(ops
     opsctl.cluster.run("scancel", str(first))
     wait_until(lambda: first not in queued(opsctl), 30, "the first to end")
     assert refilled(opsctl).startswith("tiny: ") and len(queued(opsctl)) == 3
-    # All end, by nobody's word here: one chain starts.
+    # All end, by no one's word here: one chain starts.
     opsctl.cluster.cancel_everything()
     said = refilled(opsctl)
     (only,) = queued(opsctl)

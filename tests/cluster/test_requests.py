@@ -1,4 +1,4 @@
-"""Test what a member of the group has the owner's job do on a real Slurm, and that nobody else can."""
+"""Test what a member of the group has the owner's job do on a real Slurm, and that no one else can."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_an_account_outside_gets_nothing_done_by_whatever_it_puts_anywhere(share
     with pytest.raises(OSError, match="ermission denied"):
         as_user(eve, lambda: ask(shared.paths, stop))
 
-    # Where somebody lets her in: a file of hers, and links and hard links to what others wrote.
+    # Where a user lets her in: a file of hers, and links and hard links to what others wrote.
     text = json.dumps({"action": "stop", "owner": ann, "job": f"{chain}_1", "attempt": attempt, "chains": [chain]})
     elsewhere = training.opsctl.folder / "elsewhere.json"
     as_user(ann, lambda: elsewhere.write_text(text))

@@ -75,7 +75,7 @@ def test_ten_statuses_at_once_are_one_question_each_check_asks_its_own_and_a_cha
     assert "STOPPED" in out and opsctl.asked().count("squeue") == 1
     out, _ = opsctl.start("status", "--fresh").communicate(timeout=60)
     assert opsctl.asked().count("squeue") == 1
-    # What is told, and told to have ended, goes by the queue of now: somebody else may have told what is newer.
+    # What is told, and told to have ended, goes by the queue of now: another user may have told what is newer.
     opsctl.start("watch", "training", "--alert", "--no-log").communicate(timeout=60)
     assert opsctl.asked().count("squeue") == 1
 

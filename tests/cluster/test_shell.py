@@ -21,7 +21,7 @@ LONG_S = 240
 
 
 class Terminal:
-    """A terminal at which somebody has typed an opsctl command."""
+    """A terminal at which a user has typed an opsctl command."""
 
     def __init__(self, opsctl: Opsctl, *words: str) -> None:
         self.child, self.fd = pty.fork()

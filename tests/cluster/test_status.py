@@ -40,11 +40,11 @@ def test_a_drained_node_of_the_running_job_is_shown_with_its_reason(
     local_cluster.wait_for_state(run.sbatch("--nodelist=node2"), "RUNNING")
     assert printed("status", run.opsctl.ok("status", "--json"))["findings"] == []
     for node in ("node2", "node3"):
-        local_cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=bad GPU 3; ask, then mend")
+        local_cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=bad GPU 3; ask, then fix")
     found = printed("status", run.opsctl.ok("status", "--json"))["findings"]
     (only,) = found
     assert (only["check"], only["severity"]) == ("nodes", "warning")
-    assert re.search(r"\bnode2\b.*: bad GPU 3; ask, then mend$", only["text"])
+    assert re.search(r"\bnode2\b.*: bad GPU 3; ask, then fix$", only["text"])
 
 
 def test_watching_goes_on_until_control_c(local_cluster: RunningCluster, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def record(prefix: str | None, release: str | None) -> Path:
         version = cluster.run("sinfo", "--version").stdout.split()[-1]
         text = json.dumps({"slurm": version, "scene": asdict(scene), "answers": answers}, indent=1, ensure_ascii=True)
         name = release or ".".join(version.split(".")[:2])
-        # No part of what is proven, and nobody else's business.
+        # No part of what is proven, and no other user's business.
         text = text.replace(str(cluster.folder), "/cluster").replace(getpass.getuser(), scene.user)
     path = RECORDED / f"{name}.json"
     path.write_text(text + "\n")

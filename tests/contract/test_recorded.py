@@ -37,7 +37,7 @@ def test_a_sentence_holds_of_what_a_release_said(
         take: Callable[[bytes], None] | None = None,
     ) -> Answer:
         answer = record["answers"].get(key_of(command, stdin))
-        assert answer is not None, f"nobody has asked Slurm {release} this: {command}; record it anew"
+        assert answer is not None, f"no record has asked Slurm {release} this: {command}; record it again"
         if take is not None:
             take(answer["stdout"].encode())
         return judged(Answer(**answer), command[0])

@@ -104,7 +104,7 @@ class Sweep:
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        """Fill `calls` with those of a save that nobody kills, and `wrong` with what does not hold after a kill."""
+        """Fill `calls` with those of a save that no one kills, and `wrong` with what does not hold after a kill."""
         scenario, prepared = self._scenario, self._folder / "prepared"
         prepared.mkdir(parents=True)
         for iteration in scenario.before:

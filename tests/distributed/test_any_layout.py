@@ -42,7 +42,7 @@ def test_each_rank_of_each_layout_gets_bitwise_what_its_own_files_have(
 
 
 # 4 samples a step until 16 are consumed, then 8: the move after 2 steps falls into the ramp.
-# Hidden dropout is on: it follows from the sample, whoever has it.
+# Hidden dropout is on: it follows from the sample, on any rank.
 RAMPED = {
     "hidden_dropout": 0.1,
     "train_samples": 16 + 8 * (STEPS - 2),

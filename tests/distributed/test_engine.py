@@ -328,7 +328,7 @@ def test_an_evaluation_weighs_every_label_that_counts_alike(pool: Pool) -> None:
 
 
 def differing_replicas() -> tuple[list[str], list[str]]:
-    """Parameters that tensor ranks should hold alike and do not: after training; after one was spoilt and mended."""
+    """Parameters that tensor ranks should hold alike and do not: after training; after one was spoilt and fixed."""
     import torch
     import torch.distributed as dist
 

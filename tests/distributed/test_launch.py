@@ -176,7 +176,7 @@ def test_a_rank_that_raises_leaves_its_traceback_and_torchs_error_file(pool: Poo
         assert failure["message"] == "ValueError: odd token"
         assert Path(failure["error_file"]).is_relative_to(tmp_path / "x00")
         assert "odd token" in Path(failure["error_file"]).read_text()
-        of_node = list((tmp_path / "x00").rglob("*"))  # readable for the group, and nobody else's to put anything in
+        of_node = list((tmp_path / "x00").rglob("*"))  # readable for the group, and no other user's to put anything in
         assert {oct(path.stat().st_mode & 0o7777) for path in of_node if path.is_dir()} == {"0o2750"}
         assert {oct(path.stat().st_mode & 0o7777) for path in of_node if path.is_file()} == {"0o640", "0o660"}
         assert "[default1]:ValueError: odd token" in nodes.output_of(0)
@@ -223,7 +223,7 @@ def test_the_launcher_is_deaf_to_usr1_and_ends_once_at_repeated_sigterm(pool: Po
             process.send_signal(signal.SIGTERM)
             time.sleep(0.02)
         assert nodes.statuses() == [128 + signal.SIGTERM]
-        assert not list(tmp_path.glob("failure-*")), "nobody failed: the launch was ended from outside"
+        assert not list(tmp_path.glob("failure-*")), "no rank failed: the launch was ended from outside"
         wait_until_gone(nodes.pids())
 
 

@@ -84,7 +84,7 @@ def test_an_overtaken_training_leaves_where_it_would_have_published_and_one_that
     (successor,) = pool.run(
         1, run_training, {**writing(corpus, tmp_path, 2), "load": None, "save": None, "save_interval": None}
     )
-    assert len(successor.losses) == 6, "whoever has it goes on"
+    assert len(successor.losses) == 6, "the new holder continues"
 
 
 def test_a_lease_that_cannot_be_read_costs_no_checkpoint(pool: Pool, corpus: str, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_stopping_twice_gives_the_losses_of_never_stopping_bit_for_bit(
 def test_a_cooldown_that_a_checkpoint_turned_to_goes_on_bit_for_bit_after_a_stop_in_it(
     pool: Pool, corpus: str, tmp_path: Path
 ) -> None:
-    """From sample 32 on, half the way down linearly: at 24 nobody knew of it yet."""
+    """From sample 32 on, half the way down linearly: at 24 no one knew of it yet."""
     begun = tmp_path / "begun"
     options = {"data_path": [corpus], "train_samples": 64, "lr_decay_style": "constant", "min_lr": 1e-3}
     of_every_rank(pool.run(1, run_training, {**options, **stored(begun), "exit_interval": 3}))

@@ -183,7 +183,7 @@ class CannotSwap(ctypes.CDLL):
 
 
 def run_where_names_cannot_be_swapped(options: dict[str, Any], acts: list[str] | None = None) -> Seen:
-    setattr(ctypes, "CDLL", CannotSwap)  # noqa: B010 - a name that mypy lets nobody assign
+    setattr(ctypes, "CDLL", CannotSwap)  # noqa: B010 - a name that mypy lets no one assign
     return run_training(options) if acts is None else run_and_die(options, acts)
 
 

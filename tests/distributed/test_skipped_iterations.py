@@ -55,7 +55,7 @@ def at(folder: Path, iteration: int) -> Manifest:
 
 
 def test_the_same_tokens_come_at_each_step_with_and_without_skipping(pool: Pool, corpus: str, tmp_path: Path) -> None:
-    """On two replicas, then alone, then stopped in the midst of a skipped range and gone on with."""
+    """On two replicas, then alone, then stopped in the midst of a skipped range and continued."""
     plain = train(pool, 2, corpus, hidden_dropout=0.1)
     skipped = train(pool, 2, corpus, **SKIPPED)
     alone = train(pool, 1, corpus, **SKIPPED)

@@ -38,7 +38,7 @@ def loaded_in_training(options: dict[str, Any]) -> list[str]:
 def test_a_training_loads_all_of_torch_and_deepspeed_before_its_ranks_are_forked(
     fresh_pool: Pool, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
-    """From the first step through evaluation and saving, and going on from there; nothing is recomputed."""
+    """From the first step through evaluation and saving, and resuming from there; nothing is recomputed."""
     options = {"data_path": [write_corpus(tmp_path)], "save": str(tmp_path), "load": str(tmp_path), **layout}
     options |= {"train_iters": 2, "exit_interval": 1, "eval_iters": 1, "eval_interval": 1}
     for _ in ("the first step", "the second"):

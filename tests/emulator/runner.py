@@ -139,7 +139,7 @@ def build_emulated(source: Path, flags: tuple[str, ...] = ()) -> Path:
 
 def build_program(source: Path, main: Path, flags: tuple[str, ...]) -> Path:
     """A program of one `.cu` file, the emulator and a file with `main`. Raises CalledProcessError."""
-    # The emulator's own accesses are no thread's: whoever looks for races would take them for such.
+    # The emulator's own accesses are no thread's: anyone who looks for races would take them for such.
     plain = ("-fno-sanitize=thread", "-D__SANITIZE_THREAD__") if "-fsanitize=thread" in flags else ()
     objects = [*_emulator_objects((*flags, *plain)), _built(main, ".o", flags, ("-c",))]
     return _built(source, "", flags, ("-rdynamic", *_included_from()), objects)
@@ -156,7 +156,7 @@ def _included_from() -> tuple[str, ...]:
 def _built(
     source: Path, suffix: str, flags: tuple[str, ...], how: tuple[str, ...], objects: Sequence[Path] = ()
 ) -> Path:
-    """Return what the compiler makes of a source, if nobody has made it yet."""
+    """Return what the compiler makes of a source, if no one has made it yet."""
     digest = hashlib.sha256(repr((FLAGS, flags, how, [one.name for one in objects], _compiler())).encode())
     for file in with_included([source, csrc_folder() / "cuda" / "device.cuh", EMULATOR / "launch.h"]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

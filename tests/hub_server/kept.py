@@ -203,7 +203,7 @@ class Hub:
     def commit(
         self, repo: str, files: dict[str, bytes | None], title: str = "by another hand", branch: str = "main"
     ) -> str:
-        """Somebody else's commit: contents by path, None to delete. Returns its oid."""
+        """Another user's commit: contents by path, None to delete. Returns its oid."""
         with self.lock:
             now = dict(self.files(repo, branch))
             for path, content in files.items():

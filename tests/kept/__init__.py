@@ -32,7 +32,7 @@ class Build:
     def unpack(self, folder: Path) -> Path:
         """Its run's folder, laid into `folder` as the caller's own, as if it had been made there.
 
-        Whoever finds a run elsewhere than its identity says, and no trace of it there, cannot tell a move from a copy.
+        A run found elsewhere than its identity says, without a trace there, may be moved or a copy.
         """
         with tarfile.open(self.archive) as archive:
             for member in archive.getmembers():

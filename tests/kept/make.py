@@ -183,7 +183,7 @@ class Kept:
         """The process id of rank 1 of the newest attempt."""
         for path in sorted((self.run / "output").rglob("ranks-*.json"), key=lambda one: one.stat().st_mtime)[-1:]:
             return next(int(one["pid"]) for one in json.loads(path.read_text()) if one["rank"] == 1)
-        raise SystemExit(f"{self.build.name}: nobody has written down the ranks")
+        raise SystemExit(f"{self.build.name}: the ranks were not recorded")
 
     def _trim(self) -> None:
         """Leave the latest checkpoint alone, and nothing that is only large or only of this machine."""

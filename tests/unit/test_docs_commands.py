@@ -1,6 +1,6 @@
 """Every opsctl command that a page shows is one, with options that it has; what its words stand for is left open.
 
-Most are typed as well, on a real Slurm, and held to what the page says they print: tests/cluster/test_docs_sessions.py.
+tests/cluster/test_docs_sessions.py types most of them on a real Slurm and compares the output with the page.
 NOT_TYPED is what is left.
 """
 

@@ -1,4 +1,4 @@
-"""Test what somebody who installs opsctl gets, from the wheel and from the source distribution, with no checkout
+"""Test what a user who installs opsctl gets, from the wheel and from the source distribution, with no checkout
 at hand.
 """
 

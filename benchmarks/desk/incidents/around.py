@@ -47,7 +47,7 @@ def _fills(what: str, kind: str) -> Plant:
 
 
 def purge(world: World, chance: random.Random) -> Life:
-    """Files that nobody has read for a month are about to go."""
+    """Files that no one has read for a month are about to go."""
     trouble = at_once(world, "purge")
     world.desk.purge = (chance.randint(3, 4000), world.clock.now + chance.uniform(0.5, 3) * DAY_S)
     yield from go_on_for(world, chance, 3, 24)
@@ -94,7 +94,7 @@ def channel_fails(world: World, chance: random.Random) -> Life:
 
 
 def not_published(world: World, chance: random.Random) -> Life:
-    """Somebody edits the run file and forgets it."""
+    """A user edits the run file and forgets it."""
     trouble = at_once(world, "not published")
     world.desk.differs = ("trainer.lr",)
     yield from go_on_for(world, chance, 5, 40)

@@ -40,7 +40,7 @@ def settled(world: World) -> Generator[float, None, bool]:
 
 
 def finish(world: World, trouble: Trouble) -> None:
-    """Somebody has mended it."""
+    """A user has fixed it."""
     trouble.ends_at = world.clock.now
 
 
@@ -56,7 +56,7 @@ def seen_after_lines(world: World, trouble: Trouble, lines: int, iterations: int
 
 
 def go_on_for(world: World, chance: random.Random, least_h: float, most_h: float) -> Life:
-    """Until somebody comes, so many hours later."""
+    """Until a user comes, so many hours later."""
     yield world.clock.now + chance.uniform(least_h, most_h) * HOUR_S
 
 

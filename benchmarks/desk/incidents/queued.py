@@ -1,4 +1,4 @@
-"""Incidents of the queue and of nodes: nobody queued, held, waiting, too few of anything."""
+"""Incidents of the queue and of nodes: no one queued, held, waiting, too few of anything."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from opsctl.slurm.states import Reason
 
 
 def nobody_queued(world: World, chance: random.Random) -> Life:
-    """The last array has ended and nobody has noticed."""
-    trouble = at_once(world, "nobody queued")
+    """The last array has ended and no one has noticed."""
+    trouble = at_once(world, "none queued")
     world.cron.refills = False
     world.queue.cancel_pending()
     world.trainer.cancel()
@@ -24,7 +24,7 @@ def nobody_queued(world: World, chance: random.Random) -> Life:
 
 
 def all_held(world: World, chance: random.Random) -> Life:
-    """Somebody, or Slurm after a failed launch, holds everything, and nothing runs."""
+    """A user, or Slurm after a failed launch, holds everything, and nothing runs."""
     trouble = at_once(world, "all held")
     world.trainer.cancel()
     for array in world.queue.waiting:
@@ -66,7 +66,7 @@ def long_wait(world: World, chance: random.Random) -> Life:
 
 
 def must_run_waits(world: World, chance: random.Random) -> Life:
-    """The nodes that are set aside are somebody else's for hours."""
+    """The nodes that are set aside are another user's for hours."""
     if not world.shape.is_exclusive or not (yield from settled(world)):
         return
     queue = world.queue
@@ -80,7 +80,7 @@ def must_run_waits(world: World, chance: random.Random) -> Life:
 
 
 def few_arrays(world: World, chance: random.Random) -> Life:
-    """Arrays behind the live one are gone and nobody submits others."""
+    """Arrays behind the live one are gone and no one submits others."""
     if not (yield from until(world, lambda: world.queue.task is not None, 4 * DAY_S)):
         return
     trouble = world.note("few arrays")
@@ -126,7 +126,7 @@ def few_nodes(world: World, chance: random.Random) -> Life:
 
 
 def kill_switch_left(world: World, chance: random.Random) -> Life:
-    """Somebody triggers it and goes home."""
+    """A user triggers it and goes home."""
     if world.trainer.kill_switch_at is not None:
         return
     trouble = at_once(world, "kill switch left")
@@ -140,7 +140,7 @@ def kill_switch_left(world: World, chance: random.Random) -> Life:
 
 #: Kind -> its life.
 QUEUED: dict[str, Plant] = {
-    "nobody queued": nobody_queued,
+    "none queued": nobody_queued,
     "all held": all_held,
     "dependency lost": _stuck("dependency lost", Reason.DEPENDENCY_NEVER_SATISFIED),
     "bad constraints": _stuck("bad constraints", Reason.BAD_CONSTRAINTS),

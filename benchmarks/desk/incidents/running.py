@@ -93,7 +93,7 @@ def saves_fail(world: World, chance: random.Random) -> Life:
 
 
 def latest_is_lost(world: World, chance: random.Random) -> Life:
-    """The file that names the checkpoint to go on from is gone."""
+    """The file that names the checkpoint to resume from is gone."""
     trouble = at_once(world, "latest is lost")
     world.desk.latest_problem = "/lustre/tr-desk/checkpoints has checkpoints and no latest"
     yield from go_on_for(world, chance, 2, 6)
@@ -102,7 +102,7 @@ def latest_is_lost(world: World, chance: random.Random) -> Life:
 
 
 def crash_loop(world: World, chance: random.Random) -> Life:
-    """Every attempt fails before its first checkpoint, until somebody mends what is wrong."""
+    """Every attempt fails before its first checkpoint, until a user fixes what is wrong."""
     if not (yield from settled(world)):
         return
     trainer, shape = world.trainer, world.shape

@@ -15,7 +15,7 @@ from opsctl.slurm.nodes import NODE_FIELDS
 from opsctl.slurm.rows import ACCOUNTING_FIELDS, FIELD_END, queue_format
 from tests.cluster.faults.fault import Fault, Stage
 
-#: A file over this is kept as .gz, and one that nobody reads for causes is left out.
+#: A file over this is kept as .gz, and one that no one reads for causes is left out.
 LARGEST_BYTES = 2_000
 _LEFT_OUT = ("environment.json",)
 _SOURCE = "python -m tests.cluster.capture_faults"

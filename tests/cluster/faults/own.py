@@ -60,14 +60,14 @@ def fill_disk(stage: Stage) -> None:
 
 
 def freeze_checkpoints(stage: Stage) -> None:
-    """Nobody may write there any more (chattr +i holds root too)."""
+    """No one may write there any more (chattr +i holds root too)."""
     stage.cluster.run("chattr", "+i", stage.training.paths.checkpoints)
     stage.wait_until_over()
     stage.cluster.run("chattr", "-i", stage.training.paths.checkpoints)
 
 
 def truncate_data(stage: Stage) -> None:
-    """Somebody writes the mapped data file anew while it is read."""
+    """A user writes the mapped data file again while it is read."""
     os.truncate(stage.folder / "data.bin", 0)
 
 
@@ -118,7 +118,7 @@ def cancel_when_told_of_silence(stage: Stage) -> None:
 
 
 def limp(stage: Stage) -> None:
-    """One rank runs a tenth of the time, as on a node that throttles, until somebody ends the job."""
+    """One rank runs a tenth of the time, as on a node that throttles, until a user ends the job."""
     pid = stage.pid(3)
     deadline = time.monotonic() + 15
     while time.monotonic() < deadline:
@@ -152,7 +152,7 @@ def _start_only(stage: Stage) -> None:
     stage.wait_until_over()
 
 
-_KILLED = "kill -9 of a rank by somebody on its node; nothing says why"
+_KILLED = "kill -9 of a rank by a user on its node; nothing says why"
 
 FAULTS = (
     Fault("own-sigkill-dp", of_rank("unknown", _KILLED, 3), signalled(signal.SIGKILL, 3)),
@@ -225,7 +225,7 @@ FAULTS = (
     ),
     Fault(
         "own-stuck-rank-cancelled",
-        of_rank("hang", "one rank waits for ever in a module of the user's; somebody sees it and cancels", 3, True),
+        of_rank("hang", "one rank waits for ever in a module of the user's; a user sees it and cancels", 3, True),
         cancel_when_told_of_silence,
         tables=WATCHED + "end_hung = false\n",
         environment=hooked("stuck", 3),
@@ -262,7 +262,7 @@ FAULTS = (
     Fault("own-scancel", Truth("cancelled", "scancel of the running job"), cancel),
     Fault("own-scancel-kill", Truth("cancelled", "scancel --signal=KILL --full of the running job"), cancel_by_signal),
     Fault("own-preempted", Truth("preempted", "a job of a higher tier takes the nodes"), preempt),
-    Fault("own-slow-node", Truth("cancelled", "a node that runs at a tenth until somebody cancels the job"), limp),
+    Fault("own-slow-node", Truth("cancelled", "a node that runs at a tenth until a user cancels the job"), limp),
     Fault(
         "own-slurm-memory",
         of_rank("host-oom", "one rank needs more memory than the job has, and Slurm's control group ends it", 3, True),
@@ -282,7 +282,7 @@ FAULTS = (
     ),
     Fault(
         "own-save-denied",
-        Truth("user-code", "nobody may write into the checkpoints' folder any more", True),
+        Truth("user-code", "no one may write into the checkpoints' folder any more", True),
         freeze_checkpoints,
         {"save_interval": "60"},
     ),

@@ -99,14 +99,14 @@ def kill_node(stage: Stage) -> None:
 
 
 def requeue(stage: Stage) -> None:
-    """Somebody has Slurm put the job back into the queue, and thinks better of it."""
+    """A user has Slurm put the job back into the queue, and thinks better of it."""
     wait_for_words(stage, "step     40")
     stage.cluster.run("scontrol", "requeuehold", str(stage.job_id))
     wait_for_words(stage, "DUE TO")
     stage.cluster.run("scancel", str(stage.job_id))
 
 
-#: Somebody else's process that holds a port for a minute.
+#: Another user's process that holds a port for a minute.
 _LISTENER = (
     f"{sys.executable} -c 'import socket, time; s = socket.create_server((\"127.0.0.1\", 29517)); time.sleep(60)' &\n"
     "sleep 1\n"
@@ -158,7 +158,7 @@ FAULTS = (
     ),
     plain(
         "plain-sigterm",
-        Truth("unknown", "SIGTERM of one rank by somebody unknown", False, 1, "of rank"),
+        Truth("unknown", "SIGTERM of one rank by an unknown process", False, 1, "of rank"),
         "sigterm --rank 1",
     ),
     plain(
@@ -206,7 +206,7 @@ FAULTS = (
     ),
     plain(
         "plain-no-gpus",
-        code("torchrun is told to take the node's GPUs, and there are none"),
+        code("torchrun is set to take the node's GPUs, and there are none"),
         "none",
         nodes=1,
         ranks="gpu",
@@ -226,7 +226,9 @@ FAULTS = (
         host="gpu-r07n01.cluster.invalid",
         meets_within_s=20,
     ),
-    plain("plain-load-missing", Truth("checkpoint", "the checkpoint to go on from is not there", True), "load-missing"),
+    plain(
+        "plain-load-missing", Truth("checkpoint", "the checkpoint to resume from is not there", True), "load-missing"
+    ),
     plain(
         "plain-load-corrupt",
         Truth("checkpoint", "the checkpoint's archive is cut short"),

@@ -1,4 +1,4 @@
-"""Whatever a crash, a disk or somebody's hand has made of any file of a run: one line, the right code, nothing lost."""
+"""Whatever a crash, a disk or a user's hand has made of any file of a run: one line, the right code, nothing lost."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_nothing_is_said_and_nothing_waited_for_where_slurm_does_not_answer(fold
     for name in ("squeue", "sinfo", "scontrol"):
         (hanging / name).write_text("#!/bin/sh\necho trouble >&2\nexec sleep 600\n")
         (hanging / name).chmod(0o755)
-    # Whoever waited for it would be cut off by `offered` itself.
+    # Anyone who waited for it would be cut off by `offered` itself.
     for seconds in ("", "nonsense"):
         more = {"PATH": f"{hanging}:/usr/bin:/bin", "OPSCTL_COMPLETION_SECONDS": seconds}
         assert offered(folder, "exclude", "add", "n", **more) == []

@@ -65,7 +65,7 @@ def fill(disk: Path) -> Path:
 
 
 def settled(files: dict[Path, bytes | None]) -> dict[Path, bytes | None]:
-    """Without what counts by its lock or its mtime only, and what the shared answers and looks make anew."""
+    """Without what counts by its lock or its mtime only, and what the shared answers and looks make again."""
     return {
         path: data
         for path, data in files.items()
@@ -121,7 +121,7 @@ def test_on_a_full_disk_no_file_is_cut_and_afterwards_everything_is_written_once
         assert not path.name.endswith(".tmp"), path
     filler.unlink()
     answer("request", "carry-out")
-    # Whoever began it and could not say what came of it is told so: it is not begun again.
+    # Anyone who began it and could not say what came of it is told so: it is not begun again.
     assert {one.outcome for one in audited(run)} <= {"done", "refused", "failed"}
     assert waiting(run) == [] and len({one.id for one in audited(run)}) == len(audited(run)) >= 1
     note(run, [CRON, DISK], now())

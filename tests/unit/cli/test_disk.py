@@ -114,7 +114,7 @@ def test_what_goes_on_for_ever_is_no_traceback(here: Path, capsys: pytest.Captur
 
 
 def test_who_cannot_look_everywhere_is_told_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files that nobody has looked at are purged all the same."""
+    """Files that no one has looked at are purged all the same."""
     if os.geteuid():
         pytest.skip("needs to become another user")
     allow(here)

@@ -1,4 +1,4 @@
-"""Test what `opsctl json-schema` prints, held to a validator that is not ours."""
+"""Test what `opsctl json-schema` prints, checked against a validator that is not ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a stranger's folder runs nothing of it, whoever looks and with whatever command."""
+"""Looking at a stranger's folder runs nothing of it, for any user and command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tiny_run import write_run
 from tests.unit.cli.called import Answer, forked
 
 STRANGER, READER = "games", "nobody"
-#: Every command that looks, and what it exits with where nobody may ask the run's Slurm.
+#: Every command that looks, and what it exits with where no one may ask the run's Slurm.
 READING = {
     "status": 1,
     "status --json": 1,

@@ -59,7 +59,7 @@ def test_those_for_several_name_checks() -> None:
 
 @pytest.fixture
 def lunch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check that somebody has just written, in the list."""
+    """A check that a user has just written, in the list."""
 
     def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
         return [Finding("lunch", Severity.CRITICAL, f"{settings.name}: it is {snapshot.now.hour} o'clock", "the cook")]

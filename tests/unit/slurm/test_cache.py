@@ -114,9 +114,9 @@ def test_of_a_cluster_that_must_not_be_asked_no_answer_is_shared(cache: Path, mo
     monkeypatch.setattr(cache_module, "_folder_of", lambda *_: cache)
     monkeypatch.delenv("OPSCTL_ANSWERS_AGE", raising=False)
     assert isinstance(cached_client(Cluster()), CachedSlurm)
-    closed = cached_client(Cluster(out_of_bounds="its slurm.conf is anybody's"))
+    closed = cached_client(Cluster(out_of_bounds="its slurm.conf is shared"))
     assert not isinstance(closed, CachedSlurm)
-    with pytest.raises(SlurmError, match="is anybody's"):
+    with pytest.raises(SlurmError, match="is shared"):
         closed.jobs()
 
 
@@ -169,7 +169,7 @@ def test_after_a_change_nothing_that_was_asked_for_before_it_counts(slurm: Slurm
     slurm.queue = []
     forget()
     assert look(slurm, cache).jobs() == []
-    slurm.during = forget  # somebody submits while another one asks
+    slurm.during = forget  # a user submits while another one asks
     forget()
     look(slurm, cache).jobs()
     slurm.during = None
@@ -212,7 +212,7 @@ def test_a_shared_error_is_of_the_class_that_was_raised(slurm: Slurm, cache: Pat
         lambda path: os.chown(path, 65534, 65534) if os.geteuid() == 0 else path.unlink(),
         lambda path: path.chmod(0o666),
     ],
-    ids=["cut", "empty", "another shape", "nothing", "a folder", "a link", "somebody else's", "open to all"],
+    ids=["cut", "empty", "another shape", "nothing", "a folder", "a link", "another user's", "open to all"],
 )
 def test_what_is_damaged_or_anothers_is_passed_over(slurm: Slurm, cache: Path, damage: Any) -> None:
     look(slurm, cache).jobs()

@@ -75,7 +75,7 @@ def hung(tmp_path: Path) -> Iterator[Path]:
     try:
         yield place.parent
     finally:
-        os.close(fd)  # its server is gone: whoever hangs gets an error
+        os.close(fd)  # its server is gone: anyone who hangs gets an error
         libc.umount2(os.fsencode(place), 2)
 
 
@@ -125,7 +125,7 @@ def test_what_hung_comes_after_all_else_next_time(hung: Path, monkeypatch: pytes
     def take_in(found: list[str]) -> None:
         places.take_in(found)
         if {"a/1", "x/1"} <= set(places):
-            clock.ahead_s = parallel.HANGS_S  # all but the one at `hung` have reported: it is late now, and nobody else
+            clock.ahead_s = parallel.HANGS_S  # all but the one at `hung` have reported: it is late now, and no one else
 
     # The three get an entry each. What hangs has used none of them up, so one is left for another.
     begin = [Pending("x"), Pending("a"), Pending("hung")]

@@ -57,7 +57,7 @@ def test_a_named_file_that_cannot_be_written_is_named_in_the_error_and_not_its_t
 def test_what_is_not_there_is_none_or_no_lines(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     assert files.read_state(nothing.parent, nothing, Thing) is None
-    assert files.read_whole(nothing.parent, nothing, Thing, "mend it") is None
+    assert files.read_whole(nothing.parent, nothing, Thing, "fix it") is None
     assert files.read_text(nothing.parent, nothing) is None
     assert files.read_lines(nothing.parent, nothing, Thing) == []
 
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_none_or_no_lines(tmp_path: Path) -> None:
 def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, thing: Thing) -> None:
     path = tmp_path_factory.mktemp("state") / "thing.json"
     files.write_state(path.parent, path, thing)
-    assert files.read_state(path.parent, path, Thing) == files.read_whole(path.parent, path, Thing, "mend it") == thing
+    assert files.read_state(path.parent, path, Thing) == files.read_whole(path.parent, path, Thing, "fix it") == thing
     files.append_state(path.parent, path.with_suffix(".jsonl"), thing)
     assert files.read_lines(path.parent, path.with_suffix(".jsonl"), Thing) == [thing]
 
@@ -75,8 +75,8 @@ def test_damage_is_passed_over_where_that_may_be_and_said_in_one_line_where_not(
     path = tmp_path / "thing.json"
     for damage, said in (('{"name": "a", "size": "big"}', r"Expected `int`.*"), ("{", r"Expecting.*")):
         path.write_text(damage)
-        with pytest.raises(UsageError, match=f"cannot read {path}: {said}; mend it$") as stop:
-            files.read_whole(path.parent, path, Thing, "mend it", UsageError)
+        with pytest.raises(UsageError, match=f"cannot read {path}: {said}; fix it$") as stop:
+            files.read_whole(path.parent, path, Thing, "fix it", UsageError)
         assert "\n" not in str(stop.value)
     assert files.read_state(path.parent, path, Thing) is None
     path.write_text('{"name": "a", "size": "big"}')
@@ -90,8 +90,8 @@ def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
     assert files.read_state(path.parent, path, Thing, largest_bytes=112) is None
     with path.open("r+b") as file:
         file.truncate(files.LARGEST_BYTES + 1)
-    with pytest.raises(OpsctlError, match=f"cannot read {path}: more than {files.LARGEST_BYTES} bytes; mend it"):
-        files.read_whole(path.parent, path, Thing, "mend it")
+    with pytest.raises(OpsctlError, match=f"cannot read {path}: more than {files.LARGEST_BYTES} bytes; fix it"):
+        files.read_whole(path.parent, path, Thing, "fix it")
 
 
 def test_lines_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(tmp_path: Path)
 
 def test_a_lock_file_left_behind_blocks_nobody(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    lock.write_text("somebody@elsewhere pid 1\n")
+    lock.write_text("someone@elsewhere pid 1\n")
     with files.locked(lock.parent, lock, 0.2, "try it"):
         assert str(os.getpid()) in lock.read_text()
 

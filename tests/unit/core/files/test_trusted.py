@@ -20,7 +20,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.group_folder import open_output
 from tests.facts import missing
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 #: Accounts of every Debian: games and man are each in a group of the same name.
 OWNER, MEMBER, STRANGER, GROUP = "games", "man", "nobody", "man"
 
@@ -119,9 +119,9 @@ def test_a_file_in_a_world_writable_folder_is_not_trusted(root: Path) -> None:
             read_text(root / "run", path)
         assert refused.value.filename == str(folder)
         folder.chmod(before)
-    root.chmod(0o1777)  # as /tmp: nobody can swap what is another's there
+    root.chmod(0o1777)  # as /tmp: no one can swap what is another's there
     assert read_text(root / "run", path) == "x"
-    with pytest.raises(Untrusted) as refused:  # but nothing of ours is kept there itself, and nobody closes /tmp
+    with pytest.raises(Untrusted) as refused:  # but nothing of ours is kept there itself, and no one closes /tmp
         read_text(root, root / "file")
     assert "chmod" not in str(refused.value) and refused.value.filename == str(root)
 
@@ -241,7 +241,7 @@ def test_a_program_that_another_user_can_replace_is_not_executed(root: Path) -> 
         os.chown(root / "bin", -1, grp.getgrnam("users").gr_gid)
         assert str(root / "bin") in str(who_else_can_write(program))
         os.chown(root / "bin", -1, 0)
-        assert who_else_can_write(program) is None  # nobody but root is in root's group
+        assert who_else_can_write(program) is None  # no one but root is in root's group
         os.chown(root / "bin", pwd.getpwnam(STRANGER).pw_uid, -1)
         assert missing(str(who_else_can_write(program)), root / "bin", STRANGER) == []
 

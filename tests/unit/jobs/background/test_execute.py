@@ -84,7 +84,7 @@ def tells(number: int) -> Callable[[], None]:
 def test_the_command_has_its_words_folder_umask_and_environment_and_no_input(job: Job, tmp_path: Path) -> None:
     job.change(umask=0o027, words=("data", "prepare", "a b\nc", "--", "-x"))
     told, typed = tmp_path / "told", tmp_path / "typed"
-    typed.write_text("what somebody types")
+    typed.write_text("what a user types")
     body = f'printf "%s|" "$@" "$PWD" "$OF_MINE" "${PROGRESS_VARIABLE}" "$(umask)" "$(cat)" > {told}'
     own_input = os.dup(0)
     try:

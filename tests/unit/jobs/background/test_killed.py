@@ -31,7 +31,7 @@ def test_wherever_a_submission_dies_slurms_job_is_on_record_and_none_is_asked_fo
             assert (seen.state, seen.errand.last.job_id) == ("pending", 101)
             with pytest.raises(OpsctlError, match="job 101"):
                 start(place, slurm, an_errand(folder))
-        elif known:  # nobody can know whether Slurm was asked: after a minute the queue's word is enough
+        elif known:  # no one can know whether Slurm was asked: after a minute the queue's word is enough
             place.write(known[0].with_last(asked_at=known[0].asked_at - ON_ITS_WAY - timedelta(seconds=1)))
             assert start(place, slurm, an_errand(folder)).last.job_id == 101
         else:

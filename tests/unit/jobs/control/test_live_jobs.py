@@ -91,7 +91,7 @@ def test_what_slurm_has_fixed_for_queued_tasks_is_not_published_beside_them(tmp_
 
 
 class Hiding:
-    """A Slurm that shows nobody's jobs but one's own, of which there are none."""
+    """A Slurm that shows no one's jobs but one's own, of which there are none."""
 
     def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
         return []

@@ -87,7 +87,7 @@ def test_beside_a_chain_that_cannot_be_seen_nothing_is_submitted_without_waiting
         what_to_wait_for([], None, "tiny", [BOBS])
     assert what_to_wait_for([RUNNING, SECOND], "auto", "tiny", [BOBS]) == ("11", "20", "40")
     assert what_to_wait_for([], "40", "tiny", [BOBS]) == ("40",)
-    # Records say that it waits for what is live: whoever waits for it waits for both.
+    # Records say that it waits for what is live: anyone who waits for it waits for both.
     assert what_to_wait_for([RUNNING], "40", "tiny", [BOBS]) == ("40",)
     with pytest.raises(OpsctlError, match=r"--after 11 .*40 of bob.*--after auto"):
         what_to_wait_for([RUNNING], "11", "tiny", [BOBS])

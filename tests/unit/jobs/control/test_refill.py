@@ -175,7 +175,7 @@ def test_as_many_are_kept_as_is_published(tmp_path: Path, keep: int, expected: t
     run = load_run_file(path, {})
     publish(ready(run))
     append_chain(run.paths, chain(12))
-    path.write_text(text.replace("[array]\n", "[array]\nkeep_queued = 9\n"))  # an edit that nobody published
+    path.write_text(text.replace("[array]\n", "[array]\nkeep_queued = 9\n"))  # an edit that no one published
     assert decided(read_files(run.paths), (RUNNING,)) == expected
 
 

@@ -1,4 +1,4 @@
-"""Arrays of more tasks than a Slurm takes, whoever asks for them. With a real Slurm: tests/cluster/test_sites.py."""
+"""Arrays of more tasks than a Slurm takes, on any request. With a real Slurm: tests/cluster/test_sites.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def slurm() -> Any:
 
 
 def typed(folder: Path, *arrays: str, asked: str = "") -> RunPaths:
-    """A run of which somebody has submitted arrays."""
+    """A run of which a user has submitted arrays."""
     run = load_run_file(write_run(folder), {})
     publish(ready(run))
     for number, array in enumerate(arrays, start=10):

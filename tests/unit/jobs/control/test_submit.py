@@ -125,7 +125,7 @@ def test_a_dry_run_is_refused_as_well_where_only_the_owner_publishes(
     check(run, ChainOptions(), files=False)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+@pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 @pytest.mark.parametrize(
     ("mode", "told"),
     [(0o755, r"root .*`group`.*\[run\]"), (0o2775, r"{user} .*group root")],

@@ -109,7 +109,7 @@ def due(folder: Path, step: int) -> Due:
 
 
 def trainer(module: str, arguments: Sequence[str]) -> int:
-    """Return where the export would be written, a folder with something in it; curves are somebody else's."""
+    """Return where the export would be written, a folder with something in it; curves are another user's."""
     if module.endswith("export_program"):
         output = Path(arguments[0].removeprefix("--output="))
         output.mkdir(parents=True)

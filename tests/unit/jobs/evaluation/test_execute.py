@@ -1,4 +1,4 @@
-"""One checkpoint's evaluation: done once, gone on with, and what is said of whatever goes wrong."""
+"""One checkpoint's evaluation: done once, continued, and what is said of whatever goes wrong."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def asked(folder: Path, slurm: SlurmInMemory, step: int = 10, of: str = "mine", again: bool = False) -> AskedEvaluation:
-    """As somebody whose errands are in the folder `of` asks."""
+    """As a user whose errands are in the folder `of` asks."""
 
     def make() -> Errand:
         return an_errand(folder, "evaluate", "run.toml", "--step", str(step))

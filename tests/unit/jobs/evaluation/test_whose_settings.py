@@ -1,4 +1,4 @@
-"""Test whose word decides what an evaluation starts as somebody, with real Unix users who share a run."""
+"""Test whose word decides what an evaluation starts as a user, with real Unix users who share a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opsctl.ui.doctor.sources import lm_eval
 from tests.tiny_run import ready, write_run
 from tests.users import as_user
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 GROUP = f"evl{os.getpid()}"
 
 

@@ -74,7 +74,7 @@ def test_a_step_whose_ranks_stand_still_is_told_then_ended_at_twice_the_limit() 
 @pytest.mark.parametrize(
     "looks",
     [
-        [STUCK, [waits(0), waits(1), waits(2), stack(3, "write")]] * 9,  # slow, but somebody moves
+        [STUCK, [waits(0), waits(1), waits(2), stack(3, "write")]] * 9,  # slow, but a user moves
         ["srun: error: no answer"],  # who cannot see ends nothing
         [STUCK[:2], STUCK] * 9,
         [STUCK[:3]],  # one is not found at all

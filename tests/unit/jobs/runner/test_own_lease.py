@@ -68,7 +68,7 @@ def test_a_free_lease_is_taken_without_a_word(paths: RunPaths) -> None:
 def test_a_heartbeat_that_was_watched_to_stand_still_ends_the_holding_whatever_its_age(
     paths: RunPaths, holder: OwnLease
 ) -> None:
-    os.utime(paths.lease, (1, 1))  # decades ago by somebody's clock: that alone ends nothing
+    os.utime(paths.lease, (1, 1))  # decades ago by a user's clock: that alone ends nothing
     began = time.monotonic()
     found = wait(paths, patience=QUICK)
     assert isinstance(found, OwnLease) and found.holder.number == holder.holder.number + 1

@@ -62,7 +62,7 @@ class SlurmInMemory:
         return self.hides
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"nobody should ask for {name}")
+        raise AssertionError(f"no test asks for {name}")
 
     def end(self, job_id: int, state: str, exit_code: int = 0, signal: int = 0, **shown: Any) -> None:
         """Let a job end without a word of its own. shown: what Slurm tells of who it was."""

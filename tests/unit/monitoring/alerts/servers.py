@@ -52,7 +52,7 @@ class Mails:
         if self.drops_data:
             assert server.transport is not None
             server.transport.close()
-            return "250 nobody hears this"
+            return "250 not heard"
         await self._hang("DATA")
         answer = self.answers.pop(0) if self.answers else "250 OK"
         if answer.startswith("250"):

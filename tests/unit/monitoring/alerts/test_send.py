@@ -75,7 +75,7 @@ def test_a_mail_server_that_is_down_gets_all_later_in_order_and_nothing_twice(tm
     assert seen.waiting == 3 and seen.failing_since is not None
     with smtp_server(mails):
         desk.settle(channels=[mails.url])
-        # The server came back on another port: for the desk that is another channel, which nobody has told anything.
+        # The server came back on another port: for the desk that is another channel, which no one has told anything.
         assert desk.look(180, *found).sent == 3
         assert desk.look(240, *found).sent == 0
     assert [subject.rpartition(" (")[0] for subject, _, _ in mails.taken] == [
@@ -191,7 +191,7 @@ def test_a_hanging_channel_holds_up_no_other(tmp_path: Path) -> None:
         assert hanging.reached.wait(30)
         _wait_for(lambda: len(posts.taken) == 1)
         assert look.is_alive()
-        # Nobody else is held up either: the run's lock is free while a server is slow.
+        # No one else is held up either: the run's lock is free while a server is slow.
         assert alerts.acknowledge(desk.paths, ["cron"], "", desk.began) == ["cron"]
         hanging.released.set()
         look.join(60)
@@ -231,7 +231,7 @@ def test_whoever_is_killed_while_a_server_thinks_loses_and_doubles_nothing(tmp_p
         _wait_for(lambda: posts.tries == 1)
         call.kill()
         call.wait()
-        # What it had started goes on by itself, and is on record.
+        # What it had started continues by itself, and is on record.
         _wait_for(lambda: desk.results() == [("sent", "cron")])
         assert desk.look(5, critical("cron"), warning("disk")).sent == 1
     assert len(posts.taken) == 2

@@ -1,4 +1,4 @@
-"""Test what is found in every run alike is told once."""
+"""Test that a finding of all runs is sent once."""
 
 from __future__ import annotations
 

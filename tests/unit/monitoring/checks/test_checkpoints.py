@@ -1,4 +1,4 @@
-"""Test what is said where nobody can tell which checkpoint a training goes on from."""
+"""Test the finding when it is unknown from which checkpoint a training resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what is said of a run that is a copy, or is not where its tasks look for it."""
+"""Test the findings about a run that is a copy, or is not where its tasks look for it."""
 
 from __future__ import annotations
 

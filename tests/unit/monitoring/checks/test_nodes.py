@@ -1,4 +1,4 @@
-"""Test what is said of the nodes of a running job that are out of service."""
+"""Test the findings about the nodes of a running job that are out of service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what is said of a newest revision that is damaged."""
+"""Test the finding about a newest revision that is damaged."""
 
 from __future__ import annotations
 

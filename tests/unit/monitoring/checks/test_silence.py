@@ -57,7 +57,7 @@ def test_a_stalled_training_with_fast_iterations_is_found_after_a_minute() -> No
 
 
 def test_the_first_lines_of_a_training_that_logs_rarely_are_no_standstill() -> None:
-    # Of a single line nobody knows how many iterations it stands for; the run file does.
+    # Of a single line no one knows how many iterations it stands for; the run file does.
     rare = replace(SETTINGS, saves=SaveSchedule((SavePhase(1000),)), evaluates_every=0, log_interval=100)
     assert not silent(4.9, 1.0, settings=rare, iteration=100) and silent(5.1, 1.0, settings=rare, iteration=100)
     # A save that comes before the next line.

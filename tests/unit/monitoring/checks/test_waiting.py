@@ -52,7 +52,7 @@ def test_the_waits_so_far_are_read_from_the_attempts() -> None:
 
 
 def test_a_stop_by_the_kill_switch_is_no_wait_that_later_ones_are_held_against() -> None:
-    """Tasks 3 to 5 had nodes during it and left at once: nobody waited for 68 hours."""
+    """Tasks 3 to 5 had nodes during it and left at once: no one waited for 68 hours."""
     import msgspec
 
     told = attempts((2, 4, 68, 3, 5, 6, 1), 20)

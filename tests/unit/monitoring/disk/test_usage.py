@@ -72,7 +72,7 @@ def test_a_walk_that_is_out_of_time_goes_on_at_the_next_call_and_counts_nothing_
     # While the next walk goes on, the whole one is what is told.
     again = gone_on(tmp_path / "root", 60, NOW + DAY, environment=own)
     assert again.whole == known.whole and again.begun is not None and again.pending
-    # One that took too long begins anew.
+    # One that took too long begins again.
     later = gone_on(tmp_path / "root", 60, NOW + 9 * DAY, environment=own)
     assert later.begun is not None and later.begun.began_at == NOW + 9 * DAY
 

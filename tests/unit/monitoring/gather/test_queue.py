@@ -30,7 +30,7 @@ class WithNodes(StandIn):
 
 
 class WithoutNodes(StandIn):
-    """Tells of jobs, and nobody of nodes."""
+    """Tells of jobs, and no one of nodes."""
 
     def nodes(self, folded: str | None = None) -> list[Node]:
         raise SlurmError("Slurm refused to show nodes: Access denied")

@@ -15,7 +15,7 @@ from opsctl.run.environments.recipe import recipe_of
 from tests.tiny_run import write_run
 from tests.tiny_wheel import make_wheel
 
-#: An "extension" that is one file; one that leaves no room for another; one that kills whoever builds, the first time.
+#: An "extension" that is one file; one that leaves no room for another; one that kills its first builder.
 COMPILES = """
 import os, pathlib, signal
 def compile():

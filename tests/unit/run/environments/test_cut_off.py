@@ -23,7 +23,7 @@ from tests.unit.run.environments.built_runs import built, find_uv, seen_by, writ
 WHAT = "import tiny, dep; print(tiny.VERSION, dep.VERSION)"
 #: What may lie in an environment folder; `lock` is the builders'.
 PLACES = {"built", "current", "activate.sh", "downloads", "lock"}
-#: uv, which dies with whoever called it once it has done its work but for the last of it.
+#: uv, which dies with anyone who called it once it has done its work but for the last of it.
 DYING_UV = """#!/bin/bash
 count=$(($(cat "$HOME/calls") + 1))
 echo $count >"$HOME/calls"

@@ -23,7 +23,7 @@ from tests.tiny_run import expand, write_run
 from tests.users import as_user
 from trainer.launcher import environment_record
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 GROUP = f"env{os.getpid()}"
 STRANGER = "nobody"
 

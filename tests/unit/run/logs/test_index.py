@@ -104,7 +104,7 @@ def test_a_look_has_only_so_much_time_and_the_next_goes_on(paths: RunPaths, read
         lambda log: (log.rename(log.with_suffix(".1")), log.write_text("again\n" + training(1, 9000))),  # rotated
         lambda log: log.write_text(log.read_text().replace("3.000000E", "1.000000E") + training(901, 999)),
     ],
-    ids=["begun anew", "cut", "rotated", "rewritten"],
+    ids=["begun again", "cut", "rotated", "rewritten"],
 )
 def test_of_another_log_in_its_place_nothing_is_taken_over(change: object, paths: RunPaths, read: list[int]) -> None:
     grow(paths, NOISE * 2000 + training(1, 900))

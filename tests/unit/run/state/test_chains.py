@@ -92,7 +92,7 @@ def test_half_a_line_of_a_crashed_writer_hides_no_other_chain(tmp_path: Path) ->
         ((SUBMIT,), 0, 0),
         ((SUBMIT, REFILL), 1, 0),
         ((SUBMIT, REFILL, REFILL), 2, 0),
-        ((SUBMIT, REFILL, SUBMIT), 1, 0),  # what somebody submitted after it is no word for it
+        ((SUBMIT, REFILL, SUBMIT), 1, 0),  # what a user submitted after it is no word for it
         ((SUBMIT, REFILL, SUBMIT, REFILL), 3, 2),
         ((REFILL,), 0, 0),
     ],

@@ -21,7 +21,7 @@ from tests.facts import missing
 from tests.tiny_run import write_run
 from tests.users import as_user
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 
 
 GROUP = f"ocf{os.getpid()}"

@@ -17,7 +17,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import kill_switch
 from tests.users import as_user, made_users
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def test_it_is_free_taken_held_and_free_again_and_the_number_only_grows(paths: R
     assert look(paths).holder is None
     second = taken(paths, "b", 8)
     assert (first.holder.number, second.holder.number) == (1, 2)
-    first.end("released")  # too late, and nobody's business
+    first.end("released")  # too late, and no one's business
     assert look(paths).holder == second.holder
 
 
@@ -155,9 +155,9 @@ def test_a_reason_ends_the_holding_and_the_overtaken_one_learns_it_at_its_next_h
 
 def test_a_holding_that_somebody_ended_is_lost(paths: RunPaths) -> None:
     own = taken(paths)
-    OwnLease(paths, own.holder).end("somebody's word")
+    OwnLease(paths, own.holder).end("a user's word")
     lost = own.beat()
-    assert lost is not None and "somebody's word" in lost
+    assert lost is not None and "a user's word" in lost
     assert taken(paths, "b").holder.number == 2
 
 

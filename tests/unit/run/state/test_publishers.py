@@ -169,7 +169,7 @@ def existing(paths: RunPaths) -> Revision:
 
 
 def plant(run: ExpandedRun, like: Revision) -> Path:
-    """A whole revision in the run's folder, as somebody makes one by hand."""
+    """A whole revision in the run's folder, as a user makes one by hand."""
     number = like.number + 1
     about = json.loads((like.folder / "revision.json").read_text()) | {"number": number, "created_by": "root@nowhere"}
     folder = like.folder.with_name(f"{number:04d}-{digest_of(like.texts)[:12]}")

@@ -51,7 +51,7 @@ def test_a_request_says_what_and_its_file_says_who(paths: RunPaths) -> None:
     assert waiting(paths) == [request_id]
     found = look(paths, request_id)
     assert found is not None and (found.request, found.problem, found.asker) == (STOP, "", account_name())
-    assert (paths.requests / f"{request_id}.json").stat().st_mode & 0o037 == 0, "nobody else writes it"
+    assert (paths.requests / f"{request_id}.json").stat().st_mode & 0o037 == 0, "no other user writes it"
 
 
 def test_one_of_two_has_it_and_what_came_of_it_is_a_line(paths: RunPaths) -> None:
@@ -175,7 +175,7 @@ def test_what_a_process_that_died_had_begun_is_found_and_what_a_living_one_does_
         child.stdout.close()
     (left,) = carrier.left_by_the_dead()
     assert (left.id, left.request) == (request_id, STOP)
-    carrier.answer(left, Outcome.FAILED, "what came of it is not known")
+    carrier.answer(left, Outcome.FAILED, "the result is not known")
     assert carrier.left_by_the_dead() == [] and taken(paths) == [] and len(audited(paths)) == 1
     carrier.close()
 

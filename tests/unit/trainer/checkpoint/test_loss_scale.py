@@ -1,4 +1,4 @@
-"""The fp16 loss scale that goes on from a checkpoint, by DeepSpeed's own scaler."""
+"""The fp16 loss scale that continues from a checkpoint, by DeepSpeed's own scaler."""
 
 from __future__ import annotations
 

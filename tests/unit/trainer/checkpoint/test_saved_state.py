@@ -168,7 +168,7 @@ def test_a_file_that_is_not_the_manifests_is_refused_in_one_line_with_both_value
         state.weight(NAME)
         state.optimizer(NAME, "exp_avg")
     assert "\n" not in str(refused.value)
-    assert not (tmp_path / "ran").exists(), "what a member put there runs nothing as whoever trains next"
+    assert not (tmp_path / "ran").exists(), "what a member put there runs nothing as the next user"
     assert str(folder / name) in str(refused.value)
 
 

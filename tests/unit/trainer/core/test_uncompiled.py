@@ -45,7 +45,7 @@ def test_a_torch_that_is_made_otherwise_has_its_compiler_loaded_ahead(
     torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def step() -> None:
-        raise AssertionError("nobody steps")
+        raise AssertionError("no step is taken")
 
     others = {name: SimpleNamespace(step=step) for name in ("AdamW", "SGD")}
     other = SimpleNamespace(

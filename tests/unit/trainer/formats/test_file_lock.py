@@ -50,4 +50,4 @@ def test_a_file_system_without_locks_is_not_waited_for(fd: int, monkeypatch: pyt
     began = time.monotonic()
     assert not lock_within(fd, 60)
     assert time.monotonic() - began < 50
-    assert not is_locked_by_another(fd, 60.0), "nobody can tell"
+    assert not is_locked_by_another(fd, 60.0), "it is unknown"

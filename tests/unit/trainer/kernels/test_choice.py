@@ -12,7 +12,7 @@ from trainer.kernels.native.libraries import NotBuilt
 from trainer.recipe.options import Options, OptionsError, parse, to_arguments
 
 CPU = torch.device("cpu")
-NOT_BUILT = "nobody has built it here"
+NOT_BUILT = "not built here"
 
 
 def options(**changes: Any) -> Options:

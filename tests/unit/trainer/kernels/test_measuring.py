@@ -1,4 +1,4 @@
-"""Measuring each way: every family's work is the one that a training has, by whoever computes it."""
+"""Measuring each way: every family's work is the one that a training has, for every implementation."""
 
 from __future__ import annotations
 

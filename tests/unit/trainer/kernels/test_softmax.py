@@ -96,7 +96,7 @@ def test_kernels_err_at_most_twice_as_much_as_torch(machine: Machine, case: Case
     of_scores = kernels.backward(gradient, misaligned(ours, case.off), case.scale, case.causal)
     assert exact_scores.grad is not None
     assert torch_scores.grad is not None
-    # Of rounded probabilities, as torch keeps fp32 ones between its own operations: so that is the truth it is held to.
+    # Of rounded probabilities, as torch keeps fp32 ones between its own operations: so that is the truth.
     kept = ours.double()
     of_kept = case.scale * kept * (gradient.double() - (kept * gradient.double()).sum(-1, keepdim=True))
     fused = torch._softmax_backward_data(gradient, ours, -1, dtype).mul(case.scale)

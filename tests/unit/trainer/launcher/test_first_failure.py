@@ -103,7 +103,7 @@ def test_real_deaths_are_seen_in_their_order_with_status_and_signal() -> None:
         fork(watch, 3, lambda: os._exit(7)),
     ]
     assert [(one.local_rank, one.exit_code, one.signal) for one in wait_for_deaths(watch, 1)] == [(3, 7, None)]
-    wait_until(lambda: len(pids) == len(children))  # one that dies before it has said who it is, nobody can know
+    wait_until(lambda: len(pids) == len(children))  # one that dies before it has said who it is, no one can know
     os.kill(children[2], signal.SIGKILL)
     wait_for_deaths(watch, 2)
     os.kill(children[0], signal.SIGTERM)

@@ -16,8 +16,8 @@ def test_a_recorder_that_listens_is_asked_and_what_it_writes_is_read(tmp_path: P
     """NCCL's recorder in a thread: it opens its pipe, and writes a dump when it is written to."""
     os.mkfifo(tmp_path / "flight-3.pipe")
     (tmp_path / "flight-3").write_text("{}")
-    os.mkfifo(tmp_path / "flight-4.pipe")  # nobody listens there
-    pipe = os.open(tmp_path / "flight-3.pipe", os.O_RDWR)  # else a read ends while nobody writes
+    os.mkfifo(tmp_path / "flight-4.pipe")  # no one listens there
+    pipe = os.open(tmp_path / "flight-3.pipe", os.O_RDWR)  # else a read ends while no one writes
 
     def record() -> None:
         os.read(pipe, 10)
@@ -67,7 +67,7 @@ def test_a_dump_is_read_from_an_own_file_alone_and_a_pipe_in_its_place_keeps_nob
     (tmp_path / "link").symlink_to("dump")
     os.mkfifo(tmp_path / "fifo")
     writer = os.open(tmp_path / "fifo", os.O_RDWR | os.O_NONBLOCK)
-    os.write(writer, DUMP.encode())  # whoever reads on waits for this writer's end
+    os.write(writer, DUMP.encode())  # anyone who reads on waits for this writer's end
     for name, why in (("link", "symbolic link"), ("fifo", "not what it is called")):
         with pytest.raises(OSError, match=why):
             _read(tmp_path / name)

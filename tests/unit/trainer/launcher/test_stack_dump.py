@@ -18,7 +18,7 @@ def test_threads_are_told_as_faulthandler_does_the_main_one_last() -> None:
         "Current thread 0xff (most recent call first):\n"
         '  File "/x/f.py", line 3 in f\n  File "/x/main.py", line 3 in main\n'
     )
-    assert as_text([thread(8, "get")], 7) == "", "without its main thread nobody knows where it is"
+    assert as_text([thread(8, "get")], 7) == "", "without its main thread its place is unknown"
 
 
 def test_who_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

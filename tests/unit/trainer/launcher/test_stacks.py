@@ -1,4 +1,4 @@
-"""Asking real processes for their stacks: ones that work, hang in C, are stopped, or are nobody's to signal."""
+"""Asking real processes for their stacks: ones that work, hang in C, are stopped, or are no one's to signal."""
 
 from __future__ import annotations
 

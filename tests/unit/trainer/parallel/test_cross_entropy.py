@@ -155,7 +155,7 @@ def test_fp16_gradients_lose_nothing_of_32768_small_probabilities(
     probabilities_tv[torch.arange(512), labels[0]] -= 1
     exact_tv, wide_x, wide_weight = probabilities_tv / 512, x[0].detach().float(), weight.detach().float()
     of_x, of_weight = exact_tv @ wide_weight, exact_tv.T @ wide_x
-    elsewhere = torch.ones(32_768, dtype=torch.bool).index_fill(0, labels[0], False)  # rows that are nobody's label
+    elsewhere = torch.ones(32_768, dtype=torch.bool).index_fill(0, labels[0], False)  # rows that are no one's label
 
     total = torch.zeros(32_768, 16)
     loss = masked_mean_cross_entropy(

@@ -71,7 +71,7 @@ def of_megatron(scheduler_class: Any, schedule: LearningRateSchedule, samples: l
     """Return the rates that Megatron's scheduler gives after so many samples."""
 
     class Groups:
-        param_groups: list[dict[str, Any]] = []  # noqa: RUF012 what the scheduler writes to, and here nobody reads
+        param_groups: list[dict[str, Any]] = []  # noqa: RUF012 what the scheduler writes to, and here no one reads
 
     scheduler = scheduler_class(
         Groups(),

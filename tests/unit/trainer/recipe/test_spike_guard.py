@@ -177,13 +177,13 @@ def test_a_checkpoint_of_a_stretch_that_was_gone_back_from_is_not_of_the_way_her
     for iteration, kept, is_it in (
         (30, None, True),
         (36, None, True),
-        (36, (first, second), True),  # saved anew
+        (36, (first, second), True),  # saved again
         (38, (), False),
         (38, (first,), True),
         (54, (first,), True),
         (57, (first,), False),
         (57, (first, second), True),
-        (30, (Window(1, 2, "another", 0, 1),), False),  # somebody let an earlier one be the latest since
+        (30, (Window(1, 2, "another", 0, 1),), False),  # a user let an earlier one be the latest since
     ):
         assert now.came_through(iteration, None if kept is None else GuardState(windows=kept)) == is_it
 

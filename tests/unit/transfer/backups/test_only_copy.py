@@ -184,7 +184,7 @@ def test_what_a_place_has_lost_since_it_said_it_has_it_is_not_removed_here(
     assert problem.startswith(f"global_step20 in {disk}: ")
     (stays,) = next(one.reasons for one in done.plan.verdicts if one.iteration == 20)
     assert "20" in stays and str(disk) in stays
-    assert prune_now(folder).removed == ()  # on record now: nobody is asked again
+    assert prune_now(folder).removed == ()  # on record now: no one is asked again
     assert [one.iteration for one in back_up_now(folder, disk).lines] == [20]
     assert prune_now(folder).removed == (20,)
 

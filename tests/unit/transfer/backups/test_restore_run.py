@@ -109,7 +109,7 @@ def test_a_new_folder_that_has_got_the_number_of_the_removed_one_is_not_taken_fo
     around = (tmp_path / "there").rename(tmp_path / "away")
     with pytest.raises(OpsctlError, match=r"--as same\b.* --as copy"):
         back(disk, tmp_path / "here")
-    (made,) = tmp_path.glob(".here.restoring-*/output")  # what the next try goes on with
+    (made,) = tmp_path.glob(".here.restoring-*/output")  # what the next try continues with
     around.rename(tmp_path / "there")
     paths = seen(folder).paths
     identity = read_state(paths.output, paths.identity, Identity)

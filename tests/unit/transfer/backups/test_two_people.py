@@ -16,7 +16,7 @@ from tests.unit.jobs.control.checkpoint_runs import care_run, save, seen
 from tests.unit.transfer.backups.backed_up_runs import back_up_now, destination, whole_there
 from tests.users import as_user
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 GROUP = f"bkp{os.getpid()}"
 
 

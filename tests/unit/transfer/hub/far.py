@@ -1,4 +1,4 @@
-"""A repository on a hub of our own, and this process as somebody who reads it from a laptop."""
+"""A repository on a hub of our own, and this process as a user who reads it from a laptop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG = "logs/main_log.txt"
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The hub with one public, empty repository; nobody is logged in here."""
+    """The hub with one public, empty repository; no one is logged in here."""
     from huggingface_hub import close_session, constants
 
     with hub_server(tmp_path / "hub") as served:
@@ -71,5 +71,5 @@ class Script:
 
 
 def pushes(hub: Hub, content: bytes | None, path: str = LOG) -> Callable[[], object]:
-    """Somebody commits the log as it is now."""
+    """A user commits the log as it is now."""
     return lambda: hub.commit(REPO, {path: content})

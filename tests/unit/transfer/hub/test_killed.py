@@ -40,7 +40,7 @@ def killed_at(desk: Desk, fault: Fault) -> None:
 )
 def test_the_next_one_goes_on_and_sends_nothing_twice(desk: Desk, what: str, after: int) -> None:
     desk.checkpoint(10, CONTENTS)
-    killed_at(desk, Fault(what, "call", after=after))  # what is asked is done, and nobody hears the answer
+    killed_at(desk, Fault(what, "call", after=after))  # what is asked is done, and no one hears the answer
     desk.hub.faults = []
     assert not desk.asks(checkpoints="folder").sync().left
     asked = len(desk.hub.requests)

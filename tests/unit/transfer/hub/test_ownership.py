@@ -87,7 +87,7 @@ def test_the_first_submit_and_another_repository_for_a_kind_are_said_with_the_ne
     submitted(desk.paths, "fedcba9876543210")
     desk.asks(checkpoints="tag", checkpoints_repo="lab/weights")
     desk.fresh()
-    assert desk.sync().commits == [] and desk.hub.requests == [], "nothing has changed, and nobody is asked"
+    assert desk.sync().commits == [] and desk.hub.requests == [], "nothing has changed, and no request is made"
     desk.write(LOG, b"first line\nsecond line\nthird line\n")
     assert len(desk.sync().commits) == 1 and len(desk.hub.commits(REPO)) == 2
     assert note(desk)["run_id"] == "fedcba9876543210"

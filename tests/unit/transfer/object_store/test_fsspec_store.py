@@ -249,7 +249,7 @@ def test_an_answer_that_never_ends_is_waited_for_in_vain_only_so_long(
 def test_a_cut_answer_to_a_piece_of_an_upload_holds_up_no_longer_than_its_server_may_and_is_told_once(
     here: Path, gcs: Proxy, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("gcsfs"), "propagate", False)  # as where nobody listens to the root's
+    monkeypatch.setattr(logging.getLogger("gcsfs"), "propagate", False)  # as where no one listens to the root's
     gcs.faults.append(Fault("upload_id", "cut answer", 2))
     access = Access(answer_timeout_s=1.5, patience_s=20.0)
     # An upload whose last answer was cut is over for the server, which then may say that it knows of none.

@@ -178,7 +178,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "denied",
         "opsctl cron",
     ),
-    ("alert channels", changed("desk", channels=0), State.OPTIONAL, "nobody is told", "[alerts]"),
+    ("alert channels", changed("desk", channels=0), State.OPTIONAL, "no alert channel", "[alerts]"),
     ("hub", replace(HEALTHY, has_hub_token=False), State.MISSING, "no token", "opsctl hub login"),
     ("hub", replace(HEALTHY, tables={}), State.OPTIONAL, "no repository", "[hub]"),
     ("python", changed("software", python=(3, 9, 1)), State.MISSING, "3.9.1", "newer Python"),

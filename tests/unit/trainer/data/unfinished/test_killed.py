@@ -1,4 +1,4 @@
-"""Preparations that are killed or interrupted, and gone on with: what comes out is what an uninterrupted one writes."""
+"""Preparations that are killed or interrupted, and continued: what comes out is what an uninterrupted one writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_was_killed_is_gone_on_with_to_the_same_bytes(
     process.kill()
     process.communicate(timeout=60)
     deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{one}").exists() for one in encoding):  # they end with whoever they work for
+    while any(Path(f"/proc/{one}").exists() for one in encoding):  # they end with the process that they work for
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not (at_work.out / "c_text_document.idx").exists()

@@ -1,4 +1,4 @@
-"""The lease: who holds it, read by anybody from lines that may be damaged, under a lock that may not be had."""
+"""The lease: who holds it, read by anyone from lines that may be damaged, under a lock that may not be had."""
 
 from __future__ import annotations
 

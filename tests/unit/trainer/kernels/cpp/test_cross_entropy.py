@@ -26,7 +26,7 @@ def kernels() -> CppCrossEntropy:
 def drawn(tokens: int, columns: int, counted: int, dtype: torch.dtype, spread: float) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(tokens * columns)
     logits = (spread * torch.randn(tokens, columns, generator=generator)).to(dtype)
-    logits[:, counted:] = torch.nan  # nobody may look there
+    logits[:, counted:] = torch.nan  # no one may look there
     labels = torch.randint(0, counted, (tokens,), generator=generator)
     labels[::3] = -1  # another rank's
     return logits, labels, torch.rand(tokens, generator=generator)

@@ -1,4 +1,4 @@
-"""Small sources of our own in place of csrc's, and a cache that nobody else has."""
+"""Small sources of our own in place of csrc's, and a cache that no one else has."""
 
 from __future__ import annotations
 

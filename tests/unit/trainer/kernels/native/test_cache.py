@@ -139,7 +139,7 @@ def test_what_is_somebody_elses_is_not_loaded_unless_the_folder_is_their_groups(
 def test_what_a_group_can_write_is_loaded_where_the_folder_is_that_groups_alone(cache: Path) -> None:
     built = put(ARTIFACT, "g++ 12", "2.13", making())
     built.folder.chmod(0o775)
-    assert os.geteuid() != 0 or find(ARTIFACT) == built  # root's own group is nobody else's
+    assert os.geteuid() != 0 or find(ARTIFACT) == built  # root's own group is no other user's
     if os.geteuid() == 0:
         os.chown(built.folder, 0, pwd.getpwnam("nobody").pw_gid)
         with pytest.raises(CacheError, match=rf"{built.folder} .*\bnogroup\b"):

@@ -57,7 +57,7 @@ def test_the_record_is_what_compiles_now() -> None:
             was = RECORDED["compilers"].get(architecture)
             pytest.skip(f"recorded with {was} for {architecture}, here is {compiler and compiler.name}")
     found = {job: one for job, one in all_compiled().items() if not isinstance(one, CompilerError)}
-    assert RECORD.read_text() == text_of(record(found)), "python -m benchmarks.kernel_resources writes it anew"
+    assert RECORD.read_text() == text_of(record(found)), "python -m benchmarks.kernel_resources writes it again"
 
 
 def test_no_kernels_static_shared_memory_is_more_than_what_launches_leave_for_it() -> None:

@@ -256,7 +256,7 @@ def test_a_tracker_that_cannot_measure_says_so_once_and_ends_nothing(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     said: list[str] = []
     with tracker_of_node(Order(str(tmp_path)), said.append) as flush:
-        once(lambda: flush() is None and bool(said), "nobody is told")
+        once(lambda: flush() is None and bool(said), "no message")
         flush()
     (line,) = said
     assert "codecarbon" in line and "no such driver" in line
