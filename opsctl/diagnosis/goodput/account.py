@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 
 from opsctl.run.attempts.ending import STARTED_NOTHING, Ending
 from opsctl.run.attempts.events import Attempt
@@ -195,15 +196,15 @@ def inside(stay: Stay) -> dict[Key, int]:
 def _iterations(stay: Stay, span: Span) -> list[tuple[Key, int]]:
     """Return the time of kept and lost iterations. A log line that was partly kept is divided by iterations."""
     found: list[tuple[Key, int]] = []
-    lines = list(zip(span.iterations, span.seconds, strict=True))
+    logged, seconds_logged, after = span.iterations, span.seconds, list[tuple[int, float]]()
     last = stay.last_iteration
-    if lines and last is not None and last > lines[-1][0] and not stay.attempt.is_open:
+    if logged and last is not None and last > logged[-1] and not stay.attempt.is_open:
         # Iterations after the last line take as long as those before it.
-        count = lines[-1][0] - (lines[-2][0] if len(lines) > 1 else span.begins_at)
-        lines.append((last, lines[-1][1] / max(1, count) * (last - lines[-1][0])))
+        count = logged[-1] - (logged[-2] if len(logged) > 1 else span.begins_at)
+        after.append((last, seconds_logged[-1] / max(1, count) * (last - logged[-1])))
     kept_s = own_s = rolled_s = 0.0
     before = span.begins_at
-    for iteration, seconds in lines:
+    for iteration, seconds in chain(zip(logged, seconds_logged, strict=True), after):
         each = seconds / max(1, iteration - before)
         kept_to = max(before, min(iteration, stay.own_kept, stay.kept_until))
         own_to = max(kept_to, min(iteration, stay.own_kept))
