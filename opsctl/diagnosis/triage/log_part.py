@@ -207,7 +207,7 @@ def take(
     with_frames = set(itertools.islice(framed, _MOST_AROUND))
     usual = usual_line(read.opening.hosts, read.opening.fronts.places)
     for number, hit in enumerate(reversed(hits)):
-        if time.monotonic() > ends_at:
+        if _is_over(ends_at):
             read.unread.append(f"{source}: {len(hits) - number} older lines with possible causes were not checked")
             break
         raw = hit.line.replace(b"\0", b"").decode(errors="replace")
@@ -250,6 +250,10 @@ def share_of(ends_at: float, share: float) -> float:
     """Return the time at which that share of the time until `ends_at` is over."""
     now_s = time.monotonic()
     return now_s + share * (ends_at - now_s)
+
+
+def _is_over(ends_at: float) -> bool:
+    return time.monotonic() > ends_at
 
 
 def _other_work(

@@ -170,7 +170,7 @@ def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointF
 def write_fresh_start(latest: Path) -> str:
     """Return three lines. `latest` is the file that was not found. The last line is the one that is parsed."""
     return (
-        f"Unable to find latest file at {latest}, so there is no checkpoint to load.\n"
+        f"Unable to find latest file at {latest}, so the training starts at its beginning.\n"
         f"WARNING: could not find the metadata file {latest.parent}\n"
         f"    {_FROM_RANDOM}"
     )

@@ -38,7 +38,7 @@ def test_one_that_failed_too_often_or_is_not_whole_is_left_with_the_reason(tmp_p
     left = dict(chosen.left)
     assert [one.iteration for one in chosen.due] == [30]
     assert "tried 3 times" in left[10] and "--step 10 tries again" in left[10]
-    assert "never finished" in left[20]
+    assert "manifest.json is missing" in left[20]
     assert [one.iteration for one in choose(paths_of(folder), settings(folder).table, 10).due] == [10]
 
 
@@ -47,5 +47,5 @@ def test_by_hand_any_checkpoint_is_due_and_one_that_is_not_there_is_refused(tmp_
     table = settings(folder).table
     assert choose(paths_of(folder), table, None).due == ()
     assert [one.iteration for one in choose(paths_of(folder), table, 5).due] == [5]
-    with pytest.raises(OpsctlError, match=r"global_step7 cannot be evaluated: .*never finished"):
+    with pytest.raises(OpsctlError, match=r"global_step7 cannot be evaluated: .*manifest\.json is missing"):
         choose(paths_of(folder), table, 7)

@@ -68,7 +68,7 @@ def test_a_dump_is_read_from_an_own_file_alone_and_a_pipe_in_its_place_keeps_nob
     os.mkfifo(tmp_path / "fifo")
     writer = os.open(tmp_path / "fifo", os.O_RDWR | os.O_NONBLOCK)
     os.write(writer, DUMP.encode())  # anyone who reads on waits for this writer's end
-    for name, why in (("link", "symbolic link"), ("fifo", "not what it is called")):
+    for name, why in (("link", "symbolic link"), ("fifo", "of another kind")):
         with pytest.raises(OSError, match=why):
             _read(tmp_path / name)
     os.close(writer)

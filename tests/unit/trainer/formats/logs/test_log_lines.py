@@ -96,7 +96,7 @@ def test_a_checkpoint_line_is_the_documented_one(
 def test_a_fresh_start_is_told_in_megatrons_words_and_read_back() -> None:
     lines = write_fresh_start(Path("/c/latest")).splitlines()
     assert lines == [
-        "Unable to find latest file at /c/latest, so there is no checkpoint to load.",
+        "Unable to find latest file at /c/latest, so the training starts at its beginning.",
         "WARNING: could not find the metadata file /c",
         "    will not load any checkpoints and will start from random",
     ]
