@@ -132,9 +132,7 @@ def _leaving_settings(options: Options) -> LeavingSettings:
 
 
 def _measured(options: Options, held: ExitStack) -> Callable[[], None]:
-    """Measure this node's energy until `held` ends; return a function that records it meanwhile. Without the option, do
-    nothing.
-    """
+    """Measure this node's energy until `held` ends, if asked; return a function that records it meanwhile."""
     if not options.codecarbon_dir:
         return _do_nothing
     folder = Path(options.codecarbon_dir)

@@ -50,7 +50,7 @@ class Shape:
 
     def seconds(self, batch: int) -> float:
         """Return the time of one iteration at this batch size, on healthy nodes: larger batches fill a pipeline
-        better.
+        more.
         """
         full, half = self.ramp.global_batch_size, self.half_speed_batch
         return self.seconds_at_full_batch * (batch + half) / (full + half)

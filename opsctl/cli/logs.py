@@ -80,9 +80,7 @@ def _far_lines(
 
 
 def _pause(seconds: float) -> None:
-    """Wait for the log to grow, and check whether the reader of our output has left, so that a quiet log does not keep
-    us.
-    """
+    """Wait for the log to grow, and check whether our reader has left, so that a quiet log does not keep us."""
     import select
     import sys
 

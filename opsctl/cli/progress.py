@@ -22,8 +22,8 @@ _FIRST_S, _LONGEST_S = 2.0, 30.0
 
 
 def now_and_then(words: Callable[[int], str], clock: Callable[[], float] = time.monotonic) -> Callable[[int], None]:
-    """Return a function that prints `words` of a number, from two seconds on, after pauses that double up to half a
-    minute.
+    """Return a function that prints `words` of a number, after two seconds and then ever longer pauses, at most 30
+    s.
     """
     pause_s = _FIRST_S
     due_at = clock() + pause_s

@@ -47,9 +47,7 @@ def _one_run(ctx: click.Context, _parameter: click.Parameter, value: str | None)
 
 
 def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
-    """Return `folders`, absolute. Raises OpsctlError if a file system does not answer, because reading it would
-    hang.
-    """
+    """Return `folders`, absolute. Raises OpsctlError if a file system hangs, because reading it would hang too."""
     from opsctl.core.dirwalk.file_system import refuse_what_hangs
 
     found = [folder.absolute() for folder in folders]

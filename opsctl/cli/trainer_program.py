@@ -54,7 +54,7 @@ def run_trainer_program(
 def _heard(
     steps: Callable[[int], None] | None,
 ) -> Iterator[tuple[tuple[str, ...], tuple[int, ...], Callable[[], None]]]:
-    """Provide the program's arguments for progress, the descriptors that it needs, and a function that passes progress
+    """Provide the program's progress arguments, the descriptors that it needs, and a function that passes progress
     on.
     """
     if steps is None:

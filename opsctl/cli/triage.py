@@ -109,9 +109,7 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
 
 
 def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmEnd:
-    """Return how its job ended according to Slurm, and which of its nodes are out of service, as far as Slurm
-    answers.
-    """
+    """Return how its job ended and which of its nodes are out of service, as far as Slurm answers."""
     from opsctl.core.errors import OpsctlError, SlurmError
     from opsctl.core.output import message
     from opsctl.diagnosis.triage.findings import SlurmEnd

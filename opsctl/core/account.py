@@ -1,6 +1,4 @@
-"""Unix accounts and groups, from the system's databases. `$USER` is not used: it survives su and can be set by any
-user.
-"""
+"""Unix accounts and groups, from the system's databases. `$USER` is not used: it survives su, and users can set it."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ def is_member(uid: int, gid: int) -> bool:
 
 
 def is_nobody_elses(gid: int) -> bool:
-    """Return whether only root and the caller are in the group `gid`: root's, or the one made with the caller's
-    account.
-    """
+    """Return whether only root and the caller are in the group `gid`: root's, or the caller's private group."""
     try:
         group, account = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -1,6 +1,4 @@
-"""The folders of the shipped templates and scheduled jobs: in a checkout, or inside the package in an installed
-wheel.
-"""
+"""The folders of the shipped templates and scheduled jobs: in a checkout, or in the package of an installed wheel."""
 
 from __future__ import annotations
 

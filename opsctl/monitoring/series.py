@@ -55,9 +55,7 @@ def as_it_stands(lines: Sequence[TrainingLine]) -> tuple[TrainingLine, ...]:
 
 
 def newest(lines: Sequence[TrainingLine], iterations: int, lines_least: int, seconds_least: float = 0.0) -> int:
-    """Return where the newest stretch begins that has at least the given length in each of the three; -1 if there is
-    none.
-    """
+    """Return where the newest stretch begins that is as long as required in each of the three; -1 without one."""
     counts = steps(lines)
     seen, seconds = 0, 0.0
     for place in range(len(lines) - 1, -1, -1):
@@ -105,9 +103,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the growth of y per unit of x: the median over all pairs (Theil-Sen). None for fewer than two points in
-    time.
-    """
+    """Return the growth of y per unit of x: the median over all pairs (Theil-Sen). None for fewer than two x."""
     step = max(1, -(-len(points) // _MOST_POINTS))
     few = points[::-1][::step]
     slopes = [

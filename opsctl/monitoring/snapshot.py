@@ -314,9 +314,7 @@ class Snapshot:
 
     @property
     def writer_elsewhere(self) -> Holder | None:
-        """The writer of the run according to a recent heartbeat (at most three periods old), if it is none of
-        `jobs`.
-        """
+        """The writer of the run by a recent heartbeat (at most three periods old), if it is none of `jobs`."""
         holder, age_s = self.lease.holder, self.lease.age_s
         if holder is None or (age_s is not None and age_s > 3 * HEARTBEAT_S):
             return None

@@ -13,9 +13,7 @@ _MOST_TASKS = 4_000_001
 
 
 def one_at_a_time(array: str) -> str:
-    """Return `array` with `%1`, because a training's tasks continue each other. Raises UsageError for an invalid
-    array.
-    """
+    """Return `array` with `%1`, because its tasks continue each other. Raises UsageError for an invalid array."""
     if problem := array_problem(array):
         raise UsageError(f"--array {array}: {problem}")
     return f"{array.strip().partition('%')[0]}%1"

@@ -50,9 +50,7 @@ class SlurmClient(SlurmReader, Protocol):
     """One Slurm, and all that may be asked of it. See SlurmReader for what its methods raise."""
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
-        """Return how these jobs ended, as far as Slurm still knows: from accounting, else from the controller's
-        memory.
-        """
+        """Return how these jobs ended, as far as Slurm knows: from accounting, else from the controller's memory."""
 
     def preempted(self, job_ids: Iterable[int]) -> dict[int, datetime]:
         """Return when Slurm preempted those of these jobs that it did, as far as the controller still knows.

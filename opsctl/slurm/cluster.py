@@ -30,9 +30,7 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     out_of_bounds: str = ""  # why nothing of it may be run here, in a sentence: every question to it is refused so
 
     def environment(self, base: dict[str, str] | None = None) -> dict[str, str]:
-        """Return `base` (default: this process's) for this cluster's commands: plain C locale, without user
-        settings.
-        """
+        """Return `base` (default: this process's) for this cluster's commands: C locale, no user settings."""
         source = dict(os.environ if base is None else base)
         clean = {k: v for k, v in source.items() if not k.startswith(_MISLEADING_PREFIXES)}
         conf = source.get("SLURM_CONF") if self.slurm_conf is None else self.slurm_conf

@@ -94,7 +94,7 @@ class CommandClient:
         return found
 
     def submit(self, script: str) -> int:
-        """Run sbatch with the script as its input, once even when patient. Part of a deadline is kept for the
+        """Run sbatch with the script as its input, once even when patient; part of a deadline is kept for the
         look-up.
         """
         self._refuse_what_is_out_of_bounds()
@@ -263,9 +263,7 @@ class CommandClient:
         return answer
 
     def _patiently(self, ask: Callable[[float], T]) -> T:
-        """Return the result of `ask` within the seconds that it is given; a patient client repeats it while Slurm does
-        not answer.
-        """
+        """Return the result of `ask` within its seconds; a patient client repeats it while Slurm does not answer."""
         if self.deadline is not None:
             return ask(self.deadline.remaining_s())
         patience = Deadline(PATIENT_TOTAL_S)

@@ -91,9 +91,7 @@ def write_atomically(path: Path, text: str, runnable: bool = False) -> None:
 
 
 def read_plain(path: Path, largest_bytes: int) -> bytes:
-    """Return a regular file's contents. Raises OSError, also for other files (reading a FIFO would hang) and longer
-    ones.
-    """
+    """Return a regular file's contents. Raises OSError, also for longer ones and other kinds (a FIFO would hang)."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

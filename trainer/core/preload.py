@@ -98,8 +98,7 @@ def _without_looking_for_garbage() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_a_compiler_cache() -> Iterator[None]:
-    """Let torch create its cache of compiled functions in a folder that is removed, not permanently in every node's
-    /tmp.
+    """Let torch create its compiler cache in a folder that is removed, not permanently in every node's /tmp.
 
     It creates one at import, whether or not anything is compiled. A cache set by the user stays.
     """

@@ -157,9 +157,7 @@ class EngineAccumulation:
         return found.detach(), False
 
     def _in_bf16_optimizer(self, group: int, index: int) -> tuple[Tensor, bool]:
-        """Return the gradient sum. The optimizer clears its sums after each step, and uses those that are marked as
-        present.
-        """
+        """Return the gradient sum. The optimizer clears its sums after each step, and uses those marked as present."""
         found = self._optimizer.fp32_groups_gradients[group][index]
         self._optimizer.fp32_groups_has_gradients[group][index] = True
         self._weight._hp_grad = found  # type: ignore[attr-defined]

@@ -50,8 +50,8 @@ from trainer.recipe.options import Options, OptionsError
 
 @dataclass(frozen=True)
 class Path:
-    """The implementation of a family of operations (`torch`, `C++`, `CUDA`, `flash-attn` ...), and the reason in a few
-    words.
+    """The implementation of a family of operations (`torch`, `C++`, `CUDA`, `flash-attn` ...), and the reason in
+    short.
     """
 
     family: str
@@ -196,9 +196,7 @@ def family_kernels(family: Family, options: Options, source: Source) -> Any:
 
 
 def _taken(family: Family, ours: Any, options: Options, source: Source, kept: KeptTimes) -> tuple[Any, Path]:
-    """Return the implementation of the family, None for torch, and why: the preferred one, or the one measured as
-    faster.
-    """
+    """Return the family's implementation, None for torch, and why: the preferred one, or one measured as faster."""
     kernels: dict[str, Any] = {TORCH: None} if isinstance(ours, str) else {source.by: ours, TORCH: None}
     why = ours if isinstance(ours, str) else source.why
     if _unfused(family, options) or not kept.families:
@@ -258,9 +256,7 @@ def by_torch_alone(options: Options, device: torch.device, why: str) -> Operatio
 
 
 def kernel_lines(operations: Operations) -> list[str]:
-    """Return the lines for the training log: one for each implementation with its families and reason; then the
-    notes.
-    """
+    """Return the lines for the training log: one per implementation with its families and reason; then the notes."""
     families: dict[tuple[str, str], list[str]] = {}
     for path in operations.paths:
         families.setdefault((path.by, path.why), []).append(path.family)

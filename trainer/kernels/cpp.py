@@ -231,9 +231,7 @@ class CppResiduals:
 
 
 def _dropout(x_bsh: Tensor, probability: float, part: tuple[int, int]) -> tuple[int | float, ...]:
-    """Return samples, positions, hidden, first_position, lowest_kept and scale; the last two are unused without
-    seeds.
-    """
+    """Return samples, positions, hidden, first_position, lowest_kept and scale; the last two are for seeds only."""
     first_position = part[0] * x_bsh.shape[1]
     return *x_bsh.shape, first_position, lowest_kept_level(probability), kept_scale(probability)
 

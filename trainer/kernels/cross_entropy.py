@@ -47,9 +47,7 @@ class Statistics(NamedTuple):
 def statistics(
     logits_tv: Tensor, labels_t: Tensor, first_padding: int, kernels: CrossEntropyKernels | None
 ) -> Statistics:
-    """Compute the statistics of each row. Without kernels logits are fp32, and become exp(logit - greatest) for
-    `to_gradient`.
-    """
+    """Compute each row's statistics. Without kernels fp32 logits become exp(logit - greatest) for `to_gradient`."""
     if kernels is not None:
         return Statistics(*kernels.statistics(logits_tv, labels_t, first_padding))
     logits_tv[:, first_padding:] = -torch.inf

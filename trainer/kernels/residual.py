@@ -61,9 +61,7 @@ def kept_scale(probability: float) -> float:
 
 
 def drop(x: Tensor, mask: Tensor, probability: float) -> Tensor:
-    """Return x where `mask` is true, scaled so that its expectation stays, and 0 elsewhere. Backward needs only the
-    mask.
-    """
+    """Return x where `mask` is true, scaled to keep its expectation, and 0 elsewhere. Backward needs only the mask."""
     dropped: Tensor = _Drop.apply(x, mask, kept_scale(probability))
     return dropped
 

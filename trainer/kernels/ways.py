@@ -201,9 +201,7 @@ def _cross_entropy(drawn: _Drawn, _weights: int) -> Work:
 
 
 def _adam(drawn: _Drawn, weights: int) -> Work:
-    """Return the work on one flat tensor: fp32 weights and moments; gradients and rounded weight in the training's
-    precision.
-    """
+    """Return the work on one flat tensor: fp32 weights and moments; gradients and rounded weight as in the training."""
     is_half = drawn.dtype != torch.float32
 
     def make() -> Buffers:

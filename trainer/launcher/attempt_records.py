@@ -92,9 +92,7 @@ def record_clock(node: Node) -> None:
 
 
 def _gpus_of_this_node() -> list[str]:
-    """Return the GPUs in local rank order, as Slurm or the user named them, numbered if Slurm only gives their
-    count.
-    """
+    """Return the GPUs in local rank order, as Slurm or the user named them; numbered if Slurm gives only a count."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("SLURM_STEP_GPUS") or ""
     if not named and os.environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
         return [str(number) for number in range(int(os.environ["SLURM_GPUS_ON_NODE"]))]

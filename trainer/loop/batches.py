@@ -93,9 +93,7 @@ def open_items(
 
 
 def end_of_document_id(options: Options) -> int | None:
-    """Return the token that ends a document, for --eod-mask-loss; None without it. Raises DataError if it is
-    unknown.
-    """
+    """Return the token that ends a document, for --eod-mask-loss; None without it. Raises DataError if unknown."""
     if not options.eod_mask_loss:
         return None
     for source in (source for group in groups(options, "train") for source in group.sources):

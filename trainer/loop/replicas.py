@@ -169,9 +169,7 @@ class Replicas:
         self._items_by_rank: list[list[Item]] = []
 
     def compare(self, iteration: int) -> None:
-        """Compare the sums. Collective: one gathering of sums, and one of their items if these are new. Raises
-        Refusal.
-        """
+        """Compare the sums. Collective: one gathering of sums, and one of their items if new. Raises Refusal."""
         own = list(self._own())
         items = [item for item, _ in own]
         if self._is_new(items):
@@ -182,9 +180,7 @@ class Replicas:
             raise Refusal(drift_line(found, iteration))
 
     def _is_new(self, items: list[Item]) -> bool:
-        """Return whether any rank has other items than before: there are no moments until an update is made.
-        Collective.
-        """
+        """Return whether any rank has other items than before: moments exist only after an update. Collective."""
         is_new = not self._items_by_rank or self._items_by_rank[self._parallel.rank] != items
         on_any = torch.tensor(is_new, dtype=torch.int32, device=self._parallel.device)
         dist.all_reduce(on_any, op=dist.ReduceOp.MAX)

@@ -235,9 +235,7 @@ class Place:
         return self._folder is not None and self._path is not None and self._folder.has(self._path.name)
 
     def read(self, name: str | None = None) -> bytes:
-        """Return the contents of the file, or of the one called `name` next to it; empty without a path. Raises
-        OSError.
-        """
+        """Return the contents of the file, or of `name` next to it; empty without a path. Raises OSError."""
         if self._folder is None or self._path is None:
             return b""
         return read_plain(self._folder.place() / (name or self._path.name), _LARGEST_NOTE_BYTES)

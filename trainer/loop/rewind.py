@@ -35,9 +35,7 @@ class Point:
     tokens: int
 
     def is_before(self, tag: str, step: int) -> bool:
-        """Return whether that point of a curve comes after this one. A curve in other units does not decide this
-        itself.
-        """
+        """Return whether that point of a curve comes after this one. Curves in other units do not decide this."""
         if tag.endswith((" vs samples", ",x=samples")):
             return step > self.samples
         if tag.endswith((" vs tokens", ",x=tokens")):

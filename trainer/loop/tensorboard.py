@@ -25,9 +25,7 @@ class WandbWriter:
     """Points of one start as one run of wandb. Those over samples and tokens are left out: it has axes of its own."""
 
     def __init__(self, options: Options) -> None:
-        """Check the options. Raises OptionsError if the package, the folder or, for an online run, a key is missing.
-        Needs no network.
-        """
+        """Raise OptionsError if the package, the folder or, for an online run, a key is missing. Needs no network."""
         if importlib.util.find_spec("wandb") is None:
             raise OptionsError(f"--wandb-project: wandb is not installed here: {install_command('wandb')}")
         folder = options.wandb_save_dir or options.tensorboard_dir or options.save

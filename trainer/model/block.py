@@ -45,8 +45,8 @@ class MLP(nn.Module):
         return out_bsh
 
     def _gelu_of(self, x_bsh: Tensor) -> Callable[[], Tensor]:
-        """Return a function that computes the width after GeLU; kernels add the bias, and sum its gradient in the
-        backward pass.
+        """Return a function for the width after GeLU; kernels add the bias and sum its gradient in the backward
+        pass.
         """
         if self.kernels is None:
             return functools.partial(bias_gelu, self.dense_h_to_4h(x_bsh), None, self.tanh, None)

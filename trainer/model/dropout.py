@@ -57,7 +57,7 @@ class DropoutClock:
             self.sample = before
 
     def seed_of(self, row: int, layer: int, spot: str, head: int = 0) -> int:
-        """Return the seed of one mask: of the micro-batch's sample `row`, at one spot of a layer, for a head of the
+        """Return the seed of one mask: of the micro-batch's sample `row`, at a spot of a layer, for a head of the
         model.
         """
         return seed_of(self.seed, self.sample + row, layer, spot, head)

@@ -174,9 +174,7 @@ class _Gradients:
         self._is_first = False
 
     def finished(self) -> tuple[Tensor, ...]:
-        """Return the tensors kept until the backward pass, in the dtypes of x and weight, without what is in a sum
-        already.
-        """
+        """Return the tensors for the backward pass, in the dtypes of x and weight, without those in a sum already."""
         for one in self._summing:
             one.wait()
         if self._lift != 1:
@@ -200,7 +198,7 @@ def _times(gradient: Tensor, ratio: Tensor) -> Tensor:
 def _of_chunk(
     logits_tv: Tensor, labels_t: Tensor, share_t: Tensor | None, first_padding: int, parallel: Parallel
 ) -> tuple[Tensor, Tensor]:
-    """Return for each token the log of the sum of exp(logit), and its label's logit; with a share, logits become
+    """Return each token's log of the sum of exp(logit), and its label's logit; with a share, logits become
     gradients.
     """
     kernels = parallel.operations.cross_entropy

@@ -61,8 +61,8 @@ class Parallel:
 
     @property
     def sequence_part(self) -> tuple[int, int]:
-        """The slice of the sequence on this rank between split layers, and the number of slices: (0, 1) is all of
-        it.
+        """The slice of the sequence on this rank between split layers, and the number of slices; (0, 1) is the
+        whole.
         """
         return (self.tensor_rank, self.tensor_size) if self.splits_sequence else (0, 1)
 

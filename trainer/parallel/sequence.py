@@ -54,9 +54,7 @@ def products_of_gathered(x_bsh: Tensor, layers: list[tuple[Tensor, Tensor | None
 
 
 def gradient_of_all_slices(parameter: Tensor, parallel: Parallel) -> Tensor:
-    """Return the parameter, whole on each rank; the gradients of the slices are summed in fp32. Backward is
-    collective.
-    """
+    """Return the parameter, whole on each rank; slices' gradients are summed in fp32. Backward is collective."""
     return parameter if not parallel.splits_sequence else _GradientOfAllSlices.apply(parameter, parallel)
 
 

@@ -62,9 +62,7 @@ def sum_over_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
 
 
 def partial_sums_meet(x_bsh: Tensor, parallel: Parallel) -> Tensor:
-    """Return the sum of the ranks' partial results: this rank's slice of it if they split the sequence, else all
-    of it.
-    """
+    """Return the sum of the ranks' partial results: this rank's slice if they split the sequence, else all of it."""
     return sum_to_slices(x_bsh, parallel) if parallel.splits_sequence else sum_over_tensor_ranks(x_bsh, parallel)
 
 
@@ -118,9 +116,7 @@ class ColumnParallelLinear(nn.Module):
 
 
 def side_by_side(x_bsi: Tensor, layers: list[ColumnParallelLinear], with_bias: bool = True) -> list[Tensor]:
-    """Return the outputs of the layers for one input, gathered if it is a slice; backward is collective once for
-    all.
-    """
+    """Return the layers' outputs for one input, gathered if it is a slice; backward is collective once for all."""
     products = products_of_gathered if layers[0].parallel.splits_sequence else products_of_copy
     return products(x_bsi, [(one.weight, one.bias if with_bias else None) for one in layers], layers[0].parallel)
 
@@ -147,7 +143,7 @@ class RowParallelLinear(nn.Module):
         return y_bso if bias is None else y_bso + gradient_of_all_slices(bias, self.parallel)
 
     def left_bias(self) -> Tensor | None:
-        """Return the bias [o] that the next operation has to add, or None. Its backward is collective if ranks have
+        """Return the bias [o] for the next operation to add, or None. Its backward is collective if ranks have
         slices.
         """
         if self.bias is None or not self.leaves_bias:

@@ -1,6 +1,4 @@
-"""The use of a file system, measured in a separate process, so that a file system that hangs does not hang the
-caller.
-"""
+"""The use of a file system, measured in a separate process, so that one that hangs does not hang the caller."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ class Untrusted(OSError):
 
 @dataclass(frozen=True)
 class Keepers:
-    """The accounts whose files under a root are trusted: the caller, root, the root's owner, and members of its
-    group.
-    """
+    """The accounts whose files under a root are trusted: the caller, root, the root's owner and its group's members."""
 
     owner: int
     group: int | None  # the root's, when its members may write there
@@ -144,9 +142,7 @@ def names_in(folder: int, path: Path, most: int) -> list[str]:
 
 
 def create_file(folder: int, path: Path, mode: int | None = None) -> int:
-    """Return a descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError if the name
-    exists.
-    """
+    """Return a descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError."""
     wanted = new_file_mode(folder) if mode is None else mode
     with _named(path):
         fd = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, wanted, dir_fd=folder)
@@ -387,9 +383,7 @@ def cache_folder(name: str, below: str = "", environment: Mapping[str, str] = os
 
 
 def is_the_accounts(folder: Path) -> bool:
-    """Return whether this folder belongs to the account, is closed to others and reached through no link. Raises
-    OSError.
-    """
+    """Return whether this folder is the account's, closed to others and reached through no link. Raises OSError."""
     if any(one.is_symlink() for one in (folder, *folder.parents[:2])):
         return False  # ours are made as folders
     found = folder.stat()

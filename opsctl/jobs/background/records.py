@@ -79,9 +79,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_newer(self) -> bool:
-        """Return whether a newer opsctl wrote it: writing it back would drop the fields that this version does not
-        know.
-        """
+        """Return whether a newer opsctl wrote it: writing it back would drop the fields that this version lacks."""
         return self.schema_version > SCHEMA_VERSION
 
     @property
@@ -179,7 +177,7 @@ class Errands:
         return found.done if found else 0
 
     def find(self, chosen: str) -> Errand:
-        """Return the command that `chosen` means: its name, the beginning of it, or the id of its job. Raises
+        """Return the command that `chosen` means: its name or the beginning of it, or its job's id. Raises
         OpsctlError.
         """
         known = self.all()

@@ -116,9 +116,7 @@ def fixed_changes(run: ExpandedRun, live: Sequence[Job]) -> list[str]:
 
 
 def fixed_values(run: ExpandedRun) -> list[str]:
-    """Return the keys that Slurm fixes at submission and that `run` changed since the newest complete revision or
-    chain.
-    """
+    """Return the keys fixed by Slurm that `run` changed since the newest complete revision or chain."""
     return [*_published_values(run), *_other_output(run)]
 
 

@@ -83,9 +83,7 @@ def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluste
 
 
 def resolve(name: str, asked: RequestOptions, seen: Seen) -> Meant:
-    """Find the job, or the owner of the queue, that `asked` means. Pure. Raises OpsctlError if there is none, or
-    several.
-    """
+    """Find the job, or the queue's owner, that `asked` means. Pure. Raises OpsctlError if there is none, or several."""
     host = socket.gethostname()
     said = Request(
         action=asked.action,

@@ -114,7 +114,7 @@ def master_address(
 
 
 def free_port(job_id: int, is_free: Callable[[int], bool] = is_free, tries: int = 200) -> int:
-    """Return the first free port on this host, starting at one computed from the job's id. Raises OpsctlError after
+    """Return the first free port on this host, from one computed from the job's id. Raises OpsctlError after
     `tries`.
     """
     for step in range(tries):

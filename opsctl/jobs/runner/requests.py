@@ -75,9 +75,7 @@ class RequestHandler(WatchThread):
         return at is not None and not self._has_word and time.monotonic() >= at
 
     def finish(self, attempt: Attempt | None, signals: Signals) -> None:
-        """Finish the job with `attempt`, if it had one: requeue it if requested, and answer the open requests. Runs
-        once.
-        """
+        """Finish the job with `attempt`, if any: requeue it if requested, and answer the open requests. Runs once."""
         if self._stopped.is_set():
             return
         self.stop()

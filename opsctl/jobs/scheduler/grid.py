@@ -48,9 +48,7 @@ def dues_between(first: int, due: int, period_s: int) -> range:
 
 
 def moment_of(now_s: float, own_due: int | None) -> float:
-    """Return the time for a tick: at least its due time, since Slurm started it then, whatever this node's clock
-    shows.
-    """
+    """Return the time for a tick: at least its due time, because Slurm started it then, whatever this node's clock."""
     return now_s if own_due is None else max(now_s, float(own_due))
 
 

@@ -105,9 +105,7 @@ def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> 
 
 
 def _uses(counted: Counted, by: str, history: Sequence[SpaceLine], left: int | None, is_all: bool) -> list[PrintedUse]:
-    """Return the rows. Growth is computed for complete walks only, since an incomplete one is smaller for another
-    reason.
-    """
+    """Return the rows. Only complete walks give growth, since an incomplete one is smaller for another reason."""
     return [_use(row, left) for row in rows(counted, by, history if is_all else ())]
 
 

@@ -89,9 +89,7 @@ def table(text: str, name: str, now: datetime) -> list[Space]:
 
 
 def colons(text: str, name: str, now: datetime) -> list[Space]:
-    """Parse the output of `mmlsquota -Y`: a line of names, and a line per file system or file set, separated by
-    colons.
-    """
+    """Parse the output of `mmlsquota -Y`: a line of names, then a line per file system or file set, with colons."""
     found, names = [], list[str]()
     for line in text.splitlines():
         fields = line.split(":")

@@ -98,8 +98,8 @@ def _filled(asked: Asked, watch: WatchTable, systems: FileSystems, hangs: str, n
 def _purge(
     paths: RunPaths, found: WalkFound, is_all: bool, old_before: datetime, purge_after: timedelta
 ) -> Purge | None:
-    """Return the files about to be removed. Every file of the latest checkpoint is checked, however far the walk has
-    come.
+    """Return the files about to be removed. Of the latest checkpoint every file is checked, in any state of the
+    walk.
     """
     oldest, example, hits_latest = found.oldest_at, found.oldest, False
     first = _oldest_of_latest(paths, old_before)
@@ -154,9 +154,7 @@ _STALE_AFTER = timedelta(days=2)
 
 
 def walked(paths: RunPaths, now: datetime, old_before: datetime | None) -> tuple[WalkFound, bool]:
-    """Return the contents of the output folder, and whether they are complete. Files older than `old_before` are
-    counted apart.
-    """
+    """Return the contents of the output folder, and whether they are complete; files older than `old_before` apart."""
     state = read_walk(paths)
     if state.whole is not None and timedelta(0) <= now - state.whole.began_at < WHOLE_FOR:
         return state.whole, True

@@ -188,9 +188,7 @@ def exit_margin_problem(margin_s: float, expect: Reckoning, async_save: bool = F
 
 
 def slow_warnings(margin_s: float, expect: Reckoning, async_save: bool = False) -> list[str]:
-    """Return warnings about evaluations or saves that were once too slow for the margin of `margin_s` seconds, but
-    usually are not.
-    """
+    """Return warnings about evaluations or saves that once, but not usually, took longer than `margin_s` seconds."""
     longest = (
         ("evaluations", expect.evaluations, expect.longest_evaluation_seconds, "evaluation_seconds"),
         ("saves", expect.saves, expect.longest_save_seconds, "save_seconds"),
@@ -304,9 +302,7 @@ def _seconds(value: float) -> str:
 
 
 def length_of_run(loaded: LoadedRun) -> tuple[int, int]:
-    """Return the samples of the whole training, and the tokens of each. Raises RunFileError if the run file lacks
-    them.
-    """
+    """Return the samples of the whole training, and the tokens of each. Raises RunFileError without them."""
     options = find_problems(loaded, files=False).options
     if options.seq_length is None:
         raise RunFileError(f"{loaded.path}: [trainer] seq_length is missing, so the length of the training is unknown")

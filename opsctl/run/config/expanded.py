@@ -74,8 +74,8 @@ class ExpandedRun:
         return self.path.parent
 
     def on(self, nodes: int | None) -> ExpandedRun:
-        """Return the same run on `nodes` nodes (None: the run file's). Raises RunFileError for what the trainer would
-        refuse.
+        """Return the same run on `nodes` nodes (None: the run file's). Raises RunFileError if the trainer would refuse
+        it.
         """
         used = self.file.slurm.nodes if nodes is None else nodes
         if used == self.nodes:

@@ -1,5 +1,4 @@
-"""The Slurm cluster of a run. A run records which cluster it was, so that no export is needed, but never what to
-execute.
+"""The Slurm cluster of a run. A run records which one it was, so that no export is needed; never what to execute.
 
 A reader of a run executes the programs that Slurm's configuration names. Other users can write the record, so it has
 only names. The reader alone decides how to reach a cluster: --cluster, OPSCTL_CLUSTER, SLURM_CONF, the local clusters
@@ -44,9 +43,7 @@ def local_clusters_folder() -> Path:
 
 
 def find_cluster(name_or_folder: str) -> Cluster:
-    """Return the local cluster of that name, or in that folder. Raises UsageError, also if other users could
-    change it.
-    """
+    """Return the local cluster of that name or folder. Raises UsageError, also if other users could change it."""
     named = local_clusters_folder()
     folder = named.absolute() / name_or_folder if os.sep not in name_or_folder else Path(name_or_folder).absolute()
     found = read_whole(folder, folder / CLUSTER_FILE, Cluster, "opsctl local-cluster up writes it again", UsageError)
@@ -75,9 +72,7 @@ def cluster_to_submit_to(flag: str | None, paths: RunPaths) -> Cluster:
 
 
 def shells_cluster() -> Cluster:
-    """Return the cluster of this shell: that of the exported SLURM_CONF, which may be a local cluster of this
-    account.
-    """
+    """Return this shell's cluster: that of the exported SLURM_CONF, or this account's local cluster with that file."""
     conf = _exported()
     return Cluster() if conf is None else _own_local_cluster(conf) or Cluster(slurm_conf=conf)
 
@@ -167,9 +162,7 @@ def _own_local_cluster(conf: str) -> Cluster | None:
 
 
 def _why_not_ours(folder: Path, cluster: Cluster) -> str | None:
-    """Return who except root and the reader could change what the local cluster in `folder` runs; None if no user
-    can.
-    """
+    """Return who else than root and the reader could change what the cluster in `folder` runs; None if no user can."""
     used = (str(folder / CLUSTER_FILE), cluster.slurm_conf or "", *cluster.bin_folders, *cluster.library_folders)
     for one in filter(None, used):
         place = Path(one).absolute()

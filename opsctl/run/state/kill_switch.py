@@ -125,7 +125,7 @@ class PrintedKillSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 def printed_switch(
     state: KillSwitchState, changed: bool | None = None, live: tuple[PrintedLooker, ...] | None = None
 ) -> PrintedKillSwitch:
-    """Return `state` for programs. `changed`: whether it is new; None if no change was tried. `live`: only of
+    """Return `state` for programs. `changed`: whether it is new; None if nothing was tried. `live`: only of
     `trigger`.
     """
     return PrintedKillSwitch(
@@ -179,9 +179,7 @@ def state(paths: RunPaths) -> KillSwitchState:
 
 
 def path_passed_over(paths: RunPaths) -> str:
-    """Return another path of the switch in a record of an older release or a hand-made one, which is ignored; else
-    empty.
-    """
+    """Return the ignored path of a switch in an old or hand-made record; empty without one."""
     said = (read_state(paths.output, paths.state / "kill-switch.json", _RecordedPath) or _RecordedPath()).path
     return "" if said == str(paths.kill_switch) else _words(said)
 
@@ -267,9 +265,7 @@ def deactivate(paths: RunPaths) -> Change:
 
 
 def _found(path: Path) -> os.stat_result | None:
-    """Return what is at `path` itself, even a link to nowhere; None for nothing. Raises OpsctlError as
-    `is_triggered`.
-    """
+    """Return what is at `path` itself, even a dangling link; None for nothing. Raises OpsctlError as `is_triggered`."""
     try:
         return path.lstat()
     except (FileNotFoundError, NotADirectoryError):

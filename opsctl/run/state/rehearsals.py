@@ -63,9 +63,7 @@ class Twin:
 
 
 def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
-    """Return the twin called `name` of the expanded `file`, which is at `run_file`. Raises RunFileError if none
-    fits.
-    """
+    """Return the twin called `name` of the expanded `file` at `run_file`. Raises RunFileError if none fits."""
     nodes = min(NODES, file.slurm.nodes)
     changed = _sizes(file.trainer, nodes * file.slurm.gpus_per_node, run_file)
     trainer = {key: value for key, value in {**file.trainer, **changed}.items() if key not in _DROPPED}
@@ -225,9 +223,7 @@ def rehearsed_as_now(file: RunFile, paths: RunPaths) -> Rehearsed | None:
 
 
 def never_rehearsed(file: RunFile, paths: RunPaths) -> tuple[str, ...]:
-    """Return at most one line: the present content of the expanded `file` was never rehearsed. A small run gives
-    none.
-    """
+    """Return at most one line: the present content of `file` was never rehearsed. A small run gives none."""
     if file.run.rehearses is not None or file.slurm.nodes <= _SMALL_NODES:
         return ()
     try:

@@ -109,9 +109,7 @@ class Revision:
 
     @property
     def slurm(self) -> dict[str, Any]:
-        """The values that Slurm fixes at submission, by the names of [slurm]. Raises OpsctlError for a damaged
-        revision.
-        """
+        """The values that Slurm fixes at submission, by names of [slurm]. Raises OpsctlError for a damaged revision."""
         return slurm_part(self.file)
 
     def _text(self, name: str) -> str:

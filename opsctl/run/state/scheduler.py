@@ -149,9 +149,7 @@ def parse_cron_comment(text: str) -> CronComment | None:
 
 
 def read_chain(paths: CronPaths) -> CronChain | None:
-    """Return the current chain; None before the first start. Raises OpsctlError for a record that is damaged or
-    closed.
-    """
+    """Return the current chain; None before the first start. Raises OpsctlError for a damaged or closed record."""
     return read_whole(paths.folder, paths.chain, CronChain, _REMEDY)
 
 

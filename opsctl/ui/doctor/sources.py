@@ -98,9 +98,7 @@ def software(environment: Mapping[str, str]) -> SoftwareSeen:
 
 
 def slurm(cluster: Cluster) -> SlurmSeen:
-    """Return the answers of the controller and the accounting database. Raises SlurmError if the controller does not
-    answer.
-    """
+    """Return the answers of the controller and the accounting database. Raises SlurmError without the controller's."""
     client = client_for(cluster, _SLURM_S)
     said = client.configuration()
     kind = said.get("AccountingStorageType", "")
@@ -193,9 +191,7 @@ def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
 
 
 def kernels(loaded: LoadedRun | None) -> KernelsSeen | None:
-    """Ask the run's Python which kernels are built for the run's GPUs; not if other users could change what that
-    runs.
-    """
+    """Ask the run's Python which kernels are built for its GPUs; not if other users could change what that runs."""
     if loaded is None:
         return None
     file = expanded_file(loaded)

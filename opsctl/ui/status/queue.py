@@ -80,9 +80,7 @@ def _row(job: Job, own: bool, now: datetime) -> list[str]:
 
 
 def interested(group: str | None) -> set[str]:
-    """Return the accounts whose jobs `queue` shows: the group's and the caller's. Raises RunFileError for an unknown
-    group.
-    """
+    """Return the accounts whose jobs `queue` shows: the group's and the caller's. Raises RunFileError."""
     return {_me()} | (group_members(group) if group else set())
 
 

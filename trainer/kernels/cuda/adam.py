@@ -74,9 +74,7 @@ class CudaAdam:
 
 
 def _table(group: Sequence[AdamBuffers] | Sequence[Tensor], chunk: int) -> tuple[Tensor, int]:
-    """Return the table of tensors for csrc/cuda/adam.cu, on their device, and the number of blocks. Waits for no
-    GPU.
-    """
+    """Return the table of tensors for csrc/cuda/adam.cu, on their device, and the number of blocks, without waiting."""
     rows, blocks = [], 0
     for one in group:
         pieces = one if isinstance(one, AdamBuffers) else AdamBuffers(one, one, one, one)

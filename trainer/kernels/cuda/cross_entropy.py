@@ -56,8 +56,8 @@ class CudaCrossEntropy:
         return log_sum_t, label_logit_t
 
     def _most_row_bytes(self) -> int:
-        """Return the bytes of the longest row in shared memory: two must fit a multiprocessor, to overlap reading and
-        writing.
+        """Return the bytes of the longest row in shared memory: two must fit a multiprocessor, to overlap their
+        work.
         """
         facts = self._runner.facts
         of_two = facts.shared_bytes_per_multiprocessor // 2

@@ -138,9 +138,7 @@ class CudaNorms:
 
 @dataclass(frozen=True)
 class BackwardPlan:
-    """The plan of the backward pass: the kernel's form and blocks, and the number of fp32 sums per block for the
-    weights.
-    """
+    """The plan of the backward pass: the kernel's form and blocks, and the fp32 sums per block for the weights."""
 
     form: str
     blocks: int

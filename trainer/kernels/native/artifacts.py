@@ -142,17 +142,13 @@ def levels_of(flags: set[str]) -> tuple[str, ...]:
 
 
 def flags_of(source: Path) -> tuple[str, ...]:
-    """Return a source's own compiler flags, in addition to its library's: the words after `// flags:` on one of its
-    lines.
-    """
+    """Return a source's own compiler flags, besides its library's: the words after `// flags:` on one of its lines."""
     asked = re.search(r"^// flags: (.*)$", source.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return tuple(asked[1].split()) if asked else ()
 
 
 def torch_version() -> str:
-    """Return the installed torch's version from its metadata, since importing it takes a second. "none" without
-    torch.
-    """
+    """Return torch's version from its metadata, since importing it takes a second; "none" without torch."""
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -32,9 +32,7 @@ class Compilers:
         self._is_ended = False
 
     def each(self, jobs: int, make: Callable[[Given], Made], of: Iterable[Given]) -> list[Made]:
-        """Return the results of `make` for each, `jobs` at once. If one fails or we are interrupted, the others end
-        too.
-        """
+        """Return the results of `make` for each, `jobs` at once. A failure or an interruption ends the others too."""
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 return list(pool.map(make, of))
@@ -43,9 +41,7 @@ class Compilers:
                 raise
 
     def run(self, command: list[str], more: dict[str, str] | None = None) -> str:
-        """Return a compiler's output. more: additional environment. Raises CompilerError with its first error,
-        OSError.
-        """
+        """Return a compiler's output. more: additional environment. Raises CompilerError (its first error), OSError."""
         in_english = {**os.environ, **(more or {}), "LC_ALL": "C"}
         if self._is_ended:
             raise CompilerError(f"{command[-1]}: not compiled, as another file failed")
@@ -98,9 +94,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def resources_in(said: str) -> dict[str, dict[str, int]]:
-    """Return per kernel its registers per thread, static shared bytes per block, spilled bytes and stack bytes per
-    thread.
-    """
+    """Return per kernel its registers and spilled and stack bytes per thread, and its static shared bytes per block."""
     found = {}
     for entry in _ENTRY.finditer(said):
         shared = _SHARED.search(entry["rest"])

@@ -89,9 +89,7 @@ class KernelError(RuntimeError):
 
 
 def argument_pointers(arguments: tuple[Argument, ...]) -> ctypes.Array[ctypes.c_void_p]:
-    """Return the addresses of the arguments, as CUDA's driver and the emulator expect them; keeps the arguments
-    alive.
-    """
+    """Return the arguments' addresses, as CUDA's driver and the emulator expect them; keeps the arguments alive."""
     pointers = _pointers_type(len(arguments))(*map(ctypes.addressof, arguments))
     pointers.held = arguments  # type: ignore[attr-defined]
     return pointers

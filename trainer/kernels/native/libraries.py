@@ -28,9 +28,7 @@ class NotBuilt:
 
 @functools.cache
 def operations() -> ctypes.CDLL | NotBuilt:
-    """Return the operations for the CPU (`csrc/cpu`), with OpenMP's threads: import torch before, whose pool they
-    use.
-    """
+    """Return the operations for the CPU (`csrc/cpu`). Import torch before: they use its OpenMP threads."""
     return load_library("operations")
 
 

@@ -49,9 +49,7 @@ class Meeting:
 
 
 def partner(node: int, turn: int, nodes: int) -> int | None:
-    """Return the partner of `node` in round `turn`, both counted from 0; None if it pauses, as with an odd number of
-    nodes.
-    """
+    """Return the partner of `node` in round `turn`, both from 0; None if it pauses, as with an odd number of nodes."""
     seats = nodes + nodes % 2
     circle, last = seats - 1, seats - 1
     if node == last:
@@ -99,9 +97,7 @@ def latest_s(began_s: float, now_s: float, limit_s: float) -> float:
 
 
 def _wait_for_others(meeting: Meeting, until_s: float) -> None:
-    """Wait for the other processes: the first one has the store that pairs use, so it leaves last, or when its time is
-    up.
-    """
+    """Wait for the others: the first process has the store of the pairs, so it leaves last, or when its time is up."""
     import torch.distributed as distributed
 
     store = distributed.distributed_c10d._get_default_store()

@@ -21,9 +21,7 @@ def _python(found: SoftwareSeen, _seen: Seen) -> Result | None:
 
 
 def _distribution(found: SoftwareSeen, _seen: Seen) -> Result | None:
-    """Check for the other distribution: both have the same package names, and one install overwrites the other's
-    files.
-    """
+    """Check for the other distribution: both have the same package names and overwrite each other's files."""
     if (former := found.former_version) is None:
         return ok(f"{NAME} {version()}")
     todo = f"{pip_command('uninstall')} {NAME} {FORMER_NAME}, then install this project again"
