@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -44,27 +44,28 @@ class Span:
 
     def take_alike(self, alike: AlikeLines) -> None:
         """Add training lines that are given as columns."""
-        seconds_each = alike.columns.get("seconds_per_iteration", ())
-        before = self.iterations[-1] if self.iterations else self.begins_at
-        for iteration, seconds in zip(alike.columns["iteration"], seconds_each, strict=False):
-            if iteration > before:
-                self.iterations.append(iteration)
-                self.seconds.append(seconds * (iteration - before))
-                before = iteration
+        if "seconds_per_iteration" in alike.columns:
+            self._add(alike.columns["iteration"], alike.columns["seconds_per_iteration"])
 
     def take(self, record: Record) -> None:
         """Add the record of a line."""
         if isinstance(record, TrainingLine):
-            before = self.iterations[-1] if self.iterations else self.begins_at
-            if record.seconds_per_iteration is not None and record.iteration > before:
-                self.iterations.append(record.iteration)
-                self.seconds.append(record.seconds_per_iteration * (record.iteration - before))
+            if record.seconds_per_iteration is not None:
+                self._add((record.iteration,), (record.seconds_per_iteration,))
         elif isinstance(record, Timers):
             known = record.milliseconds
             self.saves_s += [known[SAVE_TIMER] / 1000] if SAVE_TIMER in known else []
             self.evaluations_s += [known[name] / 1000 for name in EVALUATION_TIMERS if name in known]
         elif isinstance(record, Stamp) and _TRAINS in record.what and record.at.tzinfo is not None:
             self.trains_from = self.trains_from or record.at
+
+    def _add(self, iterations: Sequence[int], seconds_each: Sequence[float]) -> None:
+        before = self.iterations[-1] if self.iterations else self.begins_at
+        for iteration, seconds in zip(iterations, seconds_each, strict=True):
+            if iteration > before:
+                self.iterations.append(iteration)
+                self.seconds.append(seconds * (iteration - before))
+                before = iteration
 
 
 def read_spans(paths: RunPaths) -> list[Span]:
