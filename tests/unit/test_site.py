@@ -53,15 +53,22 @@ def test_a_reference_page_has_all_that_the_program_has(name: str, rows: list[str
     assert [row for row in rows if not re.search(rf"^\| `?(opsctl )?{re.escape(row)}`?[ ,]", text, re.MULTILINE)] == []
 
 
-@pytest.mark.nightly
-def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site, which must give no warning."""
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "--site-dir", str(folder)]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(words, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+@pytest.mark.nightly
+def test_the_site_is_built_without_a_warning_and_fetches_nothing(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
     assert len(pages) > 40
-    assert json.loads((tmp_path / "site" / "schemas" / "1.json").read_text())["$defs"]
+    assert json.loads((site / "schemas" / "1.json").read_text())["$defs"]
     for page in pages:
         for asked in ('src="http', '<link rel="stylesheet" href="http', "fonts.g"):
             assert asked not in page.read_text(), f"{page.name} would fetch {asked}"
@@ -75,15 +82,12 @@ def test_the_index_names_every_page_of_the_menu() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not shutil.which("chromedriver"), reason="no chromedriver")
-def test_the_search_of_the_site_works_from_disk(tmp_path: Path) -> None:
+def test_the_search_of_the_site_works_from_disk(site: Path, tmp_path: Path) -> None:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
 
-    site = tmp_path / "site"
-    words = [sys.executable, "-m", "mkdocs", "build", "-q", "--site-dir", str(site)]
-    subprocess.run(words, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True, timeout=180)
     options = webdriver.ChromeOptions()
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"):
         options.add_argument(word)
