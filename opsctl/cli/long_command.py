@@ -36,8 +36,8 @@ class LongCommand(click.Command):
         super().__init__(*args, **settings)
         self.goes_on = goes_on
         self.internet = internet
-        past = "a further job continues it past the limit" if goes_on else "is stopped at its limit"
-        what = f"Have a Slurm job of yours do this, which {past}; opsctl jobs shows it."
+        past = "further jobs continue after its time limit" if goes_on else "ends at its time limit"
+        what = f"Run this as a Slurm job of yours, which {past}; opsctl jobs shows it."
         self.params.append(click.Option(["--job"], is_flag=True, help=what, expose_value=False, callback=_kept))
         for flag, help_ in _OF_SBATCH.items():
             name, kind = flag.removeprefix("--"), click.IntRange(min=1) if flag == "--cpus" else None
