@@ -21,7 +21,7 @@ svg { background: #ffffff; color: #1f2430; font: 14px system-ui, sans-serif; }
 text { fill: currentColor; } .small { font-size: 12px; opacity: 0.75; } .title { font-weight: 600; font-size: 15px; }
 .box { fill: #eef1fb; stroke: #4a5bb8; }
 .good { fill: #e3f4e6; stroke: #3b8a4b; } .bad { fill: #fdeaea; stroke: #c23b3b; }
-.line { stroke: currentColor; fill: none; } .limit { stroke: #c23b3b; stroke-dasharray: 5 4; }
+.limit { stroke: #c23b3b; stroke-dasharray: 5 4; }
 @media (prefers-color-scheme: dark) {
 svg { background: #1b1e27; color: #e6e8ef; } .box { fill: #2a3157; } .good { fill: #1f3f28; } .bad { fill: #4a2222; } }
 """
