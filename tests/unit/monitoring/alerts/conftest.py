@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -14,9 +13,7 @@ import pytest
 
 from opsctl.core.process import Ended, run_program
 from opsctl.monitoring.alerts import delivery, send
-
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.unit.monitoring.alerts.preloaded"])
+from tests.fork_server import SERVER
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def _fork_a_sender(
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder, "given"), Path(folder, "out")
         given.write_bytes(stdin)
-        child = _SERVER.Process(target=_send, args=(given, out, dict(environment)))
+        child = SERVER.Process(target=_send, args=(given, out, dict(environment)))
         child.start()
         child.join()  # it ends itself when its time is up
         return Ended(child.exitcode or 0, out.read_bytes(), b"")

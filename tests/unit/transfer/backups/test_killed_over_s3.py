@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
+from tests.fork_server import SERVER
 from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import latest, seen
 from tests.unit.transfer.backups.backed_up_runs import a_run, back_up_now, contents, destination
@@ -25,35 +27,36 @@ _STARTS_WITHIN_S = 60.0
 
 
 def killed_after_every_request(proxy: Proxy, pattern: str, do: Callable[[int], object]) -> Iterator[int]:
-    """Run `do` again and again in a forked process that dies by SIGKILL after its first, second ... request in which
-    the pattern is found, when the server has carried it out and before it is answered. `do` is told which.
+    """Run `do` again and again in a process that dies by SIGKILL after its first, second ... request in which
+    the pattern is found, when the server has carried it out and before it is answered. `do` gets that number.
 
-    Yields that number after each death; ends when `do` came through, which it must not do by raising.
+    Yields the number after each death. Ends when `do` returned; raises AssertionError if it raised. The processes come
+    from a server without threads, since a fork of the tests' own process may crash in the threads of boto3 and fsspec.
     """
     for number in range(1, 100):
-        child: Future[int] = Future()
+        started: Future[int] = Future()
 
-        def kill(child: Future[int] = child) -> None:
-            os.kill(child.result(_STARTS_WITHIN_S), signal.SIGKILL)
+        def kill(started: Future[int] = started) -> None:
+            os.kill(started.result(_STARTS_WITHIN_S), signal.SIGKILL)
 
         passed = Fault(pattern, "call", number - 1, calls=lambda: None)
         proxy.faults[:] = [passed, Fault(pattern, "call", calls=kill)]
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                do(number)
-                code = 0
-            finally:
-                os._exit(code)
-        child.set_result(pid)
-        _, status = os.waitpid(pid, 0)
+        child = SERVER.Process(target=_in_environment, args=(dict(os.environ), do, number))
+        child.start()
+        assert child.pid
+        started.set_result(child.pid)
+        child.join()
         proxy.faults.clear()
-        if not os.WIFSIGNALED(status):
-            assert status == 0, f"it failed before request {number}"
+        if child.exitcode == 0:
             return
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        assert child.exitcode == -signal.SIGKILL, f"it failed before request {number}"
         yield number
+
+
+def _in_environment(environment: dict[str, str], do: Callable[[int], object], number: int) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    do(number)
 
 
 def keys(s3: Any, bucket: str, prefix: str) -> dict[str, bytes]:
@@ -68,18 +71,20 @@ def asked_for(requests: Iterable[str]) -> set[str]:
     return {one.partition("?")[0].rpartition("/")[2] for one in requests}
 
 
+def _back_up_first(folder: Path, to: str, number: int) -> None:
+    """Back up as if nothing had been backed up yet."""
+    seen(folder).paths.backups.unlink(missing_ok=True)
+    assert back_up_now(folder, f"{to}/{number}", _TABLE).problems == []
+
+
 def test_a_backup_killed_after_any_request_is_called_whole_only_when_it_is_and_goes_on(
     tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
 ) -> None:
     folder, number = a_run(tmp_path / "run", 20), 0
     here = contents(folder / "output" / "checkpoints" / "global_step20")
     ledger = seen(folder).paths.backups
-
-    def sent(number: int) -> None:
-        ledger.unlink(missing_ok=True)  # as before the first
-        assert back_up_now(folder, f"s3://{bucket}/{number}", _TABLE).problems == []
-
-    for number in killed_after_every_request(proxy, "^(PUT|POST|DELETE)", sent):
+    first_backup = partial(_back_up_first, folder, f"s3://{bucket}")
+    for number in killed_after_every_request(proxy, "^(PUT|POST|DELETE)", first_backup):
         prefix = f"{number}/checkpoints/global_step20/"
         arrived = keys(s3, bucket, prefix)
         assert "manifest.json" not in arrived or arrived.items() >= here.items(), number
@@ -92,6 +97,11 @@ def test_a_backup_killed_after_any_request_is_called_whole_only_when_it_is_and_g
     assert number >= 5  # whose place it is, what comes, two files, the manifest
 
 
+def _restore(url: str, here: Path, _number: int) -> None:
+    with open_store(url) as store:
+        restore_run(store, here, Asked(), Flow(), lambda _line: None)
+
+
 def test_a_restore_killed_after_any_request_is_whole_or_not_there_and_goes_on(
     tmp_path: Path, proxy: Proxy, bucket: str
 ) -> None:
@@ -102,10 +112,7 @@ def test_a_restore_killed_after_any_request_is_whole_or_not_there_and_goes_on(
         back_up_rest(place, BackupTable(), folder / "run.toml")
     shutil.rmtree(folder / "output")
 
-    def back(_number: int) -> None:
-        with open_store(url) as store:
-            restore_run(store, here, Asked(), Flow(), lambda _line: None)
-
+    back = partial(_restore, url, here)
     whole: set[str] = set()
     asked = len(proxy.requests)
     for number in killed_after_every_request(proxy, r"^GET .*(\.pt|manifest\.json|identity\.json)", back):
