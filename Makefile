@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup page-library pictures demo test nightly golden coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu docs release clean
+.PHONY: help setup page-library pictures demo test nightly golden examples coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu docs release clean
 help:
 	@echo 'make demo                  train a small model through a real Slurm on this machine, in minutes; KEEP=1 keeps the cluster running'
 	@echo 'make test                  lint, and the tests that every change must pass: 15 minutes'
@@ -17,6 +17,7 @@ help:
 	@echo 'make matrix                the tests of both Slurm backends on Slurm 22.05, 24.11 and 26.05; needs root'
 	@echo 'make bench-gpu             CUDA kernels and trainings compared with torch and transformers, on this GPU'
 	@echo 'make sanitize-gpu          the GPU tests under compute-sanitizer; about an hour'
+	@echo 'make examples              write the output of the console examples into docs/; read the diff before you commit it'
 	@echo 'make pictures              make the pictures of the README from a run of the demo'
 	@echo 'make page-library          fetch the libraries of the report and of the site from npm'
 	@echo 'make release VERSION=x.y.z check, build, test and tag a release from a clean checkout; pushes nothing'
@@ -52,6 +53,10 @@ nightly: setup lint compiled
 
 golden: setup
 	@$(TESTS) -m golden --write-golden
+
+# Types every console example of docs/ on a local Slurm: some minutes.
+examples: setup
+	@$(PY) -m pytest -m '' --write-golden tests/cluster/test_docs_sessions.py
 
 coverage: setup compiled
 	@$(TESTS) -p tests.measure

@@ -1,14 +1,18 @@
-"""Sessions of a page: what is typed in its ```console blocks, one after another, checked against what the page shows.
+"""Console sessions of the docs: type what the ```console blocks of a page show, and compare or write their output.
 
-A line that begins with `$ ` is typed; the lines after it are what it prints, on either stream. `...` stands for
-anything within a line, a line of `...` alone for any lines. What a reader does beside typing, or waits for, is in
-remarks that a page does not show, before a block: `<!-- meanwhile: COMMAND -->` is run, `<!-- until: COMMAND -->` again
-and again until it succeeds, `<!-- exits: N -->` is the exit code of the next block's last command.
+A line that begins with `$ ` is a command. The lines after it are its output, as `make examples` has written it:
+complete, or up to MOST_LINES and then `...`. Numbers and names differ between runs, so words are compared: most words
+of the page must be printed, and a command without output on the page must print nothing.
+
+Hidden remarks before a block say what happens besides typing: `<!-- meanwhile: COMMAND -->` runs a command,
+`<!-- until: COMMAND -->` repeats it until it succeeds, and `<!-- exits: N -->` is the exit code of the next block's
+last command.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -19,83 +23,108 @@ _PART = re.compile(
     r"^```console\n(?P<block>.*?)^```$|^<!-- (?P<what>meanwhile|until|exits): (?P<how>.*?) -->$",
     re.MULTILINE | re.DOTALL,
 )
-#: What a command of a page may take, and how long what is waited for.
+_COMMAND = re.compile(r"^\$ ", re.MULTILINE)
+_WORD = re.compile(r"(?<![\w/.])[A-Za-z]{2,}(?![\w/])")
+#: Longest output that a page shows.
+MOST_LINES = 40
+#: Share of a page's words that a command must print. The rest allows for another moment of the same run.
+_LEAST_SHARE = 0.75
+#: Time limits of a command of a page, and of waiting for a condition.
 COMMAND_S, WAIT_S = 180, 180
 
 
 @dataclass(frozen=True)
 class Typed:
-    """One command of a page, what it is to print, and its exit code."""
+    """A command of a page, its output on the page, where that is in the page's text, and the exit code."""
 
     command: str
-    prints: str
+    output: str
+    start: int
     exits: int = 0
 
 
 @dataclass(frozen=True)
-class Beside:
-    """An action that is not typed: done meanwhile, or waited for."""
+class Remark:
+    """A command that the page does not show: run once, or repeated until it succeeds."""
 
     command: str
     is_waited_for: bool
 
 
-def steps(page: str) -> Iterator[Typed | Beside]:
-    """Yield what a page has one do, in its order."""
+def steps(page: str) -> Iterator[Typed | Remark]:
+    """Yield the commands and remarks of a page in order."""
     exits = 0
     for part in _PART.finditer(page):
         if part["what"] == "exits":
             exits = int(part["how"])
         elif part["what"]:
-            yield Beside(part["how"], part["what"] == "until")
+            yield Remark(part["how"], part["what"] == "until")
         else:
-            typed = [each.partition("\n") for each in re.split(r"^\$ ", part["block"], flags=re.M)[1:]]
-            for number, (command, _, prints) in enumerate(typed, 1):
-                yield Typed(command, prints, exits if number == len(typed) else 0)
+            block, first = part["block"], part.start("block")
+            starts = [match.end() for match in _COMMAND.finditer(block)]
+            for begin, end in zip(starts, [*(at - len("$ ") for at in starts[1:]), len(block)], strict=True):
+                command, _, output = block[begin:end].partition("\n")
+                yield Typed(command, output, first + begin + len(command) + 1, exits if end == len(block) else 0)
             exits = 0
 
 
-def pattern(prints: str) -> re.Pattern[str]:
-    """Return what fits all that a page shows of an output."""
-    lines = (
-        r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.rstrip().split("..."))) + r" *\n"
-        for line in prints.splitlines()
-    )
-    return re.compile("".join(lines))
+def share_printed(output: str, printed: str) -> float:
+    """Return the share of the words of `output` that are in `printed`, 0 to 1. Paths do not count."""
+    shown = set(_WORD.findall(output))
+    return len(shown & set(_WORD.findall(printed))) / len(shown) if shown else 1.0
 
 
 @dataclass
 class Session:
-    """A shell in a folder, its environment the same for all commands; `cd` lasts."""
+    """A shell in `folder`. Its environment is the same for all commands; `cd` lasts.
+
+    names: text of this machine -> the text that a page shows in its place, longest first.
+    """
 
     folder: Path
     environment: Mapping[str, str]
+    names: Mapping[str, str]
 
-    def run(self, page: str) -> None:
-        """Do what the page has one do. Raises AssertionError at the first that does not come out as it shows."""
+    def run(self, page: str, writes: bool = False) -> str:
+        """Type a page's commands. Return the page, with this output if `writes`, else after comparing each output.
+
+        Raises AssertionError for another exit code, another output or a condition that does not come true.
+        """
+        written, copied = [], 0
         for step in steps(page):
-            if isinstance(step, Typed):
-                self._type(step)
-            elif step.is_waited_for:
-                self._wait(step.command)
+            if isinstance(step, Remark):
+                self._wait(step) if step.is_waited_for else self._run(step.command, 0)
+                continue
+            printed = self._run(step.command, step.exits)
+            if writes:
+                written += [page[copied : step.start], self._shown(printed)]
+                copied = step.start + len(step.output)
             else:
-                code, printed = self._shell(step.command)
-                assert code == 0, f"{step.command} -> {code}:\n{printed}"
+                assert bool(printed) == bool(step.output), f"$ {step.command}\nprinted\n{printed}"
+                share = share_printed(step.output, self._shown(printed, len(printed)))
+                hint = f"{share:.0%} of the page's words are printed; if the change is right, run make examples"
+                assert share >= _LEAST_SHARE, f"$ {step.command}\n{hint}\n{step.output}\nprinted\n{printed}"
+        return "".join([*written, page[copied:]])
 
-    def _type(self, typed: Typed) -> None:
-        code, printed = self._shell(typed.command)
-        assert code == typed.exits, f"$ {typed.command}\nleft with {code}, not {typed.exits}:\n{printed}"
-        fits = pattern(typed.prints).fullmatch(printed)
-        assert fits, f"$ {typed.command}\nis to print\n{typed.prints}\nand printed\n{printed}"
+    def _shown(self, printed: str, most: int = MOST_LINES) -> str:
+        for here, there in self.names.items():
+            printed = re.sub(rf"(?<!\w){re.escape(here)}(?!\w)", there, printed)
+        lines = [line.rstrip() + "\n" for line in printed.splitlines()]
+        return "".join(lines[:most]) + ("...\n" if len(lines) > most else "")
 
-    def _wait(self, command: str) -> None:
+    def _wait(self, remark: Remark) -> None:
         deadline = time.monotonic() + WAIT_S
-        while (answer := self._shell(command))[0]:
-            assert time.monotonic() < deadline, f"waited {WAIT_S} s for {command}; last:\n{answer[1]}"
+        while (answer := self._shell(remark.command))[0]:
+            assert time.monotonic() < deadline, f"waited {WAIT_S} s for {remark.command}; last:\n{answer[1]}"
             time.sleep(0.3)
 
+    def _run(self, command: str, exits: int) -> str:
+        code, printed = self._shell(command)
+        assert code == exits, f"$ {command}\nexit code {code}, not {exits}:\n{printed}"
+        return printed
+
     def _shell(self, command: str) -> tuple[int, str]:
-        """Exit code and output. Where the command leaves the shell is where the next begins."""
+        """Return exit code and output. The next command begins in the folder in which this one ends."""
         place = self.folder.parent / f"{self.folder.name}.cwd"
         here = place.read_text().strip() if place.exists() else str(self.folder)
         done = subprocess.run(
@@ -110,3 +139,8 @@ class Session:
         )
         text = done.stdout
         return done.returncode, text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def names_on_pages(folder: Path) -> dict[str, str]:
+    """Return what a page shows in place of a session's folder, its home, this host and the user root."""
+    return {str(folder.parent): "/work", socket.gethostname(): "login1", "root": "ana"}

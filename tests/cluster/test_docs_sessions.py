@@ -1,4 +1,7 @@
-"""Test what pages of docs/ show in a terminal: typed on a real Slurm, line by line, and compared."""
+"""Type the console sessions of docs/ on a real Slurm, and compare the output with the page.
+
+`make examples` writes the output into the pages instead. Read the difference before you commit it.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +17,48 @@ import pytest
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training, environment_script
-from tests.sessions import Session
+from tests.sessions import Session, names_on_pages
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-#: What a page stands on, as its first line says: `<!-- on: a run in training -->`.
-_STANDS_ON = re.compile(r"^<!-- on: (.*) -->$", re.MULTILINE)
+#: The state in which a page's session begins, from its first line: `<!-- on: a run in training -->`.
+_BEGINS_ON = re.compile(r"^<!-- on: (.*) -->$", re.MULTILINE)
 
 
-def pages(stands_on: str) -> list[str]:
-    """The pages with a session that begins there."""
+def pages(begins_on: str) -> list[str]:
+    """Return the pages with a session that begins in that state."""
     found = []
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text()
-        said = _STANDS_ON.search(text)
-        if "```console" in text and (said[1] if said else "nothing") == stands_on:
+        state = _BEGINS_ON.search(text)
+        if "```console" in text and (state[1] if state else "nothing") == begins_on:
             found.append(str(page.relative_to(DOCS)))
     return found
 
 
 def environment(own: dict[str, str]) -> dict[str, str]:
-    """A person's, with this opsctl first on the PATH and nothing of a Slurm."""
+    """Return a user's environment, with this opsctl first on the PATH and without Slurm's variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OPSCTL"))}
     return kept | own | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OPSCTL_ANSWERS_AGE": "0"}
 
 
+def type_page(session: Session, page: str, config: pytest.Config) -> None:
+    """Type the commands of a page. With --write-golden, write their output into the page."""
+    path = DOCS / page
+    writes = config.getoption("--write-golden")
+    text = session.run(path.read_text(), writes)
+    if writes:
+        path.write_text(text)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", pages("nothing"))
-def test_a_page_that_begins_with_nothing_comes_out_as_shown(page: str, tmp_path: Path, slurm: object) -> None:
+def test_a_page_that_begins_with_nothing_prints_what_it_shows(
+    page: str, tmp_path: Path, slurm: object, pytestconfig: pytest.Config
+) -> None:
     own = environment({"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)})
     (tmp_path / "here").mkdir()
     try:
-        Session(tmp_path / "here", own).run((DOCS / page).read_text())
+        type_page(Session(tmp_path / "here", own, names_on_pages(tmp_path / "here")), page, pytestconfig)
     finally:
         down = [sys.executable, "-m", "opsctl", "local-cluster", "down", "--name", "mine"]
         subprocess.run(down, env=own, capture_output=True, timeout=90)
@@ -52,7 +66,7 @@ def test_a_page_that_begins_with_nothing_comes_out_as_shown(page: str, tmp_path:
 
 @pytest.fixture
 def training(local_cluster: RunningCluster) -> Iterator[Training]:
-    """A run named tr1 on two nodes that saves every 10 iterations, and has saved twice."""
+    """Yield a run named tr1 on two nodes that saves every 10 iterations, and has saved twice."""
     with open_folder() as folder:
         (folder / "tr1").mkdir()
         training = Training(Opsctl(local_cluster, folder / "tr1"))
@@ -64,16 +78,16 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
 
 
 def session(training: Training) -> Session:
-    """A shell in the run's folder."""
+    """Return a shell in the run's folder."""
     slurm = {"SLURM_CONF": training.opsctl.cluster.environment()["SLURM_CONF"]}
     own = environment(training.opsctl.environment()) | slurm  # what happens meanwhile is done with Slurm's own commands
-    return Session(training.opsctl.folder, own)
+    return Session(training.opsctl.folder, own, names_on_pages(training.opsctl.folder))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", pages("a run in training"))
-def test_a_page_of_a_task_comes_out_as_shown(page: str, training: Training) -> None:
-    session(training).run((DOCS / page).read_text())
+def test_a_page_of_a_task_prints_what_it_shows(page: str, training: Training, pytestconfig: pytest.Config) -> None:
+    type_page(session(training), page, pytestconfig)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +95,9 @@ def test_a_page_of_a_task_comes_out_as_shown(page: str, training: Training) -> N
     [["status.md"], pytest.param(pages("a run in training, which goes on"), marks=pytest.mark.nightly)],
     ids=len,
 )
-def test_pages_beside_a_training_come_out_as_shown(training: Training, shown: list[str]) -> None:
+def test_pages_about_a_training_print_what_they_show(
+    training: Training, shown: list[str], pytestconfig: pytest.Config
+) -> None:
     assert shown
-    for page in shown:  # one training for all of them: a start of each its own would take minutes
-        session(training).run((DOCS / page).read_text())
+    for page in shown:  # one training for all pages: a training for each would take minutes
+        type_page(session(training), page, pytestconfig)
