@@ -36,15 +36,15 @@ def saving(corpus: str, folder: Path, **more: Any) -> dict[str, Any]:
 def run_with_a_slow_disk(
     options: dict[str, Any], held: str, gate: str, disturb: dict[str, Any] | None = None, waits: int | None = None
 ) -> Seen:
-    """Train; the last rank waits before its first file of the save `held` until the file `gate` is gone.
+    """Train. The last rank waits before its first file of the save `held` until the file `gate` is removed.
 
-    waits: or until it has printed so many times that it waits for a save.
+    waits: number of printed "waiting" lines that end the wait as well.
     """
-    waits = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+    is_last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
     waited: list[bool] = []
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and waits and f"/.tmp-{held}." in str(args[0]) and not waited:
+        if event == "open" and is_last and f"/.tmp-{held}." in str(args[0]) and not waited:
             waited.append(True)
             until = time.monotonic() + 60
             printed: Any = sys.stdout
