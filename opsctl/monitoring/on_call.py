@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.core.files.state_files import read_state, write_state
-from opsctl.core.timestamps import iso, to_the_second
+from opsctl.core.timestamps import to_the_second
 from opsctl.monitoring.overview import (
     SCREEN_PARTS,
     Extras,
@@ -211,9 +211,6 @@ def _of_alerts(lines: Sequence[Event]) -> Iterator[Happening]:
             text = (
                 f"{line.by} {'silenced the alerts' if line.event == 'silenced' else 'let the alerts speak again'}{why}"
             )
-            yield Happening(at=line.at, kind="alert", text=text)
-        elif line.event == "full" and line.until is not None:
-            text = f"the disk took no alert records until {iso(line.until)}{why}"
             yield Happening(at=line.at, kind="alert", text=text)
 
 

@@ -6,12 +6,15 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from opsctl.core.files.state_files import fsync_folder, write_all, write_atomically
+from opsctl.core.files.state_files import FULL_DISK, fsync_folder, remove, write_all, write_atomically
 from opsctl.core.files.trusted import opened_file, opened_folder
 from trainer.formats.json_text import json_line
+
+T = TypeVar("T")
 
 
 def write_reserve(root: Path, path: Path, value: Any, size_bytes: int) -> None:
@@ -31,7 +34,7 @@ def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
     # A file system that copies what it writes has no room for this either: then it says what it said before.
     with opened_file(root, reserve, os.O_WRONLY) as fd, contextlib.suppress(OSError):
         os.utime(fd)
-        write_over(fd, value)
+        _write_over(fd, value)
     with opened_folder(root, reserve.parent) as (source, _), opened_folder(root, path.parent) as (target, _):
         os.rename(reserve.name, path.name, src_dir_fd=source, dst_dir_fd=target)
     fsync_folder(root, path.parent)
@@ -49,7 +52,17 @@ def keep_ballast(root: Path, path: Path, size_bytes: int) -> None:
     write_atomically(root, path, os.urandom(size_bytes))
 
 
-def write_over(fd: int, value: Any) -> None:
+def with_ballast(root: Path, ballast: Path, write: Callable[[], T]) -> T:
+    """Call `write`; if the disk is full, remove `ballast` and call it again. Raises as `write`."""
+    try:
+        return write()
+    except OSError as error:
+        if error.errno not in FULL_DISK or not remove(root, ballast):
+            raise
+        return write()
+
+
+def _write_over(fd: int, value: Any) -> None:
     """Let the reserve that is open as `fd` contain `value`, in place. Raises OSError, also where it does not fit."""
     data = _padded(value, os.fstat(fd).st_size)
     if not data:
@@ -57,11 +70,6 @@ def write_over(fd: int, value: Any) -> None:
     os.lseek(fd, 0, os.SEEK_SET)
     write_all(fd, data)
     os.fsync(fd)
-
-
-def room_left(fd: int, value: Any) -> int:
-    """Return how many bytes longer than `value` the contents of the reserve may be."""
-    return os.fstat(fd).st_size - 1 - len(json_line(value).encode())
 
 
 def _padded(value: Any, size_bytes: int) -> bytes:

@@ -7,6 +7,7 @@ ends the process: a server that hangs delays no other channel.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -25,18 +26,17 @@ from typing import Any
 import msgspec
 
 from opsctl.core.account import account_and_host
+from opsctl.core.errors import file_problem
 from opsctl.core.files.trusted import open_file
 from opsctl.core.output import printable, show
 from opsctl.core.process import ProgramProblem, run_named_program
 from opsctl.core.timestamps import now
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.secrets import Redactor
-from opsctl.run.state.alert_log import Event, Message, append_event, events, queue_of, room_for_lines
+from opsctl.run.state.alert_log import Event, Message, append_event, events, queue_of
 from trainer.formats.file_lock import lock_within
 from trainer.formats.json_text import json_line
 
-#: Disk for the record of a try's result.
-_ROOM_BYTES = 4096
 #: Longer bodies are cut: services refuse them.
 _LONGEST_BODY = 8000
 #: A message that has failed so often is dropped if the one after it is delivered: the message itself is at fault.
@@ -106,6 +106,8 @@ class _Sender:
                     self._send_all()
                 else:
                     _print(Report(result="busy"))
+            except OSError as error:  # without a record a message would be sent again and again
+                _print(Report(result="disk", why=f"not tried: {file_problem(error, self.paths.alert_log)}"))
             finally:
                 os.close(lock)
 
@@ -137,15 +139,11 @@ class _Sender:
                 return
 
     def _send(self, message: Message, parts: Collection[str]) -> Report:
-        """Try once, on record from the beginning."""
-        try:
-            self._record("sending", message.id)
-            with room_for_lines(self.paths, _ROOM_BYTES):
-                report = self._tried(partial(self._deliver, message, parts))
-        except OSError as error:  # without a record it would be sent again and again
-            why = f"not tried: cannot write {self.paths.alert_log}: {error.strerror}"
-            return Report(result="disk", id=message.id, why=why)
-        self._record(report.result, message.id, report.why)
+        """Try once, on record from the beginning. Raises OSError if the log cannot be written."""
+        self._record("sending", message.id)
+        report = self._tried(partial(self._deliver, message, parts))
+        with contextlib.suppress(OSError):  # the next sender records the end of this try
+            self._record(report.result, message.id, report.why)
         return msgspec.structs.replace(report, id=message.id)
 
     def _record(self, event: str, message_id: str, why: str = "", part: str = "") -> None:

@@ -1,43 +1,21 @@
 """The file `.opsctl/alerts.jsonl`: each alert message, and its result on each channel.
 
 The lines alone, in the order of the file, decide what a channel still has to send, by any writer: no clocks are
-compared. A channel's name in the file contains no secret.
-
-`.opsctl/alerts.reserve` is disk space reserved for a full disk or quota: records are stored there until `alerts.json`
-and `alerts.jsonl` can take them. It is overwritten in place. If a host dies during such a write, the stored records are
-lost: at worst a message is sent a second time.
+compared. A channel's name in the file contains no secret. On a full disk `.opsctl/alerts.reserve` makes room for them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from opsctl.core.files.reserve import room_left, write_over
-from opsctl.core.files.state_files import (
-    FULL_DISK,
-    append_bytes,
-    append_state,
-    make_folder,
-    read_lines,
-    read_text,
-    room_kept,
-    write_state,
-)
-from opsctl.core.files.trusted import open_file
-from opsctl.core.timestamps import now
+from opsctl.core.files.reserve import with_ballast
+from opsctl.core.files.state_files import append_state, make_folder, read_lines
 from opsctl.run.config.paths import RunPaths
-from trainer.formats.file_lock import lock_within
-from trainer.formats.json_text import json_line, plain
-from trainer.formats.tolerant import convert, decode
 
 Kind = Literal["new", "reminder", "recovery", "escalation", "silence", "handed-over", "test"]
 #: Which channels a message is for, by the key of [alerts] that names them.
@@ -70,7 +48,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: one was made. joined: a user's settings name a channel, which gets the messages after the one `id`.
     sending: a try began; one of RESULTS ends it, and without one its sender died. part: one of several recipients has
     it. dropped: it will never be sent there. ready: its URL is available again. acknowledged, silenced, unsilenced:
-    actions of users. full: from `at` to `until` the disk took no lines, and the reserve stored those before this one.
+    actions of users.
     """
 
     event: str
@@ -82,7 +60,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: Message | None = None
     keys: tuple[str, ...] = ()  # acknowledged
     to: tuple[str, ...] = ()  # joined: of which messages it is one of the channels
-    until: datetime | None = None  # silenced, full
+    until: datetime | None = None  # silenced
     part: str = ""  # a digest of the recipient
     retry_after_s: float | None = None  # failed: what the server asked for
 
@@ -119,36 +97,14 @@ class Queue:
 
 
 def events(paths: RunPaths) -> list[Event]:
-    """All lines, oldest first; none where nothing was ever made. Raises OSError where they cannot be read."""
-    stored = (convert(line, Event) for line in read_reserve(paths).lines)
-    lines = read_lines(paths.output, paths.alert_log, Event)
-    return [*lines, *(one for one in stored if one is not None and one not in lines)]
+    """Return all lines, oldest first; none without a file. Raises OSError where they cannot be read."""
+    return read_lines(paths.output, paths.alert_log, Event)
 
 
 def append_event(paths: RunPaths, event: Event) -> None:
-    """Append to alerts.jsonl what is stored, then `event`; store that too where the disk is full. Raises OSError."""
+    """Append a line, if necessary in the room of the reserve. Raises OSError."""
     make_folder(paths.output, paths.state)
-    with _opened(paths, os.O_RDWR) as fd:
-        stored = _read(fd)
-        try:
-            stored = _settle_lines(paths, fd, stored)
-            append_state(paths.output, paths.alert_log, event)
-        except OSError as error:
-            _store(fd, error, stored, lines=(*stored.lines, plain(event)))
-
-
-@contextlib.contextmanager
-def room_for_lines(paths: RunPaths, size_bytes: int) -> Iterator[None]:
-    """Keep room for lines that have to be written right afterwards. Raises OSError where there is none."""
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(room_kept(paths.output, paths.state, size_bytes))
-        except OSError as error:
-            with _opened(paths, os.O_RDWR) as fd:
-                has_room = fd is not None and room_left(fd, _read(fd)) >= size_bytes
-            if error.errno not in FULL_DISK or not has_room:
-                raise
-        yield
+    with_ballast(paths.output, paths.alert_reserve, lambda: append_state(paths.output, paths.alert_log, event))
 
 
 def messages(lines: Iterable[Event]) -> list[Message]:
@@ -238,126 +194,3 @@ def _failures(own: Sequence[Event]) -> list[Event]:
         elif line.event in ("failed", "refused", "unknown"):
             row.append(line)
     return row
-
-
-#: Room for the findings of a run and for a few hundred lines about them.
-RESERVE_BYTES = 128 << 10
-_LOCK_WAIT_S = 5.0
-#: The kernel's lock is the process's; several threads send at once.
-_THREADS = threading.Lock()
-
-
-class Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Records that the two files could not take."""
-
-    since: datetime | None = None  # the first of it; None: nothing is stored
-    lines: tuple[dict[str, Any], ...] = ()  # of alerts.jsonl
-    moved: int = 0  # lines that the log has since taken
-    memory: dict[str, Any] | None = None  # all of alerts.json
-    replaces: str = ""  # the digest of the alerts.json that `memory` is newer than
-
-    @property
-    def records(self) -> int:
-        """Return how many the reserve was needed for."""
-        return len(self.lines) + self.moved + (self.memory is not None)
-
-    def newest_memory(self, text: str | None) -> dict[str, Any] | None:
-        """Return the stored memory, or None if alerts.json, whose text is given, was written after it."""
-        return self.memory if self.replaces == _digest(text) else None
-
-    def describe(self, paths: RunPaths) -> str:
-        """Return what happened in a line; empty where nothing is stored."""
-        if self.since is None:
-            return ""
-        since = f"{self.since:%Y-%m-%d %H:%M}"
-        return f"no space left since {since}: {self.records} alert records stored in {paths.alert_reserve}"
-
-
-def read_reserve(paths: RunPaths) -> Stored:
-    """Return what is stored; nothing where that cannot be read."""
-    for flags in (os.O_RDWR, os.O_RDONLY):  # a reader may not be able to write
-        with contextlib.suppress(OSError), _opened(paths, flags) as fd:
-            return _read(fd)
-    return Stored()
-
-
-def write_memory(paths: RunPaths, value: dict[str, Any]) -> None:
-    """Replace alerts.json, or store `value` where the disk is full. Raises OSError."""
-    with _opened(paths, os.O_RDWR) as fd:
-        stored = _read(fd)
-        try:
-            write_state(paths.output, paths.alerts, value)
-        except OSError as error:
-            replaces = _digest(read_text(paths.output, paths.alerts))
-            _store(fd, error, stored, memory=value, replaces=replaces)
-
-
-def settle_reserve(paths: RunPaths) -> Stored:
-    """Move what is stored to the two files if the disk takes it; returns what was stored. Raises OSError."""
-    with _opened(paths, os.O_RDWR) as fd:
-        before = _read(fd)
-        if before.since is None:
-            return before
-        try:
-            stored = _settle_lines(paths, fd, before)
-            memory = stored.newest_memory(read_text(paths.output, paths.alerts))
-            if memory is not None:
-                write_state(paths.output, paths.alerts, memory)
-            why = f"no space left: {before.records} records were stored in {paths.alert_reserve.name}"
-            full = {"event": "full", "at": before.since, "until": now(), "why": why}
-            append_state(paths.output, paths.alert_log, full)
-            _write(fd, Stored())
-        except OSError as error:
-            if error.errno not in FULL_DISK:
-                raise
-        return before
-
-
-def _settle_lines(paths: RunPaths, fd: int | None, stored: Stored) -> Stored:
-    if not stored.lines:
-        return stored
-    append_bytes(paths.output, paths.alert_log, "".join(f"{json_line(one)}\n" for one in stored.lines).encode())
-    kept = msgspec.structs.replace(stored, lines=(), moved=stored.moved + len(stored.lines))
-    _write(fd, kept)
-    return kept
-
-
-def _store(fd: int | None, error: OSError, stored: Stored, **more: Any) -> None:
-    """Add to what is stored. Raises `error` where it is no full disk, or the reserve takes no more either."""
-    if fd is None or error.errno not in FULL_DISK:
-        raise error
-    try:
-        _write(fd, msgspec.structs.replace(stored, since=stored.since or now(), **more))
-    except OSError:
-        raise error from None
-
-
-def _write(fd: int | None, stored: Stored) -> None:
-    assert fd is not None
-    write_over(fd, stored)
-
-
-def _read(fd: int | None) -> Stored:
-    text = b"" if fd is None else os.pread(fd, RESERVE_BYTES, 0).strip()
-    return decode(text, Stored) or Stored()
-
-
-def _digest(text: str | None) -> str:
-    return "" if text is None else hashlib.sha256(text.encode(errors="replace")).hexdigest()
-
-
-@contextlib.contextmanager
-def _opened(paths: RunPaths, flags: int) -> Iterator[int | None]:
-    """Open the reserve under its lock; None where there is none. Raises OSError."""
-    with _THREADS:
-        try:
-            fd = open_file(paths.output, paths.alert_reserve, flags)
-        except FileNotFoundError:
-            yield None
-            return
-        try:
-            if flags != os.O_RDONLY:
-                lock_within(fd, _LOCK_WAIT_S)
-            yield fd
-        finally:
-            os.close(fd)

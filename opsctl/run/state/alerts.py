@@ -2,7 +2,7 @@
 
 All watchers of a run share it: a process that finds something makes the message, under one lock, and a process with
 channels sends it. The memory and its messages are written at once. The log gets them right after, or from the next
-process. A damaged memory is rebuilt from the log.
+process. Without the memory, or with a damaged one, every finding is new.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ import msgspec
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.reserve import write_reserve
-from opsctl.core.files.state_files import locked, make_folder, read_text
+from opsctl.core.files.reserve import keep_ballast, with_ballast
+from opsctl.core.files.state_files import create_state, locked, make_folder, read_text, write_state
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import alert_log
-from opsctl.run.state.alert_log import RESERVE_BYTES, Event, Message, Stored
-from trainer.formats.json_text import json_line, plain
+from opsctl.run.state.alert_log import Event, Message
+from trainer.formats.json_text import json_line
 from trainer.formats.tolerant import decode
 
 SCHEMA_VERSION = 1
 #: How long others' short changes are waited for.
 LOCK_WAIT_S = 20.0
+#: Disk that is given up for the findings of a run and a few hundred lines about them when the disk is full.
+RESERVE_BYTES = 128 << 10
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,7 +99,8 @@ class Opened:
     def write(self, memory: Memory, new: Sequence[Message] = (), said: Sequence[Event] = ()) -> None:
         """Keep `memory`; record new messages and what people said. Raises OSError if nothing was kept."""
         kept = msgspec.structs.replace(memory, made=(*self.memory.made, *new))
-        alert_log.write_memory(self.paths, plain(kept))
+        output, file = self.paths.output, self.paths.alerts
+        with_ballast(output, self.paths.alert_reserve, lambda: write_state(output, file, kept))
         self.memory = kept
         try:
             for event in said:
@@ -128,18 +131,18 @@ def opened(paths: RunPaths, what: str) -> Iterator[Opened]:
         keep_room(paths)
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.alerts_lock, LOCK_WAIT_S, what):
-        stored = alert_log.settle_reserve(paths)
-        memory, problem = _read(paths)
-        found = Opened(paths, memory, problem or stored.describe(paths))
+        found = Opened(paths, *_read(paths))
         found.settle()
         yield found
 
 
 def keep_room(paths: RunPaths) -> None:
-    """Make what alerts need on a disk that will be full one day. Raises OSError."""
+    """Make the files that alerts need on a disk that will be full one day. Raises OSError."""
     make_folder(paths.output, paths.alert_senders)
-    os.close(open_file(paths.output, paths.alerts_lock, os.O_RDWR | os.O_CREAT))
-    write_reserve(paths.output, paths.alert_reserve, Stored(), RESERVE_BYTES)
+    for file in (paths.alerts_lock, paths.alert_log):
+        os.close(open_file(paths.output, file, os.O_RDWR | os.O_CREAT))
+    create_state(paths.output, paths.alerts, Memory())
+    keep_ballast(paths.output, paths.alert_reserve, RESERVE_BYTES)
 
 
 def remembered(paths: RunPaths) -> Memory:
@@ -255,54 +258,10 @@ def made(kind: str, at: datetime, title: str, body: str, severity: str, keys: Se
     return Message(id=name, kind=kind, at=at, title=title, body=body, severity=severity, keys=tuple(keys), **more)
 
 
-def from_log(lines: Sequence[Event]) -> Memory:
-    """Return the memory as far as the log contains it."""
-    findings: dict[str, Remembered] = {}
-    quiet: Silence | None = None
-    for line in lines:
-        one = line.message
-        if line.event == "acknowledged":
-            for key in line.keys:
-                if key in findings:
-                    findings[key] = msgspec.structs.replace(
-                        findings[key],
-                        acknowledged_by=line.by,
-                        acknowledged_at=line.at,
-                        acknowledged_why=line.why,
-                    )
-        elif line.event in ("silenced", "unsilenced"):
-            quiet = Silence(until=line.until, by=line.by, at=line.at, why=line.why) if line.until else None
-        elif line.event == "message" and one is not None:
-            _take_message(findings, one)
-    return Memory(findings=findings, silence=quiet)
-
-
-def _take_message(findings: dict[str, Remembered], one: Message) -> None:
-    for key in one.keys:
-        known = findings.get(key)
-        if one.kind in ("new", "handed-over", "silence"):
-            since = known.since if known else one.at
-            worst = one.severity if one.severity in ("warning", "critical") else "warning"
-            findings[key] = Remembered(
-                severity=worst, since=since, last_seen=one.at, text=one.title, told_at=one.at, told_severity=worst
-            )
-        elif one.kind == "recovery":
-            findings.pop(key, None)
-        elif known is not None and one.kind == "reminder":
-            findings[key] = msgspec.structs.replace(known, reminders=known.reminders + 1, reminded_at=one.at)
-        elif known is not None and one.kind == "escalation":
-            findings[key] = msgspec.structs.replace(known, escalated_at=one.at)
-
-
 def _read(paths: RunPaths) -> tuple[Memory, str]:
     """Return the memory, and the problem of its file. Raises OSError."""
-    stored, text = alert_log.read_reserve(paths), read_text(paths.output, paths.alerts)
-    newest = stored.newest_memory(text)
-    memory = decode(json_line(newest) if newest is not None else text or "", Memory)
-    if memory is not None:
-        return memory, ""
-    lines = alert_log.events(paths)
-    if text is None and not lines:
-        return Memory(), ""
-    state = "gone" if text is None else "damaged"
-    return from_log(lines), f"{paths.alerts} is {state}: made again from {paths.alert_log.name}"
+    text = read_text(paths.output, paths.alerts)
+    memory = decode(text, Memory) if text else Memory()
+    if memory is None:
+        return Memory(), f"{paths.alerts} is damaged: open findings are sent again, acknowledgements are lost"
+    return memory, ""

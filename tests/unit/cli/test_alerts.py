@@ -166,8 +166,7 @@ def test_a_full_disk_is_said_with_what_was_left_undone(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     alerts.note(desk.paths, [CRON], now())
-    for name in ("write_state", "write_over"):
-        monkeypatch.setattr(f"opsctl.run.state.alert_log.{name}", full)
+    monkeypatch.setattr(alerts, "write_state", full)
     for words in (("ack", "cron"), ("silence", "1:00:00")):
         assert opsctl("alerts", *words) == 1
         (line,) = capsys.readouterr().err.splitlines()

@@ -356,7 +356,7 @@ def _full_disk(folder: Path) -> Path:
         "import opsctl.core.files.state_files as files\n"
         "def full(*a): raise OSError(28, 'No space left on device')\n"
         "files.write_all = full\n"
-        "import opsctl.run.state.alert_log as reserve\n"
-        "reserve.append_state = reserve.write_over = full\n"
+        "import opsctl.run.state.alert_log as log\n"
+        "log.append_state = full\n"
     )
     return folder / "full"

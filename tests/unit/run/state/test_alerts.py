@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files import reserve, state_files
@@ -91,19 +90,16 @@ def test_a_silence_is_on_record_and_ends_by_itself_or_by_somebody(paths: RunPath
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"findings": {"cr', b"[]", b"\xff\xfe", None], ids=repr)
-def test_a_damaged_memory_is_read_again_from_the_log_and_reported(paths: RunPaths, damage: bytes | None) -> None:
-    alerts.note(paths, [CRON, Noted("disk", "warning", "full")], NOW)
-    alerts.acknowledge(paths, ["disk"], "mine", minutes(1))
-    alerts.note_recovered(paths, ["cron"], minutes(2))
+def test_without_a_readable_memory_every_finding_is_new(paths: RunPaths, damage: bytes | None) -> None:
+    alerts.note(paths, [Noted("disk", "warning", "full")], NOW)
     if damage is None:
         paths.alerts.unlink()
     else:
         paths.alerts.write_bytes(damage)
-    found = alerts.open_alerts(paths)
-    assert list(found) == ["disk"] and found["disk"].acknowledged_why == "mine"
-    with alerts.opened(paths, "look") as memory:
-        assert "alerts.jsonl" in memory.problem
-    assert alerts.note(paths, [Noted("disk", "warning", "full")], minutes(3)) == 0
+    assert alerts.open_alerts(paths) == {}
+    with alerts.opened(paths, "check") as memory:
+        assert ("is damaged" in memory.problem) is bool(damage)
+    assert alerts.note(paths, [Noted("disk", "warning", "full")], minutes(3)) == 1
 
 
 def test_a_disk_that_is_full_with_its_reserve_changes_nothing_and_the_next_look_makes_the_message_once(
@@ -219,15 +215,6 @@ def test_a_failing_channel_is_seen_with_since_when_and_what_waits_until_nobody_t
     assert (seen.name, seen.failing_since, seen.detail, seen.waiting) == ("a", NOW, "refused", 2)
     (seen,) = alert_log.channels_seen(alert_log.events(paths), NOW + timedelta(days=4))
     assert seen.failing_since is None
-
-
-def test_the_log_alone_tells_the_same_as_the_memory(paths: RunPaths) -> None:
-    alerts.note(paths, [CRON, Noted("disk", "warning", "full")], NOW)
-    alerts.acknowledge(paths, ["disk"], "mine", minutes(1))
-    memory, told = alerts.remembered(paths), alerts.from_log(alert_log.events(paths))
-    assert memory.findings.keys() == told.findings.keys()
-    for key, one in memory.findings.items():
-        assert replace(one, text="", todo="") == replace(told.findings[key], text="", todo="")
 
 
 def test_what_does_not_fit_in_the_memory_costs_only_itself(paths: RunPaths) -> None:
