@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from opsctl.run.config.paths import RunPaths
 from opsctl.transfer.hub.ledger import Sent, add_to_ledger
+
+from opsctl.run.config.paths import RunPaths
 
 ROUNDS = 15
 LIMIT_S = 0.5

@@ -15,6 +15,7 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_option
 from opsctl.core.errors import OpsctlError, RunFileError
 from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.timestamps import now
 from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.backups import read_backups
 from opsctl.run.config.checks import check_run
@@ -24,7 +25,7 @@ from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.json_output import BackedUpRun, VerifiedBackups, backup_table, printed
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.backups.schedule import Policy, policy_of
-from opsctl.transfer.backups.verify import share_of
+from opsctl.transfer.backups.verify import sample_of
 from opsctl.transfer.backups.verify import verify as read_again
 
 
@@ -147,7 +148,7 @@ def list_(run: str | None, as_json: bool) -> None:
 @run_option
 @all_runs_option
 @to_option
-@click.option("--sample", metavar="N|PERCENT", help="Only so many files, or 5% of them; over time every one is read.")
+@click.option("--sample", metavar="PERCENT", help="Only such a share of the files, as 5%; each day another one.")
 @limit_option
 @json_option(verified="list[opsctl.transfer.backups.json_output.VerifiedBackups]")
 @click.pass_context
@@ -186,7 +187,7 @@ def _verdict(one: VerifiedBackups) -> str:
 def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None) -> list[VerifiedBackups]:
 
     try:
-        share = share_of(sample) if sample else None
+        share = sample_of(sample, now().date()) if sample else None
     except ValueError as error:
         raise click.UsageError(f"--sample {error}") from None
     policy, done = policy_of(run, to, limit), []

@@ -15,10 +15,10 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json
 from opsctl.core.units import bytes_words
 from opsctl.run.state.run_view import RunView, glance
-from opsctl.transfer.backups.checkpoints import Wish, back_up, here, plan, warnings_of
+from opsctl.transfer.backups.destination import Wish, back_up, plan_backup
 from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
-from opsctl.transfer.backups.schedule import policy_of, why_none
+from opsctl.transfer.backups.schedule import never_whole, policy_of
 from opsctl.transfer.object_store.store import refuse_secret
 from opsctl.transfer.object_store.types import StoreError
 from trainer.formats.checkpoint.manifest import tag_of
@@ -112,19 +112,19 @@ def backup(
 def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
-    for warning in (*policy.warnings, *warnings_of(run, policy.table)):
+    for warning in filter(None, (*policy.warnings, never_whole(policy.table, run))):
         message(f"{name}: warning: {warning}")
     failed: list[OpsctlError] = []
     for url in policy.table.to:
         with kept_going(failed), opened(run, policy, url) as place:
-            found = here(run.paths)
-            chosen = plan(place, policy.table, wish, found)
+            chosen = plan_backup(place, policy.table, wish)
             for due in chosen.due:
                 message(f"{tag_of(due.iteration)}: {due.what.words} to {url}: {due.reason}, {due.news}")
-            for left in chosen.left:
-                message(f"{tag_of(left.iteration)} is not sent: {left.reason}")
+            for iteration, why in chosen.left.items():
+                message(f"{tag_of(iteration)} is not sent: {why}")
             if not (chosen.due or chosen.there or chosen.left):
-                message(f"{name}: nothing is due: {why_none(found, policy.table)}")
+                every = f"full_every = {policy.table.full_every:,} or weights_every = {policy.table.weights_every:,}"
+                message(f"{name}: nothing is due: no checkpoint here is a multiple of {every}; --step N sends one")
             sent = None if dry_run or not chosen.due else back_up(place, policy.table, wish, lambda line: message(line))
             problems = list(sent.problems) if sent else []
             for problem in problems:
@@ -141,7 +141,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
                     ],
                     sent=[printed(line) for line in sent.lines] if sent else [],
                     there=list(chosen.there),
-                    left={str(one.iteration): one.reason for one in chosen.left},
+                    left={str(iteration): why for iteration, why in chosen.left.items()},
                     problems=problems,
                     dry_run=dry_run,
                 )

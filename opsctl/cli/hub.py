@@ -19,10 +19,10 @@ from opsctl.transfer.hub import check as look
 from opsctl.transfer.hub.client import log_in
 from opsctl.transfer.hub.hub_errors import RetryPolicy
 from opsctl.transfer.hub.json_output import ComparedHub, PrintedHubCommit, SyncedRun
-from opsctl.transfer.hub.plan import plan_sync
+from opsctl.transfer.hub.place import Outcome
 from opsctl.transfer.hub.settings import HubSettings, hub_settings
-from opsctl.transfer.hub.sync import Busy, Syncing
-from opsctl.transfer.hub.upload import Outcome
+from opsctl.transfer.hub.sync import plan_sync
+from opsctl.transfer.hub.sync import sync as send_new
 
 
 @click.group("hub")
@@ -112,18 +112,18 @@ def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> 
     settings = settings_of(seen)
     found = look.compare(seen.paths, seen.table.name, settings)
     left: list[str] = []
-    if repair and not look.agrees(found):
-        count = look.forget_what_is_not_there(seen.paths, found)
-        message(f"{seen.table.name}: {count} files are sent again")
+    if repair and found.wrong:
+        count = look.forget_what_is_wrong(seen.paths, found)
+        message(f"{seen.table.name}: {count} files and checkpoints are sent again")
         left = _outcome(seen, settings, KINDS).left
         for line in left:
             message(f"{seen.table.name}: not sent: {line}")
         found = look.compare(seen.paths, seen.table.name, settings)
     if as_json:
-        print_json("hub", found)
+        print_json("hub", found.printed)
     else:
-        _show_compared(found)
-    ctx.exit(0 if look.agrees(found) and not left else 1)
+        _show_compared(found.printed)
+    ctx.exit(1 if found.wrong or left else 0)
 
 
 def settings_of(seen: RunView) -> HubSettings:
@@ -139,7 +139,7 @@ def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outc
 
     name = seen.table.name
     retry = RetryPolicy(settings.give_up_after_s, say=lambda line: message(f"{name}: {line}"))
-    return Syncing(seen.paths, name, settings, retry).run(kinds)
+    return send_new(seen.paths, name, settings, kinds, retry)
 
 
 def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
@@ -172,20 +172,11 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
     try:
         if dry_run:
             plan = plan_sync(seen.paths, settings, kinds)
-            state = "nothing new" if plan.is_empty else "would send"
-            unseen, notes = list(plan.unseen), list(plan.notes)
+            state = "would send" if plan.files else "nothing new"
             return SyncedRun(
-                run=name,
-                state=state,
-                files=plan.files,
-                bytes=plan.bytes,
-                deleted=plan.deletions,
-                left=unseen,
-                notes=notes,
+                run=name, state=state, files=plan.files, bytes=plan.bytes, left=plan.unseen, notes=plan.notes
             )
         outcome = _outcome(seen, settings, kinds)
-    except Busy as busy:
-        return SyncedRun(run=name, state="left", left=[str(busy)])
     except OSError as error:
         return SyncedRun(run=name, state="left", left=[file_problem(error, seen.paths.output)])
     state = "left" if outcome.left else "sent" if outcome.commits else "nothing new"
@@ -195,7 +186,6 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
         state=state,
         files=outcome.files,
         bytes=outcome.bytes,
-        deleted=outcome.deleted,
         commits=commits,
         left=outcome.left,
         notes=outcome.notes,
@@ -205,15 +195,13 @@ def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: 
 def show_synced(done: Sequence[SyncedRun]) -> None:
     """Print a line for each run."""
     for one in done:
-        gone = f", {one.deleted} deleted" if one.deleted else ""
-        what = f": {one.files} files, {bytes_words(one.bytes)}{gone}" if one.files or one.deleted else ""
+        what = f": {one.files} files, {bytes_words(one.bytes)}" if one.files else ""
         state = f"{len(one.left)} not sent{'; sent' if what else ''}" if one.left else one.state
         show(f"{one.run}: {state}{what}")
 
 
-def _show_compared(found: object) -> None:
+def _show_compared(found: ComparedHub) -> None:
 
-    assert isinstance(found, ComparedHub)
     for one in found.revisions:
         wrong = [
             f"{len(names)} {word}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"

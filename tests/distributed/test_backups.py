@@ -10,8 +10,7 @@ import pytest
 
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
-from opsctl.transfer.backups.checkpoints import Wish, back_up
-from opsctl.transfer.backups.destination import Destination
+from opsctl.transfer.backups.destination import Destination, Wish, back_up
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
 from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest

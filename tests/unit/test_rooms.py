@@ -26,7 +26,7 @@ OPSCTL = {
     "ui": ("doctor", "tui", "report", "status"),
     "monitoring": ("watch", "disk", "alerts"),
     "jobs": ("runner", "control", "evaluation", "background", "scheduler"),
-    "transfer": ("backups", "hub", "object_store"),
+    "transfer": ("backups", "hub", "sending", "object_store"),
     "diagnosis": ("triage", "goodput", "hangs", "probe", "nodes", "carbon"),
     "run": (
         *("init", "permissions", "environments", "planning", "attempts", "checkpoints", "logs", "state"),

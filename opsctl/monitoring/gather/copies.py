@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 
 import msgspec
 
@@ -13,26 +12,17 @@ from opsctl.core.errors import OpsctlError
 from opsctl.monitoring.gather import Asked, changed_at
 from opsctl.monitoring.snapshot import FarCopies, LostCopy, Overdue, Snapshot, Unsent
 from opsctl.run.attempts import events as attempts_file
-from opsctl.run.checkpoints.backups import BackedUp, What, digest_here, read_backups, where_full
+from opsctl.run.checkpoints.backups import BackedUp, What, read_backups, read_hub, where_full
 from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS, kind_in
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.revisions import Revision
 from opsctl.transfer.backups.data_sets import named_sets
-from opsctl.transfer.backups.schedule import Here, choose, policy_of
-from opsctl.transfer.hub.ledger import Sent, sent_files
-from opsctl.transfer.hub.plan import Plan, plan_sync
+from opsctl.transfer.backups.schedule import policy_of, rules_of
 from opsctl.transfer.hub.settings import hub_settings
-from trainer.formats.checkpoint.manifest import (
-    MANIFEST,
-    checkpoint_folders,
-    iteration_of,
-    read_manifest,
-    recorded_damage,
-    tag_of,
-)
-from trainer.formats.checkpoint.starting import NO_OPTIMIZER
-from trainer.formats.errors import CheckpointError
+from opsctl.transfer.hub.sync import Plan, plan_sync
+from opsctl.transfer.sending.plan import Here, checkpoints_here, choose
+from trainer.formats.checkpoint.manifest import MANIFEST, tag_of
 from trainer.recipe.options import OptionsError
 
 
@@ -41,11 +31,13 @@ def backups(seen: Snapshot, asked: Asked) -> Snapshot:
     revision = asked.run.revision
     if revision is None or revision.damage or revision.file.backup is None:
         return seen
-    policy, found, ledger = policy_of(asked.run), _here(asked.paths), read_backups(asked.paths)
+    policy, found, ledger = policy_of(asked.run), checkpoints_here(asked.paths), read_backups(asked.paths)
     table, latest = policy.table, latest_iteration(asked.paths.checkpoints)
     copies = []
     for to in dict.fromkeys((*table.to, *policy.data_to)):
-        due = [one.iteration for one in choose(found, ledger, table, to, latest).due] if to in table.to else []
+        due = (
+            [one.iteration for one in choose(found, ledger, to, rules_of(table), latest).due] if to in table.to else []
+        )
         far = FarCopies(to, _overdue(asked.paths, due), _lost_copies(to, found, ledger))
         copies.append(_with_data(far, revision, ledger, table.data and to in policy.data_to))
     return replace(seen, copies=tuple(copies))
@@ -89,27 +81,12 @@ def _is_data_here(revision: Revision) -> bool:
     return True
 
 
-def _here(paths: RunPaths) -> list[Here]:
-    """Return the checkpoints that have a manifest. The backup itself checks whether their files are complete."""
-    found = []
-    for folder in checkpoint_folders(paths.checkpoints):
-        of = digest_here(folder)
-        try:
-            manifest, damage = read_manifest(folder), recorded_damage(folder)
-        except CheckpointError:  # another check says that
-            continue
-        if of is not None:
-            is_full = manifest.layout.get("optimizer") != NO_OPTIMIZER
-            found.append(Here(manifest.iteration, of, is_full, manifest.pinned, damage or ""))
-    return found
-
-
 def hub(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.HUB. Raises OpsctlError, OSError."""
     paths, settings = asked.paths, hub_settings(asked.run)
     if settings is None:
         return seen
-    sent = sent_files(paths).values()
+    sent = [line for line in read_hub(paths) if line.counts]
     found = []
     for kind in KINDS:
         waiting = _waiting(paths, plan_sync(paths, settings, [kind]))
@@ -125,24 +102,22 @@ def hub(seen: Snapshot, asked: Asked) -> Snapshot:
 
 def _waiting(paths: RunPaths, plan: Plan) -> list[tuple[datetime, str]]:
     """When each file was last changed, a checkpoint's when it was whole, and its name there."""
-    found = [(one.mtime_ns / 1e9, one.path) for batch in plan.batches for one in batch.add]
+    found = [(one.mtime_ns / 1e9, one.name) for files in plan.files_of.values() for one in files]
     for due in plan.checkpoints:
+        folder = paths.checkpoints / tag_of(due.iteration)
         try:
-            found.append(((due.folder / MANIFEST).lstat().st_mtime, f"{paths.checkpoints.name}/{due.name}"))
+            found.append(((folder / MANIFEST).lstat().st_mtime, f"{paths.checkpoints.name}/{folder.name}"))
         except FileNotFoundError:
             continue  # it went this moment
     return [(datetime.fromtimestamp(at_s, UTC).astimezone(), name) for at_s, name in found]
 
 
-def _last_sent(kind: str, sent: Iterable[Sent]) -> datetime | None:
-    return max((one.at for one in sent if one.at is not None and _kind_of(one) == kind), default=None)
+def _last_sent(kind: str, sent: Iterable[BackedUp]) -> datetime | None:
+    return max((one.sent_at for one in sent if one.sent_at is not None and _kind_of(one) == kind), default=None)
 
 
-def _kind_of(sent: Sent) -> str:
-    first = PurePosixPath(sent.path).parts[0]
-    if iteration_of(sent.revision.removeprefix("sending-")) is not None:
-        return CHECKPOINTS
-    return kind_in(first) or first
+def _kind_of(sent: BackedUp) -> str | None:
+    return CHECKPOINTS if sent.what.is_checkpoint else kind_in(sent.name.partition("/")[0])
 
 
 def _has_grown_since(paths: RunPaths, last: datetime | None, otherwise: datetime) -> datetime:

@@ -1,4 +1,4 @@
-"""The ledger of a run's backups: `.opsctl/backups.jsonl`.
+"""The ledgers of a run's copies: `.opsctl/backups.jsonl` of its backups, `.opsctl/hub.jsonl` of the hub.
 
 A line describes one thing at one destination; its last line counts. A lost ledger is restored from the destinations,
 which describe themselves.
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.core.errors import OpsctlError
-from opsctl.core.files.state_files import append_state, locked, read_lines, read_text, write_atomically
+from opsctl.core.files.state_files import append_bytes, locked, read_lines, read_text, write_atomically
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.run_view import RunView
 from trainer.formats.checkpoint.exchanged import digest_of
@@ -37,6 +37,7 @@ class What(StrEnum):
     WEIGHTS = "weights"  # one without optimizer states
     REST = "rest"  # logs, curves, state
     DATA = "data"  # data sets that the options name
+    FILE = "file"  # one file of a hub's repository
 
     @property
     def words(self) -> str:
@@ -54,23 +55,27 @@ _WORDS = {
     What.WEIGHTS: "without optimizer states",
     What.REST: "logs and records",
     What.DATA: "data sets",
+    What.FILE: "file",
 }
 
 
 class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the ledger."""
 
-    to: str  # URL
+    to: str  # URL, or a hub's OWNER/NAME
     what: What
     iteration: int = 0  # 0 for other kinds than checkpoints
+    name: str = ""  # of a single file, here and there
     of: str = ""  # checksum of the checkpoint's manifest here: another save of that name has another one
-    form: str = "files"  # or "tar"
+    form: str = "files"  # or "tar"; on a hub "folder", "branch" or "tag"
+    size: int = 0  # of a single file here, when it was read; a log is sent by whole lines
+    mtime_ns: int = 0
     files: int = 0
     bytes: int = 0
     sent_at: Moment | None = None
     by: str = ""  # user@host
     verified_at: Moment | None = None  # time of the last complete check by checksum; None: never
-    proof: str = ""  # the store's listing at that time (`backups.far`); the check is valid while it is the same
+    proof: str = ""  # the destination's listing at that time; the check is valid while it is the same
     lost: str = ""  # why it no longer counts; empty while it does
 
     @property
@@ -79,9 +84,9 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not self.lost and self.verified_at is not None
 
     @property
-    def key(self) -> tuple[str, int, What]:
+    def key(self) -> tuple[str, int, What, str]:
         """Return the identity of the thing that the line describes."""
-        return self.to, self.iteration, self.what
+        return self.to, self.iteration, self.what, self.name
 
 
 def digest_here(folder: Path) -> str | None:
@@ -94,19 +99,72 @@ def digest_here(folder: Path) -> str | None:
 
 
 def read_backups(paths: RunPaths) -> list[BackedUp]:
-    """Return the newest line of each thing, in order of first appearance. Raises OSError."""
-    return _newest(read_lines(paths.output, paths.backups, BackedUp))
+    """Return the newest line of each backup, in order of first appearance. Raises OSError."""
+    return newest(_lines(paths, paths.backups))
 
 
-def record(paths: RunPaths, lines: Iterable[BackedUp]) -> None:
-    """Append lines, and rewrite the file if it is long. Raises OSError; OpsctlError if its lock is held."""
-    with locked(paths.output, paths.backups_lock, LOCK_WAIT_S, "record backups"):
-        for line in lines:
-            append_state(paths.output, paths.backups, line)
-        all_lines = read_lines(paths.output, paths.backups, BackedUp)
-        kept = _newest(all_lines)
+def read_hub(paths: RunPaths) -> list[BackedUp]:
+    """Return the newest line of each file and checkpoint on a hub. Raises OSError."""
+    return newest(_lines(paths, paths.hub_ledger))
+
+
+def record(paths: RunPaths, lines: Iterable[BackedUp], ledger: Path | None = None) -> None:
+    """Append lines to a ledger, the backups' by default, and rewrite it if it is long.
+
+    Raises OSError; OpsctlError if its lock is held.
+    """
+    ledger = ledger or paths.backups
+    with locked(paths.output, paths.backups_lock, LOCK_WAIT_S, "record copies"):
+        append_bytes(paths.output, ledger, "".join(f"{json_line(one)}\n" for one in lines).encode())
+        all_lines = _lines(paths, ledger)
+        kept = newest(all_lines)
         if len(all_lines) > max(_FEW, 2 * len(kept)):
-            write_atomically(paths.output, paths.backups, "".join(f"{json_line(one)}\n" for one in kept))
+            write_atomically(paths.output, ledger, "".join(f"{json_line(one)}\n" for one in kept))
+
+
+def newest(lines: Iterable[BackedUp]) -> list[BackedUp]:
+    """Return the last line of each thing, in order of first appearance."""
+    return list({line.key: line for line in lines}.values())
+
+
+class _OldHubLine(msgspec.Struct, frozen=True):
+    """A line of `hub.jsonl` in its first form: one file of one revision. Its checkpoints are found at the hub again."""
+
+    repo: str
+    revision: str
+    path: str
+    size: int = 0
+    mtime_ns: int = 0
+    bytes: int = 0
+    sha256: str = ""
+    git_oid: str = ""
+    at: Moment | None = None
+    gone: bool = False
+
+    def line(self) -> BackedUp:
+        """Return the line in the present form."""
+        return BackedUp(
+            to=self.repo,
+            what=What.FILE,
+            name=self.path,
+            of=self.sha256,
+            size=self.size,
+            mtime_ns=self.mtime_ns,
+            files=1,
+            bytes=self.bytes,
+            sent_at=self.at,
+            verified_at=self.at if self.sha256 else None,
+            proof=self.git_oid,
+            lost="it was removed there" if self.gone else "",
+        )
+
+
+def _lines(paths: RunPaths, ledger: Path) -> list[BackedUp]:
+    lines = read_lines(paths.output, ledger, BackedUp)
+    if ledger != paths.hub_ledger:
+        return lines
+    old = read_lines(paths.output, ledger, _OldHubLine)
+    return [*(one.line() for one in old if one.revision == "main" and "/global_step" not in one.path), *lines]
 
 
 def where_full(lines: Iterable[BackedUp], iteration: int, of: str | None) -> list[str]:
@@ -138,13 +196,6 @@ def shown_place(to: str) -> str:
     if re.search(r"@|:(?!\d*$)", plain.partition("/")[0]):
         plain = f"***@{plain.rpartition('@')[2]}"
     return f"{scheme}://{plain}" + ("?***" if re.search("[?#]", rest) else "")
-
-
-def _newest(lines: Iterable[BackedUp]) -> list[BackedUp]:
-    found: dict[tuple[str, int, What], BackedUp] = {}
-    for line in lines:
-        found[line.key] = line
-    return list(found.values())
 
 
 @dataclass(frozen=True)

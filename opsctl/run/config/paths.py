@@ -109,8 +109,6 @@ class RunPaths:
     reading = Place(".opsctl/reading")
     #: A line for each thing that is backed up somewhere, and what became of it; only added to.
     backups = Place(".opsctl/backups.jsonl")
-    #: A line for each sample of what is backed up that was read again, and how far that has come; only added to.
-    backups_read = Place(".opsctl/backups-read.jsonl")
     #: What was in the files of data sets when a backup last read them whole.
     data_sums = Place(".opsctl/data-sums.json")
     #: Held for the moment in which that file changes.

@@ -149,9 +149,6 @@ class HubTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensorboard: tuple[str, ...] = ("*tfevents*",)
     carbon: tuple[str, ...] = ("*.csv",)
     report: tuple[str, ...] = ("*.html",)
-    mirror: tuple[
-        str, ...
-    ] = ()  # of file_kinds.KINDS_OF_FILES: of these goes there what goes here; of the others everything stays
     checkpoints: str | None = None  # how they lie there, one of HUB_CHECKPOINTS; None: none is sent
     checkpoints_every: int = 1  # iterations that this divides
     weights_only: bool = False  # without the optimizer's states

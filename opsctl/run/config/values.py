@@ -194,7 +194,6 @@ _RULES = (
     ("hub", "give_up_after", _DURATION),
     ("hub", "checkpoints_every", _between(1, 10**12)),
     ("hub", "checkpoints", _one_of(HUB_CHECKPOINTS)),
-    ("hub", "mirror", _one_of(KINDS_OF_FILES)),
     ("hub", " ".join(KINDS_OF_FILES), _like("(?s:.+)", "a pattern of names, not empty")),
     (
         *("hub", "token"),

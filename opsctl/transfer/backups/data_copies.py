@@ -23,8 +23,9 @@ from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.backups.data_sets import FOLDER as WHOLE_FOLDER
 from opsctl.transfer.backups.data_sets import PAIR, NamedSet, Reader, opened, part_of
-from opsctl.transfer.backups.destination import Destination, read_note
+from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.backups.json_output import RestoredDataSet
+from opsctl.transfer.backups.remote_layout import read_note
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.sources import Source, digest_of
 from opsctl.transfer.object_store.store import Store

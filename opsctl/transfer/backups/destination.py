@@ -1,32 +1,43 @@
-"""One destination of a run's backups: whose copies it has, one backup at a time, and the ledger of what is there."""
+"""One destination of a run's backups: its owner, one backup at a time, and sending checkpoints to it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.core.files.state_files import FULL_DISK, locked, make_folder
+from opsctl.core.files.state_files import locked, make_folder
 from opsctl.run.checkpoints.backups import BackedUp, read_backups, record
+from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import read_run_id
+from opsctl.transfer.backups.remote_layout import (
+    NOTE,
+    FarCheckpoint,
+    Form,
+    find_all,
+    folder_of,
+    put_files,
+    read_note,
+    state_of,
+)
+from opsctl.transfer.backups.schedule import rules_of
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import FolderStore
 from opsctl.transfer.object_store.sources import bytes_source
 from opsctl.transfer.object_store.store import Store
+from opsctl.transfer.sending.checkpoint import Sending, Sent, record_sent, send_all
+from opsctl.transfer.sending.plan import Chosen, checkpoints_here, plan
 from trainer.formats.checkpoint.exchanged import digest_of
+from trainer.formats.checkpoint.manifest import MANIFEST, check_checksums
 from trainer.formats.json_text import json_file_text
 from trainer.formats.tolerant import decode
 
-T = TypeVar("T")
-
-#: The note that says what a folder there is.
-NOTE = "backup.json"
 #: How long another backup to the same place is waited for: it does the same.
 _TURN_WAIT_S = 1.0
 _ABOUT = (
@@ -53,6 +64,12 @@ class Destination:
     to: str  # the URL, as the ledger has it
     store: Store
     flow: Flow
+    form: Form = Form.FILES  # of checkpoints that are sent
+
+    @property
+    def where(self) -> str:
+        """Return the URL without any secret."""
+        return self.store.where
 
     @property
     def run_id(self) -> str:
@@ -65,20 +82,15 @@ class Destination:
         self.store.put_source(bytes_source(name, data), name, self.flow)
 
     def ledger(self) -> list[BackedUp]:
-        """Return what is on record. Raises OpsctlError where it cannot be read."""
+        """Return what is on record for this destination. Raises OpsctlError where it cannot be read."""
         try:
-            return read_backups(self.paths)
+            return [line for line in read_backups(self.paths) if line.to == self.to]
         except OSError as error:
-            raise OpsctlError(f"nothing is backed up: {file_problem(error, self.paths.backups)}") from None
+            raise OpsctlError(f"cannot read the ledger: {file_problem(error, self.paths.backups)}") from None
 
     def record(self, line: BackedUp) -> list[str]:
-        """Record a copy; return the problem if the ledger cannot be written. The next backup finds the copy then."""
-        try:
-            record(self.paths, [line])
-        except OSError as error:
-            why = FULL_DISK.get(error.errno or 0) or file_problem(error, self.paths.backups)
-            return [f"the copy is there, but {self.paths.backups} cannot be written: {why}"]
-        return []
+        """Record a copy; return the problem if the ledger cannot be written."""
+        return record_sent(self.paths, [line], self.paths.backups)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -96,15 +108,15 @@ class Destination:
         """
         self.refuse_the_runs_own_folder()
         there = read_run(self.store)
-        refuse_another_runs(there, self.name, self.run_id, self.store.where)
+        refuse_another_runs(there, self.name, self.run_id, self.where)
         if there is not None and there.run_id and not self.run_id:  # as of a restored copy, which may have its name
             raise OpsctlError(
-                f"{self.store.where} has the copies of the run with the id {there.run_id}, and {self.name} has no id: "
+                f"{self.where} has the copies of the run with the id {there.run_id}, and {self.name} has no id: "
                 "give each run a place of its own in [backup] to"
             )
-        if there is None and not emptied and any(line.to == self.to for line in self.ledger()):
+        if there is None and not emptied and self.ledger():
             raise OpsctlError(
-                f"{self.store.where} had copies of {self.name} and has no {NOTE} now: is it mounted? "
+                f"{self.where} had copies of {self.name} and has no {NOTE} now: is it mounted? "
                 "If it was emptied on purpose, add --emptied"
             )
         wanted = FarRun(run=self.name, run_id=self.run_id)
@@ -115,19 +127,90 @@ class Destination:
         """Raise OpsctlError where a copy would be the original itself, or be removed with it."""
         if not isinstance(self.store.backend, FolderStore):
             return
-        to = Path(self.store.where).resolve()
+        to = Path(self.where).resolve()
         if any(one.samefile(self.paths.output) for one in (to, *to.parents)):
-            raise OpsctlError(f"{self.store.where} is in the run's own folder {self.paths.output}: give another place")
+            raise OpsctlError(f"{self.where} is in the run's own folder {self.paths.output}: give another place")
+
+    def has(self, sending: Sending) -> bool:
+        """Return False: only `send_files`, which reads what is there, proves it."""
+        return False
+
+    def send_files(self, sending: Sending) -> None:
+        """Have all files there, each proven; the manifest of another save is removed before.
+
+        Raises OpsctlError if that is another run's, CheckpointError if what is to take its place is damaged here.
+        """
+        prefix, line = folder_of(sending.line.what, sending.line.iteration), sending.line
+        note = read_note(self.store, f"{prefix}/{NOTE}", FarCheckpoint)
+        if note is not None and note.run:
+            owner = FarRun(run=note.run, run_id=note.run_id)
+            refuse_another_runs(owner, self.name, self.run_id, f"{self.where}/{prefix}")
+        manifest_there = self.store.read_if_there(f"{prefix}/{MANIFEST}")
+        if manifest_there not in (None, sending.text):
+            check_checksums(self.paths.checkpoints / sending.tag, sending.manifest)  # the one there may be the better
+            gone = BackedUp(to=self.to, what=line.what, iteration=line.iteration, lost="another one takes its place")
+            record(self.paths, [gone])
+            self.store.remove([MANIFEST], prefix)
+            self.store.remove([name for name in self.store.list(prefix) if name != NOTE], prefix)
+        note = FarCheckpoint(
+            run=self.name,
+            run_id=self.run_id,
+            iteration=line.iteration,
+            what=line.what,
+            of=line.of,
+            files=line.files,
+            bytes=line.bytes,
+            left_out=sending.left_out,
+            form=self.form,
+            sent_at=line.sent_at,
+            by=line.by,
+        )
+        self.write(f"{prefix}/{NOTE}", note)
+        put_files(self.store, sending.folder, sending.manifest, prefix, self.form, self.flow)
+
+    def send_manifest(self, sending: Sending) -> None:
+        """Put the manifest there."""
+        self.write(f"{folder_of(sending.line.what, sending.line.iteration)}/{MANIFEST}", sending.text)
+
+    def proof(self, sending: Sending) -> str:
+        """Return the state of its listing."""
+        return state_of(self.store.list(folder_of(sending.line.what, sending.line.iteration)), sending.manifest)
 
 
-def read_note(store: Store, name: str, kind: type[T]) -> T | None:
-    """Return a note there; None where there is none, or it cannot be read. Raises StoreError."""
-    data = store.read_if_there(name)
-    return None if data is None else decode(data, kind)
+@dataclass(frozen=True)
+class Wish:
+    """The wishes of a command beyond the policy."""
+
+    named: tuple[int, ...] | None = None  # these instead of what the schedule says
+    weights_only: bool = False
+    emptied: bool = False  # also where the place was emptied
+
+
+def plan_backup(place: Destination, table: BackupTable, wish: Wish) -> Chosen:
+    """Return the checkpoints that the destination should have and has not.
+
+    What the ledger has lost of this destination is found there again. Raises OpsctlError, StoreError.
+    """
+    lines = place.ledger() or [one.note.line(place.to) for one in find_all(place.store)[0]]
+    found, latest = checkpoints_here(place.paths), latest_iteration(place.paths.checkpoints)
+    return plan(place.paths, found, lines, place.to, rules_of(table), latest, wish.named, wish.weights_only)
+
+
+def back_up(place: Destination, table: BackupTable, wish: Wish, report: Callable[[str], None]) -> Sent:
+    """Send the checkpoints that the destination should have and has not, the newest first.
+
+    report: gets a line for each. Raises OpsctlError where another backup is running, or the place is another run's;
+    StoreError where the store can do no more.
+    """
+    place = replace(place, form=Form.TAR if table.tar else Form.FILES)
+    with place.turn():
+        place.claim(wish.emptied)
+        due = plan_backup(place, table, wish).due
+        return send_all(place, place.paths, place.to, place.paths.backups, due, report)
 
 
 def read_run(store: Store) -> FarRun | None:
-    """Return whose copies are there; None where no note says it. Raises StoreError."""
+    """Return the owner of the copies there; None where no note says it. Raises StoreError."""
     data = store.read_if_there(NOTE)
     found = None if data is None else decode(data, FarRun)
     if data is not None and found is None:

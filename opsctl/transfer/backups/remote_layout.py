@@ -13,27 +13,33 @@ tar's index exists, the tar counts: the index is written last and removed first,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What
-from opsctl.transfer.backups.destination import NOTE
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.sources import Source
 from opsctl.transfer.object_store.store import Store
-from opsctl.transfer.object_store.tars import INDEX, check_tar, get_members, put_tar, read_index
-from opsctl.transfer.object_store.types import Expected, FarFile, Outcome, StoreError
+from opsctl.transfer.object_store.tars import INDEX, Index, put_tar, read_index
+from opsctl.transfer.object_store.types import Expected, FarFile, StoreError
+from opsctl.transfer.sending.checkpoint import listing_proof
+from opsctl.transfer.sending.plan import size_of
 from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
 from trainer.formats.errors import CheckpointError
-from trainer.formats.json_text import Moment, json_line
+from trainer.formats.json_text import Moment
 from trainer.formats.tolerant import decode
 
+T = TypeVar("T")
+#: The note that says what a folder there is.
+NOTE = "backup.json"
 FOLDERS = {What.FULL: "checkpoints", What.WEIGHTS: "weights"}
 TAR = "files.tar"
 TAR_INDEX = TAR + INDEX
@@ -85,11 +91,20 @@ class Found:
     manifest: Manifest
     manifest_bytes: bytes
     state: str  # `state_of` it when it was listed
+    index: Index | None  # of its tar
 
     @property
     def prefix(self) -> str:
         """Return its folder there."""
         return folder_of(self.note.what, self.note.iteration)
+
+    def source(self, store: Store, name: str, flow: Flow | None = None) -> Source:
+        """Return one of its files; of a tar only its bytes are read. Raises FileFault, StoreError."""
+        file = self.manifest.files[name]
+        if self.index is None:
+            return store.source(f"{self.prefix}/{name}", Expected(file.bytes, file.xxh64), flow)
+        member = self.index.member(name)
+        return store.part(f"{self.prefix}/{TAR}", name, member.offset, member.bytes, file.xxh64, flow)
 
 
 class NoManifest(OpsctlError):
@@ -101,31 +116,21 @@ def folder_of(what: What, iteration: int) -> str:
     return f"{FOLDERS[what]}/{tag_of(iteration)}"
 
 
-def size_of(files: Mapping[str, SavedFile]) -> int:
-    """Return the bytes of all of them."""
-    return sum(file.bytes for file in files.values())
-
-
-def form_of(there: Collection[str]) -> Form:
-    """Return the form that counts, by the names in the folder there."""
-    return Form.TAR if TAR_INDEX in there else Form.FILES
-
-
 def expected(files: Mapping[str, SavedFile]) -> dict[str, Expected]:
     """Return what a manifest's files have to be."""
     return {name: Expected(file.bytes, file.xxh64) for name, file in files.items()}
 
 
-def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
-    """Return a digest of what the store reports of a checkpoint's files; it changes when any of them is written.
+def read_note(store: Store, name: str, kind: type[T]) -> T | None:
+    """Return a note there; None where there is none, or it cannot be read. Raises StoreError."""
+    data = store.read_if_there(name)
+    return None if data is None else decode(data, kind)
 
-    Empty where the store reports too little: then only reading the files proves them.
-    """
-    names = [TAR, TAR_INDEX] if form_of(there) is Form.TAR else sorted(manifest.files)
-    files = [(name, there[name].bytes, there[name].mark) for name in (*names, MANIFEST) if name in there]
-    if len(files) <= len(names) or not all(mark for *_, mark in files):
-        return ""
-    return digest_of(json_line(files).encode())
+
+def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
+    """Return `listing_proof` of a checkpoint's files in the folder that has `there`."""
+    names = [TAR, TAR_INDEX] if TAR_INDEX in there else sorted(manifest.files)
+    return listing_proof(there, [*names, MANIFEST])
 
 
 def why_lost(fault: OpsctlError, line: BackedUp) -> str:
@@ -175,7 +180,8 @@ def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile
         raise OpsctlError(str(error)) from None
     if manifest.iteration != iteration:
         raise OpsctlError(f"its manifest is that of {tag_of(manifest.iteration)}")
-    _check_sizes(store, prefix, {name: far.bytes for name, far in there.items()}, manifest)
+    index = read_index(store, f"{prefix}/{TAR}") if TAR_INDEX in there else None
+    _check_sizes({name: far.bytes for name, far in there.items()}, manifest, index)
     note = decode(store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
     if note is None or (note.iteration, note.what) != (iteration, what):
         note = FarCheckpoint(
@@ -186,16 +192,15 @@ def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile
             files=len(manifest.files),
             bytes=size_of(manifest.files),
         )
-    return Found(msgspec.structs.replace(note, form=form_of(there)), manifest, data, state_of(there, manifest))
+    note = msgspec.structs.replace(note, form=Form.FILES if index is None else Form.TAR)
+    return Found(note, manifest, data, state_of(there, manifest), index)
 
 
-def _check_sizes(store: Store, prefix: str, there: Mapping[str, int], manifest: Manifest) -> None:
+def _check_sizes(sizes: Mapping[str, int], manifest: Manifest, index: Index | None) -> None:
     """Raise OpsctlError where a file of the manifest is not there, by sizes; in a tar by its index, with checksums."""
-    sizes = dict(there)
-    if form_of(there) is Form.TAR:
-        index = read_index(store, f"{prefix}/{TAR}")
-        if there.get(TAR) != index.bytes:
-            raise OpsctlError(f"{TAR} has {there.get(TAR, 0)} bytes instead of {index.bytes}")
+    if index is not None:
+        if sizes.get(TAR) != index.bytes:
+            raise OpsctlError(f"{TAR} has {sizes.get(TAR, 0)} bytes instead of {index.bytes}")
         members = index.expected()
         for name, wanted in expected(manifest.files).items():
             if name in members and members[name] != wanted:
@@ -212,7 +217,7 @@ def put_files(store: Store, folder: int, manifest: Manifest, prefix: str, form: 
     files = expected(manifest.files)
     there = store.list(prefix)
     if form is Form.TAR:
-        put_tar(store, folder, files, f"{prefix}/{TAR}", flow).raise_faults()
+        put_tar(store, folder, files, f"{prefix}/{TAR}", flow)
         store.remove([name for name in files if name in there], prefix)
     else:
         store.put(folder, files, prefix, flow).raise_faults()
@@ -222,16 +227,5 @@ def put_files(store: Store, folder: int, manifest: Manifest, prefix: str, form: 
 
 
 def get_files(store: Store, found: Found, files: Mapping[str, SavedFile], folder: Path, flow: Flow) -> None:
-    """Fetch `files` into `folder`; of a tar only their bytes are asked for. Raises FileFault, StoreError."""
-    if found.note.form is Form.TAR:
-        outcome = get_members(store, f"{found.prefix}/{TAR}", folder, list(files), flow)
-    else:
-        outcome = store.get(expected(files), folder, found.prefix, flow)
-    outcome.raise_faults()
-
-
-def check_files_there(store: Store, prefix: str, form: Form, files: Mapping[str, Expected], flow: Flow) -> Outcome:
-    """Read `files` where they are, and compare them with their checksums. Raises StoreError."""
-    if form is Form.TAR and files:
-        return check_tar(store, f"{prefix}/{TAR}", list(files), flow)
-    return store.check(files, prefix, flow)
+    """Fetch `files` into `folder`, proven there. Raises FileFault, StoreError."""
+    store.fetch(files, lambda name: found.source(store, name), folder, flow).raise_faults()

@@ -26,10 +26,11 @@ from opsctl.run.state.identity import read_run_id
 from opsctl.transfer.backups.data_copies import refuse_without_room
 from opsctl.transfer.backups.destination import read_run, refuse_another_runs
 from opsctl.transfer.backups.json_output import RestoredCheckpoint
-from opsctl.transfer.backups.remote_layout import Found, find, get_files, size_of
+from opsctl.transfer.backups.remote_layout import Found, find, get_files
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import StoreError
+from opsctl.transfer.sending.plan import size_of
 from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import (
     LATEST,

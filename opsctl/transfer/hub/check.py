@@ -1,21 +1,27 @@
-"""Looking at the repositories: whether a sync can be made, and whether they have what the ledger says."""
+"""Checks of the repositories: whether a sync can be made, and whether they have what the ledger lists."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
+from opsctl.run.checkpoints.backups import BackedUp, What, read_hub, record
 from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
 from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
 from opsctl.transfer.hub.json_output import CheckedHub, CheckedRepo, ComparedHub, ComparedRevision
-from opsctl.transfer.hub.ledger import Sent, add_to_ledger, sent_files
-from opsctl.transfer.hub.plan import plan_sync
-from opsctl.transfer.hub.repository import RemoteFile, Repository, open_repository
+from opsctl.transfer.hub.place import Spot, proof_of
+from opsctl.transfer.hub.repository import Repository, open_repository
 from opsctl.transfer.hub.settings import HubSettings
-from opsctl.transfer.hub.sync import current_senders
-from trainer.formats.checkpoint.manifest import MANIFEST, iteration_of
+from opsctl.transfer.hub.sync import current_senders, plan_sync
+from opsctl.transfer.object_store.types import FarFile
+from trainer.formats.checkpoint.manifest import MANIFEST, decode_manifest, tag_of
+from trainer.formats.errors import CheckpointError
 
 
 def repos_of(settings: HubSettings) -> dict[str, list[str]]:
@@ -27,7 +33,7 @@ def repos_of(settings: HubSettings) -> dict[str, list[str]]:
 
 
 def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | None) -> CheckedHub:
-    """Token, repositories, the right to write, where the cron's syncs run, what would be sent. Raises OpsctlError."""
+    """Check token, repositories and the right to write, and return what would be sent. Raises OpsctlError."""
     retry, plan = RetryPolicy(LOOK_S), plan_sync(paths, settings, KINDS)
     user = role = ""
     repos, problems = [], [*plan.unseen, *plan.notes]
@@ -41,9 +47,7 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
             problems.append(f"{repo}: {error}")
             continue
         if may_write is False:
-            problems.append(
-                f"{repo}: {user or 'this token'} may not write there: ask its owner, or log in as a user who may"
-            )
+            problems.append(f"{repo}: {user or 'this token'} may not write there: ask its owner for the right to write")
         repos.append(CheckedRepo(repo=repo, kinds=kinds, exists=may_write is not None, may_write=may_write))
     if not repos_of(settings):
         problems.append('[hub] names no repository: repo = "OWNER/NAME"')
@@ -59,85 +63,101 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
     )
 
 
-def compare(paths: RunPaths, name: str, settings: HubSettings) -> ComparedHub:
+@dataclass
+class Comparison:
+    """The ledger against the repositories, and its lines that are wrong."""
+
+    printed: ComparedHub
+    wrong: set[BackedUp]
+
+
+def compare(paths: RunPaths, name: str, settings: HubSettings) -> Comparison:
     """Compare the ledger with what is there, every name and every content. Raises OpsctlError, OSError.
 
-    Repositories that [hub] does not name (any more) are left alone: a shared folder's ledger says not whom we ask.
+    Repositories that [hub] does not name (any more) are left alone: they may be another account's.
     """
     retry, named = RetryPolicy(settings.give_up_after_s), repos_of(settings)
-    by_place: dict[tuple[str, str], dict[str, Sent]] = defaultdict(dict)
-    for one in sent_files(paths).values():
-        if one.repo not in named or not one.is_known:
-            continue
-        by_place[one.repo, one.revision][one.path] = one
-    remotes: dict[str, Repository] = {}
-    revisions = []
-    for (repo, revision), known in sorted(by_place.items()):
-        remote = remotes.get(repo) or remotes.setdefault(repo, open_repository(settings, repo, retry))
-        if revision.startswith("sending-") and remote.head(revision) is None:
-            continue  # it was the way to a tag that is there
-        revisions.append(_compared(remote, repo, revision, known))
-    last = max((one.at for one in sent_files(paths).values() if one.at and one.is_known), default=None)
-    return ComparedHub(
+    lines = {  # by the checkpoint or file: of a checkpoint that was sent in two forms the later one is there
+        (line.to, line.iteration, line.name): line
+        for line in sorted(read_hub(paths), key=lambda line: line.sent_at.timestamp() if line.sent_at else 0.0)
+        if line.to in named and line.counts
+    }
+    revisions: dict[tuple[str, str], list[BackedUp]] = {}
+    for line in lines.values():
+        revisions.setdefault((line.to, _spot(line).revision), []).append(line)
+    printed, wrong = [], set[BackedUp]()
+    for (repo, revision), of_it in sorted(revisions.items()):
+        found = _compared(open_repository(settings, repo, retry), repo, revision, of_it, wrong)
+        printed.append(found)
+    last = max((line.sent_at for line in lines.values() if line.sent_at), default=None)
+    told = ComparedHub(
         run=name,
-        revisions=revisions,
+        revisions=printed,
         waiting=plan_sync(paths, settings, KINDS).files,
         last_sent=iso(last),
         uploader=current_senders(paths),
     )
+    return Comparison(told, wrong)
 
 
-def agrees(compared: ComparedHub) -> bool:
-    """Return whether everything is there as the ledger says."""
-    return not any(one.missing or one.differing or one.lost for one in compared.revisions)
+def forget_what_is_wrong(paths: RunPaths, found: Comparison) -> int:
+    """Mark the lines that are wrong, so that a sync sends the things again; return how many. Raises OSError."""
+    record(paths, [replace(line, lost="it is not there as it was sent") for line in found.wrong], paths.hub_ledger)
+    return len(found.wrong)
 
 
-def forget_what_is_not_there(paths: RunPaths, compared: ComparedHub) -> int:
-    """Take out of the ledger what is not as it says, so that a sync sends it again; how many. Raises OSError.
-
-    Of a checkpoint the manifest goes with any file: it is looked at as a whole.
-    """
-    known = sent_files(paths)
-    wrong = {
-        (one.repo, one.revision, path)
-        for one in compared.revisions
-        for path in (*one.missing, *one.differing, *one.lost)
-    }
-    manifests = {_manifest_of(place) for place in wrong}
-    going = sorted(place for place in wrong | manifests if place in known)
-    add_to_ledger(paths, [Sent(repo=repo, revision=revision, path=path, gone=True) for repo, revision, path in going])
-    return len(wrong)
+def _spot(line: BackedUp) -> Spot:
+    return Spot("folder" if line.what is What.FILE else line.form, tag_of(line.iteration))
 
 
-def _compared(remote: Repository, repo: str, revision: str, known: dict[str, Sent]) -> ComparedRevision:
+def _compared(
+    remote: Repository, repo: str, revision: str, lines: list[BackedUp], wrong: set[BackedUp]
+) -> ComparedRevision:
     there = remote.listed(revision)
-    differing = [path for path, one in known.items() if path in there and not _is_as_sent(there[path], one)]
-    contents = {
-        path: (far.sha256, far.size)
-        for path, far in there.items()
-        if path in known and path not in differing and far.sha256 is not None
-    }
+    missing, differing, content, files = list[str](), list[str](), dict[str, tuple[FarFile, BackedUp]](), 0
+    for line in lines:
+        expected = _expected(remote, line, there)
+        files += len(expected)
+        bad_before = len(missing) + len(differing)
+        for path, is_as_sent in expected.items():
+            if path not in there:
+                missing.append(path)
+            elif not is_as_sent(there[path]):
+                differing.append(path)
+            else:
+                content[path] = there[path], line
+        if len(missing) + len(differing) > bad_before:
+            wrong.add(line)
+    lost = remote.missing({path: file for path, (file, _) in content.items()})
+    wrong |= {content[path][1] for path in lost}
     return ComparedRevision(
         repo=repo,
         revision=revision,
-        files=len(known),
-        missing=sorted(path for path in known if path not in there),
+        files=files,
+        missing=sorted(missing),
         differing=sorted(differing),
-        lost=remote.missing(contents) if contents else [],
+        lost=lost,
     )
 
 
-def _is_as_sent(far: RemoteFile, sent: Sent) -> bool:
-    return far.size == sent.bytes and far.has_content(sent.sha256, sent.git_oid)
+def _expected(remote: Repository, line: BackedUp, there: dict[str, FarFile]) -> dict[str, Callable[[FarFile], bool]]:
+    """Return what a line promises: path -> whether a file there is as it was sent."""
+    if line.what is What.FILE:
+        return {line.name: lambda far: far.bytes == line.bytes and far.mark in (line.of, line.proof)}
+    spot = _spot(line)
+    path = spot.path(MANIFEST)
+    try:
+        files = decode_manifest(remote.read(path, spot.revision) or b"", path).files
+    except CheckpointError:
+        return {path: lambda _far: False}
+    sizes = {spot.path(name): file.bytes for name, file in files.items()}
+    has_all = all(name in there and there[name].bytes == size for name, size in sizes.items())
+    is_as_sent = not has_all or proof_of(there, spot, files) == line.proof
+    return {
+        **{name: partial(_has_size, size) for name, size in sizes.items()},
+        path: lambda _far: is_as_sent,
+    }
 
 
-def _manifest_of(place: tuple[str, str, str]) -> tuple[str, str, str]:
-    """Return the manifest of the checkpoint that a file belongs to; the place itself for what is of none."""
-    repo, revision, path = place
-    tag = revision.removeprefix("sending-")
-    if iteration_of(tag) is not None:
-        return repo, tag, MANIFEST
-    parts = path.split("/")
-    if parts[0] == "checkpoints" and len(parts) > 2:
-        return repo, revision, "/".join((*parts[:2], MANIFEST))
-    return place
+def _has_size(size: int, far: FarFile) -> bool:
+    return far.bytes == size

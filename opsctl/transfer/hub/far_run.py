@@ -21,7 +21,7 @@ from opsctl.run.logs.records import Alert, Measured, Pulse
 from opsctl.transfer.hub.far_files import FarFiles, FarRepo, Look, repo_of
 from opsctl.transfer.hub.far_log import fetched_end, find_log
 from opsctl.transfer.hub.hub_errors import Absent, NotNow
-from opsctl.transfer.hub.ownership import LARGEST_NOTE_BYTES, NOTE, read_note
+from opsctl.transfer.hub.place import LARGEST_NOTE_BYTES, NOTE, read_note
 from trainer.formats.attempt.carbon import FILES
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,

@@ -1,4 +1,4 @@
-"""A file as it is at one moment, while it grows, shrinks or goes: so many of its first bytes, always the same."""
+"""A file as it is at one moment, for the hub's client: its first bytes, always the same, while it grows or goes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import io
 import os
 from collections.abc import Callable
 
+from opsctl.core.errors import OpsctlError
 from opsctl.transfer.object_store.sources import new_digest
 
 #: How far from a log's end its last line may have begun.
 LONGEST_LINE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
-#: What a place may take as a file of git's own; larger contents are never read twice into memory.
+#: What a repository may take as a file of git's own, which no server compares with a checksum: kept in memory.
 LARGEST_REGULAR_BYTES = 10 << 20
 
 
-class Changed(Exception):
-    """The file is no longer what it was at its moment; the text says what happened, without its name."""
+class Changed(OpsctlError):
+    """The file is no longer what it was at its moment."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
 
 
 def open_bytes(data: bytes) -> int:
@@ -29,51 +34,36 @@ def open_bytes(data: bytes) -> int:
 
 
 class Moment(io.BufferedIOBase):
-    """The first `size` bytes of an open file, or its whole lines, for readers of a file.
+    """The bytes of an open file, or its whole lines, as they are when this is made; it closes `fd` at its end.
 
-    The first complete reading computes `sha256` and `git_oid`; a later complete reading gets the same bytes, or
-    Changed. A file that became shorter, or differs from `xxh64`, is Changed too. `still_time` is called repeatedly, to
-    raise when no time is left. Closes `fd` when it is closed.
+    Raises Changed, at once or while it is read, if the file becomes shorter, cannot be read, or differs from `xxh64`.
+    What is written over a large file meanwhile differs from `sha256`, which the hub compares. tick: called again and
+    again, to raise when no time is left.
     """
 
     def __init__(
         self,
         fd: int,
+        name: str,
         whole_lines: bool = False,
         xxh64: str | None = None,
-        still_time: Callable[[], None] | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self._fd = fd
-        self.stat = os.fstat(fd)
-        self.size = size = whole_lines_bytes(fd, self.stat.st_size) if whole_lines else self.stat.st_size
-        self._at = 0
-        self._hashed = 0
-        self._sha256 = hashlib.sha256()
-        self._git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False) if size <= LARGEST_REGULAR_BYTES else None
-        self._xxh64 = None if xxh64 is None else new_digest()
-        self._said = xxh64
-        self._still_time = still_time
-        self._why_changed: str | None = None
-
-    @property
-    def sha256(self) -> str:
-        """Return the checksum of its content, in hexadecimal digits. Raises Changed."""
-        self._hash_all()
-        return self._sha256.hexdigest()
-
-    @property
-    def git_oid(self) -> str:
-        """Git's name of a blob of this content; empty of what is too large to be one. Raises Changed."""
-        self._hash_all()
-        return self._git.hexdigest() if self._git else ""
-
-    def changed(self) -> str | None:
-        """Return why it cannot be read any more as it was; None where it can."""
-        return self._why_changed
-
-    def fileno(self) -> int:
-        """Return the descriptor of the open file, which may have more in it."""
-        return self._fd
+        self.name, self._fd, self._tick, self._at = name, fd, tick, 0
+        self._data: bytes | None = None
+        try:
+            self.stat = os.fstat(fd)
+            self.size = whole_lines_bytes(fd, self.stat.st_size) if whole_lines else self.stat.st_size
+            if self.size <= LARGEST_REGULAR_BYTES:
+                self._data = self._pread(0, self.size)
+            self.sha256, found = self._sums()
+            if xxh64 is not None and found != xxh64:
+                raise Changed(name, f"it has checksum {found} instead of {xxh64}")
+        except BaseException:
+            os.close(fd)
+            raise
+        blob = None if self._data is None else b"blob %d\0" % self.size + self._data
+        self.git_oid = "" if blob is None else hashlib.sha1(blob, usedforsecurity=False).hexdigest()
 
     def readable(self) -> bool:
         """Return True."""
@@ -89,19 +79,13 @@ class Moment(io.BufferedIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Begin the next reading there; returns where that is."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        self._at = max(0, base + offset)
+        self._at = max(0, {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence] + offset)
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next `size` bytes, all that is left without. Raises Changed, and what `still_time` raises."""
-        if size is None or size < 0:
-            return self._rest()
-        if self._still_time is not None:
-            self._still_time()
-        wanted = max(0, min(size, self.size - self._at))
-        found = self._pread(wanted, self._at)
-        self._hash(found)
+        """Return the next `size` bytes, all that is left without. Raises Changed, and what `tick` raises."""
+        left = max(0, self.size - self._at)
+        found = self._pread(self._at, left if size is None or size < 0 else min(size, left))
         self._at += len(found)
         return found
 
@@ -117,61 +101,32 @@ class Moment(io.BufferedIOBase):
 
     def check(self) -> None:
         """Read it all once more. Raises Changed where it is not what it was."""
-        again, at = hashlib.sha256(), 0
-        while at < self.size:
-            found = self._pread(min(_BLOCK_BYTES, self.size - at), at)
-            again.update(found)
-            at += len(found)
-        if again.hexdigest() != self.sha256:
-            raise self._no_more("it was written over while it was read")
+        if self._sums()[0] != self.sha256:
+            raise Changed(self.name, "it was written over while it was read")
 
-    def _pread(self, wanted: int, at: int) -> bytes:
+    def _sums(self) -> tuple[str, str]:
+        """Return the SHA-256 and the xxh64 of all of it."""
+        sha256, xxh64 = hashlib.sha256(), new_digest()
+        for at in range(0, self.size, _BLOCK_BYTES):
+            found = self._pread(at, min(_BLOCK_BYTES, self.size - at))
+            sha256.update(found)
+            xxh64.update(found)
+        return sha256.hexdigest(), str(xxh64.hexdigest())
+
+    def _pread(self, at: int, wanted: int) -> bytes:
+        self._tick()
+        if self._data is not None:
+            return self._data[at : at + wanted]
         found = b""
         while len(found) < wanted:
             try:
                 more = os.pread(self._fd, wanted - len(found), at + len(found))
             except OSError as error:
-                raise self._no_more(f"it cannot be read: {error.strerror}") from None
+                raise Changed(self.name, f"it cannot be read: {error.strerror}") from None
             if not more:
-                raise self._no_more("it became shorter while it was read")
+                raise Changed(self.name, "it became shorter while it was read")
             found += more
         return found
-
-    def _rest(self) -> bytes:
-        """Return all that is left, compared with its checksum: it goes where no server checks one."""
-        sha256, begin = self.sha256, self._at
-        found = b"".join(iter(lambda: self.read(_BLOCK_BYTES), b""))
-        if begin == 0 and hashlib.sha256(found).hexdigest() != sha256:
-            raise self._no_more("it was written over while it was read")
-        return found
-
-    def _hash(self, found: bytes) -> None:
-        if self._at > self._hashed or self._at + len(found) <= self._hashed:
-            return
-        new = found[self._hashed - self._at :]
-        self._sha256.update(new)
-        if self._git is not None:
-            self._git.update(new)
-        if self._xxh64 is not None:
-            self._xxh64.update(new)
-        self._hashed += len(new)
-        if self._hashed == self.size:
-            self._check()
-
-    def _check(self) -> None:
-        if self._xxh64 is not None and self._xxh64.hexdigest() != self._said:
-            raise self._no_more(f"it has checksum {self._xxh64.hexdigest()} instead of {self._said}")
-
-    def _no_more(self, why: str) -> Changed:
-        self._why_changed = why
-        return Changed(why)
-
-    def _hash_all(self) -> None:
-        begin = self._at
-        self._at = self._hashed
-        while self._hashed < self.size:
-            self.read(_BLOCK_BYTES)
-        self._at = begin
 
 
 def whole_lines_bytes(fd: int, size: int) -> int:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.errors import UsageError
+from opsctl.transfer.object_store.types import StoreError
 
 #: The longest that a server's word makes us wait before we ask again.
 LONGEST_WAIT_S = 3600.0
@@ -36,7 +37,7 @@ class Absent(Exception):
     """The repository is there and this file, or this commit, is not."""
 
 
-class Refused(OpsctlError):
+class Refused(StoreError):
     """The hub says no, and will say so until a person does what the text says."""
 
 
@@ -108,7 +109,7 @@ LONGEST_ANSWER_S = 300.0
 LOOK_S = 60.0
 
 
-class OutOfTime(OpsctlError):
+class OutOfTime(StoreError):
     """The other side did not take it within the time that there was; what has arrived has arrived."""
 
 

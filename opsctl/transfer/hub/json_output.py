@@ -29,7 +29,7 @@ class SyncedRun(msgspec.Struct, frozen=True, kw_only=True):
     ]
     files: Annotated[int, Meta(description="Files that were sent, or would be.")] = 0
     bytes: Annotated[int, Meta(description="Of these files.")] = 0
-    deleted: Annotated[int, Meta(description="Names that went there because they went here, or would.")] = 0
+    deleted: Annotated[int, Meta(description="Always 0: what is removed here stays there.")] = 0
     commits: Annotated[list[PrintedHubCommit], Meta(description="Those that were made, in order.")] = []
     left: Annotated[list[str], Meta(description="What was to be sent and was not, with why.")] = []
     notes: Annotated[list[str], Meta(description="What will not be sent, with why, and other news.")] = []

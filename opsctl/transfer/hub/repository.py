@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from opsctl.transfer.hub.client import import_client, set_timeouts, token_of
 from opsctl.transfer.hub.file_snapshot import Changed, Moment
 from opsctl.transfer.hub.hub_errors import Absent, NotNow, OutOfTime, Refused, RetryPolicy, understood
 from opsctl.transfer.hub.settings import HubSettings
+from opsctl.transfer.object_store.types import FarFile
 
 #: The branch of everything but checkpoints that have one of their own.
 MAIN = "main"
@@ -20,22 +20,10 @@ MAIN = "main"
 _PATHS_PER_QUESTION = 500
 _OBJECTS_PER_QUESTION = 256
 _UPLOADS_AT_ONCE = 4
+_SHA256_DIGITS = 64
 #: A content that arrives wrong, or a head that moves on, so often in a row is not chance.
 _MOST_TRIES = 5
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file in a repository."""
-
-    size: int
-    sha256: str | None  # of its content; None where only git's name is known
-    git_oid: str  # git's name of its blob; of the pointer's blob where the content is in LFS
-
-    def has_content(self, sha256: str, git_oid: str) -> bool:
-        """Return whether its content has these names."""
-        return self.sha256 == sha256 if self.sha256 else self.git_oid == git_oid
 
 
 class _Conflict(Exception):
@@ -97,10 +85,10 @@ class Repository:
         with contextlib.suppress(_Conflict):
             self._asked(lambda: self._api.create_branch(self._repo, branch=branch, exist_ok=True))
 
-    def listed(self, revision: str, paths: Sequence[str] | None = None) -> dict[str, RemoteFile]:
+    def listed(self, revision: str, paths: Sequence[str] | None = None) -> dict[str, FarFile]:
         """Return the files of a revision, or those of `paths` that are there; none of what is not there itself."""
         try:
-            return {one.path: _remote_file(one) for one in self._entries(revision, paths) if hasattr(one, "blob_id")}
+            return {one.path: _far_file(one) for one in self._entries(revision, paths) if hasattr(one, "blob_id")}
         except (Absent, _NoRepository):
             return {}
 
@@ -112,9 +100,9 @@ class Repository:
             found += self._asked(partial(self._api.get_paths_info, self._repo, some, revision=revision))
         return found
 
-    def read(self, path: str) -> bytes | None:
-        """Return a small file of main; None where there is none."""
-        url = self._hub.hf_hub_url(self._repo, path, revision=MAIN, endpoint=self._api.endpoint)
+    def read(self, path: str, revision: str = MAIN) -> bytes | None:
+        """Return a small file of a revision; None where there is none."""
+        url = self._hub.hf_hub_url(self._repo, path, revision=revision, endpoint=self._api.endpoint)
         headers = self._hub.utils.build_hf_headers(token=self._api.token, library_name="opsctl")
 
         def ask() -> bytes:
@@ -182,7 +170,7 @@ class Repository:
         if head is None:
             raise Refused(f"{self._repo} has no branch {branch} any more")
         there = self.listed(branch, [*add, *delete])
-        left = [one for path, one in operations.items() if not _is_same(there.get(path), add[path])]
+        left = [one for path, one in operations.items() if not has_content(there.get(path), add[path])]
         ignored = [one.path_in_repo for one in left if one._should_ignore]  # the client leaves these out, and is silent
         if ignored:
             raise Refused(f"{self._repo} has a .gitignore that keeps {ignored[0]} out: change it there")
@@ -198,17 +186,18 @@ class Repository:
             raise _Conflict
         return str(done.oid)
 
-    def missing(self, sent: Mapping[str, tuple[str, int]]) -> list[str]:
-        """Return those of which the storage would have to be sent the content again."""
+    def missing(self, files: Mapping[str, FarFile]) -> list[str]:
+        """Return those of which the storage no longer has the content; git's own files are never among them."""
         from huggingface_hub.lfs import UploadInfo, post_lfs_batch_info
 
-        infos = {sha256: UploadInfo(size, b"", bytes.fromhex(sha256)) for sha256, size in sent.values()}
+        large = {path: file for path, file in files.items() if len(file.mark) == _SHA256_DIGITS}
+        infos = {file.mark: UploadInfo(file.bytes, b"", bytes.fromhex(file.mark)) for file in large.values()}
         lost: set[str] = set()
         for some in _groups(list(infos.values()), _OBJECTS_PER_QUESTION):
             ask = partial(post_lfs_batch_info, endpoint=self._api.endpoint)
             found, errors, _ = self._asked(partial(ask, some, self._api.token, "model", self._repo))
             lost |= {one["oid"] for one in found if one.get("actions")} | {one["oid"] for one in errors}
-        return sorted(path for path, (sha256, _) in sent.items() if sha256 in lost)
+        return sorted(path for path, file in large.items() if file.mark in lost)
 
     def tag(self, tag: str, branch: str) -> None:
         """Replace the branch by a tag; a tag of that name that is there already is moved."""
@@ -263,14 +252,14 @@ def _understood(repo: str) -> Iterator[None]:
             raise
 
 
-def _remote_file(entry: Any) -> RemoteFile:
-    return RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
+def _far_file(entry: Any) -> FarFile:
+    """Return a file there. Its mark is the SHA-256 of a content in LFS, else git's name of the blob."""
+    return FarFile(entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
 
 
-def _is_same(far: RemoteFile | None, moment: Moment) -> bool:
-    if far is None or far.size != moment.size:
-        return False
-    return far.has_content(moment.sha256, moment.git_oid)
+def has_content(far: FarFile | None, moment: Moment) -> bool:
+    """Return whether a file there has the content of `moment`."""
+    return far is not None and far.bytes == moment.size and far.mark in (moment.sha256, moment.git_oid)
 
 
 def open_repository(settings: HubSettings, repo: str, retry: RetryPolicy) -> Repository:

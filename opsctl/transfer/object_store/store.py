@@ -78,12 +78,21 @@ class Store:
         with Store(FolderStore(str(folder))) as here:
             return here._send_all(names, opened, "", flow or Flow())
 
-    def check(self, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None) -> Outcome:
-        """Read all bytes of `files` below `prefix` and compare them with what they have to be. Raises StoreError."""
+    def check(
+        self,
+        files: Mapping[str, Expected],
+        prefix: str = "",
+        flow: Flow | None = None,
+        opened: Callable[[str], Source] | None = None,
+    ) -> Outcome:
+        """Read all bytes of `files` below `prefix` and compare them with what they have to be. Raises StoreError.
+
+        opened: returns each file, such as a member of a tar, in place of an object below `prefix`.
+        """
         flow = flow or Flow()
 
         def check(name: str) -> Moved:
-            source = self.source(_joined(prefix, name), files[name], flow)
+            source = opened(name) if opened else self.source(_joined(prefix, name), files[name], flow)
             return Moved(source.bytes, digest_of(source), was_there=True)
 
         return self._each(files, check, flow)

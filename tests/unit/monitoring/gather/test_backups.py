@@ -11,9 +11,9 @@ from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import FarCopies, Part
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
-from opsctl.transfer.backups.checkpoints import Wish
 from opsctl.transfer.backups.data_copies import back_up_data
 from opsctl.transfer.backups.data_sets import named_sets
+from opsctl.transfer.backups.destination import Wish
 from opsctl.transfer.backups.verify import verify
 from tests.tiny_run import ready
 from tests.unit.jobs.control.checkpoint_runs import save, seen

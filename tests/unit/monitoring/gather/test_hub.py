@@ -12,8 +12,8 @@ from opsctl.core.timestamps import now
 from opsctl.monitoring.runner import gather
 from opsctl.monitoring.snapshot import Part, Unsent
 from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.checkpoints.backups import BackedUp, What, record
 from opsctl.run.state.run_view import RunView, view
-from opsctl.transfer.hub.ledger import Sent, add_to_ledger
 from tests.tiny_run import write_run
 from tests.unit.monitoring.run_folder import slurm
 
@@ -40,13 +40,19 @@ def write(run: RunView, name: str, at: datetime) -> Path:
     return path
 
 
-def sent(run: RunView, path: Path, at: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def sent(run: RunView, path: Path, at: datetime) -> None:
     seen, name = path.stat(), str(path.relative_to(run.paths.output))
-    monkeypatch.setattr("opsctl.transfer.hub.ledger.now", lambda: at)
-    line = Sent(
-        repo="lab/run", revision="main", path=name, size=seen.st_size, mtime_ns=seen.st_mtime_ns, bytes=seen.st_size
+    line = BackedUp(
+        to="lab/run",
+        what=What.FILE,
+        name=name,
+        size=seen.st_size,
+        mtime_ns=seen.st_mtime_ns,
+        bytes=seen.st_size,
+        sent_at=at,
+        verified_at=at,
     )
-    add_to_ledger(run.paths, [line])
+    record(run.paths, [line], run.paths.hub_ledger)
 
 
 def unsent(run: RunView) -> dict[str, Unsent]:
@@ -59,26 +65,26 @@ def ago(hours: float) -> datetime:
     return NOW - timedelta(hours=hours)
 
 
-def test_a_file_waits_since_it_changed_until_it_is_sent(run: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_waits_since_it_changed_until_it_is_sent(run: RunView) -> None:
     assert unsent(run) == {}
     old, new = write(run, "tensorboard/tfevents.1", ago(9)), write(run, "tensorboard/tfevents.2", ago(5))
     assert (unsent(run)["tensorboard"].since, unsent(run)["tensorboard"].files) == (ago(9), 2)
-    sent(run, old, ago(8), monkeypatch)
+    sent(run, old, ago(8))
     only = unsent(run)["tensorboard"]
     assert (only.since, only.last_sent_at, only.example) == (ago(5), ago(8), "tensorboard/tfevents.2")
-    sent(run, new, ago(4), monkeypatch)
+    sent(run, new, ago(4))
     assert unsent(run) == {}
 
 
-def test_a_log_that_grows_waits_since_it_was_last_sent(run: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_grows_waits_since_it_was_last_sent(run: RunView) -> None:
     append_opened(run.paths, Attempt(number=1, id="a", job_id=6, opened_at=ago(20)))
-    sent(run, write(run, "logs/main_log.txt", ago(7)), ago(6), monkeypatch)
+    sent(run, write(run, "logs/main_log.txt", ago(7)), ago(6))
     write(run, "logs/main_log.txt", ago(0))
     assert unsent(run)["logs"].since == ago(6)
 
 
-def test_a_log_that_a_new_task_writes_on_waits_since_that_began(run: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent(run, write(run, "logs/main_log.txt", ago(70)), ago(69), monkeypatch)
+def test_a_log_that_a_new_task_writes_on_waits_since_that_began(run: RunView) -> None:
+    sent(run, write(run, "logs/main_log.txt", ago(70)), ago(69))
     append_opened(run.paths, Attempt(number=1, id="a", job_id=6, opened_at=ago(0.5)))
     write(run, "logs/main_log.txt", ago(0))
     assert unsent(run)["logs"].since == ago(0.5)

@@ -15,11 +15,11 @@ import pytest
 from opsctl.jobs.control.prune import Done, plan_prune, prune
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import make_run_id
-from opsctl.transfer.backups.checkpoints import Sent, Wish, back_up
-from opsctl.transfer.backups.destination import Destination
+from opsctl.transfer.backups.destination import Destination, Wish, back_up
 from opsctl.transfer.backups.verify import prove
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.sending.checkpoint import Sent
 from tests.unit.jobs.control.checkpoint_runs import care_run, save, seen
 
 TABLE = BackupTable(full_every=20, weights_every=10)

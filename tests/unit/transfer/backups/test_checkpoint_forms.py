@@ -12,13 +12,13 @@ import pytest
 
 from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
-from opsctl.transfer.backups.checkpoints import Sent
 from opsctl.transfer.backups.json_output import backup_table
 from opsctl.transfer.backups.remote_layout import TAR, TAR_INDEX
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder
-from opsctl.transfer.backups.verify import Verified, verify
+from opsctl.transfer.backups.verify import Sample, Verified, verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.sending.checkpoint import Sent
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import save, seen
 from tests.unit.transfer.backups import backed_up_runs
@@ -49,7 +49,7 @@ def in_tar(folder: Path, disk: Path) -> Sent:
     return back_up_now(folder, disk, IN_TAR)
 
 
-def verify_now(folder: Path, disk: Path, sample: tuple[float, int] | None = None) -> Verified:
+def verify_now(folder: Path, disk: Path, sample: Sample | None = None) -> Verified:
     with destination(folder, disk) as place:
         return verify(place, sample, lambda _line: None)
 
@@ -176,8 +176,8 @@ def test_what_was_lost_file_by_file_is_sent_again_as_a_tar_and_leaves_no_files(f
 def test_a_sample_reads_single_files_of_a_tar_and_finds_what_is_wrong_within_a_round(folder: Path, disk: Path) -> None:
     in_tar(folder, disk)
     _turned(disk / "checkpoints" / "global_step40" / TAR)
-    rounds = [verify_now(folder, disk, (0.0, 1)) for _ in range(9)]
-    assert all(one.files == 1 for one in rounds)
+    rounds = [verify_now(folder, disk, Sample(5, day)) for day in range(5)]
+    assert sum(one.files for one in rounds) == 9
     assert {line.iteration for one in rounds for line in one.lost} == {40} and 40 not in goes(folder)
 
 

@@ -13,7 +13,8 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.run.config.schema import BackupTable
-from opsctl.transfer.backups.checkpoints import Wish, warnings_of
+from opsctl.transfer.backups.destination import Wish
+from opsctl.transfer.backups.schedule import never_whole
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import save, seen, there
 from tests.unit.transfer.backups import backed_up_runs
@@ -121,7 +122,7 @@ def test_a_ledger_that_the_disk_does_not_take_loses_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("opsctl.transfer.backups.destination.record", full)
+    monkeypatch.setattr("opsctl.transfer.sending.checkpoint.record", full)
     done = back_up_now(folder, disk)
     assert len(done.lines) == len(done.problems) == 4 and all(str(paths.backups) in one for one in done.problems)
     monkeypatch.undo()
@@ -170,9 +171,9 @@ def test_a_checkpoint_without_optimizer_states_here_is_called_nothing_else_there
 
 
 def test_retention_that_waits_for_ever_is_said(folder: Path) -> None:
-    (said,) = warnings_of(seen(folder), BackupTable(full_every=50))
+    said = never_whole(BackupTable(full_every=50), seen(folder))
     assert "until_backed_up = 20" in said and "full_every = 50" in said
-    assert warnings_of(seen(folder), TABLE) == ()
+    assert never_whole(TABLE, seen(folder)) == "" and never_whole(BackupTable(full_every=0), seen(folder))
 
 
 def test_killed_at_any_step_nothing_half_is_called_whole_and_the_next_one_goes_on(tmp_path: Path, disk: Path) -> None:

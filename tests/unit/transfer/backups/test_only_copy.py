@@ -19,9 +19,10 @@ from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import read_backups, record
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
-from opsctl.transfer.backups import checkpoints, remote_layout
+from opsctl.transfer.backups import destination as destinations
+from opsctl.transfer.backups import remote_layout
 from opsctl.transfer.backups import verify as verification
-from opsctl.transfer.backups.checkpoints import Wish
+from opsctl.transfer.backups.destination import Wish
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
 from opsctl.transfer.backups.verify import prove, verify
 from opsctl.transfer.object_store.flow import Flow
@@ -194,7 +195,7 @@ def test_a_damaged_copy_of_the_right_size_does_not_let_prune_take_the_last_good_
     folder: Path, disk: Path, tar: bool, has_marks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_marks:  # as of a store that tells neither times nor checksums
-        for module in (remote_layout, checkpoints):
+        for module in (remote_layout, destinations):
             monkeypatch.setattr(module, "state_of", lambda *_: "")
     assert back_up_now(folder, disk, replace(backed_up_runs.TABLE, tar=tar)).problems == []
     flip_a_byte(disk / "checkpoints" / "global_step20" / ("files.tar" if tar else WEIGHTS))
@@ -238,7 +239,7 @@ def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
 ) -> None:
     assert back_up_now(folder, disk).problems == []
     read: list[str] = []
-    monkeypatch.setattr(verification, "check_files_there", _counting(remote_layout.check_files_there, read))
+    monkeypatch.setattr(verification, "_check", _counting(verification._check, read))
     lines = {line.iteration: line for line in read_backups(seen(folder).paths)}
     long_ago = now() - timedelta(days=9)
     record(seen(folder).paths, [replace(lines[20], proof="", verified_at=long_ago)])  # as an earlier release wrote it
@@ -256,9 +257,9 @@ def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
 
 
 def _counting(check: Callable[..., Any], read: list[str]) -> Callable[..., Any]:
-    def counted(store: Any, prefix: str, *rest: Any) -> Any:
-        read.append(prefix)
-        return check(store, prefix, *rest)
+    def counted(place: Any, part: Any, files: Any) -> Any:
+        read.append(part.prefix)
+        return check(place, part, files)
 
     return counted
 

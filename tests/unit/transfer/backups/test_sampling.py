@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.transfer.backups.verify import Round, draw, share_of
+from opsctl.transfer.backups.verify import Sample, sample_of
+from opsctl.transfer.object_store.types import ANYTHING
 
-FILES = [(f"checkpoints/global_step{step}", f"layer_{layer:02d}") for step in (10, 20, 30) for layer in range(7)]
-
-
-@given(st.integers(1, 30), st.integers(0, 5))
-def test_each_round_reads_every_file_once_and_each_time_as_many_as_asked(count: int, number: int) -> None:
-    before = Round("/to", number)
-    read: list[tuple[str, str]] = []
-    while len(read) < len(FILES):
-        files, before = draw(FILES, 0, count, before)
-        assert len(files) == len(set(files)) == min(count, len(FILES))
-        read += files
-    assert set(read[: len(FILES)]) == set(FILES)
+FILES = {f"layer_{number:03d}": ANYTHING for number in range(200)}
 
 
-def test_rounds_have_orders_of_their_own_and_a_share_is_of_all() -> None:
-    first, _ = draw(FILES, 0.1, 1, Round("/to"))
-    assert len(first) == 3
-    assert first != draw(FILES, 0.1, 1, Round("/to", 1))[0]
-    assert draw(FILES, 1, 1, Round("/to"))[1] == Round("/to", 1)
-    assert draw([], 1, 1, Round("/to"))[0] == []
+@given(st.integers(1, 100), st.integers(0, 10**6))
+def test_in_as_many_days_every_file_is_read_once(days: int, first: int) -> None:
+    read = [name for day in range(first, first + days) for name in Sample(days, day).of("checkpoints", FILES)]
+    assert sorted(read) == sorted(FILES)
 
 
-@pytest.mark.parametrize(("text", "found"), [("5%", (0.05, 1)), ("100%", (1, 1)), ("20", (0, 20))])
-def test_a_sample_is_a_number_of_files_or_a_share(text: str, found: tuple[float, int]) -> None:
-    assert share_of(text) == found
+def test_a_new_file_moves_no_other_to_another_day() -> None:
+    before = Sample(20, 7).of("checkpoints", FILES)
+    after = Sample(20, 7).of("checkpoints", {"a new one": ANYTHING, **FILES})
+    assert 0 < len(before) < 30 and before.keys() == after.keys() - {"a new one"}
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "0%", "101%", "nan%", "many", "%"])
-def test_what_is_neither_is_refused(text: str) -> None:
+@pytest.mark.parametrize(("text", "days"), [("5%", 20), ("100%", 1), ("2%", 50)])
+def test_a_sample_is_a_share(text: str, days: int) -> None:
+    assert sample_of(text, date(2026, 3, 1)) == Sample(days, date(2026, 3, 1).toordinal())
+
+
+@pytest.mark.parametrize("text", ["", "0", "20", "0%", "101%", "nan%", "many", "%"])
+def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{text!a}: ")):
-        share_of(text)
+        sample_of(text, date(2026, 3, 1))

@@ -15,14 +15,14 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control.rollback import rollback
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.run.config.schema import BackupTable
-from opsctl.transfer.backups.checkpoints import Sent, Wish, back_up
-from opsctl.transfer.backups.destination import Destination
+from opsctl.transfer.backups.destination import Destination, Wish, back_up
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
 from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.sending.checkpoint import Sent
 from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import save, seen
 from tests.unit.transfer.backups import backed_up_runs

@@ -12,7 +12,7 @@ import pytest
 from opsctl.core.errors import OpsctlError
 from opsctl.run.checkpoints.backups import What, read_backups
 from opsctl.transfer.backups.run_files import back_up_rest
-from opsctl.transfer.backups.verify import Verified, verify
+from opsctl.transfer.backups.verify import Sample, Verified, verify
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import StoreError
 from tests.unit.jobs.control.checkpoint_runs import save, seen, there
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, disk: Path) -> Path:
     return found
 
 
-def verify_now(folder: Path, disk: Path, sample: tuple[float, int] | None = None) -> Verified:
+def verify_now(folder: Path, disk: Path, sample: Sample | None = None) -> Verified:
     with destination(folder, disk) as place:
         return verify(place, sample, lambda _line: None)
 
@@ -74,19 +74,14 @@ def test_what_a_destination_loses_after_it_took_it_no_longer_counts_and_is_sent_
 def test_samples_find_it_within_a_round_and_never_let_it_count_before(folder: Path, disk: Path) -> None:
     _turned(disk / "checkpoints" / "global_step40" / "layer_01-model_00-model_states.pt")
     files = sum(len(names) - 2 for names in whole_there(disk).values())
-    found = 0
-    for times in range(1, files + 1):
-        done = verify_now(folder, disk, (0.0, 1))
-        assert done.files == 1
-        if done.lost:
-            found = times
-            break
-    assert 0 < found <= files and 40 not in goes(folder)
+    rounds = [verify_now(folder, disk, Sample(4, day)) for day in range(4)]
+    assert sum(one.files for one in rounds) == files
+    assert {line.iteration for one in rounds for line in one.lost} == {40} and 40 not in goes(folder)
 
 
 def test_a_sample_proves_nothing_whole_that_was_not_and_all_of_it_does(folder: Path, disk: Path) -> None:
     seen(folder).paths.backups.unlink()
-    verify_now(folder, disk, (0.0, 2))
+    verify_now(folder, disk, Sample(4, 0))
     lines = read_backups(seen(folder).paths)
     assert len(lines) == 6 and not any(line.counts for line in lines) and 20 not in goes(folder)
     verify_now(folder, disk)
@@ -139,11 +134,10 @@ def test_what_was_found_before_the_store_broke_down_is_on_record(
         return check(self, files, prefix, *more, **named)
 
     monkeypatch.setattr(Store, "check", breaks_down)
-    for sample in (None, (1.0, 1)):
+    for sample in (None, Sample(1, 0)):
         with pytest.raises(StoreError):
             verify_now(folder, disk, sample)
         assert 20 not in goes(folder)
-    assert not seen(folder).paths.backups_read.exists(), "files that were not read are those of the next sample"
 
 
 def test_a_store_that_breaks_down_while_it_is_listed_has_lost_nothing(

@@ -20,10 +20,9 @@ from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import HubTable
 from opsctl.transfer.hub.hub_errors import RetryPolicy
-from opsctl.transfer.hub.ownership import NOTE
+from opsctl.transfer.hub.place import NOTE, Outcome
 from opsctl.transfer.hub.settings import HubSettings
-from opsctl.transfer.hub.sync import Syncing
-from opsctl.transfer.hub.upload import Outcome
+from opsctl.transfer.hub.sync import sync
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import MANIFEST, write_run
 from tests.unit.cli.called import opsctl
@@ -58,7 +57,7 @@ class Desk:
 
     def sync(self, kinds: Sequence[str] = KINDS, most_s: float = 600.0) -> Outcome:
         patience = RetryPolicy(most_s, sleep=self.waited.append, say=self.said.append)
-        return Syncing(self.paths, "tiny", HubSettings(self.table), patience).run(kinds)
+        return sync(self.paths, "tiny", HubSettings(self.table), kinds, patience)
 
     def sent(self, *kinds: str) -> list[str]:
         """Paths of the requests of these kinds since the last `fresh`."""

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from opsctl.transfer.hub.ledger import Sent, add_to_ledger, sent_files
+from opsctl.core.timestamps import now
+from opsctl.run.checkpoints.backups import BackedUp, What, read_hub, record
 from tests.hub_server import TOKEN, Account, Fault
 from tests.unit.cli.called import opsctl
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
@@ -106,7 +107,8 @@ def test_a_lost_file_of_a_checkpoint_is_found_and_repaired_however_it_lies_there
 
 def test_a_repository_that_only_the_ledger_names_is_not_asked(here: Desk) -> None:
     assert opsctl("hub", "sync") == 0
-    add_to_ledger(here.paths, [Sent(repo="lab/former", revision="main", path="logs/x", sha256="0" * 64)])
+    line = BackedUp(to="lab/former", what=What.FILE, name="logs/x", of="0" * 64, verified_at=now())
+    record(here.paths, [line], here.paths.hub_ledger)
     here.fresh()
     assert opsctl("hub", "status") == 0
     assert here.hub.requests and not any("former" in one.path for one in here.hub.requests)
@@ -115,14 +117,14 @@ def test_a_repository_that_only_the_ledger_names_is_not_asked(here: Desk) -> Non
 def test_a_dry_run_asks_nobody(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("hub", "sync", "--dry-run") == 0
     assert capsys.readouterr().out == "tiny: would send: 2 files, 5.14 kB\n"
-    assert here.hub.requests == [] and sent_files(here.paths) == {}
+    assert here.hub.requests == [] and read_hub(here.paths) == []
 
 
 def test_what_is_left_is_said_and_is_an_error(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     here.hub.faults = [Fault("preupload", status=429, headers={"Retry-After": "3000"})]
     assert opsctl("hub", "sync", "logs") == 1
     told = capsys.readouterr()
-    assert told.out == "tiny: 1 not sent\n" and "logs to lab/run: " in told.err
+    assert told.out == "tiny: 1 not sent\n" and "1 files to lab/run: " in told.err
 
 
 def test_status_waits_as_long_as_a_sync_may_take_and_no_longer(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,19 +61,6 @@ def test_nobody_waits_for_one_that_was_killed(desk: Desk) -> None:
     assert desk.sync().files == 2 and desk.waited == []
 
 
-@pytest.mark.parametrize("what", [pytest.param("put", marks=pytest.mark.nightly), "commit"])
-def test_what_was_on_its_way_when_that_was_killed_and_then_went_here_goes_there_too(desk: Desk, what: str) -> None:
-    with (desk.folder / "run" / "run.toml").open("a") as file:
-        file.write('mirror = ["tensorboard"]\n')
-    killed_at(desk, Fault(what, "call"))
-    desk.hub.faults = []
-    (desk.paths.output / CURVES).unlink()
-    desk.asks(mirror=["tensorboard"])
-    assert not desk.sync().left and desk.files_there() == {"logs/main_log.txt"}
-    assert desk.sync().commits == []
-    assert desk.opsctl("status").returncode == 0
-
-
 def test_a_killed_sync_leaves_nothing_that_status_takes_for_sent(desk: Desk) -> None:
     killed_at(desk, Fault("put", "call"))
     desk.hub.faults = []

@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
+from opsctl.core.errors import OpsctlError
 from opsctl.run.config.file_kinds import CHECKPOINTS
-from opsctl.transfer.hub.hub_errors import RetryPolicy
-from opsctl.transfer.hub.ledger import sent_files
-from opsctl.transfer.hub.sync import FILES, Busy, current_senders, only_sender
+from opsctl.transfer.hub.sync import FILES, current_senders, only_sender
 from tests.hub_server import Fault
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
 
@@ -19,18 +18,14 @@ __all__ = ["desk"]
 HOLDS = """\
 import sys
 from pathlib import Path
-from opsctl.transfer.hub.hub_errors import RetryPolicy
 from opsctl.transfer.hub.sync import only_sender
+from opsctl.core.errors import OpsctlError
 from opsctl.run.config.file_kinds import CHECKPOINTS
 from opsctl.run.config.paths import RunPaths
-with only_sender(RunPaths(Path(sys.argv[1])), CHECKPOINTS, RetryPolicy(0)):
+with only_sender(RunPaths(Path(sys.argv[1])), CHECKPOINTS, 0):
     print(flush=True)
     input()
 """
-
-
-def impatient() -> RetryPolicy:
-    return RetryPolicy(0.0)
 
 
 def test_two_that_begin_at_once_send_everything_once(desk: Desk) -> None:
@@ -52,10 +47,10 @@ def test_another_one_is_left_to_send_and_is_named(desk: Desk) -> None:
     words = [sys.executable, "-c", HOLDS, str(desk.paths.output)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as held:
         assert held.stdout is not None and held.stdout.readline() == "\n"
-        with pytest.raises(Busy, match=f"pid {held.pid}"), only_sender(desk.paths, CHECKPOINTS, impatient()):
+        with pytest.raises(OpsctlError, match=f"pid {held.pid}"), only_sender(desk.paths, CHECKPOINTS, 0.0):
             pass
         assert f"pid {held.pid}" in (current_senders(desk.paths) or "")
-        with only_sender(desk.paths, FILES, impatient()):
+        with only_sender(desk.paths, FILES, 0.0):
             pass  # a night of checkpoints keeps no log from being sent
         held.kill()
         held.wait(30)
@@ -63,34 +58,11 @@ def test_another_one_is_left_to_send_and_is_named(desk: Desk) -> None:
 
 
 def test_whoever_waits_goes_on_when_the_other_one_is_done(desk: Desk) -> None:
-    with only_sender(desk.paths, FILES, impatient()):
+    with only_sender(desk.paths, FILES, 0.0):
         words, variables = desk.words("sync"), desk.environment()
         child = subprocess.Popen(words, env=variables, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        assert child.stderr is not None
-        assert child.stderr.readline().startswith("tiny: waiting: ")
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(3)
         assert desk.hub.requests == []
     child.communicate(timeout=60)
     assert child.returncode == 0 and len(desk.hub.commits(REPO)) == 1
-
-
-def test_a_ledger_that_grew_long_is_written_anew_unless_somebody_may_add_to_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("opsctl.transfer.hub.ledger._FEW_LINES", 3)
-
-    def lines_after(count: int) -> int:
-        for number in range(count):
-            desk.write("logs/main_log.txt", b"line\n" * (number + count))
-            desk.sync()
-        return desk.paths.hub_ledger.read_bytes().count(b"\n")
-
-    desk.write("logs/main_log.txt", b"first\n")
-    desk.sync()
-    known = sent_files(desk.paths)
-    words = [sys.executable, "-c", HOLDS, str(desk.paths.output)]
-    held = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert held.stdout is not None and held.stdout.readline() == "\n"
-    assert lines_after(6) == 10  # two names on their way, then eight with what was sent
-    held.communicate("\n", timeout=30)
-    assert lines_after(1) == 2
-    assert set(sent_files(desk.paths)) == set(known)

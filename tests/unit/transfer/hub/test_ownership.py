@@ -11,10 +11,9 @@ from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.identity import bind
 from opsctl.transfer.hub.hub_errors import RetryPolicy
-from opsctl.transfer.hub.ownership import NOTE
+from opsctl.transfer.hub.place import NOTE, Outcome
 from opsctl.transfer.hub.settings import HubSettings
-from opsctl.transfer.hub.sync import Syncing
-from opsctl.transfer.hub.upload import Outcome
+from opsctl.transfer.hub.sync import sync
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
 
 __all__ = ["desk"]
@@ -30,7 +29,7 @@ def submitted(paths: RunPaths, run_id: str) -> RunPaths:
 
 def sync_of(desk: Desk, paths: RunPaths, name: str = "tiny") -> Outcome:
     """The sync of another folder with the same [hub]."""
-    return Syncing(paths, name, HubSettings(desk.table), RetryPolicy(600.0, sleep=desk.waited.append)).run(KINDS)
+    return sync(paths, name, HubSettings(desk.table), KINDS, RetryPolicy(600.0, sleep=desk.waited.append))
 
 
 def restored(desk: Desk, folder: str = "copy") -> RunPaths:
@@ -57,7 +56,8 @@ def test_a_restored_copy_sends_nothing_to_its_originals_repositories(desk: Desk,
     copy = restored(desk)
     if own_id:
         submitted(copy, own_id)
-    (copy.checkpoints / "global_step10" / "manifest.json").touch()
+    manifest = copy.checkpoints / "global_step10" / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
     desk.fresh()
     left = sync_of(desk, copy).left
     own = f"the id {own_id}" if own_id else "no id"

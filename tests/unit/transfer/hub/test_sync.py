@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from opsctl.cli.hub import show_synced
+from opsctl.run.checkpoints.backups import read_hub
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from opsctl.transfer.hub.json_output import SyncedRun
-from opsctl.transfer.hub.ledger import sent_files
-from opsctl.transfer.hub.ownership import NOTE
+from opsctl.transfer.hub.place import NOTE
 from tests.hub_server import Fault
 from tests.unit.transfer.hub.sent import REPO, Desk, desk
 
@@ -97,7 +97,7 @@ def test_what_has_arrived_counts_as_progress_of_its_job(
 
 
 def test_a_commit_has_no_more_files_than_so_many(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opsctl.transfer.hub.plan.FILES_PER_COMMIT", 3)
+    monkeypatch.setattr("opsctl.transfer.hub.place.FILES_PER_COMMIT", 3)
     for number in range(7):
         desk.write(f"logs/{number}.txt", b"%d\n" % number)
     desk.sync()
@@ -154,7 +154,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_for_and_not_made_again(desk: De
     outcome = desk.sync()
     (commit,) = desk.hub.commits(REPO)
     assert [one[2] for one in outcome.commits] == [commit.oid]
-    assert {one.commit for one in sent_files(desk.paths).values()} == {commit.oid}
+    assert {one.name for one in read_hub(desk.paths)} == {LOG, CURVES}
 
 
 def test_a_commit_of_somebody_else_in_between_stays(desk: Desk) -> None:
@@ -183,7 +183,7 @@ def test_a_storage_that_never_keeps_what_it_takes_is_said(desk: Desk) -> None:
     desk.hub.faults = [Fault("put", "forget", times=None), Fault("verify", "forget", times=None)]
     outcome = desk.sync()
     assert outcome.commits == [] and "lab/run" in outcome.left[0]
-    assert not any(one.is_known for one in sent_files(desk.paths).values())
+    assert read_hub(desk.paths) == []
 
 
 def test_a_storage_that_forgets_once_what_it_acknowledged_gets_it_again(desk: Desk) -> None:
@@ -204,20 +204,38 @@ def test_without_its_ledger_nothing_is_sent_again(desk: Desk, lost: str) -> None
     assert desk.sync().commits == [] and desk.hub.requests == []
 
 
+def test_a_ledger_in_its_first_form_is_read(desk: Desk) -> None:
+    desk.asks(checkpoints="folder").checkpoint(10, {"w.pt": b"weights"})
+    assert not desk.sync().left
+    lines = []
+    for one in (line for line in read_hub(desk.paths) if line.name):
+        file = {"repo": REPO, "revision": "main", "path": one.name, "sha256": one.of, "git_oid": one.proof}
+        lines.append(
+            {**file, "size": one.size, "mtime_ns": one.mtime_ns, "bytes": one.bytes, "at": "2026-03-01T00:00:00Z"}
+        )
+    lines.append({**lines[0], "path": "checkpoints/global_step10/manifest.json"})
+    lines.append({**lines[0], "path": "logs/removed.txt", "gone": True})
+    desk.paths.hub_ledger.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    desk.fresh()
+    assert not desk.sync(["logs", "tensorboard"]).left and desk.hub.requests == []
+    assert not desk.sync().left and desk.sent("put", "commit") == [], "the checkpoint is found there"
+    assert {one.name for one in read_hub(desk.paths) if one.counts} == {LOG, CURVES, ""}
+
+
 def test_a_disk_that_is_full_at_the_ledger_loses_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> bool:
         raise OSError(28, "No space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr("opsctl.transfer.hub.ledger.append_bytes", full)
+        patched.setattr("opsctl.run.checkpoints.backups.append_bytes", full)
         outcome = desk.sync()
-    assert not outcome.left and "No space left" in outcome.notes[0]
+    assert not outcome.left and "no space left" in outcome.notes[0]
     desk.fresh()
     assert not desk.sync().left and desk.sent("put", "commit") == []
 
 
 def test_a_file_that_shrinks_while_it_is_sent_keeps_no_other_from_going(desk: Desk) -> None:
-    shrinks = desk.write("tensorboard/shrinks.tfevents", bytes(3_000_000))
+    shrinks = desk.write("tensorboard/shrinks.tfevents", bytes(11 << 20))
 
     def cut(_: object) -> None:
         os.truncate(shrinks, 10)
@@ -231,9 +249,9 @@ def test_a_file_that_shrinks_while_it_is_sent_keeps_no_other_from_going(desk: De
     assert desk.downloaded()["tensorboard/shrinks.tfevents"] == bytes(10)
 
 
-@pytest.mark.parametrize("where", ["logs/over.txt", "tensorboard/over.tfevents"])
-def test_a_file_that_is_written_over_while_it_is_sent_is_never_a_mixture(desk: Desk, where: str) -> None:
-    over = desk.write(where, b"old\n" * 10_000)
+@pytest.mark.parametrize(("where", "lines"), [("logs/over.txt", 10_000), ("tensorboard/over.tfevents", 3_000_000)])
+def test_a_file_that_is_written_over_while_it_is_sent_is_never_a_mixture(desk: Desk, where: str, lines: int) -> None:
+    over = desk.write(where, b"old\n" * lines)
 
     def again(_: object) -> None:
         with over.open("r+b") as file:
@@ -241,9 +259,10 @@ def test_a_file_that_is_written_over_while_it_is_sent_is_never_a_mixture(desk: D
 
     desk.hub.faults = [Fault("preupload", "call", call=again)]
     outcome = desk.sync()
-    (left,) = outcome.left
-    assert left.startswith(f"{where}: ")
-    assert where not in desk.downloaded()
+    if outcome.left:
+        assert outcome.left[0].startswith(f"{where}: ") and where not in desk.downloaded()
+    else:
+        assert desk.downloaded()[where] == b"old\n" * lines
     desk.sync()
     assert desk.downloaded()[where] == over.read_bytes()
 
@@ -264,39 +283,12 @@ def test_a_file_that_is_replaced_while_it_is_sent_goes_as_it_was_and_then_as_it_
     assert desk.downloaded()[CURVES] == b"another"
 
 
-def test_what_goes_here_stays_there_unless_it_is_to_go(desk: Desk) -> None:
+def test_what_is_removed_here_stays_there(desk: Desk) -> None:
     desk.sync()
     (desk.paths.output / CURVES).unlink()
     desk.fresh()
     assert desk.sync().commits == [] and desk.hub.requests == []
-    assert desk.asks(mirror=["tensorboard"]).sync().deleted == 1
-    assert set(desk.downloaded()) == {LOG}
-
-
-def test_a_rename_is_followed_without_sending_the_content_again(desk: Desk) -> None:
-    desk.asks(mirror=["tensorboard"]).sync()
-    desk.fresh()
-    was = desk.paths.output / CURVES
-    content = was.read_bytes()
-    was.rename(was.with_name("moved.tfevents"))
-    desk.sync()
-    assert desk.downloaded() == {LOG: b"first line\nsecond line\n", "tensorboard/moved.tfevents": content}
-    assert desk.sent("put") == [] and len(desk.sent("commit")) == 1
-
-
-def test_a_folder_that_is_not_mounted_deletes_nothing(desk: Desk) -> None:
-    desk.asks(mirror=["tensorboard", "logs"]).sync()
-    desk.paths.tensorboard.rename(desk.folder / "away")
-    assert desk.sync().deleted == 0
-    assert CURVES in desk.downloaded()
-
-
-def test_what_others_put_there_is_not_ours_to_delete(desk: Desk) -> None:
-    desk.asks(mirror=["tensorboard", "logs"]).sync()
-    desk.hub.commit(REPO, {"tensorboard/of-ann.tfevents": b"hers"})
-    (desk.paths.output / CURVES).unlink()
-    desk.sync()
-    assert set(desk.downloaded()) == {LOG, "tensorboard/of-ann.tfevents"}
+    assert set(desk.downloaded()) == {LOG, CURVES}
 
 
 def test_links_and_names_that_no_repository_has_stay_here(desk: Desk, tmp_path: Path) -> None:
@@ -322,12 +314,10 @@ def test_no_name_goes_that_keeps_others_from_downloading_or_cloning_the_rest(des
     assert all(any(f"{'logs/' + name!a} " in note for note in outcome.notes) for name in names)
 
 
-def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else_and_deletes_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.write("logs/closed/a.txt", b"line\n")
     desk.write("logs/gone.txt", b"line\n")
-    desk.asks(mirror=["logs"]).sync()
+    desk.sync()
     (desk.paths.logs / "gone.txt").unlink()
     desk.write("logs/new.txt", b"line\n")
     listed = os.scandir
@@ -343,11 +333,10 @@ def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else_and_deletes_n
     (left,) = outcome.left
     assert left.startswith("logs/closed: ") and outcome.files == 1
     assert desk.files_there() == {LOG, CURVES, "logs/closed/a.txt", "logs/gone.txt", "logs/new.txt"}
-    assert desk.sync().deleted == 1 and "logs/closed/a.txt" in desk.hub.files(REPO)
 
 
 def test_files_that_were_sent_are_not_called_left(capsys: pytest.CaptureFixture[str]) -> None:
-    facts: dict[str, Any] = {"run": "tr1", "bytes": 9, "deleted": 0, "commits": [], "notes": []}
+    facts: dict[str, Any] = {"run": "tr1", "bytes": 9, "commits": [], "notes": []}
     show_synced([SyncedRun(state="left", files=30, left=["logs/a: busy", "logs/b: busy"], **facts)])
     show_synced([SyncedRun(state="left", files=0, left=["logs/a: busy"], **facts)])
     some, none = capsys.readouterr().out.splitlines()

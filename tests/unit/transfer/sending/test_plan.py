@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,9 @@ from msgspec.structs import replace
 
 from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.run.config.schema import BackupTable
-from opsctl.transfer.backups.schedule import Here, choose, never_whole, why_none
+from opsctl.transfer.backups.schedule import rules_of
+from opsctl.transfer.sending.plan import Chosen, Here
+from opsctl.transfer.sending.plan import choose as choose_by_rules
 
 TO = "s3://bucket/run"
 POLICY = BackupTable(to=(TO,), full_every=100, weights_every=30)
@@ -29,8 +32,14 @@ def line(iteration: int, what: What = FULL, **more: object) -> BackedUp:
     return BackedUp(iteration=iteration, what=what, **facts)  # type: ignore[arg-type]
 
 
+def choose(
+    found: list[Here], ledger: Iterable[BackedUp], policy: BackupTable, to: str, *more: Any, **named: Any
+) -> Chosen:
+    return choose_by_rules(found, ledger, to, rules_of(policy), *more, **named)
+
+
 def due(found: list[Here], policy: BackupTable = POLICY, ledger: tuple[BackedUp, ...] = (), **more: object) -> object:
-    chosen = choose(found, ledger, policy, TO, **more)  # type: ignore[arg-type]
+    chosen = choose(found, ledger, policy, TO, **more)
     assert all(one.reason and one.news for one in chosen.due)
     return {one.iteration: one.what for one in chosen.due}
 
@@ -62,20 +71,6 @@ def test_the_reason_names_the_rule() -> None:
 def test_each_rule_sends_what_it_says(policy: BackupTable, wanted: dict[int, What]) -> None:
     chosen = choose(here(*range(10, 110, 10)), (), policy, TO)
     assert {one.iteration: one.what for one in chosen.due} == wanted
-
-
-@pytest.mark.parametrize(
-    ("found", "policy", "why"),
-    [
-        ((), POLICY, "checkpoint"),
-        ((10,), replace(POLICY, full_every=0, weights_every=0), r"full_every\b.*weights_every\b.*\[backup\].*--step"),
-        ((10, 20), POLICY, r"\b2\b.*\b20\b.*full_every = 100\b.*weights_every = 30\b"),
-        ((10,), replace(POLICY, full_every=0), r"\b1\b.*\b10\b.*weights_every = 30\b"),
-    ],
-)
-def test_why_nothing_is_sent_is_said(found: tuple[int, ...], policy: BackupTable, why: str) -> None:
-    chosen = choose(here(*found), (), policy, TO)
-    assert not (chosen.due or chosen.there or chosen.left) and re.search(why, why_none(here(*found), policy))
 
 
 def test_the_usual_is_whole_every_ten_thousand_and_weights_every_three_thousand() -> None:
@@ -120,23 +115,15 @@ def test_weights_are_not_sent_where_the_whole_is_but_are_where_that_is_lost() ->
 def test_what_is_named_goes_and_nothing_else() -> None:
     assert due(here(10, 100), named=(10,)) == {10: FULL}
     assert due(here(10, 100), named=(10,), weights_only=True) == {10: WEIGHTS}
-    (left,) = choose(here(10), (), POLICY, TO, named=(20,)).left
-    assert left.iteration == 20 and left.reason
+    left = choose(here(10), (), POLICY, TO, named=(20,)).left
+    assert list(left) == [20] and left[20]
 
 
 def test_what_is_not_complete_or_was_given_up_is_left_with_its_reason() -> None:
     found = [*here(100, problem="manifest.json is missing"), *here(200, 300)]
     chosen = choose(found, (), POLICY, TO, latest=200)
-    assert [(one.iteration, "manifest.json" in one.reason) for one in chosen.left] == [(100, True), (300, False)]
+    assert {one: "manifest.json" in why for one, why in chosen.left.items()} == {100: True, 300: False}
     assert [one.iteration for one in chosen.due] == [200]
-
-
-@pytest.mark.parametrize(
-    ("full_every", "until", "never"),
-    [(10_000, 1000, True), (1000, 1000, False), (500, 1000, False), (0, 1000, True), (10_000, 0, False)],
-)
-def test_a_retention_that_waits_for_what_is_never_sent_is_known(full_every: int, until: int, never: bool) -> None:
-    assert never_whole(BackupTable(full_every=full_every), until) is never
 
 
 _found = st.lists(
