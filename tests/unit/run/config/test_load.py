@@ -137,12 +137,6 @@ def test_durations_are_slurms_and_the_margin_fits_in_the_limit(tmp_path: Path, k
     assert refusal(tmp_path, text).startswith(f"[slurm] {key} = ")
 
 
-@pytest.mark.parametrize("kind", ["checkpoints", "log"])
-def test_only_small_kinds_of_files_can_be_mirrored(tmp_path: Path, kind: str) -> None:
-    line = refusal(tmp_path, f'{VALID}\n[hub]\nmirror = ["logs", "{kind}"]\n')
-    assert missing(line, "[hub] mirror", f'"{kind}"', '"logs", "tensorboard", "carbon", "report"') == []
-
-
 def test_toml_errors_say_line_and_column(tmp_path: Path) -> None:
     line = refusal(tmp_path, changed("nodes = 4", "nodes = = 4"))
     assert line.startswith("not TOML: ") and "line 5, column 9" in line
