@@ -95,7 +95,7 @@ def _operations(options: Options, device: torch.device) -> Operations:
                 said = f"on rank {rank} ({node}) {family} is by {other}: {why}; on rank 0 by {by}"
                 if options.abort_on_unmet_fused_kernel_constraints:
                     raise OptionsError(f"--abort-on-unmet-fused-kernel-constraints: {said}")
-                return by_torch_alone(options, device, said)
+                return by_torch_alone(options, said)
     return own
 
 

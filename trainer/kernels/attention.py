@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 import torch
@@ -26,15 +25,8 @@ from trainer.recipe.activations import MOST_SOFTMAX_SEQUENCE, alibi_feature_coun
 from trainer.recipe.model_options import precision_of
 from trainer.recipe.options import Options
 
-
-class AttentionBy(Enum):
-    """The implementations, by the names in options and messages."""
-
-    TORCH = "torch"
-    CPP = "C++"
-    FLASH = "flash-attn"
-    FLEX = "flex"
-    SOFTMAX = "softmax"
+#: The implementations, by the names in options and messages.
+TORCH, CPP, FLASH, SOFTMAX = "torch", "C++", "flash-attn", "softmax"
 
 
 @dataclass(frozen=True)
@@ -53,16 +45,7 @@ class AttentionFacts:
     dropout: bool = False
     has_cpp: bool = False
     has_flash: bool = False
-    has_flex: bool = False
     has_softmax: bool = False
-
-
-@dataclass(frozen=True)
-class AttentionChoice:
-    """The chosen implementation of attention, with the reason in a few words."""
-
-    by: AttentionBy
-    why: str
 
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -71,70 +54,61 @@ _AMPERE = (8, 0)
 _MOST_FLASH_HEAD = 256
 
 
-def refuses(by: AttentionBy, facts: AttentionFacts) -> str | None:
-    """Why it cannot compute attention here, or None."""
-    if facts.dropout and by is not AttentionBy.TORCH:
-        return "attention's dropout draws its masks in torch"
-    if by is AttentionBy.TORCH:
+def refuses(by: str, facts: AttentionFacts) -> str | None:
+    """Return why an implementation cannot compute attention here, or None."""
+    if by == TORCH:
         return None
-    if by is AttentionBy.CPP:
+    if facts.dropout:
+        return "attention's dropout draws its masks in torch"
+    if by == CPP:
         if facts.capability is not None:
             return "C++ is for the CPU"
         return None if facts.has_cpp else "the library of operations is not built: opsctl kernels build"
     if facts.capability is None:
         return "needs a GPU"
-    if by is AttentionBy.SOFTMAX:
+    if by == SOFTMAX:
         if not facts.has_softmax:
             return "the softmax kernels are not built for this GPU: opsctl kernels build"
         return CudaSoftmax.refuses(facts.sequence)
-    missing = {
-        AttentionBy.FLASH: None if facts.has_flash else "flash-attn is not installed",
-        AttentionBy.FLEX: None if facts.has_flex else "torch has no FlexAttention with a compiler (triton) here",
-    }[by]
-    if missing or facts.capability < _AMPERE:
-        return missing or f"needs compute capability 8.0, and this GPU has {'.'.join(map(str, facts.capability))}"
-    if by is AttentionBy.FLASH and facts.dtype not in _HALVES:
+    if not facts.has_flash:
+        return "flash-attn is not installed"
+    if facts.capability < _AMPERE:
+        return f"needs compute capability 8.0, and this GPU has {'.'.join(map(str, facts.capability))}"
+    if facts.dtype not in _HALVES:
         return f"flash-attn has no kernels for {facts.dtype}"
-    if by is AttentionBy.FLASH and (facts.head_size > _MOST_FLASH_HEAD or facts.head_size % 8):
+    if facts.head_size > _MOST_FLASH_HEAD or facts.head_size % 8:
         return f"heads of {facts.head_size}, where flash-attn takes multiples of 8 up to {_MOST_FLASH_HEAD}"
     return None
 
 
-def attention_choice(facts: AttentionFacts, asked: AttentionBy | None = None) -> AttentionChoice:
-    """Return the implementation of attention. Raises ValueError if `asked` cannot be used, with the reason.
-
-    FlexAttention is only used on request: torch compiles it at the first step, and trainings compile nothing.
-    """
+def attention_choice(facts: AttentionFacts, asked: str | None = None) -> tuple[str, str]:
+    """Return the implementation of attention and the reason. Raises ValueError if `asked` cannot be used."""
     if asked is not None:
-        why_not = refuses(asked, facts)
-        if why_not:
-            raise ValueError(f"attention by {asked.value}: {why_not}")
-        return AttentionChoice(asked, "asked for")
-    if facts.dropout:
-        return AttentionChoice(AttentionBy.TORCH, "attention's dropout draws its masks in torch")
-    if facts.capability is None:
-        why_not = refuses(AttentionBy.CPP, facts)
-        return AttentionChoice(AttentionBy.TORCH, why_not) if why_not else AttentionChoice(AttentionBy.CPP, "on a CPU")
+        if why_not := refuses(asked, facts):
+            raise ValueError(f"attention by {asked}: {why_not}")
+        return asked, "asked for"
+    if facts.capability is None or facts.dropout:
+        why_not = refuses(CPP, facts)
+        return (TORCH, why_not) if why_not else (CPP, "on a CPU")
     if not facts.alibi_features:
-        return AttentionChoice(AttentionBy.TORCH, "scaled_dot_product_attention, without ALiBi")
-    without_flash = refuses(AttentionBy.FLASH, facts)
+        return TORCH, "scaled_dot_product_attention, without ALiBi"
+    without_flash = refuses(FLASH, facts)
     if not without_flash:
-        return AttentionChoice(AttentionBy.FLASH, "carries ALiBi's slopes")
-    return _for_alibi_without_flash(facts, without_flash)
-
-
-def _for_alibi_without_flash(facts: AttentionFacts, without_flash: str) -> AttentionChoice:
-    """By the softmax kernels where torch has no flash attention for heads with ALiBi's features, else by those."""
-    padded = facts.head_size + facts.alibi_features
-    torch_has_flash = facts.capability is not None and facts.capability >= _AMPERE and facts.dtype in _HALVES
-    if torch_has_flash and padded <= _MOST_FLASH_HEAD:
-        return AttentionChoice(AttentionBy.TORCH, f"ALiBi as {facts.alibi_features} features: {without_flash}")
-    without_softmax = refuses(AttentionBy.SOFTMAX, facts)
+        return FLASH, "carries ALiBi's slopes"
+    by_features = f"ALiBi as {facts.alibi_features} features"
+    # torch has flash attention for heads with ALiBi's features.
+    if (
+        facts.capability >= _AMPERE
+        and facts.dtype in _HALVES
+        and facts.head_size + facts.alibi_features <= _MOST_FLASH_HEAD
+    ):
+        return TORCH, f"{by_features}: {without_flash}"
     if facts.sequence > MOST_SOFTMAX_SEQUENCE:
-        without_softmax = f"weights kept for a sequence of {facts.sequence}, where {MOST_SOFTMAX_SEQUENCE} is the most"
-    if without_softmax:
-        return AttentionChoice(AttentionBy.TORCH, f"ALiBi as {facts.alibi_features} features: {without_softmax}")
-    return AttentionChoice(AttentionBy.SOFTMAX, f"no flash attention with ALiBi here: {without_flash}")
+        most = f"{facts.sequence}, where {MOST_SOFTMAX_SEQUENCE} is the most"
+        return TORCH, f"{by_features}: weights kept for a sequence of {most}"
+    if without_softmax := refuses(SOFTMAX, facts):
+        return TORCH, f"{by_features}: {without_softmax}"
+    return SOFTMAX, f"no flash attention with ALiBi here: {without_flash}"
 
 
 def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_softmax: bool) -> AttentionFacts:
@@ -148,23 +122,16 @@ def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_s
         alibi_features=alibi_feature_count(head_size) if options.position_embedding_type == "alibi" else 0,
         dropout=options.attention_dropout > 0,
         has_cpp=has_cpp,
-        has_flash=_is_installed("flash_attn"),
-        has_flex=_is_installed("triton"),
+        has_flash=importlib.util.find_spec("flash_attn") is not None,
         has_softmax=has_softmax,
     )
 
 
-def core_attention(by: AttentionBy, softmax: SoftmaxKernels | None) -> CausalAttention | None:
+def core_attention(by: str, softmax: SoftmaxKernels | None) -> CausalAttention | None:
     """Return `Operations.core_attention` for a choice; None if the model or C++ computes it."""
-    if by is AttentionBy.SOFTMAX:
+    if by == SOFTMAX:
         return SoftmaxAttention(softmax)
-    if by is AttentionBy.FLASH:
-        return FlashAttention()
-    return FlexAttention() if by is AttentionBy.FLEX else None
-
-
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return FlashAttention() if by == FLASH else None
 
 
 class CausalAttention(Protocol):
@@ -202,38 +169,6 @@ class FlashAttention:
         q_bsnd, k_bsnd, v_bsnd = (one.transpose(1, 2) for one in (q_bnsd, k_bnsd, v_bnsd))
         mixed = self._attention(q_bsnd, k_bsnd, v_bsnd, softmax_scale=scale, causal=True, alibi_slopes=slopes_n)
         return mixed.transpose(1, 2)
-
-
-class FlexAttention:
-    """torch's FlexAttention with ALiBi as what it does to each score; compiled at the first call."""
-
-    def __init__(self, compiled: bool = True) -> None:
-        module = importlib.import_module("torch.nn.attention.flex_attention")
-        self._attention: Callable[..., Any] = module.flex_attention
-        self._block_mask: Callable[..., Any] = module.create_block_mask
-        if compiled:
-            self._attention = torch.compile(self._attention, dynamic=False)
-        self._masks: dict[tuple[int, torch.device], Any] = {}
-
-    def __call__(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, slopes_n: Tensor | None, scale: float) -> Tensor:
-        """As `CausalAttention`."""
-
-        def with_alibi(score: Tensor, _: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return score if slopes_n is None else score + slopes_n[head] * (key - query)
-
-        mask = self._mask(q_bnsd.shape[2], q_bnsd.device)
-        mixed: Tensor = self._attention(q_bnsd, k_bnsd, v_bnsd, score_mod=with_alibi, block_mask=mask, scale=scale)
-        return mixed
-
-    def _mask(self, length: int, device: torch.device) -> Any:
-        """Return which blocks of keys a block of queries sees; one for all layers."""
-        if (length, device) not in self._masks:
-            self._masks[length, device] = self._block_mask(_is_seen, None, None, length, length, device=str(device))
-        return self._masks[length, device]
-
-
-def _is_seen(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    return query >= key
 
 
 class AttentionKernels(Protocol):

@@ -1,16 +1,15 @@
-"""The choice of a training's kernels: by its options, by what is built, and by its device.
+"""The choice of a training's kernels: by its options, by the built kernels, and by its device.
 
-Nothing is compiled here: `opsctl kernels build` does that, ahead of jobs. torch computes what is not built, and what it
-was measured to compute faster (`opsctl kernels measure`). `Operations.paths` tells the implementation of each family
-and the reason.
+Nothing is compiled here: `opsctl kernels build` does that before jobs. torch computes everything that is not built, and
+what it was measured to compute faster (`opsctl kernels measure`). `Operations.paths` has the implementation of each
+family and the reason.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,38 +20,50 @@ from trainer.kernels.activation import ActivationKernels
 from trainer.kernels.adam import AdamKernels
 from trainer.kernels.apex import NOT_INSTALLED, ApexMissing, apex_kernels, why_not_apex
 from trainer.kernels.attention import (
-    AttentionBy,
+    CPP,
+    SOFTMAX,
+    TORCH,
     AttentionKernels,
     CausalAttention,
     attention_choice,
     attention_facts,
     core_attention,
 )
-from trainer.kernels.cpp import refused
+from trainer.kernels.cpp import (
+    CppActivations,
+    CppAdam,
+    CppAttention,
+    CppCrossEntropy,
+    CppNorms,
+    CppResiduals,
+    refused,
+)
 from trainer.kernels.cross_entropy import CrossEntropyKernels
+from trainer.kernels.cuda.activation import CudaActivations
+from trainer.kernels.cuda.adam import CudaAdam
+from trainer.kernels.cuda.cross_entropy import CudaCrossEntropy
+from trainer.kernels.cuda.normalization import CudaNorms
+from trainer.kernels.cuda.residual import CudaResiduals
+from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.kernels.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.kernels.native.launching import KernelError
 from trainer.kernels.native.libraries import NotBuilt, cubins_for, operations
 from trainer.kernels.normalization import Norms
 from trainer.kernels.residual import ResidualKernels
 from trainer.kernels.softmax import SoftmaxKernels
-from trainer.kernels.times import (
-    NOTHING_MEASURED,
-    KeptTimes,
-    decided,
-    device_name,
-    times_for,
-)
+from trainer.kernels.times import NOTHING_MEASURED, KeptTimes, decided, device_name, times_for
 from trainer.kernels.ways import Sizes
 from trainer.recipe.model_options import precision_of
 from trainer.recipe.options import Options, OptionsError
 
+CUDA, APEX = "CUDA", "apex"
+#: The default of --kernels and --attention.
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class Path:
-    """The implementation of a family of operations (`torch`, `C++`, `CUDA`, `flash-attn` ...), and the reason in
-    short.
-    """
+    """The implementation of a family (`torch`, `C++`, `CUDA`, `flash-attn` ...), and the reason in a few words."""
 
     family: str
     by: str
@@ -63,7 +74,7 @@ class Path:
 class Operations:
     """The kernels of each family; None where torch computes it.
 
-    paths: who does, and why. notes: what was there to choose by, or from, and was not taken up.
+    paths: the implementation of each, with the reason. notes: measurements that are not used.
     """
 
     norms: Norms | None = None
@@ -78,31 +89,27 @@ class Operations:
     notes: tuple[str, ...] = ()
 
 
-#: Everything by torch, whatever there is.
+#: Everything by torch, whatever is built.
 BY_TORCH = Operations()
-
-
-CPP, CUDA, TORCH, APEX = "C++", "CUDA", "torch", "apex"
-#: Of --kernels and --attention: what is best of all that is there.
-AUTO = "auto"
-_ATTENTION, _CUDA_SOFTMAX = "attention", "softmax:CudaSoftmax"
 
 
 @dataclass(frozen=True)
 class Family:
-    """One attribute of Operations, and its classes: of `trainer.kernels.cpp`, and of `.cuda` as module:class.
+    """One attribute of Operations, with its classes for a CPU and a GPU.
 
-    is_needed: whether a training with these options computes it at all on a device of that type. unfused_by: Megatron's
-    switch that leaves it to torch. cuda_refuses: why that class has no kernels for such a training, or None.
+    is_needed: True if a training with these options computes it. unfused_by: Megatron's flag that leaves it to torch.
     """
 
     attribute: str
     name: str
-    cpp: str | None
-    cuda: str | None
-    is_needed: Callable[[Options, str], bool] = lambda _options, _device: True
+    cpp: Callable[[Any], Any]
+    cuda: Callable[[Any], Any]
+    is_needed: Callable[[Options], bool] = lambda _options: True
     unfused_by: str | None = None
-    cuda_refuses: Callable[[Any, Options], str | None] = lambda _kernels, _options: None
+
+    def is_unfused(self, options: Options) -> bool:
+        """Return True if Megatron's flag is given."""
+        return self.unfused_by is not None and options[self.unfused_by.removeprefix("--").replace("-", "_")]
 
 
 @dataclass(frozen=True)
@@ -114,92 +121,82 @@ class Source:
     why: str
 
 
-def _is_gated(options: Options) -> bool:
-    return options.glu_activation is not None
-
-
 FAMILIES = (
-    Family(
-        "norms",
-        "norms",
-        "CppNorms",
-        "normalization:CudaNorms",
-        cuda_refuses=lambda kernels, options: kernels.refuses(options.hidden_size),
-    ),
-    Family(
-        "activations",
-        "activations",
-        "CppActivations",
-        "activation:CudaActivations",
-        is_needed=lambda options, _device: not _is_gated(options),
-    ),
+    Family("norms", "norms", CppNorms, CudaNorms),
+    Family("activations", "activations", CppActivations, CudaActivations, lambda options: not options.glu_activation),
     Family(
         "activations",
         "gates",
-        "CppActivations",
-        "activation:CudaActivations",
-        is_needed=lambda options, _device: _is_gated(options),
+        CppActivations,
+        CudaActivations,
+        lambda options: bool(options.glu_activation),
         unfused_by="--no-bias-swiglu-fusion",
     ),
     Family(
         "residuals",
         "residuals",
-        "CppResiduals",
-        "residual:CudaResiduals",
-        is_needed=lambda options, _device: options.hidden_dropout > 0 or not options.disable_bias_linear,
+        CppResiduals,
+        CudaResiduals,
+        lambda options: options.hidden_dropout > 0 or not options.disable_bias_linear,
         unfused_by="--no-bias-dropout-fusion",
     ),
-    Family("cross_entropy", "cross entropy", "CppCrossEntropy", "cross_entropy:CudaCrossEntropy"),
-    Family("adam", "Adam", "CppAdam", "adam:CudaAdam", is_needed=lambda options, _device: options.optimizer == "adam"),
+    Family("cross_entropy", "cross entropy", CppCrossEntropy, CudaCrossEntropy),
+    Family("adam", "Adam", CppAdam, CudaAdam, lambda options: options.optimizer == "adam"),
 )
 
 
 def choose(options: Options, device: torch.device, kept: KeptTimes = NOTHING_MEASURED) -> Operations:
     """Choose the kernels of a training with these options on `device`. Never raises for what is not built.
 
-    kept: measurements, which count if they are of such a device. Raises OptionsError under
-    --abort-on-unmet-fused-kernel-constraints if torch has to compute a family that no option leaves to it, and that it
-    was not measured to compute faster.
+    kept: measurements, which count if they are of such a device. Raises OptionsError for options that conflict, and
+    under --abort-on-unmet-fused-kernel-constraints if torch has to compute a family that no option leaves to it and
+    that it was not measured to compute faster.
     """
-    if options.kernels == TORCH and options.attention not in (AUTO, TORCH):
-        raise OptionsError(f"--attention {options.attention} with --kernels torch: leave out one of them")
+    must_be_met = options.abort_on_unmet_fused_kernel_constraints
+    if options.kernels == TORCH:
+        if options.attention not in (AUTO, TORCH):
+            raise OptionsError(f"--attention {options.attention} with --kernels torch: leave out one of them")
+        if must_be_met:
+            raise OptionsError("--abort-on-unmet-fused-kernel-constraints with --kernels torch: leave out one of them")
     source = source_of(options, device)
     if options.kernels == TORCH or (kept.families and kept.device != device_name(device)):
         kept = NOTHING_MEASURED
     made: dict[str, Any] = {}
     paths, unmet = [], []
-    for family in FAMILIES:
-        if not family.is_needed(options, device.type):
-            continue
+    for family in (one for one in FAMILIES if one.is_needed(options)):
         ours = family_kernels(family, options, source)
-        kernels, path = _taken(family, ours, options, source, kept)
+        kernels, path = _faster(family, ours, options, source, kept)
         paths.append(path)
         if kernels is not None:
             made[family.attribute] = kernels
-        elif isinstance(ours, str) and not _unfused(family, options):
-            unmet.append(path)
+        elif isinstance(ours, str) and not family.is_unfused(options):
+            unmet.append(f"{path.family}: {path.why}")
     of_attention, path = _attention(options, device, source)
-    if options.abort_on_unmet_fused_kernel_constraints:
-        _refuse_unmet(options, unmet)
+    if must_be_met and unmet:  # attention by torch is one fused kernel too
+        raise OptionsError(f"--abort-on-unmet-fused-kernel-constraints: torch would compute {'; '.join(unmet)}")
     return Operations(**made, **of_attention, paths=(*paths, path), notes=(*kept.notes, *_apex_notes(source, kept)))
 
 
 def family_kernels(family: Family, options: Options, source: Source) -> Any:
-    """Ours of this family for such a training; a text: why there are none."""
-    unfused = _unfused(family, options)
-    form = family.cpp if source.by == CPP else family.cuda
-    if source.made_from is None or unfused:
-        return unfused or source.why
-    if form is None:
-        return f"it has no form in {source.by}"
-    return _refused(family, source, options) or _class_of(form, source.by)(source.made_from)
+    """Return our kernels of this family for such a training, or as text the reason why there are none."""
+    if family.is_unfused(options):
+        return family.unfused_by
+    if source.made_from is None:
+        return source.why
+    if source.by == CUDA and family.cuda is CudaNorms and (too_wide := CudaNorms.refuses(options.hidden_size)):
+        return too_wide
+    return _made(family, source)
 
 
-def _taken(family: Family, ours: Any, options: Options, source: Source, kept: KeptTimes) -> tuple[Any, Path]:
-    """Return the family's implementation, None for torch, and why: the preferred one, or one measured as faster."""
+def _made(family: Family, source: Source) -> Any:
+    return (family.cpp if source.by == CPP else family.cuda)(source.made_from)
+
+
+def _faster(family: Family, ours: Any, options: Options, source: Source, kept: KeptTimes) -> tuple[Any, Path]:
+    """Return ours, None for torch, or an implementation that was measured as faster, and the reason."""
     kernels: dict[str, Any] = {TORCH: None} if isinstance(ours, str) else {source.by: ours, TORCH: None}
     why = ours if isinstance(ours, str) else source.why
-    if _unfused(family, options) or not kept.families:
+    if family.is_unfused(options) or not kept.families:
         way = next(iter(kernels))
         return kernels[way], Path(family.name, way, why)
     sizes = Sizes.of(options)
@@ -207,13 +204,13 @@ def _taken(family: Family, ours: Any, options: Options, source: Source, kept: Ke
     found = decided(list(kernels), times, kept.device)
     if times is not None and APEX in times.seconds and source.by == CUDA:
         with_apex = decided([*kernels, APEX], times, kept.device)
-        try:  # it is imported where it is taken
+        try:  # apex is imported only where it is used
             kernels[APEX] = apex_kernels(family.attribute) if with_apex.way == APEX else None
             found = with_apex
         except ApexMissing as error:
             why = f"{why}; it was measured with apex: {error}"
-    said = "; ".join(filter(None, (found.why or why, found.beside)))
-    return kernels[found.way], Path(family.name, found.way, said)
+    reasons = "; ".join(filter(None, (found.why or why, found.beside)))
+    return kernels[found.way], Path(family.name, found.way, reasons)
 
 
 def _apex_notes(source: Source, kept: KeptTimes) -> tuple[str, ...]:
@@ -240,23 +237,21 @@ def source_of(options: Options, device: torch.device) -> Source:
 
 
 def every_kernel(source: Source) -> Operations:
-    """All families that there are kernels for on the source's device, whatever a training would take of them."""
+    """Return all families of kernels for the source's device, whatever a training would use."""
     if source.made_from is None:
         return Operations()
-    forms = {family.attribute: family.cpp if source.by == CPP else family.cuda for family in FAMILIES}
-    if source.by == CUDA:
-        forms["softmax"] = _CUDA_SOFTMAX
-    return Operations(**{name: _class_of(form, source.by)(source.made_from) for name, form in forms.items() if form})
+    softmax = CudaSoftmax(source.made_from) if source.by == CUDA else None
+    return Operations(**{family.attribute: _made(family, source) for family in FAMILIES}, softmax=softmax)
 
 
-def by_torch_alone(options: Options, device: torch.device, why: str) -> Operations:
-    """Every family that the training needs by torch, whatever there is."""
-    needed = [family.name for family in FAMILIES if family.is_needed(options, device.type)]
-    return Operations(paths=tuple(Path(name, TORCH, why) for name in (*needed, _ATTENTION)))
+def by_torch_alone(options: Options, why: str) -> Operations:
+    """Return torch for every family that the training needs, whatever is built."""
+    needed = [family.name for family in FAMILIES if family.is_needed(options)]
+    return Operations(paths=tuple(Path(name, TORCH, why) for name in (*needed, "attention")))
 
 
 def kernel_lines(operations: Operations) -> list[str]:
-    """Return the lines for the training log: one per implementation with its families and reason; then the notes."""
+    """Return the lines for the training log: one per implementation, with the reason, then the notes."""
     families: dict[tuple[str, str], list[str]] = {}
     for path in operations.paths:
         families.setdefault((path.by, path.why), []).append(path.family)
@@ -265,31 +260,27 @@ def kernel_lines(operations: Operations) -> list[str]:
 
 
 def has_compiler() -> bool:
-    """Return whether torch.compile can compile for a GPU."""
+    """Return True if torch.compile can compile for a GPU."""
     return importlib.util.find_spec("triton") is not None
 
 
 def _attention(options: Options, device: torch.device, source: Source) -> tuple[dict[str, Any], Path]:
-    """Attributes of Operations for attention, which hangs on more than what is built, and who computes it."""
-    by_cpp = by_softmax = None
-    if source.made_from is not None and source.by == CPP:
-        by_cpp = _class_of("CppAttention", CPP)(source.made_from)
-    elif source.made_from is not None and not options.no_masked_softmax_fusion:
-        by_softmax = _class_of(_CUDA_SOFTMAX, CUDA)(source.made_from)
-    asked = None if options.attention == AUTO else AttentionBy(options.attention)
-    if options.kernels == TORCH:
-        asked = AttentionBy.TORCH
+    """Return attributes of Operations for attention, and its path. It depends on more than the built kernels."""
+    has_cpp = source.made_from is not None and source.by == CPP
+    has_softmax = source.made_from is not None and source.by == CUDA and not options.no_masked_softmax_fusion
+    asked = TORCH if options.kernels == TORCH else None if options.attention == AUTO else options.attention
+    facts = attention_facts(options, device, has_cpp, has_softmax)
     try:
-        facts = attention_facts(options, device, by_cpp is not None, by_softmax is not None)
-        choice = attention_choice(facts, asked)
+        by, why = attention_choice(facts, asked)
     except ValueError as error:
         raise OptionsError(f"--attention {options.attention}: {error}") from None
-    nothing_built = source.made_from is None and device.type == "cpu" and not facts.dropout
-    path = Path(_ATTENTION, choice.by.value, source.why if nothing_built else choice.why)
-    if choice.by is AttentionBy.CPP:
-        return {"attention": by_cpp}, path
-    softmax = by_softmax if choice.by is AttentionBy.SOFTMAX else None
-    return {"softmax": softmax, "core_attention": core_attention(choice.by, softmax)}, path
+    if source.made_from is None and device.type == "cpu" and not facts.dropout:
+        why = source.why
+    path = Path("attention", by, why)
+    if by == CPP:
+        return {"attention": CppAttention(source.made_from)}, path
+    softmax = CudaSoftmax(source.made_from) if by == SOFTMAX else None
+    return {"softmax": softmax, "core_attention": core_attention(by, softmax)}, path
 
 
 def _on_gpu(device: torch.device) -> Source:
@@ -306,36 +297,8 @@ def _on_gpu(device: torch.device) -> Source:
 
 
 def _current_stream(device: int) -> Callable[[], int]:
-    """Asks for the address of torch's stream on a GPU, as Triton's launches do: a Stream need not be made for it."""
+    """Return a function that returns the address of torch's stream, as Triton does: without making a Stream."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is None:
         return lambda: int(torch.cuda.current_stream(device).cuda_stream)
     return functools.partial(raw, device)
-
-
-def _class_of(form: str, by: str) -> Any:
-    module, _, name = form.rpartition(":")
-    place = "trainer.kernels.cpp" if by == CPP else f"trainer.kernels.cuda.{module}"
-    return getattr(importlib.import_module(place), name)
-
-
-def _unfused(family: Family, options: Options) -> str | None:
-    switch = family.unfused_by
-    given = switch is not None and options[switch.removeprefix("--").replace("-", "_")]
-    return switch if given else None
-
-
-def _refused(family: Family, source: Source, options: Options) -> str | None:
-    """Asked here, as what cannot be launched would otherwise end the first step."""
-    if source.by != CUDA or family.cuda is None:
-        return None
-    return family.cuda_refuses(_class_of(family.cuda, CUDA), options)
-
-
-def _refuse_unmet(options: Options, unmet: Sequence[Path]) -> None:
-    """Attention by torch is one fused kernel too, and never among them."""
-    if options.kernels == TORCH:
-        raise OptionsError("--abort-on-unmet-fused-kernel-constraints with --kernels torch: leave out one of them")
-    if unmet:
-        said = "; ".join(f"{path.family}: {path.why}" for path in unmet)
-        raise OptionsError(f"--abort-on-unmet-fused-kernel-constraints: torch would compute {said}")

@@ -10,7 +10,8 @@ import torch
 
 from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
 from trainer.kernels.apex import ApexMissing, apex_kernels
-from trainer.kernels.choice import APEX, FAMILIES, TORCH, Family, Source, family_kernels, has_compiler, source_of
+from trainer.kernels.attention import TORCH
+from trainer.kernels.choice import APEX, FAMILIES, Family, Source, family_kernels, has_compiler, source_of
 from trainer.kernels.times import COMPILED, buffer_sets, cache_bytes, device_name, in_turns
 from trainer.kernels.ways import Sizes, work_of
 from trainer.recipe.options import Options
@@ -36,7 +37,7 @@ def measured(
     count = _WEIGHTS[device.type] if weights is None else weights
     families = []
     for family in FAMILIES:
-        if not family.is_needed(options, device.type):
+        if not family.is_needed(options):
             continue
         work = work_of(family.name, sizes, device, count)
         ways: dict[str, Callable[..., Any]] = {}

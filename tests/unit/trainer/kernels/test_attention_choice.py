@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import sys
-import warnings
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -16,11 +16,13 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from tests.unit.trainer.kernels.conftest import Machine
 from tests.unit.trainer.kernels.rounding import assert_no_worse
 from trainer.kernels.attention import (
-    AttentionBy,
+    CPP,
+    FLASH,
+    SOFTMAX,
+    TORCH,
     AttentionFacts,
     CausalAttention,
     FlashAttention,
-    FlexAttention,
     SoftmaxAttention,
     attention_choice,
     attention_facts,
@@ -39,7 +41,6 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
 from trainer.recipe.parameters import block_parameters
 
-TORCH, CPP, FLASH, FLEX, SOFTMAX = AttentionBy
 V100, A100, H100 = (7, 0), (8, 0), (9, 0)
 
 
@@ -53,10 +54,10 @@ def facts(capability: tuple[int, int] | None, has: str = "", **changed: object) 
 TABLE = [
     (facts(None), TORCH),
     (facts(None, "cpp"), CPP),
-    (facts(None, "cpp flash flex softmax", alibi_features=0), CPP),
+    (facts(None, "cpp flash softmax", alibi_features=0), CPP),
     (facts(None, "cpp", dropout=True), TORCH),
     (facts(V100), TORCH),
-    (facts(V100, "flash flex softmax"), SOFTMAX),
+    (facts(V100, "flash softmax"), SOFTMAX),
     (facts(V100, "softmax", dtype=torch.float16), SOFTMAX),
     (facts(V100, "softmax", sequence=8192), TORCH),
     (facts(V100, "softmax", alibi_features=0), TORCH),
@@ -67,10 +68,10 @@ TABLE = [
     (facts(A100, "flash", dtype=torch.float16), FLASH),
     (facts(A100, "flash", alibi_features=0), TORCH),
     (facts(A100, "flash softmax", dtype=torch.float32), SOFTMAX),
-    (facts(A100, "flash flex", dropout=True), TORCH),
-    (facts(H100, "flash flex softmax"), FLASH),
-    (facts(H100, "flex softmax"), TORCH),
-    (facts(H100, "flex softmax", head_size=256), SOFTMAX),
+    (facts(A100, "flash", dropout=True), TORCH),
+    (facts(H100, "flash softmax"), FLASH),
+    (facts(H100, "softmax"), TORCH),
+    (facts(H100, "softmax", head_size=256), SOFTMAX),
     (facts(H100, "flash softmax", head_size=256), FLASH),
     (facts(H100, "flash softmax", head_size=320), SOFTMAX),
     (facts(H100, "flash", head_size=84, alibi_features=4), TORCH),
@@ -78,10 +79,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("given", "by"), TABLE)
-def test_the_first_that_can_is_taken(given: AttentionFacts, by: AttentionBy) -> None:
-    choice = attention_choice(given)
-    assert choice.by is by
-    assert choice.why
+def test_the_first_that_can_is_taken(given: AttentionFacts, by: str) -> None:
+    chosen, why = attention_choice(given)
+    assert chosen == by and why
     assert refuses(by, given) is None
 
 
@@ -94,16 +94,13 @@ def test_the_first_that_can_is_taken(given: AttentionFacts, by: AttentionBy) -> 
         (FLASH, facts(V100, "flash"), r"\b8\.0.*\b7\.0"),
         (FLASH, facts(A100, "flash", dtype=torch.float32), "torch.float32"),
         (FLASH, facts(A100, "flash", head_size=264), "heads of 264"),
-        (FLEX, facts(H100), "FlexAttention"),
-        (FLEX, facts(None, "flex"), "needs a GPU"),
+        (FLASH, facts(None, "flash"), "needs a GPU"),
         (SOFTMAX, facts(A100), "not built"),
         (SOFTMAX, facts(A100, "softmax", dropout=True), "dropout"),
     ],
 )
-def test_what_is_asked_for_and_cannot_be_is_refused_by_name(
-    asked: AttentionBy, given: AttentionFacts, why: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"attention by {asked.value}: .*{why}".replace("C++:", r"C\+\+:")):
+def test_what_is_asked_for_and_cannot_be_is_refused_by_name(asked: str, given: AttentionFacts, why: str) -> None:
+    with pytest.raises(ValueError, match=rf"attention by {re.escape(asked)}: .*{why}"):
         attention_choice(given, asked)
 
 
@@ -111,11 +108,6 @@ def test_more_keys_than_the_softmax_kernels_take_are_refused_before_the_first_st
     assert refuses(SOFTMAX, facts(V100, "softmax", sequence=32_768)) is None
     refused = refuses(SOFTMAX, facts(V100, "softmax", sequence=65_536))
     assert refused and "65536" in refused and "32768" in refused
-
-
-def test_flex_is_taken_only_when_it_is_asked_for() -> None:
-    assert attention_choice(facts(H100, "flex"), FLEX).by is FLEX
-    assert all(attention_choice(given).by is not FLEX for given, _ in TABLE)
 
 
 def test_facts_are_those_of_the_options_and_the_device() -> None:
@@ -140,7 +132,6 @@ def test_facts_are_those_of_the_options_and_the_device() -> None:
             dropout=options.attention_dropout > 0,
             has_cpp=True,
             has_flash=found.has_flash,
-            has_flex=found.has_flex,
         )
 
 
@@ -199,16 +190,6 @@ def test_products_that_fp16_cannot_hold_are_scaled_before_they_are_rounded(machi
     exact = plain((q * 80).double(), (k * 80).double(), v.double(), None, 1e-4)
     assert (q.double() @ k.double().mT * 6400).abs().max() > 65_504
     assert torch.allclose(out.double(), exact, atol=1e-2)
-
-
-def test_flex_scores_are_those_of_the_reference() -> None:
-    q, k, v, _ = inputs(torch.float32, torch.device("cpu"), d=16)
-    attention = FlexAttention(compiled=False)
-    for slopes in (None, SLOPES):  # a CPU has no gradients of it
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-            out = attention(q, k, v, slopes, 0.2)
-        assert torch.allclose(out, plain(q, k, v, slopes, 0.2), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("alibi", [False, True])

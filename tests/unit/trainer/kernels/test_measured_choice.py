@@ -10,7 +10,8 @@ import torch
 from tests.unit.trainer.kernels.test_choice import CPU, options
 from trainer.formats.attempt.kernels import FamilyTimes
 from trainer.kernels import choice
-from trainer.kernels.choice import CPP, Source, choose
+from trainer.kernels.attention import CPP
+from trainer.kernels.choice import Source, choose
 from trainer.kernels.native.libraries import NotBuilt
 from trainer.kernels.times import (
     Decision,

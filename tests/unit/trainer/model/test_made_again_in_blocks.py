@@ -13,7 +13,8 @@ from torch import Tensor
 from tests.native_libraries import built_library
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.core.dtypes import DTYPES
-from trainer.kernels.choice import CPP, Source, every_kernel
+from trainer.kernels.attention import CPP
+from trainer.kernels.choice import Source, every_kernel
 from trainer.model import block as block_module
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
