@@ -3,66 +3,49 @@
 from __future__ import annotations
 
 from trainer.recipe.identity import TRAINING
-from trainer.recipe.option_table.row import Option, flag, group, option
+from trainer.recipe.option_table.row import Option, count, flag, group, option
+
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_MAPPED = "data files are always mapped, and read as they are needed"
 
 EVALUATION: tuple[Option, ...] = group(
     "evaluation",
-    option("--eval-interval", int, 1000, "Iterations between evaluations.", unit="iterations", at_least=1),
-    option("--eval-iters", int, 100, "Batches of one evaluation; 0 never evaluates.", unit="iterations", at_least=0),
+    count("--eval-interval", "Iterations between evaluations.", "iterations", default=1000),
+    count("--eval-iters", "Batches of one evaluation; 0 never evaluates.", "iterations", default=100, at_least=0),
     flag(
         "--eval-only",
-        "Evaluate --load's checkpoint on each validation and test set; train nothing.",
+        "Evaluate the checkpoint of --load on each validation and test set; do not train.",
         table="opsctl",
     ),
     flag("--no-train", "The same as --eval-only.", table="opsctl"),
     flag("--skip-train", "The same as --eval-only, as Megatron-LM names it.", table="opsctl"),
 )
 
-
 LOGGING: tuple[Option, ...] = group(
     "logging",
-    option("--log-interval", int, 100, "Iterations per log line.", unit="iterations", at_least=1),
+    count("--log-interval", "Iterations per log line.", "iterations", default=100),
     option(
         "--peak-tflops",
         float,
         None,
-        "Dense TFLOP/s of one device, against which MFU is; of common GPUs in bf16 and fp16 it is known.",
-        unit="TFLOP/s",
+        "Dense TFLOP/s of one device for MFU; known for common GPUs.",
+        "TFLOP/s",
         at_least=0.001,
     ),
     flag("--log-params-norm", "Log the norm of all parameters."),
-    option(
-        "--log-level",
-        str,
-        "warning",
-        "What DeepSpeed prints on rank 0.",
-        choices=("debug", "info", "warning", "error", "critical"),
-    ),
-    option(
-        "--log-level-replica",
-        str,
-        "error",
-        "What DeepSpeed prints elsewhere.",
-        choices=("debug", "info", "warning", "error", "critical"),
-    ),
-    option(
-        "--tensorboard-log-interval",
-        int,
-        1,
-        "Iterations between TensorBoard points.",
-        unit="iterations",
-        at_least=1,
-    ),
-    option("--tensorboard-queue-size", int, 1000, "Points kept before TensorBoard writes.", at_least=1),
-    option("--wandb-project", str, None, "Write curves for wandb too, under this project; needs its package."),
-    option("--wandb-exp-name", str, None, "Name of the run in wandb; one of its own when not given."),
+    option("--log-level", str, "warning", "DeepSpeed's log level on rank 0.", choices=_LEVELS),
+    option("--log-level-replica", str, "error", "DeepSpeed's log level on the other ranks.", choices=_LEVELS),
+    count("--tensorboard-log-interval", "Iterations between TensorBoard points.", "iterations", default=1),
+    count("--tensorboard-queue-size", "Points kept before TensorBoard writes.", default=1000),
+    option("--wandb-project", str, None, "Also write curves for wandb, under this project; needs its package."),
+    option("--wandb-exp-name", str, None, "Name of the run in wandb."),
     option("--wandb-entity", str, None, "Team or account of the project in wandb."),
     option("--wandb-save-dir", str, None, "Folder of wandb's files; TensorBoard's when not given."),
     option(
         "--wandb-mode",
         str,
         "offline",
-        "Keep points in that folder, for `wandb sync` to send, or send them at once, which needs a key.",
+        "Keep points in the folder for `wandb sync`, or send them at once.",
         choices=("offline", "online"),
     ),
     flag("--log-timers-to-tensorboard", "Write times to TensorBoard."),
@@ -71,9 +54,6 @@ LOGGING: tuple[Option, ...] = group(
     flag("--no-log-learnig-rate-to-tensorboard", "Leave the learning rate out of TensorBoard (Megatron's spelling)."),
     flag("--no-log-loss-scale-to-tensorboard", "Leave the loss scale out of TensorBoard."),
 )
-
-
-_MAPPED = "data files are always mapped, and read as they are needed"
 
 DATA: tuple[Option, ...] = group(
     "data",
@@ -91,113 +71,84 @@ DATA: tuple[Option, ...] = group(
         "--data-node-cache-path",
         str,
         None,
-        "Folder on each node's own disk for copies of indices and orders; $VARIABLES are the node's.",
+        "Folder on each node's disk for copies of indices and orders; may contain $VARIABLES.",
     ),
     option(
         "--separate-last-epoch-threshold",
         float,
-        0.80,
-        "Shuffle the last epoch apart below this share of a full one's samples; BigScience's was 0.95.",
+        0.8,
+        "Share of an epoch below which the last one is shuffled separately.",
         at_least=0,
     ),
     option(
         "--dataloader-type",
         str,
         "single",
-        "Samples in the order of the seed.",
+        "Order of the samples.",
         choices=("single",),
         notice="there is no other order",
     ),
-    option(
-        "--num-workers", int, 0, "Threads per rank that read training data ahead; 0: no need.", at_least=0, below=10_000
-    ),
-    option(
-        "--valid-num-workers", int, 0, "Threads per rank that read validation data ahead.", at_least=0, below=10_000
+    count("--num-workers", "Threads per rank that read training data ahead.", default=0, at_least=0, below=10_000),
+    count(
+        "--valid-num-workers", "Threads per rank that read validation data ahead.", default=0, at_least=0, below=10_000
     ),
     option(
         "--tokenizer-type",
         str,
         None,
-        "Vocabulary and merges, a Hugging Face name or folder, or a tokenizer.json; by what is given.",
+        "Kind of the tokenizer; by default it follows from the given files.",
         choices=("GPT2BPETokenizer", "PretrainedFromHF", "TokenizerFile"),
     ),
     option("--tokenizer-name-or-path", str, None, "The tokenizer's name, folder or tokenizer.json."),
     option("--vocab-file", str, None, "GPT-2's vocab.json."),
     option("--merge-file", str, None, "GPT-2's merges.txt."),
-    option(
-        "--vocab-size",
-        int,
-        None,
-        "Size of the vocabulary before padding, instead of asking a tokenizer.",
-        unit="tokens",
-        at_least=1,
-        below=2**31,
-    ),
+    count("--vocab-size", "Size of the vocabulary before padding, instead of a tokenizer's.", "tokens"),
     flag("--eod-mask-loss", "No loss where the input is the end-of-document token."),
     flag("--mmap-warmup", "Read data files once before training.", notice=_MAPPED),
     table="data",
 )
 
-
 CHECKPOINTS: tuple[Option, ...] = group(
     "checkpoints",
-    option("--save-interval", int, None, "Iterations between checkpoints.", unit="iterations", at_least=1),
+    count("--save-interval", "Iterations between checkpoints.", "iterations"),
     option(
         "--save-schedule",
         str,
         None,
-        "Instead of one interval: INTERVAL:LAST ... INTERVAL, so 10:100 18:1000 1500 saves what 10 divides up to "
-        "iteration 100, what 18 divides up to 1000, then what 1500 divides.",
+        "Intervals per phase: 10:100 1500 saves every 10 up to iteration 100, then every 1500.",
         nargs="+",
     ),
     option(
         "--save-iterations",
         int,
         None,
-        "Save these too; what they leave is pinned and never pruned.",
-        unit="iterations",
+        "Also save these iterations; they are pinned and never pruned.",
+        "iterations",
         nargs="+",
         at_least=1,
     ),
-    flag(
-        "--async-save",
-        "Write checkpoints while the training goes on, from a copy of a rank's files in the host's memory.",
-    ),
-    flag(
-        "--save-non-finite",
-        "Save a state with NaN or infinite weights, optimizer states or loss too, marked as such; without this option "
-        "it is not saved, and the training resumes from the last finite checkpoint.",
-    ),
+    flag("--async-save", "Write checkpoints while the training continues, from a copy in host memory."),
+    flag("--save-non-finite", "Save states with NaN or infinite values too, marked; otherwise they are never saved."),
     flag("--no-save-optim", "Leave optimizer states out of checkpoints."),
     flag("--no-save-rng", "Leave random states out of checkpoints."),
     flag("--no-load-optim", "Start with fresh optimizer states."),
     flag("--no-load-rng", "Start with fresh random states."),
     flag("--finetune", "Load weights only and start at iteration 0."),
-    option(
-        "--load-step",
-        int,
-        None,
-        "Start at this iteration's checkpoint, not at the latest. Later starts resume from its successors.",
-        unit="iterations",
-        at_least=0,
-    ),
+    count("--load-step", "Load this iteration's checkpoint instead of the latest.", "iterations", at_least=0),
     option(
         "--allow-changed",
         str,
         None,
-        "Resume a checkpoint of another training if only these facts differ; recorded in the manifest.",
-        choices=tuple(fact.name for fact in TRAINING),
+        "Resume a checkpoint of another training if only these facts differ.",
         nargs="+",
+        choices=tuple(fact.name for fact in TRAINING),
     ),
-    flag("--no-verify-checkpoint-checksums", "Look at files' sizes alone before loading, not at their contents."),
+    flag("--no-verify-checkpoint-checksums", "Check only the sizes of files before loading, not their contents."),
     flag(
         "--verify-checkpoint-checksums",
         "Compare every file's checksum before loading.",
         notice="checksums are compared unless --no-verify-checkpoint-checksums is given",
     ),
-    flag(
-        "--load-fallback",
-        "If the latest checkpoint is damaged, resume from the newest complete one before it; recorded.",
-    ),
+    flag("--load-fallback", "If the latest checkpoint is damaged, resume from the newest complete one before it."),
     table="checkpoints",
 )

@@ -38,11 +38,16 @@ def group(name: str, *rows: dict[str, Any], table: str = "trainer") -> tuple[Opt
     return tuple(Option(group=name, **{"table": table, **row}) for row in rows)
 
 
-def option(name: str, type_: type, default: Any, help_: str, **more: Any) -> dict[str, Any]:
+def option(name: str, type_: type, default: Any, help_: str, unit: str = "", **more: Any) -> dict[str, Any]:
     """Return a row of a group."""
-    return {"name": name, "type": type_, "default": default, "help": help_, **more}
+    return {"name": name, "type": type_, "default": default, "help": help_, "unit": unit, **more}
+
+
+def count(name: str, help_: str, unit: str = "", default: int | None = None, **more: Any) -> dict[str, Any]:
+    """Return a row for a whole number of at least 1, or as `more` says."""
+    return option(name, int, default, help_, unit, **{"at_least": 1, **more})
 
 
 def flag(name: str, help_: str, **more: Any) -> dict[str, Any]:
-    """Return a row of a group for a flag."""
+    """Return a row for a flag."""
     return option(name, bool, False, help_, **more)
