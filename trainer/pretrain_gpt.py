@@ -32,7 +32,7 @@ from trainer.formats.logs.log_lines import argument_lines, stamp
 from trainer.kernels.choice import kernel_lines
 from trainer.launcher.energy.sampler import Order, missing, tracker_of_node
 from trainer.loop.assembly import Process, assemble
-from trainer.loop.leaving import HardEnd, LeavesEarly, Leaving, LeavingSettings
+from trainer.loop.leaving import HardEnd, LeavesEarly, Leaving
 from trainer.loop.preparing import leave_error_file, refuse
 from trainer.loop.resuming import progress_on_disk
 from trainer.loop.train import evaluate_only, train
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: Options, parallel: Parallel, hard_end: HardEnd, held: ExitStack) -> None:
     """Everything between joining the process group and leaving it. held: what is given up at its end."""
     tell = say_if(parallel.rank == 0)
-    leaving = Leaving(_leaving_settings(options), parallel.device, STARTED_AT)
+    leaving = Leaving(options, parallel.device, STARTED_AT)
     leaving.listen()
     at_once = leaving.reason(0, steps_done=0)
     if at_once is not None:  # before anything is built: a queue of tasks drains in seconds
@@ -113,22 +113,6 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd, held: ExitStac
         reason = Reason.OVERTAKEN
         tell(leave_line(reason, error))
     leaving.report(reason, training.progress)
-
-
-def _leaving_settings(options: Options) -> LeavingSettings:
-    def path(given: str | None) -> Path | None:
-        return Path(given) if given else None
-
-    return LeavingSettings(
-        kill_switch_path=path(options.kill_switch_path),
-        stop_request_path=path(options.stop_request_path),
-        save_request_path=path(options.save_request_path),
-        exit_report_path=path(options.exit_report_path),
-        exit_duration_minutes=options.exit_duration_in_mins,
-        exit_interval=options.exit_interval,
-        exit_after_iterations=options.exit_after_iters,
-        exit_samples=options.exit_samples,
-    )
 
 
 def _measured(options: Options, held: ExitStack) -> Callable[[], None]:

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -18,7 +17,6 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from trainer.core.console import say
 from trainer.formats.attempt.attempt_records import (
     HARD_END_STATUS,
     LATER_EXIT,
@@ -33,63 +31,10 @@ from trainer.formats.logs.guard_lines import Reason, leave_line
 from trainer.formats.tolerant import decode
 from trainer.loop.resuming import Place
 from trainer.loop.save import AskedSaves
-
-#: Seconds between two looks.
-LOOK_EVERY_S = 1.0
-# So many looks pass before it says so: a training that is between two short steps leaves without more words.
-_LOOKS_UNTIL_SAID = 3
-_NAMES = {Reason.KILL_SWITCH: "kill switch", Reason.STOP_REQUEST: "stop request"}
-
-
-class Lookout:
-    """Looks, in a thread of its own, whether the kill switch or the stop request is there.
-
-    To leave all ranks have to agree, between two things that they do together. So all that this does is to say that
-    they are going to. It ends with the process, or when it is closed.
-    """
-
-    def __init__(self, kill_switch: Path | None, stop_request: Path | None, every_s: float = LOOK_EVERY_S) -> None:
-        paths = {Reason.KILL_SWITCH: kill_switch, Reason.STOP_REQUEST: stop_request}
-        self._paths = {reason: path for reason, path in paths.items() if path is not None}
-        # Its own places: what they hold open is not shared between threads.
-        self._places = {reason: Place(path) for reason, path in self._paths.items()}
-        self._looks: dict[Reason, int] = dict.fromkeys(self._places, 0)
-        self._every_s = every_s
-        self._is_over = threading.Event()
-
-    def start(self) -> None:
-        """Begin to look, where there is anything to look at."""
-        if self._places:
-            threading.Thread(target=self._watch, name="lookout", daemon=True).start()
-
-    def close(self) -> None:
-        """Look no more: the training is leaving."""
-        self._is_over.set()
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(self._every_s):
-            for reason, place in self._places.items():
-                self._looks[reason] = self._looks[reason] + 1 if place.is_taken() else 0
-                if self._looks[reason] == _LOOKS_UNTIL_SAID:
-                    say(f"{_NAMES[reason]} at {self._paths[reason]} is seen: leaving when what is under way is done")
-
+from trainer.recipe.options import Options
 
 # The order is the collective's, and the one in which reasons win over each other.
 _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)
-
-
-@dataclass(frozen=True)
-class LeavingSettings:
-    """The places and times of the checks."""
-
-    kill_switch_path: Path | None
-    stop_request_path: Path | None
-    exit_report_path: Path | None
-    exit_duration_minutes: float | None
-    exit_interval: int | None
-    save_request_path: Path | None = None
-    exit_after_iterations: int | None = None  # of this start
-    exit_samples: int | None = None  # consumed
 
 
 class LeavesEarly(Exception):
@@ -105,27 +50,25 @@ class Leaving:
     counts.
     """
 
-    def __init__(self, settings: LeavingSettings, device: torch.device, started_at: float) -> None:
-        self._settings = settings
-        self._device = device
+    def __init__(self, options: Options, device: torch.device, started_at: float) -> None:
+        self._options, self._device = options, device
         self._looks = dist.get_rank() == 0
-        self._kill_switch = Place(settings.kill_switch_path if self._looks else None)
-        self._stop_request = Place(settings.stop_request_path if self._looks else None)
-        self._exit_report = Place(settings.exit_report_path if self._looks else None)
-        self.asked_saves = AskedSaves(Place(settings.save_request_path if self._looks else None))
+
+        def place(key: str) -> Place:
+            return Place(Path(options[key]) if self._looks and options[key] else None)
+
+        self._kill_switch, self._stop_request = place("kill_switch_path"), place("stop_request_path")
+        self._exit_report, self.asked_saves = place("exit_report_path"), AskedSaves(place("save_request_path"))
         self._told_by_signal = False
         self.agreed_meanwhile: tuple[Reason, str] | None = None  # by `has_to_end`
         self._summed: tuple[float, ...] = ()  # votes, by the step before, until they are looked at
-        self._lookout = Lookout(settings.kill_switch_path, settings.stop_request_path) if self._looks else None
         earliest = torch.tensor([started_at], dtype=torch.float64, device=device)
         dist.all_reduce(earliest, op=dist.ReduceOp.MIN)
         self._started_at = float(earliest)
 
     def listen(self) -> None:
-        """Take SIGTERM as a wish to save and leave, however often it comes; say it when a trigger has to wait."""
+        """Save and leave on SIGTERM, however often it comes."""
         signal.signal(signal.SIGTERM, self._note_signal)
-        if self._lookout is not None:
-            self._lookout.start()
 
     def _note_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._told_by_signal = True
@@ -187,11 +130,8 @@ class Leaving:
 
     def _counted(self, iteration: int, steps_done: int, consumed_samples: int) -> tuple[Reason, str] | None:
         """Return a reason that every rank computes for itself."""
-        interval, own, samples = (
-            self._settings.exit_interval,
-            self._settings.exit_after_iterations,
-            self._settings.exit_samples,
-        )
+        interval, own = self._options.exit_interval, self._options.exit_after_iters
+        samples = self._options.exit_samples
         if samples and consumed_samples >= samples:
             return Reason.EXIT_SAMPLES, leave_line(Reason.EXIT_SAMPLES, consumed_samples)
         if steps_done and ((interval and iteration % interval == 0) or (own and steps_done >= own)):
@@ -218,7 +158,7 @@ class Leaving:
         Without a record, or with an unreadable one, the duration of the start counts. The first rank checks, on the
         job's own node: both use one clock.
         """
-        limit = self._settings.exit_duration_minutes
+        limit = self._options.exit_duration_in_mins
         if limit is None or minutes <= limit:
             return False
         later: LaterExit | None = None
@@ -228,8 +168,8 @@ class Leaving:
 
     def _line(self, reason: Reason, minutes: float) -> str:
         details: dict[Reason, object] = {
-            Reason.KILL_SWITCH: self._settings.kill_switch_path,
-            Reason.STOP_REQUEST: self._settings.stop_request_path,
+            Reason.KILL_SWITCH: self._options.kill_switch_path,
+            Reason.STOP_REQUEST: self._options.stop_request_path,
             Reason.SIGNAL: signal.SIGTERM.name,
             Reason.EXIT_DURATION: minutes,
         }
@@ -240,20 +180,14 @@ class Leaving:
 
         The user who triggered the kill switch waits for it, and a save may take long; it is no record.
         """
-        self._is_leaving()
         note = LeavingNote(reason, iteration, datetime.now().astimezone())
         with contextlib.suppress(OSError):
             self._exit_report.write(json_file_text(note), LEAVING_NOTE)
 
     def report(self, reason: Reason, progress: Progress) -> None:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
-        self._is_leaving()
         report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)
         self._exit_report.write(json_file_text(report))
-
-    def _is_leaving(self) -> None:
-        if self._lookout is not None:
-            self._lookout.close()
 
 
 #: A rank that has saved, or has nothing to save, and is still there after this many seconds ends without asking.

@@ -113,29 +113,25 @@ def _as_options_error() -> Iterator[None]:
         raise OptionsError(str(error)) from None
 
 
-# How long others give the first rank to say what it knows too: seconds, where it may be busy with something else that
-# waits for this very rank, and where it has been told.
-_HEARING_S = 2.0
-_HEARING_OF_A_REFUSAL_S = 30.0
-_LOOK_EVERY_S = 0.02
+#: Seconds that other ranks give the first one to print the same, and for an error that all ranks know.
+_FIRST_RANK_S, _FIRST_RANK_KNOWS_S = 2.0, 30.0
 
 
 def refuse(error: Exception) -> None:
     """Print in one line why this rank leaves, unless another rank has printed the same, and leave it for the launcher.
 
     Not collective: the others may be waiting for this rank elsewhere. The first rank prints what it knows. If it does
-    not within seconds, the first rank that knows does; for a bad sample at once, since only its reader knows. No rank
+    not within seconds, the next rank that knows does; for a bad sample at once, since only its reader knows. No rank
     returns before it is printed, because at the first exit the launcher ends the others.
     """
     line = " ".join(str(error).split())
     try:
-        store: Any = dist.distributed_c10d._get_default_store() if dist.is_initialized() else None
-        if store is None:
-            _say_without_the_others(line)
-        elif dist.get_rank() == 0:
-            _say_first(line, store)
-        elif isinstance(error, SampleError) or not _is_heard(line, store, isinstance(error, Refusal)):
-            _say_if_nobody_has(line, store)
+        if dist.is_initialized():
+            _print_once(line, _wait_s(error))
+        elif int(os.environ.get("RANK", "0")) == 0:
+            complain(f"trainer: {line}")
+        else:
+            time.sleep(_FIRST_RANK_S)
     finally:
         leave_error_file(line)
 
@@ -151,43 +147,26 @@ def leave_error_file(line: str) -> None:
             complain(f"cannot write {path}: {error.strerror}")
 
 
-def _say_without_the_others(line: str) -> None:
-    """Before the ranks have met: each comes to the same end, as a rule, and the first says it."""
-    if int(os.environ.get("RANK", "0")) == 0:
-        complain(f"trainer: {line}")
-    else:
-        time.sleep(_HEARING_S)
+def _wait_s(error: Exception) -> float:
+    if isinstance(error, SampleError):
+        return 0.0
+    return _FIRST_RANK_KNOWS_S if isinstance(error, Refusal) else _FIRST_RANK_S
 
 
-def _say_first(line: str, store: Any) -> None:
-    """On the first rank, which may hold the store: it stays until the others have heard it, or for as long as they."""
-    _say_if_nobody_has(line, store)
-    until = time.monotonic() + _HEARING_S
-    with contextlib.suppress(RuntimeError):
-        store.set(_key("first", line), "said")
-        while store.add("refusal/heard", 0) < dist.get_world_size() - 1 and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY_S)
-
-
-def _is_heard(line: str, store: Any, is_known_to_all: bool) -> bool:
-    """Return whether the first rank prints it."""
-    wait_s = _HEARING_OF_A_REFUSAL_S if is_known_to_all else _HEARING_S
+def _print_once(line: str, wait_s: float) -> None:
+    """Print the line on the first rank that counts itself in the store. Other ranks wait for the first one."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    key = f"refusal/{hashlib.blake2b(line.encode(), digest_size=8).hexdigest()}"
+    with contextlib.suppress(RuntimeError):  # not in time
+        if dist.get_rank() and wait_s:
+            store.wait([key], timedelta(seconds=wait_s))
     try:
-        store.wait([_key("first", line)], timedelta(seconds=wait_s))
-        store.add("refusal/heard", 1)
-    except RuntimeError:  # not in time, or the store has gone with the first rank
-        return False
-    return True
-
-
-def _say_if_nobody_has(line: str, store: Any) -> None:
-    try:
-        is_first = store.add(_key("said", line), 1) == 1
-    except RuntimeError:
-        is_first = True
-    if is_first:
+        is_printed = store.add(key, 1) > 1
+    except RuntimeError:  # the store has gone with the first rank
+        is_printed = False
+    if not is_printed:
         complain(f"trainer: {line}")
-
-
-def _key(what: str, line: str) -> str:
-    return f"refusal/{what}/{hashlib.blake2b(line.encode(), digest_size=8).hexdigest()}"
+    until = time.monotonic() + _FIRST_RANK_S
+    with contextlib.suppress(RuntimeError):  # the first rank may hold the store, and leaves last
+        while dist.get_rank() == 0 and store.add(key, 0) < dist.get_world_size() and time.monotonic() < until:
+            time.sleep(0.02)

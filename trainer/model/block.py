@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 from torch import Tensor, nn
 
 from trainer.kernels.activation import bias_gelu, gate_activation, gated
 from trainer.kernels.normalization import adds_before
-from trainer.kernels.recompute import made_again
 from trainer.kernels.residual import added
 from trainer.model.attention import SelfAttention
 from trainer.model.dropout import DropoutClock, dropped_at
@@ -24,11 +19,8 @@ from trainer.recipe.parameters import block_parameters
 class MLP(nn.Module):
     """x_bsh -> ffn -> GeLU -> x_bsh, or with a gate x_bsh -> activation(gate) * ffn -> x_bsh."""
 
-    def __init__(
-        self, shape: ModelShape, parallel: Parallel, weights: LayerWeights, is_recomputed: bool = False
-    ) -> None:
+    def __init__(self, shape: ModelShape, parallel: Parallel, weights: LayerWeights) -> None:
         super().__init__()
-        self.makes_again = parallel.operations.activations is not None and not is_recomputed
         self.tanh, self.activation = shape.tanh_gelu, gate_activation(shape.gate, shape.tanh_gelu)
         self.kernels = parallel.operations.activations
         self.gate = ColumnParallelLinear(*weights.pair("mlp.gate"), parallel) if shape.gate else None
@@ -38,33 +30,21 @@ class MLP(nn.Module):
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         """x_bsh -> out_bsh: both whole on every tensor-parallel rank, or slices of the sequence."""
-        activation = self._gelu_of(x_bsh) if self.gate is None else self._gated_of(x_bsh, self.gate)
-        wide = activation()
-        with made_again(wide, activation if self.makes_again else None):
-            out_bsh: Tensor = self.dense_4h_to_h(wide)
+        if self.gate is not None:
+            wide, through = side_by_side(x_bsh, [self.dense_h_to_4h, self.gate])
+            active = gated(through, wide, self.activation, self.kernels)
+        elif self.kernels is None:
+            active = bias_gelu(self.dense_h_to_4h(x_bsh), None, self.tanh, None)
+        else:  # kernels add the bias, and sum its gradient in the backward pass
+            active = bias_gelu(self.dense_h_to_4h.without_bias(x_bsh), self.dense_h_to_4h.bias, self.tanh, self.kernels)
+        out_bsh: Tensor = self.dense_4h_to_h(active)
         return out_bsh
-
-    def _gelu_of(self, x_bsh: Tensor) -> Callable[[], Tensor]:
-        """Return a function for the width after GeLU; kernels add the bias and sum its gradient in the backward
-        pass.
-        """
-        if self.kernels is None:
-            return functools.partial(bias_gelu, self.dense_h_to_4h(x_bsh), None, self.tanh, None)
-        wide, bias = self.dense_h_to_4h.without_bias(x_bsh), self.dense_h_to_4h.bias
-        return functools.partial(bias_gelu, wide, bias, self.tanh, self.kernels)
-
-    def _gated_of(self, x_bsh: Tensor, gate: ColumnParallelLinear) -> Callable[[], Tensor]:
-        """Return a function that computes the width times its activated gate."""
-        wide, through = side_by_side(x_bsh, [self.dense_h_to_4h, gate])
-        return functools.partial(gated, through, wide, self.activation, self.kernels)
 
 
 class TransformerBlock(nn.Module):
-    """One block. `layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the
-    class name.
+    """One block. `layer` counts from 0 over the whole model.
 
-    is_recomputed: the backward pass runs all of it again and keeps nothing of it, so its parts must not recompute
-    themselves: a part that keeps something else in a tensor's place would hide it from the recomputation.
+    DeepSpeed finds blocks by the word transformer in the class name.
     """
 
     def __init__(
@@ -74,12 +54,10 @@ class TransformerBlock(nn.Module):
         parallel: Parallel,
         clock: DropoutClock,
         recompute_attention: bool = False,
-        is_recomputed: bool = False,
     ) -> None:
         super().__init__()
         self.shape, self.layer, self.clock, self.part = shape, layer, clock, parallel.sequence_part
         self.residuals = parallel.operations.residuals
-        self.norms_are_cheap = parallel.operations.norms is not None and not is_recomputed
         weights = LayerWeights(block_parameters(shape, layer), shape, parallel)
         self.input_layernorm = Norm(shape, weights, "input_layernorm")
         # A sum that the norm alone reads, as where the norm goes on as the residual, is worth no gradient of zeros.
@@ -88,23 +66,15 @@ class TransformerBlock(nn.Module):
         leaves_bias = self.residuals is not None and not self.sums_in_norm
         self.self_attention = SelfAttention(shape, layer, parallel, clock, weights, recompute_attention, leaves_bias)
         self.post_attention_layernorm = Norm(shape, weights, "post_attention_layernorm")
-        self.mlp = MLP(shape, parallel, weights, is_recomputed)
+        self.mlp = MLP(shape, parallel, weights)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         """x_bsh -> x_bsh, the residual stream after this block, or this rank's slice of it."""
         normed = self.input_layernorm(x_bsh)
         residual = normed if self.shape.residual_after_layernorm else x_bsh
-        with self._norm_made_again(normed, self.input_layernorm, x_bsh):
-            attended_bsh = self.self_attention(normed)
-        x_bsh, normed = self._added_and_normed(residual, attended_bsh)
+        x_bsh, normed = self._added_and_normed(residual, self.self_attention(normed))
         residual = normed if self.shape.residual_after_layernorm else x_bsh
-        with self._norm_made_again(normed, self.post_attention_layernorm, x_bsh):
-            out_bsh = self.mlp(normed)
-        return self._added(residual, out_bsh, self.mlp.dense_4h_to_h, "mlp output")
-
-    def _norm_made_again(self, normed: Tensor, norm: nn.Module, x_bsh: Tensor) -> AbstractContextManager[None]:
-        """Within it a norm that is cheap to make is not kept for the backward pass."""
-        return made_again(normed, functools.partial(norm, x_bsh) if self.norms_are_cheap else None)
+        return self._added(residual, self.mlp(normed), self.mlp.dense_4h_to_h, "mlp output")
 
     def _added_and_normed(self, residual_bsh: Tensor, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residual stream plus the attention's output, and its norm: in one pass if nothing lies between."""

@@ -65,7 +65,7 @@ class GPTPipeline(PipelineModule):
         # would otherwise note and warn of in every backward pass.
         with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             super().__init__(
-                layers=layer_specs(shape, parallel, self.clock, recompute_attention, blocks_per_checkpoint > 0),
+                layers=layer_specs(shape, parallel, self.clock, recompute_attention),
                 topology=parallel.topology,
                 loss_fn=_Loss(shape.tokens, parallel),
                 partition_method=partition_method,
@@ -154,7 +154,6 @@ def layer_specs(
     parallel: Parallel,
     clock: DropoutClock,
     recompute_attention: bool = False,
-    recompute_blocks: bool = False,
 ) -> list[Any]:
     """All layers of the model in their numbered places; DeepSpeed builds those of its stage."""
     # Where nothing is tied the embedding stands in this one place alone, and its parameters are called as ever.
@@ -165,7 +164,7 @@ def layer_specs(
         TiedLayerSpec("embed", Embedding, shape, parallel, clock, **tied),
         pass_on,
         *(
-            LayerSpec(TransformerBlock, shape, layer, parallel, clock, recompute_attention, recompute_blocks)
+            LayerSpec(TransformerBlock, shape, layer, parallel, clock, recompute_attention)
             for layer in range(shape.layers)
         ),
         pass_on,

@@ -115,7 +115,7 @@ CHECKPOINTS: tuple[Option, ...] = group(
         "--save-schedule",
         str,
         None,
-        "Intervals per phase: 10:100 1500 saves every 10 up to iteration 100, then every 1500.",
+        "Intervals per phase: 10:100 18:1000 1500 saves every 10 up to iteration 100, and so on.",
         nargs="+",
     ),
     option(

@@ -17,21 +17,21 @@ import torch
 from trainer.formats.attempt.attempt_records import EXIT_REPORT, LATER_EXIT, LEAVING_NOTE, LaterExit
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.guard_lines import Reason
-from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
+from trainer.loop.leaving import LeavesEarly, Leaving
+from trainer.recipe.options import Options
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
 def leaving_in(folder: Path, exit_duration_minutes: float | None = None) -> Leaving:
     """Triggers and records of a training, all in `folder`."""
-    settings = LeavingSettings(
-        kill_switch_path=folder / "kill-switch",
-        stop_request_path=folder / "stop-request",
-        exit_report_path=folder / EXIT_REPORT,
-        exit_duration_minutes=exit_duration_minutes,
-        exit_interval=None,
-    )
-    return Leaving(settings, torch.device("cpu"), 0.0)
+    options = {
+        "kill_switch_path": str(folder / "kill-switch"),
+        "stop_request_path": str(folder / "stop-request"),
+        "exit_report_path": str(folder / EXIT_REPORT),
+        "exit_duration_in_mins": exit_duration_minutes,
+    }
+    return Leaving(Options(options), torch.device("cpu"), 0.0)
 
 
 def test_word_of_leaving_is_there_before_the_report_and_says_when(tmp_path: Path) -> None:
@@ -191,12 +191,12 @@ def test_what_every_rank_counts_by_itself_ends_it_at_that_number_and_not_before(
     """Iterations of this start, whatever the training is at; samples of the whole training."""
 
     def at(iteration: int, steps_done: int, samples: int, **limits: Any) -> Reason | None:
-        settings = LeavingSettings(None, None, tmp_path / "report", None, **{"exit_interval": None, **limits})
-        found = Leaving(settings, torch.device("cpu"), 0.0).reason(iteration, steps_done, samples)
+        options = Options({"exit_report_path": str(tmp_path / "report"), **limits})
+        found = Leaving(options, torch.device("cpu"), 0.0).reason(iteration, steps_done, samples)
         return found[0] if found else None
 
-    assert at(103, 3, 800, exit_after_iterations=4) is None
-    assert at(104, 4, 800, exit_after_iterations=4) == Reason.EXIT_INTERVAL
+    assert at(103, 3, 800, exit_after_iters=4) is None
+    assert at(104, 4, 800, exit_after_iters=4) == Reason.EXIT_INTERVAL
     assert at(100, 0, 800, exit_interval=50) is None
     assert at(100, 1, 800, exit_interval=50) == Reason.EXIT_INTERVAL
     assert at(9, 9, 79, exit_samples=80) is None
