@@ -126,7 +126,7 @@ class Overview:
 
 
 #: What a look at one run gathers. The rest costs too much for every look.
-SCREEN_PARTS = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS | Part.CURVE
+SCREEN_PARTS = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS
 
 
 def checks_of(parts: Part = SCREEN_PARTS) -> list[Detector]:

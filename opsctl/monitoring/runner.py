@@ -42,7 +42,6 @@ def _rarely(module: str, name: str) -> Look:
 _SOURCES: tuple[tuple[Part, Look], ...] = (
     (Part.PROGRESS, records.progress),
     (Part.LOG | Part.SERIES, records.log),
-    (Part.CURVE, records.curve),
     (Part.ATTEMPTS, records.attempts),
     (Part.LEASE, records.lease),
     (Part.KILL_SWITCH, records.kill_switch),

@@ -14,7 +14,6 @@ from opsctl.core.timestamps import iso
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.checkpoints.inventory import Checkpoint
-from opsctl.run.logs.index import Point
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.chains import Cancel, Chain
 from opsctl.run.state.identity import Place
@@ -51,7 +50,6 @@ class Part(Flag):
     HUB = auto()  # what waits to be sent to the hub, by the ledger; the hub is not asked
     BACKUPS = auto()  # what [backup] wants elsewhere, by the ledger here
     TIMINGS = auto()  # how long each rank of the running attempt computes by itself
-    CURVE = auto()  # the whole log's loss and speed, as far as this account has read it: for people, no check
     #: The parts that one screen shows. Scheduled checks read the rest.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
     EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB | BACKUPS | TIMINGS
@@ -259,9 +257,6 @@ class Snapshot:
     # Part.SERIES
     series: tuple[TrainingLine, ...] = ()  # as logged, oldest first, over restarts; an iteration may be there twice
     guarded: tuple[GuardLine, ...] = ()  # of the spike guard, among these lines
-    # Part.CURVE
-    curve: tuple[Point, ...] = ()  # of the whole log, as far as it was read by now
-    is_curve_whole: bool = False
     # Part.FILES
     faulty: tuple[FaultyCheckpoint, ...] = ()
     # Part.SPACE

@@ -9,8 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
-
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
 from opsctl.monitoring.gather import Asked, changed_at
@@ -20,7 +18,6 @@ from opsctl.run.attempts.ending import AS_PLANNED, Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import learned_nothing, without_progress
 from opsctl.run.checkpoints.inventory import Length, is_finished, last_checkpoint, latest_problem, length
-from opsctl.run.logs import index
 from opsctl.run.logs.measurements import recent, recent_and_series
 from opsctl.run.state import kill_switch as kill_switch_file
 from opsctl.run.state import lease as lease_file
@@ -62,15 +59,6 @@ def log(seen: Snapshot, asked: Asked) -> Snapshot:
     if Part.LOG not in asked.parts:
         return seen
     return replace(seen, measured=measured, log_written_at=changed_at(asked.paths.main_log), log_read_at=now())
-
-
-def curve(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.CURVE: what the whole log shows, and its last iteration where more noise came after it than is looked at."""
-    found = index.read_current(asked.paths)
-    if seen.measured.last_iteration is None and found.last_line is not None and Part.LOG in asked.parts:
-        measured = msgspec.structs.replace(seen.measured, last_iteration=found.last_line, is_followed=True)
-        seen = replace(seen, measured=measured)
-    return replace(seen, curve=tuple(found.curve.points()), is_curve_whole=found.is_caught_up)
 
 
 #: A training that the kill switch stops leaves after its last save.

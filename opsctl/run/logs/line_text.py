@@ -45,8 +45,8 @@ def blocks_backwards(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes
         end = begin
 
 
-def having(marks: Sequence[bytes]) -> Callable[[bytes], object]:
-    """Return a function that tests if a line's bytes contain one of `marks`; always true without marks."""
+def having(marks: Sequence[bytes]) -> Callable[..., re.Match[bytes] | None]:
+    """Return a function that searches bytes, from a position on, for one of `marks`; none always matches."""
     return re.compile(b"|".join(map(re.escape, marks))).search
 
 

@@ -218,10 +218,8 @@ def split_logger(text: str) -> tuple[datetime | None, str]:
 
 
 def parse_line(line: str) -> Record | None:
-    """Return the record in this line, or None. Removes line ends inside it, from mail programs that wrap lines."""
-    _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
-    if "\n" in line:
-        text = closed(text)
+    """Return the record in this line, or None."""
+    _, text = split_prefix(line.rstrip("\r\n"))
     if pulse.is_watchdogs(text):
         return pulse.parse_pulse(text) or pulse.parse_watchdog_stamp(text)
     at, text = split_logger(text)
@@ -238,11 +236,6 @@ def parse_line(line: str) -> Record | None:
         or parse_skipped(text)
         or parse_setting(text)
     )
-
-
-def closed(text: str) -> str:
-    """Complete a line that was joined from pieces: the `|` after an iteration's last part may be missing."""
-    return f"{text} |" if is_of_an_iteration(text) and not text.rstrip().endswith("|") else text
 
 
 def parse_lines(lines: Iterable[str]) -> Iterable[Record]:

@@ -33,8 +33,8 @@ from trainer.formats.logs.training_line import TrainingLine
 
 #: Marks for a search from the end of the log.
 _MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, b"] PULSE: ")
-#: Bytes at a log's end that `measured` and `recent` read.
-TAIL_BYTES = 4 * 1024 * 1024
+#: Bytes at a log's end that are read: to measure all of it, or at most to find the newest iterations.
+TAIL_BYTES, SEARCHED_BYTES = 4 << 20, 64 << 20
 #: Iterations over which durations are measured.
 WINDOW = 50
 #: Saves and evaluations over which their duration is measured, so that a slow one does not count alone.
@@ -148,7 +148,7 @@ def _records(fd: int, iterations: int | None = None) -> list[Record]:
     """Return the records at the log's end, in order, without an incomplete line of an iteration."""
     found: list[Record] = []
     seen, example = 0, ""
-    for line in lines_backwards(fd, TAIL_BYTES, _MARKS):
+    for line in lines_backwards(fd, TAIL_BYTES if iterations is None else SEARCHED_BYTES, _MARKS):
         record = read_alike(line, example) or parse_line(line)
         if record is None or (not found and _is_being_written(record, line)):
             continue

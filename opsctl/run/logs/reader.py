@@ -1,60 +1,74 @@
-"""Parse a whole log of any program from beginning to end into records, in one pass that can be interrupted.
-
-`LogReader` is the state between two lines. It is small and can be stored as JSON: with the position it allows to resume
-later.
-"""
+"""Read a whole log of any program from beginning to end into records, in one pass that continues as the log grows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
 
 from opsctl.run.logs import lines
-from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, having, text_of, without_nuls
-from opsctl.run.logs.lines import (
-    AttemptStart,
-    closed,
-    layout_of,
-    parse_attempt_start,
-    parse_line,
-    split_prefix,
-)
+from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks, having, text_of, without_nuls
+from opsctl.run.logs.lines import AttemptStart, layout_of, parse_attempt_start, parse_line, split_prefix
 from opsctl.run.logs.records import Record, SaveEnded, Setting
 from trainer.formats.logs import guard_lines, log_lines
 from trainer.formats.logs.log_lines import CheckpointSaved
-from trainer.formats.logs.training_line import AlikeLines, TrainingLine
+from trainer.formats.logs.training_line import AlikeLines, Layout, TrainingLine
 
-_ITERATION = b"iteration"
-#: Every line with a record has this, or one of these.
+#: Every line with a record has one of these.
 _MARKS = (
-    *(*log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
+    *(b"iteration", *log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
     *(b"PULSE: ", b"ALERT: ", b"xiting", b"etected"),
 )
-_has_mark = having(_MARKS)
-#: A page or a mail may break a line into up to this many pieces.
-_MOST_PIECES = 8
-#: The last part in every Megatron's line: a line with it that ends like a part is complete.
-_LAST_PART = "number of nan iterations"
+_next_mark = having(_MARKS)
+#: Layouts of training lines that are known at once, and the number of lines from which new ones are learned.
+_LAYOUTS, _LEARNED_FROM = 8, 64
+#: Bytes at a log's beginning, and of the last part read, that identify it.
+_IDENTIFYING_BYTES = 4096
 
 Found = Record | AttemptStart
+#: Receives the position that was read to, and the size of the log, in bytes.
+Progress = Callable[[int, int], None]
 
 
-class LogReader(msgspec.Struct, kw_only=True):
+@dataclass
+class LogReader:
     """The state of reading a log between two lines."""
 
-    setting: Setting = Setting()  # of the newest start
-    example: str = ""  # the newest iteration's line: most look like the one before
-    begun: str = ""  # a line of an iteration that may continue in the next line
-    pieces: int = 0  # number of lines in `begun`
+    at: int = 0  # bytes read
+    setting: Setting = field(default_factory=Setting)  # of the newest start
     rank: int | None = None  # the rank whose lines count, if each rank prints them
     step: int = 0  # the newest step of a line without a duration
     step_at: datetime | None = None
     iteration: int = 0  # the newest
+    _half: bytes = b""  # of a line without its end
+    _layouts: list[Layout] = field(default_factory=list)
+    _learned_from: int = 0
+
+    def read_on(self, fd: int, progress: Progress | None = None) -> Iterator[Found | AlikeLines]:
+        """Yield the records of the new whole lines of an open log. Raises OSError."""
+        size_bytes = os.fstat(fd).st_size
+        for at, data in blocks(fd, self.at, size_bytes):
+            self.at = at
+            whole, line_end, half = data.rpartition(b"\n")
+            if line_end:
+                begun, self._half = self._half, half[:LONGEST_LINE_BYTES]
+                yield from self.feed_columns(begun + whole + line_end)
+            else:
+                self._half = (self._half + data)[:LONGEST_LINE_BYTES]
+            if progress is not None:
+                progress(at, size_bytes)
+
+    def finish(self) -> Iterator[Found | AlikeLines]:
+        """Yield the record of a last line without an end, for a log that is not read again."""
+        half, self._half = self._half, b""
+        yield from self.feed_columns(half)
 
     def feed(self, data: bytes) -> Iterator[Found]:
-        """Yield the records that are complete with `data`, which must be whole lines."""
+        """Yield the records in `data`, which must be whole lines."""
         for found in self.feed_columns(data):
             if isinstance(found, AlikeLines):
                 yield from found.lines()
@@ -64,65 +78,37 @@ class LogReader(msgspec.Struct, kw_only=True):
     def feed_columns(self, data: bytes) -> Iterator[Found | AlikeLines]:
         """Yield the same, with consecutive training lines of one layout as columns. This is several times faster."""
         at, data = 0, without_nuls(data)
-        while at < len(data):
-            alike, at = layout_of(self.example).read(data, at) if self.example else (None, at)
+        while mark := _next_mark(data, at):
+            at = data.rfind(b"\n", at, mark.start()) + 1 or at
+            alike, at = self._alike(data, at)
             if alike is not None:
-                yield from self._ended()
                 yield self._with_tokens(alike)
                 continue
             end = data.find(b"\n", at)
             end = len(data) if end < 0 else end
-            line = data[at : min(end, at + LONGEST_LINE_BYTES)]
+            record = self._record(text_of(data[at : min(end, at + LONGEST_LINE_BYTES)]))
             at = end + 1
-            if self.begun or _ITERATION in line or _has_mark(line):
-                yield from self._line(text_of(line))
+            if record is not None:
+                yield record
 
-    def rest(self) -> Iterator[Found]:
-        """Yield the record of `begun` without waiting for more: at the end of a log, or to show the newest one."""
-        record = parse_line(closed(self.begun) if self.pieces > 1 else self.begun) if self.begun else None
-        if record is not None:
-            yield self._with_what_is_known(record)
+    def _alike(self, data: bytes, at: int) -> tuple[AlikeLines | None, int]:
+        for layout in self._layouts:
+            alike, end = layout.read(data, at)
+            if alike is not None:
+                return alike, end
+        return None, at
 
-    def _line(self, text: str) -> Iterator[Found]:
-        if self.begun:
-            joined = self._joined(text)
-            if joined:
-                self.begun, self.pieces = joined, self.pieces + 1
-                if self.pieces == _MOST_PIECES:
-                    yield from self._ended()
-                return
-            yield from self._ended()
+    def _record(self, text: str) -> Found | None:
         rank, rest = split_prefix(text)
-        start = parse_attempt_start(rest)
-        record = start or parse_line(text)
+        record = parse_attempt_start(rest) or parse_line(text)
         if record is None or self._is_another_ranks(record, rank):
-            return
-        if isinstance(record, TrainingLine) and record.total_iterations:
-            # Even if it looks complete, it may be broken exactly there.
-            self.begun, self.pieces = text, 1
-            return
-        yield self._with_what_is_known(record)
-
-    def _ended(self) -> Iterator[Found]:
-        yield from self.rest()
-        if self._is_whole(self.begun):
-            self.example = self.begun
-        self.begun, self.pieces = "", 0
-
-    def _joined(self, text: str) -> str:
-        """Return `begun` joined with `text` if that is a more complete line; else nothing."""
-        if not text.strip() or len(self.begun) + len(text) > LONGEST_LINE_BYTES or parse_line(text) is not None:
-            return ""
-        # A break may have removed a blank, or may be between two letters.
-        best = max((f"{self.begun}{between}{text}" for between in ("", " ")), key=_parts_known)
-        if self._is_whole(self.begun):
-            # Only more parts count: another program's line may have longer numbers in the same parts.
-            return best if _parts_known(best)[0] > _parts_known(self.begun)[0] else ""
-        return best if _parts_known(best) > _parts_known(self.begun) else ""
-
-    @staticmethod
-    def _is_whole(text: str) -> bool:
-        return text.rstrip().endswith("|") and (_LAST_PART in text or "iteration=" in text)
+            return None
+        if isinstance(record, TrainingLine) and record.total_iterations and self._learned_from < _LEARNED_FROM:
+            self._learned_from += 1
+            layout = layout_of(text)
+            if layout.read(f"{text}\n".encode(), 0)[0] is not None:
+                self._layouts = [layout, *self._layouts][:_LAYOUTS]
+        return self._with_what_is_known(record)
 
     def _is_another_ranks(self, record: Found, rank: int | None) -> bool:
         """Return True for the line of another rank, in a program whose ranks all print their lines."""
@@ -182,11 +168,13 @@ class LogReader(msgspec.Struct, kw_only=True):
         )
 
 
-def _parts_known(text: str) -> tuple[int, int]:
-    """Return the number of a training line's own parts, and of their digits."""
-    line = parse_line(text)
-    if not isinstance(line, TrainingLine):
-        return (0, 0)
-    values = [getattr(line, name) for name in line.__struct_fields__ if name != "others"]
-    known = [value for value in values if value is not None]
-    return len(known), sum(len(str(value)) for value in known)
+def digests(fd: int, read_bytes: int) -> tuple[str, str]:
+    """Return the digests of the first and the last bytes read. Raises OSError."""
+    ends = ((0, min(_IDENTIFYING_BYTES, read_bytes)), (max(0, read_bytes - _IDENTIFYING_BYTES), read_bytes))
+    first, last = (hashlib.blake2b(os.pread(fd, end - start, start), digest_size=16) for start, end in ends)
+    return first.hexdigest(), last.hexdigest()
+
+
+def is_same(fd: int, read_bytes: int, known: tuple[str, str]) -> bool:
+    """Return True if the open file begins with the part that was read. Raises OSError."""
+    return read_bytes <= os.fstat(fd).st_size and digests(fd, read_bytes) == known

@@ -6,23 +6,19 @@ Reads the log once from its beginning, and keeps two numbers for each line of it
 from __future__ import annotations
 
 import contextlib
-import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs import lines
-from opsctl.run.logs.line_text import Lines, blocks
-from opsctl.run.logs.lines import parse_attempt_start, parse_line, split_prefix
+from opsctl.run.logs.lines import AttemptStart
+from opsctl.run.logs.reader import Found, LogReader
 from opsctl.run.logs.records import Record
-from trainer.formats.logs import training_line
 from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
 from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
-_MARKS = (*training_line.MARKS, b"time (ms) |", b"datetime: ", *lines.ATTEMPT_MARKS)
 #: Timers of evaluations, ours and the original's.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
 _TRAINS = "before the start of training"
@@ -32,7 +28,7 @@ _TRAINS = "before the start of training"
 class Span:
     """One attempt's part of the log, with durations by the trainer."""
 
-    attempt: int  # its number; 0 for lines before any attempt
+    attempt: int  # its number
     job_id: int
     started_at: datetime | None  # according to the job
     begins_at: int  # the iteration that it resumes from
@@ -70,26 +66,18 @@ class Span:
 
 def read_spans(paths: RunPaths) -> list[Span]:
     """Return the attempts in the run's training log, in order; empty without a log. Raises OSError."""
+    spans: list[Span] = []
     with contextlib.suppress(FileNotFoundError), opened_file(paths.output, paths.main_log) as fd:
-        return spans_of(_lines(fd))
-    return []
+        for found in LogReader().read_on(fd):
+            take(spans, found)
+    return spans
 
 
-def spans_of(lines: Iterable[str]) -> list[Span]:
-    """Return the spans of lines. Lines before the first attempt belong to attempt 0. Pure."""
-    found: list[Span] = []
-    for line in lines:
-        _, text = split_prefix(line)
-        start = parse_attempt_start(text)
-        if start is not None:
-            found.append(Span(start.attempt, start.job_id, start.at, start.iteration or 0))
-        elif found and (record := parse_line(line)) is not None:
-            found[-1].take(record)
-    return found
-
-
-def _lines(fd: int) -> Iterator[str]:
-    lines = Lines(_MARKS)
-    for _, data in blocks(fd, 0, os.fstat(fd).st_size):
-        yield from lines.feed(data)
-    yield from lines.rest()
+def take(spans: list[Span], found: Found | AlikeLines) -> None:
+    """Add the next record of a log. Records before the first attempt belong to no span."""
+    if isinstance(found, AttemptStart):
+        spans.append(Span(found.attempt, found.job_id, found.at, found.iteration or 0))
+    elif spans and isinstance(found, AlikeLines):
+        spans[-1].take_alike(found)
+    elif spans and not isinstance(found, AlikeLines):
+        spans[-1].take(found)

@@ -11,16 +11,11 @@ from pathlib import Path
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs.index import digests, is_same
-from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks
-from opsctl.run.logs.lines import AttemptStart
-from opsctl.run.logs.reader import Found, LogReader
+from opsctl.run.logs import spans
+from opsctl.run.logs.reader import Found, LogReader, Progress, digests, is_same
 from opsctl.run.logs.spans import Span
 from opsctl.ui.report.curves import Course
 from trainer.formats.logs.training_line import AlikeLines
-
-#: Receives the position that was read to, and the size of the log, in bytes.
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -32,8 +27,6 @@ class LogSource:
     course: Course = field(default_factory=Course)
     spans: list[Span] = field(default_factory=list)
     _reader: LogReader = field(default_factory=LogReader)
-    _at: int = 0
-    _half: bytes = b""  # of a line without its end
     is_local: bool = False  # written on this cluster: moments without a zone are local
     _told_by: tuple[str, str] | None = None  # what was read, by its digests
 
@@ -60,52 +53,27 @@ class LogSource:
 
     def finish(self) -> None:
         """Take a last line without an end as a whole line, since it is not read again."""
-        if self._half:
-            self._take(self._half + b"\n")
-            self._half = b""
-        for record in self._reader.rest():
-            self._keep(record)
+        for found in self._reader.finish():
+            self._keep(found)
 
     def _read(self, fd: int, progress: Progress | None) -> bool:
-        is_new = self._told_by is not None and not is_same(fd, self._at, self._told_by)
-        if self._told_by is None or is_new:
+        is_new = self._told_by is not None and not is_same(fd, self._reader.at, self._told_by)
+        if is_new:
             self.course, self.spans, self._reader = Course(is_local=self.is_local), [], LogReader()
-            self._at, self._half, self._told_by = 0, b"", None
         try:
-            return self._read_on(fd, progress) or is_new
+            for found in self._reader.read_on(fd, progress):
+                self._keep(found)
+                is_new = True
+            return is_new
         finally:
-            self._told_by = digests(fd, self._at)
+            self._told_by = digests(fd, self._reader.at)
 
-    def _read_on(self, fd: int, progress: Progress | None) -> bool:
-        is_new, size_bytes = False, os.fstat(fd).st_size
-        for at, data in blocks(fd, self._at, size_bytes):
-            self._at = at
-            if progress is not None:
-                progress(at, size_bytes)
-            whole, line_end, half = data.rpartition(b"\n")
-            if not line_end:
-                self._half = (self._half + data)[:LONGEST_LINE_BYTES]
-                continue
-            self._take(self._half + whole + b"\n")
-            self._half = half[:LONGEST_LINE_BYTES]
-            is_new = True
-        return is_new
-
-    def _take(self, data: bytes) -> None:
-        for record in self._reader.feed_columns(data):
-            if isinstance(record, AlikeLines):
-                self.course.take_alike(record)
-                if self.spans:
-                    self.spans[-1].take_alike(record)
-            else:
-                self._keep(record)
-
-    def _keep(self, record: Found) -> None:
-        self.course.take(record)
-        if isinstance(record, AttemptStart):
-            self.spans.append(Span(record.attempt, record.job_id, record.at, record.iteration or 0))
-        elif self.spans:
-            self.spans[-1].take(record)
+    def _keep(self, found: Found | AlikeLines) -> None:
+        if isinstance(found, AlikeLines):
+            self.course.take_alike(found)
+        else:
+            self.course.take(found)
+        spans.take(self.spans, found)
 
 
 def log_of_run(paths: RunPaths) -> LogSource:

@@ -237,7 +237,7 @@ def printed_row(row: Row) -> PrintedRow:
 
 
 #: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
-LIST_PARTS = SCREEN_PARTS & ~(Part.SERIES | Part.CRON | Part.CURVE)
+LIST_PARTS = SCREEN_PARTS & ~(Part.SERIES | Part.CRON)
 
 
 def rows_of(looks: Iterable[RunSnapshot]) -> list[Row]:

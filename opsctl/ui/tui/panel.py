@@ -235,20 +235,17 @@ def next_save(overview: Overview, saves: SaveSchedule | None) -> tuple[float, in
 
 
 def _curves(overview: Overview, width: int, colour: bool) -> list[str]:
-    """Loss over all of it and lately, and speed."""
+    """Loss and speed of the newest lines of the log."""
     seen = overview.seen
     columns = _drawn_width(width)
     lately = seen.series[-_LATELY:]
     drawn = (
-        ("loss", sparks([one.loss for one in seen.curve], columns), loss_text(seen)),
+        ("loss", sparks([one.loss for one in seen.series], columns), loss_text(seen)),
         ("lately", sparks([one.loss for one in lately], columns), _range(one.loss for one in lately)),
         ("s/iteration", sparks([one.seconds_per_iteration for one in lately], columns), speed_text(overview)),
     )
     rows = [_drawn_row(label, line.ljust(columns), text, GREEN, width, colour) for label, line, text in drawn if text]
-    if seen.curve and not seen.is_curve_whole:
-        said = "the log is still being read: the first line is of its beginning"
-        rows.append(_row("", paint(said, _DIM, colour), width, colour))
-    return rows if seen.series or seen.curve else []
+    return rows if seen.series else []
 
 
 def _drawn_row(label: str, drawn: str, text: str, code: str, width: int, colour: bool) -> str:

@@ -19,7 +19,6 @@ from opsctl.monitoring.overview import status_of_run
 from opsctl.monitoring.runner import in_words, settings_of
 from opsctl.run.config.locate import locate_run_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs import index
 from opsctl.run.logs.follow import main_source
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.register import all_runs
@@ -86,8 +85,6 @@ def request_acts(run_file: str, cluster: str | None) -> tuple[Act, ...]:
 
 #: Seconds between two looks at files; Slurm is asked far less often.
 REFRESH_EVERY_S = 5.0
-#: Seconds of a look that catching up with a log may take.
-_READING_S = 2.0
 #: The log's newest lines that are kept for a tall screen.
 _LOG_LINES = 200
 
@@ -168,7 +165,6 @@ class OneRun:
 
     def _looked(self) -> Shown:
         run = view(self._run_file)
-        index.read_current(run.paths, _READING_S)  # what it has read by then the look itself need not
         status = status_of_run(run, self._slurms.of(choose_cluster(self._cluster, run.paths)))
         return Shown(
             run.table.name, status, settings_of(run).saves, _last_lines(run.paths), "", status.overview.seen.now

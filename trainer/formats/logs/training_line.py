@@ -245,7 +245,7 @@ def _flexible(name: str) -> str:
 
 
 def _whole_or_not(known: _Known | None) -> str:
-    return r"\d{1,18}" if known is not None and known.is_whole else r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
+    return r"\d{1,18}" if known is not None and known.is_whole else r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)"
 
 
 def _whole(value: float) -> int | None:

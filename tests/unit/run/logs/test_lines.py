@@ -33,9 +33,6 @@ TR1 = (
     " learning rate: 1.000E-05 | global batch size:  1024 | lm loss: 2.376641E+00 | loss scale: 131072.0 |"
     " grad norm: 19767.052 | num zeros: 0.0 | number of skipped iterations:   0 | number of nan iterations:   0 |"
 )
-WRAPPED = """[default7]: iteration   85376/ 115311 | consumed samples:   158692272 | consumed tokens: 325001773056 | elapsed time per iteration (s)
-: 104.70 | learning rate: 1.150E-05 | global batch size: 2048 | lm loss: 1.979558E+00 | grad norm: 0.132 | num zeros: 0.0 | number of sk
-ipped iterations:  0 | number of nan iterations:  0 | samples per second: 19.561 | TFLOPs: 149.77"""  # noqa: E501
 
 
 def iteration_of(line: str) -> TrainingLine:
@@ -68,17 +65,6 @@ def test_the_older_line_in_milliseconds_with_a_loss_scale_and_without_tokens_is_
     found = iteration_of(TR1)
     assert (found.seconds_per_iteration, found.loss_scale, found.consumed_tokens) == (13.2482, 131072.0, None)
     assert (found.samples_per_second, found.tflops, found.loss) == (None, None, 2.376641)
-
-
-def test_a_prefixed_line_that_a_page_has_wrapped_is_read() -> None:
-    found = iteration_of(WRAPPED)
-    assert (found.iteration, found.total_iterations, found.seconds_per_iteration, found.tflops) == (
-        85376,
-        115311,
-        104.70,
-        149.77,
-    )
-    assert (found.skipped_iterations, found.consumed_tokens) == (0, 325001773056)
 
 
 def test_narrower_spacing_is_read() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
 import pytest
 
 from opsctl.run.logs.lines import AttemptStart, parse_line
 from opsctl.run.logs.reader import LogReader
 from opsctl.run.logs.records import Setting, SkippedRange
-from tests.unit.run.logs.test_lines import TR1, TR11_EARLY, WRAPPED
+from tests.unit.run.logs.test_lines import TR1, TR11_EARLY
 from trainer.formats.logs.guard_lines import Left, Reason
 from trainer.formats.logs.log_lines import CheckpointLoaded, CheckpointSaved, CheckpointSaving, Evaluation, Stamp
 from trainer.formats.logs.training_line import TrainingLine
@@ -45,8 +44,7 @@ memory:  2.49GiB(3.14%)  tps: 189,694  tflops: 1,402.99  mfu: 10.4%
 
 
 def read(text: str) -> list[object]:
-    reader = LogReader()
-    return [*reader.feed(text.encode()), *reader.rest()]
+    return [*LogReader().feed(text.encode())]
 
 
 def iterations(text: str) -> list[TrainingLine]:
@@ -129,15 +127,6 @@ def test_other_programs_lines_are_read(line: str, expected: object) -> None:
     assert parse_line(line) == expected
 
 
-def test_a_line_that_a_page_has_wrapped_is_one_iteration_wherever_it_was_broken() -> None:
-    (whole,) = iterations(TR11_EARLY)
-    for width in range(60, len(TR11_EARLY), 7):
-        wrapped = "\n".join(TR11_EARLY[at : at + width] for at in range(0, len(TR11_EARLY), width))
-        assert iterations(f"before\n{wrapped}\nafter\n") == [whole], width
-    (found,) = iterations(WRAPPED + "\n```\n")
-    assert (found.seconds_per_iteration, found.nan_iterations, found.tflops) == (104.70, 0, 149.77)
-
-
 def test_a_torn_line_takes_nothing_of_what_follows_it() -> None:
     torn = TR11_EARLY[:150]
     begins = "START TIME: 2022-03-11T19:46:08+01:00 attempt 2, job 7_2 (8), revision 3-a, from iteration 5, nodes a b"
@@ -154,43 +143,23 @@ def test_a_missing_loss_is_no_loss_and_the_next_line_has_its_own() -> None:
     assert [one.loss for one in iterations(f"{TR11_EARLY}\n{diverged}\n{TR11_EARLY}\n")] == [5.396257, None, 5.396257]
 
 
-def test_a_reader_that_was_kept_as_json_goes_on_wherever_it_stopped() -> None:
-    log = f"{TITAN}{TR11_EARLY}\n{WRAPPED}\nseq_length .... 64\n{TR1}\n{TR1}\n"
-    expected = read(log)
-    lines = log.splitlines(keepends=True)
-    for stop in range(len(lines)):
-        reader = LogReader()
-        before = list(reader.feed("".join(lines[:stop]).encode()))
-        after = msgspec.json.decode(msgspec.json.encode(reader), type=LogReader)
-        assert [*before, *after.feed("".join(lines[stop:]).encode()), *after.rest()] == expected, stop
-
-
 def test_what_is_no_text_is_no_error() -> None:
     assert read("\0\0 iteration \xff\n") == []
     reader = LogReader()
     assert list(reader.feed(b"\xff\xfe iteration 1/ 2 | consumed samples: \xff |\n" * 2)) == []
 
 
-def test_a_line_that_was_broken_where_it_could_have_ended_is_read_whole() -> None:
-    for whole_line in (TR11_EARLY, ARGONNE.replace(" [DS]TFLOPs=91.53 |", "")):
-        (whole,) = iterations(whole_line)
-        for end in (at + 1 for at, letter in enumerate(whole_line) if letter == "|"):
-            if whole_line[:end].count("|") > 1 and "|" in whole_line[end:]:
-                broken = f"{whole_line[:end]}\n{whole_line[end:]}"
-                assert iterations(f"{broken}\nafter\n{broken}\n") == [whole, whole], whole_line[end:]
-
-
-def test_a_line_that_could_have_ended_takes_nothing_that_is_not_its_own() -> None:
-    ended = TR11_EARLY[: TR11_EARLY.index("samples per second")]
-    (alone,) = iterations(ended)
-    for other in ("[Rank 0] memory (MB) | allocated: 1.5 |", "lm loss: 9.123456789E+00 |", "a | b"):
-        assert iterations(f"{ended}\n{other}\n") == [alone]
-
-
 def test_iterations_that_look_alike_wait_for_no_line_after_them() -> None:
     reader = LogReader()
     text = "".join(TR11_EARLY.replace("3707/", f"{iteration}/") + "\n" for iteration in (3707, 3708, 3709))
     assert [one.iteration for one in reader.feed(text.encode()) if isinstance(one, TrainingLine)] == [3707, 3708, 3709]
+
+
+def test_lines_of_several_layouts_are_read_as_columns_each() -> None:
+    other = TR11_EARLY.replace(" lm loss: 5.396257E+00 |", "").replace("grad norm: 0.765", "grad norm: nan")
+    data = f"[default7]: {TR11_EARLY}\n[default7]: {other}\n".encode() * 3
+    found = list(LogReader().feed_columns(data))
+    assert [type(one).__name__ for one in found] == ["TrainingLine"] * 2 + ["AlikeLines"] * 4
 
 
 def test_torchtitans_clock_counts_to_its_last_digit() -> None:

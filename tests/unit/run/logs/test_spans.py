@@ -7,7 +7,8 @@ import pytest
 
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.lines import AttemptStart, parse_attempt_start, write_attempt_start
-from opsctl.run.logs.spans import read_spans, spans_of
+from opsctl.run.logs.reader import LogReader
+from opsctl.run.logs.spans import Span, read_spans, take
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -57,7 +58,10 @@ def test_the_line_with_which_an_attempt_begins_is_read_as_it_was_written(iterati
 
 
 def test_each_attempt_has_its_part_of_the_log() -> None:
-    first, second = spans_of(LOG)
+    spans: list[Span] = []
+    for found in LogReader().feed_columns("".join(f"{line}\n" for line in LOG).encode()):
+        take(spans, found)
+    first, second = spans
     assert (first.attempt, first.job_id, first.begins_at, first.trains_from) == (1, 71, 0, AT.replace(minute=1))
     assert (list(first.iterations), list(first.seconds)) == ([10, 20], [20.0, 30.0])
     assert (first.saves_s, first.evaluations_s) == ([1.5], [4.0])

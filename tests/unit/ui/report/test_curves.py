@@ -23,7 +23,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def course_of(*lines: str) -> Course:
     course, reader = Course(), LogReader()
-    for record in [*reader.feed("\n".join(lines).encode()), *reader.rest()]:
+    for record in reader.feed("\n".join(lines).encode()):
         course.take(record)
     return course
 

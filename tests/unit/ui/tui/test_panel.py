@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.overview import Extras, OpenFinding, Overview, RunStatus
-from opsctl.run.logs.index import Point
 from opsctl.run.logs.records import Measured
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.slurm.nodes import Node
@@ -34,8 +33,6 @@ TRAINING = now(
     HEALTHY,
     total_samples=None,
     series=SERIES,
-    curve=tuple(Point(n, 9.0 - n / 100, 105.0) for n in range(0, 500, 10)),
-    is_curve_whole=True,
     nodes=(Node("x1", "allocated", ""), Node("x2", "draining", "bad GPU")),
 )
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\n\rall is well"
@@ -128,12 +125,6 @@ def test_slurm_out_of_reach_is_told_beside_what_the_files_say() -> None:
 def test_a_triggered_kill_switch_comes_before_the_log() -> None:
     triggered = now(TRAINING, kill_switch=KillSwitchState(Path("/o/kill-switch"), True, True, by="ana", host="login"))
     assert any("TRIGGERED" in line for line in panel_lines(shown(triggered), NOW, 80, 9, False))
-
-
-def test_a_log_that_is_not_read_to_its_end_yet_is_said_to_be() -> None:
-    half, whole = (panel_lines(shown(now(TRAINING, is_curve_whole=one)), NOW, 100, 30, False) for one in (False, True))
-    (line,) = set(half) - set(whole)
-    assert "log" in line
 
 
 @pytest.mark.parametrize(

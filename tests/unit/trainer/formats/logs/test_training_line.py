@@ -183,7 +183,7 @@ def test_a_layout_reads_consecutive_lines_up_to_the_first_that_looks_different()
 
 
 @pytest.mark.parametrize(
-    "change", [("0.128", "nan"), ("0.128", "1e"), ("2048 |", "2048.5 |"), ("|", "| x |"), ("42780", "4278O")]
+    "change", [("0.128", "n/a"), ("0.128", "1e"), ("2048 |", "2048.5 |"), ("|", "| x |"), ("42780", "4278O")]
 )
 def test_a_layout_leaves_alone_what_looks_different(change: tuple[str, str]) -> None:
     text = write_training_line(LINE)
