@@ -85,7 +85,7 @@ def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tupl
         reached = root
         for name in folder.relative_to(root).parts:
             reached = reached / name
-            within, fd = fd, _step(fd, name, reached, make)
+            within, fd = fd, step_into(fd, name, reached, make)
             os.close(within)
             _judge_owner(os.fstat(fd), keepers, reached)
         yield fd, keepers
@@ -142,11 +142,13 @@ def names_in(folder: int, path: Path, most: int) -> list[str]:
 
 
 def create_file(folder: int, path: Path, mode: int | None = None) -> int:
-    """Return a descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError."""
-    wanted = new_file_mode(folder) if mode is None else mode
+    """Return a descriptor of a new file `path.name` in `folder`, as open as that. Raises FileExistsError."""
     with _named(path):
-        fd = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, wanted, dir_fd=folder)
-        os.fchmod(fd, wanted)  # whatever the caller's umask
+        fd = os.open(path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=folder)
+        if mode is None:
+            _open_as(fd, folder, 0o664)
+        else:
+            os.fchmod(fd, mode)  # whatever the caller's umask
     return fd
 
 
@@ -244,7 +246,11 @@ def _keepers(root: int) -> Keepers:
     return Keepers(found.st_uid, found.st_gid if found.st_mode & stat.S_IWGRP else None)
 
 
-def _step(within: int, name: str, path: Path, make: bool) -> int:
+def step_into(within: int, name: str, path: Path, make: bool = False) -> int:
+    """Return a descriptor of the folder `name` in `within`, not judged, through no link; make: create it if missing.
+
+    path: of this folder, for errors. Raises OSError, Untrusted for what is no folder.
+    """
     try:
         with _named(path):
             return os.open(name, _FOLDER, dir_fd=within)
@@ -259,7 +265,6 @@ def _step(within: int, name: str, path: Path, make: bool) -> int:
 
 
 def _make_folder(within: int, name: str, path: Path) -> int:
-    mode = stat.S_IMODE(os.fstat(within).st_mode) & ~0o002 & ~stat.S_ISVTX
     with _named(path):
         try:
             os.mkdir(name, 0o700, dir_fd=within)
@@ -268,13 +273,26 @@ def _make_folder(within: int, name: str, path: Path) -> int:
             made = False  # made by another process at this moment
         fd = os.open(name, _FOLDER, dir_fd=within)
         try:
-            if made and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                # There is no fchmod for a descriptor that only names; its path in /proc is that very folder.
-                Path(f"/proc/self/fd/{fd}").chmod(mode)
+            if made:
+                _open_as(fd, within, ~0o002 & ~stat.S_ISVTX)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+
+def _open_as(fd: int, folder: int, most: int) -> None:
+    """Let those who may use `folder` use what was made in it; no other group gets the rights of the folder's group."""
+    model, mode = os.fstat(folder), stat.S_IMODE(os.fstat(folder).st_mode) & most
+    # There is no fchmod for a descriptor that only names; its path in /proc is that very file.
+    place = Path(f"/proc/self/fd/{fd}")
+    if os.fstat(fd).st_gid != model.st_gid:
+        with contextlib.suppress(PermissionError):
+            os.chown(place, -1, model.st_gid)
+    if os.fstat(fd).st_gid != model.st_gid:
+        mode &= ~0o2070
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        place.chmod(mode)
 
 
 def _open_or_create(folder: int, name: str, flags: int) -> int:

@@ -144,7 +144,7 @@ def back_up_data(
     """
     done = SentData()
     with place.turn():
-        before = next((one for one in place.ledger() if (one.to, one.what) == (place.to, What.DATA)), None)
+        before = next((one for one in place.ledger() if one.what is What.DATA), None)
         _claim(place, before, is_shared, emptied)
         noted = read_data_of(place.store, place.name, place.run_id)
         trusted = {one.folder for one in noted.sets} if noted and before and before.counts else set()

@@ -8,7 +8,6 @@ last, and what no kept look names is removed, so that a look is whole at any mom
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from opsctl.run.config.schema import BackupTable
 from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
+from opsctl.transfer.sending.plan import SeenFile, files_below, seen_file
 from trainer.formats.json_text import Moment
 from trainer.formats.tolerant import decode
 
@@ -36,7 +36,7 @@ _OF_THE_MOMENT = frozenset(
     (
         *("lock", "lease.jsonl", "submitting.json", "reading", "walk.json", "kill-switch.reserve", "alerts.sending"),
         *("alerts.reserve", "evaluating", "hub.sending", "restored.json"),
-        *("backups.jsonl", "backups-read.jsonl", "data-sums.json"),
+        *("backups.jsonl", "data-sums.json"),
     )
 )
 _LARGEST_LOOK_BYTES = 1 << 28
@@ -99,20 +99,24 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
         before = newest_look(place.store, numbers)
         known = {} if before is None or _is_lost(place, before.number) else before.files
         number = max(numbers, default=0) + 1
-        found = dict(_found(place.paths, table, run_file))
-        files, changed = _sorted_out(found, known)
-        for root, prefix in _roots(place.paths, run_file):
-            part = {name.removeprefix(prefix): Expected(grows=True) for name in changed if name.startswith(prefix)}
-            outcome = place.store.put(root, part, f"{FOLDER}/{number}/{prefix.rstrip('/')}", flow=place.flow)
+        # A file that was removed here may be needed later, so it stays there; only state follows the present.
+        files = {name: one for name, one in known.items() if not _is_state(name) and not is_passing(Path(name).name)}
+        for root, prefix, found in _found(place.paths, table, run_file, done.problems):
+            here = {one.name: one.mtime_ns for one in found}
+            same = {
+                name for name, at in here.items() if prefix + name in known and known[prefix + name].changed_ns == at
+            }
+            changed = {name: Expected(grows=True) for name in here.keys() - same}
+            outcome = place.store.put(root, changed, f"{FOLDER}/{number}/{prefix.rstrip('/')}", place.flow)
+            files |= {prefix + name: known[prefix + name] for name in same}
             for name, moved in outcome.moved.items():
-                whole = prefix + name
-                files[whole] = LookedAt(moved.bytes, moved.xxh64, found[whole], f"{number}/{whole}")
+                at = f"{number}/{prefix}{name}"
+                files[prefix + name] = LookedAt(moved.bytes, moved.xxh64, here[name], at)
                 done.files, done.bytes = done.files + 1, done.bytes + moved.bytes
             for name, fault in outcome.faults.items():
                 if os.path.lexists(root / name):  # else it is gone, as files of a run at work go
                     done.problems.append(fault)
-                    if prefix + name in known:
-                        files[prefix + name] = known[prefix + name]
+                    files |= {one: known[one] for one in [prefix + name] if one in known}
         if files == known and not done.files:
             return done
         done.look = Look(
@@ -146,58 +150,29 @@ def newest_look(store: Store, numbers: Collection[int]) -> Look | None:
     return None
 
 
-def _roots(paths: RunPaths, run_file: Path | None) -> list[tuple[Path, str]]:
-    return [(paths.output, "output/"), *([(run_file.parent, "run/")] if run_file else [])]
-
-
-def _sorted_out(found: dict[str, int], known: dict[str, LookedAt]) -> tuple[dict[str, LookedAt], list[str]]:
-    """Return what stays as the look before has it, and the names of what is to be sent."""
-    files, changed = {}, []
-    for name, changed_ns in found.items():
-        before = known.get(name)
-        if before is not None and before.changed_ns == changed_ns:
-            files[name] = before
-        else:
-            changed.append(name)
-    # A file removed here may be needed later, so it stays there; only state files follow the present.
-    files |= {
-        name: before
-        for name, before in known.items()
-        if name not in found and not _is_state(name) and not is_passing(name.rpartition("/")[2])
-    }
-    return files, changed
-
-
-def _found(paths: RunPaths, table: BackupTable, run_file: Path | None) -> Iterator[tuple[str, int]]:
-    """Yield (name, mtime) of every plain file that is wanted."""
-    wanted = [
-        *(paths.folder_of(kind) for kind in KINDS_OF_FILES if getattr(table, kind)),
-        *([paths.state, paths.set_aside] if table.state else []),
+def _found(
+    paths: RunPaths, table: BackupTable, run_file: Path | None, unseen: list[str]
+) -> Iterator[tuple[Path, str, list[SeenFile]]]:
+    """Yield (root, prefix in the look, the plain files that are wanted) for the output folder and the run file."""
+    output = paths.output
+    found = [
+        one
+        for kind in KINDS_OF_FILES
+        if getattr(table, kind)
+        for one in files_below(paths.folder_of(kind), output, unseen)
     ]
-    for top in wanted:
-        for above, folders, names in os.walk(top):
-            if Path(above) == paths.state:
-                folders[:] = [one for one in folders if one not in _OF_THE_MOMENT]
-                names = [one for one in names if one not in _OF_THE_MOMENT]
-            elif top == paths.set_aside:
-                folders[:] = [one for one in folders if one not in ("checkpoints", "tensorboard")]
-            for name in names:
-                if not is_passing(name):
-                    yield from _seen(Path(above) / name, paths.output, "output/")
     if table.state:
+        state, aside = paths.state.name, paths.set_aside.relative_to(output).parts
+        for one in (*files_below(paths.state, output, unseen), *files_below(paths.set_aside, output, unseen)):
+            parts = Path(one.name).parts
+            is_of_the_moment = parts[0] == state and parts[1] in _OF_THE_MOMENT
+            is_large = parts[: len(aside)] == aside and {"checkpoints", "tensorboard"} & set(parts)
+            found += [] if is_of_the_moment or is_large else [one]
         for path in (paths.rollbacks, paths.prunes, paths.kill_switch):
-            yield from _seen(path, paths.output, "output/")
-        if run_file is not None:
-            yield from _seen(run_file, run_file.parent, "run/")
-
-
-def _seen(path: Path, root: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    try:
-        found = path.lstat()
-    except OSError:
-        return
-    if stat.S_ISREG(found.st_mode):
-        yield prefix + str(path.relative_to(root)), found.st_mtime_ns
+            found += seen_file(path, output)
+    yield output, "output/", found
+    if table.state and run_file is not None:
+        yield run_file.parent, "run/", list(seen_file(run_file, run_file.parent))
 
 
 def _is_state(name: str) -> bool:
@@ -206,9 +181,7 @@ def _is_state(name: str) -> bool:
 
 def _is_lost(place: Destination, number: int) -> bool:
     """Return whether a verification found that look damaged: then nothing of it is believed, and all is sent again."""
-    return any(
-        line.lost for line in place.ledger() if (line.to, line.what) == (place.to, What.REST) and str(number) == line.of
-    )
+    return any(line.lost for line in place.ledger() if line.what is What.REST and line.of == str(number))
 
 
 def _forget_old_looks(store: Store, numbers: list[int]) -> None:

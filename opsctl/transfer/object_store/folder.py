@@ -9,8 +9,10 @@ import os
 import secrets
 import stat
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
-from opsctl.transfer.object_store.below import create_below, folder_of, open_below, open_plain
+from opsctl.core.files.trusted import Untrusted, create_file, readable
+from opsctl.transfer.object_store.below import folder_of, open_below
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.sources import Source, check_digest, digest_of, new_digest, read_chunks
 from opsctl.transfer.object_store.types import PART, FarFile, FileFault, StoreError, is_part
@@ -63,7 +65,7 @@ class FolderStore:
         """Write the file beside its place, prove that the disk has it, and put it there. Returns its xxh64."""
         part = f"{PART}{secrets.token_hex(8)}"
         with self._saying(name), folder_of(self._root, name, make=True) as (folder, last):
-            fd = create_below(folder, part)
+            fd = create_file(folder, Path(part))
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH)  # dies with this process, and tells that it is at work
                 written = _fill(fd, source, flow)
@@ -110,8 +112,9 @@ class FolderStore:
             steps = name.split("/")[:-1]
             folders |= {"/".join(steps[:count]) for count in range(1, len(steps) + 1)}
         for one in sorted(folders):
-            with self._saying(one), folder_of(self._root, f"{one}/." if one else ".") as (folder, _):
-                os.fsync(folder)
+            folder_there = folder_of(self._root, f"{one}/." if one else ".")
+            with self._saying(one), folder_there as (folder, _), readable(folder) as fd:
+                os.fsync(fd)
 
     def tidy(self, names: Collection[str]) -> None:
         """Remove what killed transfers left in the folders of `names`, but nothing that another process writes now."""
@@ -122,9 +125,12 @@ class FolderStore:
                         with self._saying(name), contextlib.suppress(FileNotFoundError):
                             self._clean_one(f"{folder}/{name}" if folder else name)
 
+    def abort_old_uploads(self) -> None:
+        """Do nothing: `tidy` removes what killed transfers left."""
+
     def _clean_one(self, name: str) -> None:
         with folder_of(self._root, name) as (folder, last):
-            fd = open_plain(folder, last)
+            fd = open_below(folder, last)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(last, dir_fd=folder)
@@ -161,7 +167,8 @@ class FolderStore:
         try:
             yield
         except OSError as error:
-            kind = FileFault if error.errno in _OF_ONE_FILE else StoreError
+            is_of_one = isinstance(error, Untrusted) or error.errno in _OF_ONE_FILE
+            kind = FileFault if is_of_one else StoreError
             raise kind(f"{name!a} in {self.where}: {error.strerror or error}") from None
 
 
