@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +24,7 @@ from opsctl.monitoring.disk.json_output import (
     purge_lines,
     unseen_lines,
 )
-from opsctl.monitoring.disk.purging import Going, Touching, find_purged, list_into, remember_touch, touch_all
+from opsctl.monitoring.disk.purging import Touching, find_purged, touch_all
 from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
 from opsctl.run.config.profile import site_watch_table, watch_table
 from opsctl.run.config.schema import WatchTable
@@ -96,30 +95,17 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
 @run_option
 @_within
 @_days
-@click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write every file there."
-)
 @json_option(purge="list[opsctl.monitoring.disk.json_output.PrintedPurge]")
-def purge(
-    folders: tuple[Path, ...], run: str | None, within: str, days: int | None, output: Path | None, as_json: bool
-) -> None:
+def purge(folders: tuple[Path, ...], run: str | None, within: str, days: int | None, as_json: bool) -> None:
     """List what the file system is about to remove, day by day.
 
-    By the time of the last reading or writing, whichever is later. Checkpoints that would be damaged are named. FILE
-    gets a line for each file, as it is found: when it goes, its size, its path; `sort FILE` puts them in order.
+    By the time of the last reading or writing, whichever is later. Checkpoints that would be damaged are named.
     """
     watch = _watch(folders, run)
     after, soon, told = _purge_after(watch, days), _duration(within), []
-    with contextlib.ExitStack() as stack:
-        write = stack.enter_context(list_into(output)) if output else None
-        for folder in _where(folders, run):
-
-            def each(one: Going, folder: Path = folder) -> None:
-                if write is not None:
-                    write(one, folder)
-
-            found, walked = find_purged(folder, after, soon, now(), each)
-            told.append(printed_purge(folder, found, walked))
+    for folder in _where(folders, run):
+        found, walked = find_purged(folder, after, soon, now())
+        told.append(printed_purge(folder, found, walked))
     if as_json:
         print_json("purge", told)
         return
@@ -132,7 +118,6 @@ def purge(
 @run_option
 @_within
 @_days
-@click.option("--read", is_flag=True, help="Read a byte of each, where the file system believes only that.")
 @click.option("--dry-run", is_flag=True, help="Say what would be touched; change nothing.")
 @json_option(touched="list[opsctl.monitoring.disk.json_output.PrintedTouch]")
 @click.pass_context
@@ -142,7 +127,6 @@ def touch(
     run: str | None,
     within: str,
     days: int | None,
-    read: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -150,7 +134,7 @@ def touch(
 
     Only where the profile says `[watch] touch = true`; ask your site. Without FOLDER what is about to be purged of the
     run's output; in a FOLDER that is named all of yours that are about to be. Sets the time of the last reading and no
-    other. Each time is on record in your account's state folder. Exits 1 when a file could not be touched, or a folder
+    other. Exits 1 when a file could not be touched, or a folder
     not looked into.
     """
     if not site_watch_table().touch:
@@ -161,10 +145,8 @@ def touch(
     before = now() + _duration(within) - _purge_after(_watch(folders, run), days)
     told = []
     for folder in _where(folders, run):
-        touching = Touching(before.timestamp(), read, dry_run)
+        touching = Touching(before.timestamp(), dry_run)
         done, walked = touch_all(folder, touching, of_folder(folder, "files touched"))
-        if done.files and not dry_run:
-            remember_touch(folder, done, read)
         one = PrintedTouch(
             folder=str(folder),
             files=done.files,

@@ -1,32 +1,22 @@
-"""Files that a file system will remove because they were not read or written for long: list them, or touch them.
+"""Files that a file system will remove because they were not read or written for long: sum them up, or touch them.
 
-The list may be long, so it is written as it is found; what is held is a number for each day and for each checkpoint.
 Touching sets the time of the last reading, as a reading would; what was written last stays. No link is followed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
-
-from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Folder, Visitor, Walked, touched_at_s, under
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.core.files.state_files import append_state, make_folder
-from opsctl.core.output import printable
-from opsctl.core.timestamps import iso, now
-from opsctl.run.config.locate import account_state_folder
 from trainer.formats.checkpoint.manifest import iteration_of
-from trainer.formats.json_text import Moment
 
 
 @dataclass(frozen=True)
@@ -82,13 +72,8 @@ class Purged:
     everything: Sum = field(default_factory=Sum)
 
 
-def find_purged(
-    folder: Path, purge_after: timedelta, within: timedelta, now: datetime, each: Callable[[Going], None]
-) -> tuple[Purged, Walked]:
-    """Walk through `folder`, once, and say what goes within that time; every file is handed to `each`.
-
-    Raises OpsctlError where it cannot be opened.
-    """
+def find_purged(folder: Path, purge_after: timedelta, within: timedelta, now: datetime) -> tuple[Purged, Walked]:
+    """Walk through `folder` and return the files to be removed within that time. Raises OpsctlError."""
     found = Purged()
 
     def take_in(going: list[Going]) -> None:
@@ -99,7 +84,6 @@ def find_purged(
             checkpoint = checkpoint_of(one.place)
             if checkpoint is not None:
                 found.checkpoints.setdefault(checkpoint, Sum()).add(one)
-            each(one)
 
     finding = Finding(purge_after.total_seconds(), (now + within).timestamp())
     try:
@@ -133,7 +117,6 @@ class Touching(Visitor[Touched]):
     """A visitor that touches the caller's own files that were unused since `before_s`."""
 
     before_s: float
-    reads: bool = False  # by reading a byte, where a file system believes only that
     dry_run: bool = False
     done: Touched = field(default_factory=Touched)
 
@@ -146,7 +129,7 @@ class Touching(Visitor[Touched]):
             return
         try:
             if not self.dry_run:
-                _touch(folder.fd, name, seen, self.reads)
+                _touch(folder.fd, name, seen)
         except OSError as error:
             self.done.problems.append(f"{folder.place}/{name}: {error.strerror}".lstrip("/"))
             return
@@ -174,63 +157,12 @@ def touch_all(folder: Path, touching: Touching, say: Callable[[int], None]) -> t
         raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
 
 
-def _touch(within: int, name: str, seen: os.stat_result, reads: bool) -> None:
+def _touch(within: int, name: str, seen: os.stat_result) -> None:
     fd = os.open(name, _FILE, dir_fd=within)
     try:
         now = os.fstat(fd)
         if not os.path.samestat(now, seen) or now.st_uid != os.geteuid():
             raise OSError(0, "something else took its place meanwhile")
-        if reads:
-            os.pread(fd, 1, 0)
-        else:
-            os.utime(fd, ns=(time.time_ns(), now.st_mtime_ns))
+        os.utime(fd, ns=(time.time_ns(), now.st_mtime_ns))
     finally:
         os.close(fd)
-
-
-class TouchLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that files of a folder were touched."""
-
-    at: Moment
-    by: str
-    folder: str
-    files: int
-    size_bytes: int
-    by_reading: bool
-
-
-@contextlib.contextmanager
-def list_into(path: Path) -> Iterator[Callable[[Going, Path], None]]:
-    """Open `path` for a list; the function writes a line: date of removal, size, path. Raises OpsctlError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("x", encoding="utf-8", errors="surrogateescape") as file:
-
-            def write(one: Going, folder: Path) -> None:
-                goes_at = iso(datetime.fromtimestamp(one.goes_at_s, UTC))
-                file.write(f"{goes_at} {one.size_bytes:15} {printable(str(folder / one.place))}\n")
-
-            yield write
-        beside.replace(path)
-    except OSError as error:
-        raise OpsctlError(f"cannot write the list: {file_problem(error, path)}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-def remember_touch(folder: Path, done: Touched, by_reading: bool, environment: Mapping[str, str] = os.environ) -> None:
-    """Put it on record for this account. Raises OSError where that cannot be."""
-    root = account_state_folder(environment)
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = root / "disk" / "touched.jsonl"
-    make_folder(root, record.parent)
-    line = TouchLine(
-        at=now(),
-        by=account_name(),
-        folder=str(folder),
-        files=done.files,
-        size_bytes=done.size_bytes,
-        by_reading=by_reading,
-    )
-    append_state(root, record, line)

@@ -143,9 +143,7 @@ class FsspecStore:
             return
         bucket, slash, prefix = self._root.partition("/")
         with contextlib.suppress(StoreError), self._translated(""):
-            listing = partial(
-                self._system.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=prefix and f"{prefix}/"
-            )
+            listing = partial(self._system.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=prefix + slash)
             for one in self._waited_for(listing).get("Uploads", ()):
                 if datetime.now(UTC) - one["Initiated"] > _OLD_UPLOAD:
                     upload = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Folder
-from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
 from opsctl.monitoring.disk.json_output import printed_purge, purge_lines
-from opsctl.monitoring.disk.purging import Finding, Going, checkpoint_of, find_purged, list_into
+from opsctl.monitoring.disk.purging import Finding, Going, checkpoint_of, find_purged
 
 DAY_S = 86400.0
 
@@ -28,8 +28,9 @@ def put(path: Path, days: float, size: int = 10) -> Path:
 
 
 def found(root: Path, within: float = 7.0) -> list[Going]:
+    finding = Finding(30 * DAY_S, time.time() + within * DAY_S)
     each: list[Going] = []
-    find_purged(root, timedelta(days=30), timedelta(days=within), now(), each.append)
+    walk(root, finding, each.extend)
     return sorted(each, key=lambda one: one.place)
 
 
@@ -64,7 +65,7 @@ def test_it_is_told_day_by_day_and_which_checkpoints_would_be_damaged(tmp_path: 
     put(tmp_path / "checkpoints" / "global_step200" / "manifest.json", 1)
     put(tmp_path / "notes", 29, 7)
     put(tmp_path / "gone already", 99, 1)
-    purged, walked = find_purged(tmp_path, timedelta(days=30), timedelta(days=7), now(), lambda _: None)
+    purged, walked = find_purged(tmp_path, timedelta(days=30), timedelta(days=7), now())
     told = printed_purge(tmp_path, purged, walked)
     days = [(now() + timedelta(days=days)).date().isoformat() for days in (0, 1, 2, 3)]
     assert [(day.name, day.files, day.size_bytes) for day in told.days] == list(
@@ -86,17 +87,3 @@ def test_it_is_told_day_by_day_and_which_checkpoints_would_be_damaged(tmp_path: 
 )
 def test_a_checkpoint_is_known_by_its_name(place: str, checkpoint: str | None) -> None:
     assert checkpoint_of(place) == checkpoint
-
-
-def test_the_list_has_a_line_for_each_and_is_whole_or_not_there(tmp_path: Path) -> None:
-    target = tmp_path / "list.txt"
-    with list_into(target) as write:
-        write(Going("a\nb \udcff", 1_700_000_000.0, 12), Path("/f"))
-        assert not target.exists()
-    (line,) = target.read_text().splitlines()
-    assert line.split(maxsplit=2)[1:] == ["12", r"/f/a\nb \udcff"]
-    with pytest.raises(RuntimeError), list_into(tmp_path / "other") as write:
-        raise RuntimeError
-    assert {path.name for path in tmp_path.iterdir()} == {"list.txt"}
-    with pytest.raises(OpsctlError, match=f"{tmp_path}/none"), list_into(tmp_path / "none" / "x"):
-        pass
