@@ -19,10 +19,7 @@ from opsctl.run.state.run_view import glance
 def switch_of(chosen: str | None) -> tuple[RunPaths, str | None]:
     """Return the paths and the group of a run, whose run file may be wrong."""
     seen = glance(chosen)
-    paths = seen.paths
-    if elsewhere := kill_switch.path_passed_over(paths):
-        message(f"{paths.state}/kill-switch.json names {elsewhere}: ignored, the switch is {paths.kill_switch}")
-    return paths, seen.table.group
+    return seen.paths, seen.table.group
 
 
 def arm(paths: RunPaths, group: str | None, dry_run: bool) -> PrintedKillSwitch:

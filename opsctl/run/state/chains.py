@@ -6,7 +6,6 @@ recorded. If a command finds it, an earlier one was interrupted, and Slurm is as
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,6 @@ import msgspec
 from msgspec import Meta
 
 from opsctl.core.account import account_name
-from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_state, read_lines, read_whole, remove, write_state
 from opsctl.core.timestamps import iso, now
 from opsctl.run.config.job_comment import JobComment, parse_comment
@@ -209,20 +207,7 @@ def recorded(paths: RunPaths) -> Recorded:
     """Return what is recorded; empty before the first submit, and in a copy, whose records are another run's."""
     if place_of(paths).is_another_runs:
         return Recorded()
-    return Recorded(read_run_id(paths), _named(paths, read_chains(paths)))
-
-
-def _named(paths: RunPaths, chains: Sequence[Chain]) -> tuple[Chain, ...]:
-    """`chains`, of which an earlier release recorded no name and folder, with those of the newest revision."""
-    if not all(chain.name for chain in chains):
-        # Only a run that an earlier release submitted needs this, and a revision takes long to load.
-        from opsctl.run.state.revisions import newest_whole
-
-        with contextlib.suppress(OSError, OpsctlError):
-            if newest := newest_whole(paths):
-                known = {"name": newest.file.run.name, "work_dir": str(newest.run_file.parent)}
-                return tuple(chain if chain.name else msgspec.structs.replace(chain, **known) for chain in chains)
-    return tuple(chains)
+    return Recorded(read_run_id(paths), tuple(read_chains(paths)))
 
 
 def _sent(chain: Chain, run_id: str | None) -> Sent:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -21,44 +20,6 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import make_folder, read_state, read_text, remove, write_atomically, write_state
 from opsctl.core.files.trusted import opened_folder
 from opsctl.run.config.paths import RunPaths
-
-#: Of Linux's statx(2): what is asked for, and where in its answer of 256 bytes that stands.
-_AT_FDCWD, _BORN = -100, 0x800
-_ANSWER_BYTES, _MASK, _BORN_AT = 256, struct.Struct("=I"), (struct.Struct("=qI"), 80)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The features that distinguish a folder on its file system, and stay when it is moved there."""
-
-    inode: int
-    born_ns: int | None = None  # None: this file system, or this C library, does not say
-
-    def may_be(self, inode: int | None, born_ns: int | None) -> bool:
-        """Return whether it may be this folder: the inode is the same, and no time of birth contradicts."""
-        return self.inode == inode and (self.born_ns is None or born_ns is None or self.born_ns == born_ns)
-
-
-def mark_of_folder(folder: Path) -> Mark:
-    """Return the folder's mark. Raises OSError."""
-    return Mark(folder.stat().st_ino, _born_ns(folder))
-
-
-def _born_ns(folder: Path) -> int | None:
-    """When it was made, nanoseconds since 1970. Python's own stat does not tell before 3.15."""
-    import ctypes  # hardly a command needs it
-
-    answer = ctypes.create_string_buffer(_ANSWER_BYTES)
-    try:
-        failed = ctypes.CDLL(None).statx(_AT_FDCWD, os.fsencode(folder), 0, ctypes.c_uint(_BORN), answer)
-    except (AttributeError, OSError):  # glibc before 2.28
-        return None
-    if failed or not _MASK.unpack_from(answer)[0] & _BORN:
-        return None
-    whole, at = _BORN_AT
-    seconds, nanoseconds = whole.unpack_from(answer, at)
-    return seconds * 10**9 + nanoseconds or None
-
 
 #: What a copy brings along of the run that it is a copy of: whose jobs, attempts and switch those are. The id is last,
 #: so that what a kill leaves while they are set aside is still a copy.
@@ -83,7 +44,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     folder: str  # the run's output folder, absolute
     inode: int | None = None  # of that folder; its device's number is not the same on two hosts
-    born_ns: int | None = None  # when it was made, where its file system says: a removed one's inode is given to others
     was: str = ""  # the folder that the run was moved from last
 
 
@@ -129,14 +89,14 @@ class Place:
         return said.get(self.standing, "")
 
 
-def judged(identity: Identity | None, here: Path, mark: Mark | None, there: There) -> Place:
-    """Return how the folder `here` relates to the one that `identity` names. mark: of `here`, None if new. Pure."""
+def judged(identity: Identity | None, here: Path, inode: int | None, there: There) -> Place:
+    """Return how the folder `here` relates to the one that `identity` names. inode: of `here`, None if new. Pure."""
     if identity is None:
         return Place(Standing.UNBOUND)
     was = Path(identity.folder)
     if was == here or there.is_here:
         return Place(Standing.SAME, was)
-    is_the_one = mark is not None and mark.may_be(identity.inode, identity.born_ns)
+    is_the_one = inode is not None and inode == identity.inode
     is_told = is_the_one or there.is_seen or identity.inode is None
     if there.exists and there.id == identity.id:
         return Place(Standing.UNCLEAR if is_the_one else Standing.COPY, was)
@@ -145,15 +105,12 @@ def judged(identity: Identity | None, here: Path, mark: Mark | None, there: Ther
 
 def place_of(paths: RunPaths) -> Place:
     """Return the present place of the run's folder. An unreadable identity counts as none."""
-    identity = _read(paths) or _published(paths)
+    identity = _read(paths)
     try:
-        paths.output.stat()
-        if identity is None or Path(identity.folder) == paths.output:
-            return judged(identity, paths.output, None, There(exists=True, is_here=True))
-        mark = mark_of_folder(paths.output)
+        inode = paths.output.stat().st_ino
     except OSError:
         return Place(Standing.UNBOUND)
-    return judged(identity, paths.output, mark, _look(Path(identity.folder), paths.output))
+    return judged(identity, paths.output, inode, _look(identity, paths.output))
 
 
 def read_run_id(paths: RunPaths) -> str | None:
@@ -179,41 +136,30 @@ def make_run_id(paths: RunPaths) -> str:
 
 
 def bind(paths: RunPaths, run_id: str, was: str = "") -> None:
-    """Write down that this folder is the run of that id; `was`: from where it was moved. The caller holds the lock."""
+    """Record that this folder is the run of that id; `was`: from where it was moved. The caller holds the lock."""
     if (read_text(paths.output, paths.run_id) or "").strip() != run_id:
         write_atomically(paths.output, paths.run_id, run_id + "\n")
-    before, mark = _read(paths), mark_of_folder(paths.output)
-    if before and before.folder == str(paths.output) and mark == Mark(before.inode or 0):
-        mark = Mark(mark.inode, before.born_ns)  # of two hosts that have it mounted, one may not be told
-    identity = Identity(
-        id=run_id,
-        folder=str(paths.output),
-        inode=mark.inode,
-        born_ns=mark.born_ns,
-        was=was or (before.was if before else ""),
-    )
-    if before != identity:
-        write_state(paths.output, paths.identity, identity)
+    _write(paths, run_id, paths.output, was)
 
 
 def stands_for(paths: RunPaths, folder: Path) -> Place:
     """Return the place that the run being made in `paths` will have once its output folder is called `folder`."""
     identity = _read(paths)
-    if identity is None or Path(identity.folder) == folder:
-        return Place(Standing.UNBOUND if identity is None else Standing.SAME, folder)
-    return judged(identity, folder, None, _look(Path(identity.folder), folder))
+    return judged(identity, folder, None, _look(identity, folder))
 
 
 def take_over(paths: RunPaths, folder: Path) -> None:
-    """Let what is being made in `paths`, and will be called `folder`, be the run that its records are of."""
+    """Let the folder that is made in `paths`, and will be called `folder`, be the run of its records."""
     identity = _read(paths)
     if identity is not None:
-        was = "" if Path(identity.folder) == folder else identity.folder
-        mark = mark_of_folder(paths.output)
-        value = Identity(
-            id=identity.id, folder=str(folder), inode=mark.inode, born_ns=mark.born_ns, was=was or identity.was
-        )
-        write_state(paths.output, paths.identity, value)
+        _write(paths, identity.id, folder, "" if Path(identity.folder) == folder else identity.folder)
+
+
+def _write(paths: RunPaths, run_id: str, folder: Path, was: str) -> None:
+    before, inode = _read(paths), paths.output.stat().st_ino
+    identity = Identity(id=run_id, folder=str(folder), inode=inode, was=was or (before.was if before else ""))
+    if before != identity:
+        write_state(paths.output, paths.identity, identity)
 
 
 def set_the_originals_aside(paths: RunPaths) -> Path:
@@ -286,26 +232,15 @@ def before_the_move(paths: RunPaths) -> str:
     return identity.was if identity else ""
 
 
-def _published(paths: RunPaths) -> Identity | None:
-    """Return the identity according to an earlier release: the output folder of the newest revision."""
-    # Hardly a run needs this, and every command that looks would load all that a revision is made of.
-    from opsctl.run.state.revisions import newest_whole
-
-    try:
-        run_id, revision = read_run_id(paths), newest_whole(paths)
-        if run_id and revision:
-            return Identity(id=run_id, folder=revision.file.run.output)
-    except (OSError, OpsctlError):
-        pass
-    return None
-
-
 def _read(paths: RunPaths) -> Identity | None:
     found = read_state(paths.output, paths.identity, Identity)
     return found if found is not None and found.id and found.folder.startswith(os.sep) else None
 
 
-def _look(was: Path, here: Path) -> There:
+def _look(identity: Identity | None, here: Path) -> There:
+    if identity is None or Path(identity.folder) == here:
+        return There(exists=True, is_here=True)
+    was = Path(identity.folder)
     try:
         exists = os.path.lexists(was)
         if not exists:

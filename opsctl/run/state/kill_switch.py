@@ -59,12 +59,6 @@ class Note(msgspec.Struct, frozen=True):
 _OF_NOBODY = Note(by="an unknown user", why="on a full disk, where user and reason could not be written")
 
 
-class _RecordedPath(msgspec.Struct, frozen=True):
-    """`.opsctl/kill-switch.json` of older releases, which could put the switch elsewhere."""
-
-    path: str = ""
-
-
 @dataclass(frozen=True)
 class KillSwitchState:
     """The state of a run's kill switch according to the file system."""
@@ -176,12 +170,6 @@ def state(paths: RunPaths) -> KillSwitchState:
         kind="" if stat.S_ISREG(found.st_mode) else kind_of(found.st_mode),
         owner=owner,
     )
-
-
-def path_passed_over(paths: RunPaths) -> str:
-    """Return the ignored path of a switch in an old or hand-made record; empty without one."""
-    said = (read_state(paths.output, paths.state / "kill-switch.json", _RecordedPath) or _RecordedPath()).path
-    return "" if said == str(paths.kill_switch) else _words(said)
 
 
 def arm(paths: RunPaths, group: str | None = None) -> Change:

@@ -193,16 +193,6 @@ def test_it_fails_where_nobody_can_say_who_looks_at_it(in_run: RunPaths, capsys:
     assert in_run.kill_switch.exists()
 
 
-def test_a_recorded_path_elsewhere_is_passed_over_and_said(
-    in_run: RunPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
-    in_run.state.mkdir(mode=0o755)
-    (in_run.state / "kill-switch.json").write_text('{"path": "/home/ann/thesis\\u001b[2J"}')
-    assert call("status") == 0
-    said = capsys.readouterr().err
-    assert re.search(rf"/home/ann/thesis \[2J\b.*{re.escape(str(in_run.kill_switch))}", said)
-
-
 def test_a_reason_obeys_nobody(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("trigger", "--reason", "\x1b]0;x\x07\nopsctl: fine" + "y" * 100_000) == 0
     assert call("status") == 0

@@ -6,19 +6,16 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from opsctl.core.errors import OpsctlError, UsageError
-from opsctl.core.files.state_files import read_state, write_state
-from opsctl.run.config.load import load_run_file
+from opsctl.core.files.state_files import write_state
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import chains
 from opsctl.run.state.chains import recorded
 from opsctl.run.state.identity import (
     OF_THE_ORIGINAL,
     Identity,
-    Mark,
     Place,
     Standing,
     There,
@@ -26,16 +23,13 @@ from opsctl.run.state.identity import (
     is_here,
     judged,
     make_run_id,
-    mark_of_folder,
     place_of,
     read_run_id,
     refuse_a_copy,
     settle_identity,
     settled_identity,
 )
-from opsctl.run.state.revisions import publish
 from tests.facts import missing
-from tests.tiny_run import ready, write_run
 from tests.unit.run.state.test_chains import CHAIN, OURS
 
 ID = Identity(id="5eed", folder="/a", inode=7)
@@ -59,33 +53,15 @@ ID = Identity(id="5eed", folder="/a", inode=7)
 def test_what_a_folder_is_follows_from_what_is_where_its_id_was_made(
     inode: int, there: There, standing: Standing
 ) -> None:
-    assert judged(ID, Path("/b"), Mark(inode), there) == Place(standing, Path("/a"))
-
-
-@pytest.mark.parametrize(
-    ("recorded_ns", "born_ns", "standing"),
-    [
-        (5, 5, Standing.MOVED),
-        (5, 6, Standing.UNCLEAR),  # the number of one that was removed
-        (5, None, Standing.MOVED),  # this host is not told
-        (None, 6, Standing.MOVED),  # an earlier release did not write it down
-    ],
-)
-def test_of_two_folders_with_one_number_the_time_of_birth_tells_which(
-    recorded_ns: int | None, born_ns: int | None, standing: Standing
-) -> None:
-    identity = Identity(id="5eed", folder="/a", inode=7, born_ns=recorded_ns)
-    nowhere = There(exists=False, is_seen=False)
-    assert judged(identity, Path("/b"), Mark(7, born_ns), nowhere).standing is standing
-    assert judged(identity, Path("/b"), None, nowhere).standing is Standing.UNCLEAR  # made just now
+    assert judged(ID, Path("/b"), inode, there) == Place(standing, Path("/a"))
 
 
 def test_at_its_own_place_it_is_the_run_whatever_disk_it_was_restored_to() -> None:
-    assert judged(ID, Path("/a"), Mark(8), There(exists=True)).standing is Standing.SAME
+    assert judged(ID, Path("/a"), 8, There(exists=True)).standing is Standing.SAME
 
 
 def test_a_run_of_an_earlier_release_is_bound_to_nothing() -> None:
-    assert judged(None, Path("/a"), Mark(8), There(exists=False)) == Place(Standing.UNBOUND)
+    assert judged(None, Path("/a"), 8, There(exists=False)) == Place(Standing.UNBOUND)
 
 
 @pytest.fixture
@@ -178,23 +154,6 @@ def test_a_folder_with_all_around_it_moved_is_the_same_run(tmp_path: Path) -> No
     assert place_of(RunPaths(tmp_path / "renamed" / "run" / "output")).standing is Standing.MOVED
 
 
-def test_a_copy_with_the_inode_of_the_removed_original_is_unclear(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "project" / "output")
-    paths.state.mkdir(parents=True)
-    make_run_id(paths)
-    if mark_of_folder(paths.output).born_ns is None:
-        pytest.skip("this file system does not say when a folder was made")
-    copy = RunPaths(Path(shutil.copytree(paths.output, tmp_path / "copy")))
-    identity = read_state(copy.output, copy.identity, Identity)
-    assert identity is not None
-    inode = copy.output.stat().st_ino  # as a file system gives it that has it free again
-    write_state(copy.output, copy.identity, msgspec.structs.replace(identity, inode=inode))
-    shutil.rmtree(tmp_path / "project")
-    assert place_of(copy).standing is Standing.UNCLEAR
-    with pytest.raises(OpsctlError, match=str(copy.identity)):
-        settle_identity(copy)
-
-
 def test_the_same_folder_by_another_name_is_no_move(run: RunPaths) -> None:
     link = run.output.with_name("link")
     link.symlink_to(run.output)
@@ -249,35 +208,8 @@ def test_an_error_after_settling_also_reports_the_copy(run: RunPaths) -> None:
         assert news == ()
 
 
-@pytest.fixture
-def old_run(tmp_path: Path) -> RunPaths:
-    """A run of a release that wrote no identity, with one revision."""
-    loaded = load_run_file(write_run(tmp_path / "old"))
-    loaded.paths.state.mkdir(parents=True)
-    publish(ready(loaded))
-    loaded.paths.run_id.write_text("5eed\n")
-    chains.append_chain(loaded.paths, CHAIN)
-    return loaded.paths
-
-
-def test_of_a_run_without_identity_the_published_folder_tells_a_copy_from_it(old_run: RunPaths) -> None:
-    copy = RunPaths(Path(shutil.copytree(old_run.output, old_run.output.with_name("copy"))))
-    assert place_of(copy) == Place(Standing.COPY, old_run.output)
-    assert place_of(old_run).standing is Standing.SAME
-    assert recorded(copy).own([OURS]) == [] and recorded(old_run).own([OURS]) == [OURS]
-    assert settle_identity(copy) and place_of(copy).standing is not Standing.SAME
-    assert settle_identity(old_run) == "" and read_run_id(old_run) == "5eed"
-
-
-def test_tasks_of_a_moved_run_without_identity_look_where_it_was_also_after_it_was_settled(old_run: RunPaths) -> None:
-    moved = RunPaths(old_run.output.rename(old_run.output.with_name("moved")))
-    assert before_the_move(moved) == str(old_run.output)
+def test_tasks_of_a_moved_run_look_where_it_was_also_after_it_was_settled(run: RunPaths) -> None:
+    moved = RunPaths(run.output.rename(run.output.with_name("moved")))
+    assert before_the_move(moved) == str(run.output)
     assert settle_identity(moved) and settle_identity(moved) == ""
-    assert before_the_move(moved) == str(old_run.output)
-
-
-def test_a_copy_of_a_run_without_identity_that_has_been_settled_stays_one_of_its_own(old_run: RunPaths) -> None:
-    copy = RunPaths(Path(shutil.copytree(old_run.output, old_run.output.with_name("copy"))))
-    settle_identity(copy)
-    new_id = make_run_id(copy)
-    assert place_of(copy).standing is Standing.SAME and recorded(copy).run_id == new_id
+    assert before_the_move(moved) == str(run.output)

@@ -89,7 +89,6 @@ def test_a_recorded_path_elsewhere_is_no_authority(paths: RunPaths, tmp_path: Pa
     thesis.write_text("mine")
     paths.state.mkdir()
     (paths.state / "kill-switch.json").write_text(json.dumps({"path": str(thesis), "armed_by": ME}))
-    assert kill_switch.path_passed_over(paths) == str(thesis)
     assert not kill_switch.state(paths).is_triggered
     kill_switch.arm(paths)
     assert kill_switch.trigger(paths).state.path == paths.kill_switch

@@ -114,7 +114,7 @@ def test_a_new_folder_that_has_got_the_number_of_the_removed_one_is_not_taken_fo
     paths = seen(folder).paths
     identity = read_state(paths.output, paths.identity, Identity)
     assert identity is not None
-    write_state(paths.output, paths.identity, replace(identity, inode=made.stat().st_ino, born_ns=None))
+    write_state(paths.output, paths.identity, replace(identity, inode=made.stat().st_ino))
     with destination(folder, disk) as place:
         back_up_rest(place, BackupTable(), folder / "run.toml")
     shutil.rmtree(tmp_path / "there")
