@@ -86,13 +86,11 @@ def _items(options: Any, parallel: Any) -> Any:
 def _write_corpus(folder: Path) -> str:
     import numpy
 
-    from trainer.data.indexed import IndexedWriter
+    from trainer.data.indexed import write_pair
 
     count = DOCUMENTS * TOKENS_PER_DOCUMENT
     tokens = numpy.random.default_rng(0).integers(0, bench_shape.VOCABULARY, count).astype("uint16")
-    with IndexedWriter(folder / "corpus", tokens.dtype) as writer:
-        writer.add(tokens, numpy.full(DOCUMENTS, TOKENS_PER_DOCUMENT, "int32"))
-        writer.place()
+    write_pair(folder / "corpus", tokens, numpy.full(DOCUMENTS, TOKENS_PER_DOCUMENT, "int32"))
     return str(folder / "corpus")
 
 

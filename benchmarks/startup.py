@@ -55,12 +55,10 @@ def main() -> dict[str, Any]:
 def _write_corpus(folder: Path) -> str:
     import numpy
 
-    from trainer.data.indexed import IndexedWriter
+    from trainer.data.indexed import write_pair
 
     tokens = numpy.random.default_rng(0).integers(0, 1024, 100_000).astype("uint16")
-    with IndexedWriter(folder / "corpus", tokens.dtype) as writer:
-        writer.add(tokens, numpy.full(100, 1000, "int32"))
-        writer.place()
+    write_pair(folder / "corpus", tokens, numpy.full(100, 1000, "int32"))
     return str(folder / "corpus")
 
 

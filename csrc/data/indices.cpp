@@ -1,4 +1,4 @@
-// Which tokens make which sample: numpy's shuffle, the sample index, and whether a pair's index can be.
+// Which tokens make which sample: numpy's shuffle and the sample index.
 //
 // shuffle         numpy's RandomState.shuffle bit for bit: Fisher and Yates from the end, each target drawn from MT19937
 //                 by masking and rejecting, as numpy's legacy generator does. Each step touches one place anywhere in
@@ -6,7 +6,6 @@
 //                 asked for, and while they come the batch before is swapped.
 // sample_index    where token k * S lies, for every k: one pass over the documents in their order. 4 bytes from anywhere
 //                 of a length's array a document (asked for ahead), 8 or 16 bytes written a sample.
-// check_entries   every length, offset and document entry of a pair: 20 bytes a sequence, read once, in order.
 //
 // Indices are 32 bits wide where that holds them, 64 where not; numpy and Megatron choose the same.
 
@@ -229,29 +228,6 @@ int64_t sample_index_64_64(
     const uint8_t* lengths, const int64_t* documents, int64_t document_count, int64_t samples,
     int64_t sequence_length, int64_t* rows) {
     return sample_index(lengths, documents, document_count, samples, sequence_length, rows);
-}
-
-// lengths: [sequences] int32, pointers: [sequences] int64, not aligned. Returns the first sequence whose length is negative or that does not
-// begin where the one before ends, `sequences` when there is none.
-int64_t first_wrong_sequence(
-    const uint8_t* lengths, const uint8_t* pointers, int64_t sequences, int64_t token_bytes) {
-    int64_t expected = 0;
-    for (int64_t sequence = 0; sequence < sequences; ++sequence) {
-        const int64_t length = number_at<int32_t>(lengths, sequence);
-        if (length < 0 || number_at<int64_t>(pointers, sequence) != expected) {
-            return sequence;
-        }
-        expected += length * token_bytes;
-    }
-    return sequences;
-}
-// entries: [count] int64, not aligned. Whether none is smaller than the one before.
-int64_t entries_ascend(const uint8_t* entries, int64_t count) {
-    int64_t falling = 0;
-    for (int64_t entry = 1; entry < count; ++entry) {
-        falling |= number_at<int64_t>(entries, entry) < number_at<int64_t>(entries, entry - 1);
-    }
-    return !falling;
 }
 }
 #pragma GCC visibility pop

@@ -32,7 +32,6 @@ def command() -> None:
     help="Train a byte-level BPE of N tokens on INPUT [default: 32768].",
 )
 @click.option("--json-key", metavar="KEY", default="text", show_default=True, help="The key or column with the text.")
-@click.option("--split", metavar="NAME", help="Of a folder that datasets saved, this split.")
 @click.option(
     "--append-eod/--no-append-eod", default=True, show_default=True, help="End each document with its own token."
 )
@@ -48,11 +47,10 @@ def command() -> None:
 def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
-    INPUT is a file of JSON lines (also in gzip or zstd), Parquet or Arrow, a folder saved by datasets, a file name
-    pattern, or a folder: of such files, or with one document per file, read in the order of their names. Files that are
-    not UTF-8 text are skipped and counted. Without --tokenizer a byte-level BPE is trained on the text and saved next
-    to the data as tokenizer.json. After a kill or an interruption the same command continues. The run file's data_path
-    is then P_KEY_document.
+    INPUT is a file of JSON lines (also in gzip or zstd) or Parquet, or a folder: of such files, or with one document
+    per file, read in the order of their names. Files that are not UTF-8 text are skipped and counted. Without
+    --tokenizer a byte-level BPE is trained on the text and saved next to the data as tokenizer.json. After a kill or an
+    interruption the same command continues. The run file's data_path is then P_KEY_document.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.background_progress import tell_progress
@@ -87,18 +85,12 @@ def index(run: str | None, **options: Any) -> int:
 @command.command("mix", cls=LongCommand, goes_on=False)
 @click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
 @click.option("--output", metavar="P", required=True, help="Files are named P.train.txt, P.valid.txt and P.test.txt.")
-@click.option("--alpha", type=float, metavar="A", help="Shares as tokens^A: 1 by size, 0 every set alike.")
-@click.option("--ratios", metavar="FILE", help="In place of PREFIX: a JSON list of dataset_path and ratio.")
+@click.option("--alpha", type=float, required=True, metavar="A", help="Shares as tokens^A: 1 by size, 0 all equal.")
 @click.option("--train", metavar="START:END", default="0:0.949", show_default=True, help="Documents to train on.")
 @click.option("--valid", metavar="START:END", default="0.949:0.999", show_default=True, help="To validate on, or none.")
 @click.option("--test", metavar="START:END", default="0.999:1", show_default=True, help="To test on, or none.")
-@click.option("--each", is_flag=True, help="Have every set evaluated by itself too, as a group of its own.")
 @click.option("--train-samples", type=click.IntRange(min=1), metavar="N", help="How long the training is.")
-@click.option("--train-tokens", type=click.IntRange(min=1), metavar="N", help="The same, in tokens.")
 @click.option("--seq-length", type=click.IntRange(min=1), metavar="N", help="Tokens of a sample.")
-@click.option(
-    "--most-epochs", type=float, metavar="X", default=4.0, show_default=True, help="Warn above this number of epochs."
-)
 @click.option("--overwrite", is_flag=True, help="Replace files that say something else.")
 @click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
 @run_option
@@ -112,10 +104,8 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 
-    if (given["alpha"] is None) == (given["ratios"] is None):
-        raise click.UsageError("give --alpha or --ratios: what the shares follow from")
     if run is not None:
-        if any(given[name] is not None for name in ("train_samples", "train_tokens", "seq_length")):
+        if any(given[name] is not None for name in ("train_samples", "seq_length")):
             raise click.UsageError("--run says how long the training is; leave the other lengths out")
         given |= _length_of(run)
     return run_trainer_program("trainer.data.mix", [*option_words(given), "--", *prefixes], ("numpy",))
@@ -124,51 +114,39 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
 @command.command("inspect", cls=LongCommand, goes_on=False)
 @click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
 @run_option
-@click.option("--samples", metavar="A:B", help="What the run reads from A samples consumed to B.")
 @click.option("--iterations", metavar="A:B", help="What its iterations A to B read, both in, counted from 1.")
 @click.option(
     "--mixture",
     metavar="[UP_TO]",
     is_flag=False,
     flag_value="",
-    help="What it has had of each data set, of UP_TO samples consumed [default: its latest checkpoint's, or all].",
-)
-@click.option("--tokens", is_flag=True, help="Print tokens, though there is a tokenizer.")
-@click.option(
-    "--width",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=200,
-    show_default=True,
-    help="Characters of each sample on the screen; 0: all.",
+    help="The use of each data set in UP_TO samples consumed [default: its latest checkpoint's, or all].",
 )
 @json_option(
     data_sets=("list[trainer.formats.data.data_inspected.InspectedSet]", "of data sets"),
-    samples=("trainer.formats.data.data_inspected.ReadSamples", "with `--samples` or `--iterations`"),
+    samples=("trainer.formats.data.data_inspected.ReadSamples", "with `--iterations`"),
     mixture=("trainer.formats.data.data_inspected.RealisedMixture", "with `--mixture`"),
 )
-def inspect(prefixes: tuple[str, ...], run: str | None, tokens: bool, width: int, as_json: bool, **what: Any) -> int:
-    """Say what is in the data sets PREFIX, or what a run reads of its own.
+def inspect(prefixes: tuple[str, ...], run: str | None, as_json: bool, **what: str | None) -> int:
+    """Print what is in the data sets PREFIX, or what a run reads of its own.
 
-    With --samples or --iterations it prints the text behind them, and what was skipped is marked; with --mixture the
-    shares that came out against those that were asked for, and at which iterations each data set was through. Without
-    either and without PREFIX it says what is in the run's training data.
+    With --iterations it prints the text of their samples, and skipped samples are marked; with --mixture the realised
+    share of each data set, and the iterations at which its epochs end. Without either and without PREFIX it prints what
+    is in the run's training data.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 
-    chosen = option_words(what)
-    if len(chosen) > 1 or (chosen and prefixes):
-        raise click.UsageError("give one of PREFIX, --samples, --iterations and --mixture")
-    if prefixes and run is not None:
-        raise click.UsageError("--run is for what a run reads: leave it or PREFIX out")
-    flags = option_words({"tokens": tokens, "json": as_json})
-    if chosen:
+    words = option_words(what)
+    if len(words) > 1 or (prefixes and (words or run is not None)):
+        raise click.UsageError("give one of PREFIX, --iterations and --mixture; --run is for what a run reads")
+    arguments: Sequence[str] = prefixes
+    if words:
         expanded = _expanded(run)
-        chosen += [f"--width={width}", f"--world-size={expanded.layout.world_size}"]
-        arguments: Sequence[str] = expanded.arguments
-    else:
-        arguments = prefixes or _training_prefixes(run)
-    return run_trainer_program("trainer.data.inspection", [*chosen, *flags, "--", *arguments], ("numpy",))
+        words.append(f"--world-size={expanded.layout.world_size}")
+        arguments = expanded.arguments
+    words += option_words({"json": as_json})
+    arguments = arguments or _training_prefixes(run)
+    return run_trainer_program("trainer.data.inspection", [*words, "--", *arguments], ("numpy",))
 
 
 def _training_prefixes(run: str | None) -> tuple[str, ...]:

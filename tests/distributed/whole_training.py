@@ -36,14 +36,14 @@ def write_corpus(folder: Path, documents: int = 60) -> str:
     """Return a data prefix: documents of 20 to 120 tokens that follow from their number."""
     import numpy
 
-    from trainer.data.indexed import IndexedWriter
+    from trainer.data.indexed import write_pair
 
     prefix = folder / "corpus"
-    with IndexedWriter(prefix, numpy.dtype("uint16")) as writer:
-        for document in range(documents):
-            tokens = (numpy.arange(20 + document * 37 % 100) * (document % 5 + 1) + document) % VOCABULARY
-            writer.add(tokens.astype("uint16"), numpy.array([len(tokens)], "int32"))
-        writer.place()
+    found = [
+        (numpy.arange(20 + document * 37 % 100) * (document % 5 + 1) + document) % VOCABULARY
+        for document in range(documents)
+    ]
+    write_pair(prefix, numpy.concatenate(found).astype("uint16"), numpy.array([*map(len, found)], "int32"))
     return str(prefix)
 
 

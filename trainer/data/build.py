@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainer.data import indices
 from trainer.data.gpt_dataset import BlendedDataset, BlendOrder, Dataset, GPTDataset, Pair, PartOrder
-from trainer.data.index_cache import Arrays, IndexCache, NodeCache, expanded
+from trainer.data.index_cache import Arrays, IndexCache
 from trainer.data.indices import IndexTypes, SampleOrder, build_order, index_types
 from trainer.formats.data.data_sources import (
     Group,
@@ -65,7 +65,7 @@ def order_blend(
     if len(parts) > indices.MOST_DATASETS:
         raise DataError(f"the {name} blend has {len(parts):,} sources, at most {indices.MOST_DATASETS:,} are possible")
     # As texts: describing thousands of nested dictionaries takes a second.
-    sources = [f"{part.samples} samples of {part.source.start}:{part.source.end} of {part.pair.told}" for part in parts]
+    sources = [f"{part.samples} samples of {part.source.start}:{part.source.end} of {part.pair.text}" for part in parts]
     description = {"weights": [weight.hex() for weight in weights], "sources": sources, "settings": vars(settings)}
     arrays = cache.load_or_build(
         {"what": "blend of GPT sample orders", "version": 1, "samples": samples, **description},
@@ -174,19 +174,15 @@ def build_datasets(
     is_builder: bool = True,
     barrier: Callable[[], None] = lambda: None,
     cache: Callable[[list[Path]], IndexCache] | None = None,
-    say: Callable[[str], None] = lambda _: None,
 ) -> Datasets:
     """Build datasets of at least so many samples each (each validation set has `valid_samples`); 0 omits a split.
 
     Every rank calls it. The rank with `is_builder` builds the sample orders and saves them as files. The others wait
-    once in `barrier` and then map them. cache: makes the cache, from folders. say: receives a message if files should
-    be copied to a node's own disk but cannot. Raises DataError, on all ranks alike.
+    once in `barrier` and then map them. cache: makes the cache, from folders. Raises DataError, on all ranks alike.
     """
 
     def datasets() -> Datasets:
-        local = options.get("data_node_cache_path")
-        node = NodeCache(expanded(local) if local else None, say)
-        builder = _Builder(options, node, cache or (lambda folders: IndexCache(folders, is_builder, node)))
+        builder = _Builder(options, cache or (lambda folders: IndexCache(folders, is_builder)))
         train = builder.datasets("train", train_samples)
         return Datasets(
             next(iter(train.values()), None),
@@ -206,8 +202,8 @@ def build_datasets(
 class _Builder:
     """A builder of datasets that identifies each pair of files once."""
 
-    def __init__(self, options: Mapping[str, Any], node: NodeCache, cache: Callable[[list[Path]], IndexCache]) -> None:
-        self._options, self._node, self._make_cache = options, node, cache
+    def __init__(self, options: Mapping[str, Any], cache: Callable[[list[Path]], IndexCache]) -> None:
+        self._options, self._make_cache = options, cache
         self._settings = OrderSettings(options["seq_length"], options["seed"], options["separate_last_epoch_threshold"])
         self._pairs: dict[str, Pair] = {}
 
@@ -251,7 +247,7 @@ class _Builder:
             raise fewer_than_asked(name, has, self._options)
 
     def _part(self, source: Source, samples: int) -> Part:
-        pair = self._pairs.setdefault(source.prefix, Pair(source.prefix, self._node))
+        pair = self._pairs.setdefault(source.prefix, Pair(source.prefix))
         return Part(pair, source, samples)
 
     def _cache(self, source: Source) -> IndexCache:

@@ -1,4 +1,4 @@
-"""The data path in C++ (`csrc/data`), if it is built. Each call has an equivalent in numpy next to it."""
+"""The data path in C++ (`csrc/data`), if it is built. Each call has an equivalent in Python next to it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _SIGNATURES = {
     "shuffle_64": _SHUFFLE,
     "shuffle_targets": (None, (ctypes.c_uint64, ctypes.c_uint64, _ADDRESS, _ADDRESS, _ADDRESS)),
     **{f"sample_index_{document}_{place}": _SAMPLE_INDEX for document in (32, 64) for place in (32, 64)},
-    "first_wrong_sequence": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _NUMBER)),
-    "entries_ascend": (_NUMBER, (_ADDRESS, _NUMBER)),
     "blend": (None, (_ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
     "gather": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
     "prepare_encoder_new": (_ADDRESS, (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _NUMBER)),

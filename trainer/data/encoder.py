@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ _CLASS_NUMBERS = {name: number for number, name in enumerate((*CLASSES, SPACE), 
 _CLASSES_ARE_MISSING = -2
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """The tokens of several texts in one array.
 
     tokens: [T], of the stored type. lengths: [texts], int32, in tokens. text_bytes: of the texts, in UTF-8.
@@ -42,23 +41,19 @@ class Packed:
 
 
 class Encoder:
-    """An encoder of texts. library: the C++ of the data path, or None. Names of special tokens in a text stay text."""
+    """An encoder of texts. Names of special tokens in a text stay text."""
 
-    def __init__(self, tokenizer: Tokenizer, library: ctypes.CDLL | None):
+    def __init__(self, tokenizer: Tokenizer):
         tokenizer.encode_special_tokens = True
         # A tokenizer.json may have settings for fine-tuning, but a document is neither truncated nor padded.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        library = compiled.library()
         bpe = ByteLevelBpe.of(tokenizer) if library is not None else None
         self._native = NativeEncoder(library, bpe) if library is not None and bpe is not None else None
         #: The name in the notes of prepared data.
         self.engine = "tokenizers" if self._native is None else "native"
-
-    @classmethod
-    def fastest(cls, tokenizer: Tokenizer) -> Encoder:
-        """Use the C++ library if it is built."""
-        return cls(tokenizer, compiled.library())
 
     def packed(self, texts: Sequence[str], eod: int | None, dtype: np.dtype[np.integer]) -> Packed:
         """Return the stored tokens of the texts, with `eod` after each if given."""
@@ -107,18 +102,9 @@ class ByteLevelBpe:
 
 
 class NativeEncoder:
-    """A C++ encoder for a `ByteLevelBpe`. classes: classifies characters; tests replace it.
+    """A C++ encoder for a `ByteLevelBpe`. Not thread-safe."""
 
-    Not thread-safe.
-    """
-
-    def __init__(
-        self,
-        library: ctypes.CDLL,
-        bpe: ByteLevelBpe,
-        classes: Callable[[Sequence[str]], list[str]] | None = None,
-    ):
-        self._classes = classes or classes_of
+    def __init__(self, library: ctypes.CDLL, bpe: ByteLevelBpe):
         self._library = library
         symbols = np.array(bpe.symbol_of_byte, np.int32)
         columns = np.array(bpe.merges, np.int32).reshape(-1, 3).T.copy()
@@ -127,7 +113,7 @@ class NativeEncoder:
         )
         if not self._encoder:
             raise MemoryError("not enough memory for the encoder")
-        self._tell([chr(one) for one in range(128)])
+        self._set_classes([chr(one) for one in range(128)])
 
     def __del__(self) -> None:
         if getattr(self, "_encoder", None):
@@ -152,18 +138,18 @@ class NativeEncoder:
                 return tokens[:count], lengths
             if count != _CLASSES_ARE_MISSING:
                 raise MemoryError("not enough memory for a text's tokens")
-            self._tell(self._asked())
+            self._set_classes(self._unclassified())
 
-    def _asked(self) -> list[str]:
+    def _unclassified(self) -> list[str]:
         """Return the characters whose class is unknown."""
         asked = np.empty(0, np.uint32)
         while (found := self._library.prepare_encoder_asked(self._encoder, address(asked), len(asked))) > len(asked):
             asked = np.empty(found, np.uint32)
         return [chr(one) for one in asked.tolist()]
 
-    def _tell(self, characters: Sequence[str]) -> None:
+    def _set_classes(self, characters: Sequence[str]) -> None:
         which = np.array([ord(one) for one in characters], np.uint32)
-        classes = np.array([_CLASS_NUMBERS[name] for name in self._classes(characters)], np.uint8)
+        classes = np.array([_CLASS_NUMBERS[name] for name in classes_of(characters)], np.uint8)
         self._library.prepare_encoder_classes(self._encoder, address(which), address(classes), len(which))
 
 

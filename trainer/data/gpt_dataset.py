@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data import compiled
-from trainer.data.index_cache import NodeCache
 from trainer.data.indexed import IndexedTokens
 from trainer.data.indices import SampleOrder
-from trainer.formats.data.index_header import idx_path, read_header, type_code
+from trainer.formats.data.index_header import read_header, type_code
 from trainer.formats.errors import DataError
 
 
@@ -115,8 +114,8 @@ class Pair:
     size, is still valid.
     """
 
-    def __init__(self, prefix: str, node: NodeCache) -> None:
-        self.prefix, self._node = prefix, node
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -124,7 +123,7 @@ class Pair:
         return file_identity(self.prefix)
 
     @cached_property
-    def told(self) -> str:
+    def text(self) -> str:
         """The `identity` as text. Raises DataError."""
         versions = ", ".join(f"{ending} {self.identity[ending]}" for ending in ("bin", "idx"))
         return f"{self.identity['prefix']} ({versions})"
@@ -133,7 +132,7 @@ class Pair:
     def data(self) -> IndexedTokens:
         """The mapped files. Raises DataError, also if they changed since `identity`."""
         known = self.identity
-        opened = IndexedTokens(self.prefix, self._node.local(idx_path(self.prefix)))
+        opened = IndexedTokens(self.prefix)
         for ending, version in _versions(self.prefix).items():
             if version != known[ending]:
                 raise DataError(

@@ -19,7 +19,7 @@ import numpy as np
 from trainer.core.console import printable
 from trainer.data.build import build_datasets
 from trainer.data.index_cache import Arrays, IndexCache
-from trainer.data.program import run_program, tell_step
+from trainer.data.program import report_step, run_program
 from trainer.formats.checkpoint.starting import manifest_at_start, parse_to_start
 from trainer.formats.data.data_inspected import IndexedData, KeptIndex
 from trainer.formats.json_text import printed_json_text
@@ -115,14 +115,14 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write(printed_json_text("indexed", done))
         return 1 if any(one.state == "not kept" for one in done.indices) else 0
 
-    return run_program(work, "interrupted; complete orders are kept")
+    return run_program(work, lambda: "complete orders are kept")
 
 
 def _report(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
     if not as_json:
         print(_line(one), flush=True)
     if one.state == "built":
-        tell_step(steps_to)
+        report_step(steps_to)
 
 
 def _line(one: KeptIndex) -> str:

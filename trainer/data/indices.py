@@ -154,9 +154,6 @@ def _shuffled_samples(
     return shuffle_index
 
 
-#: Pieces simulated side by side, and their smallest size.
-MOST_PIECES = 16_384
-LEAST_STEPS = 1_024
 #: The order stores each place's dataset in 16 bits, as Megatron's does.
 MOST_DATASETS = 32_767
 
@@ -174,72 +171,16 @@ def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int1
     MOST_DATASETS.
     """
     shares = np.array(weights, np.float64)
-    library = compiled.library()
-    if library is None:
-        return _blend_in_pieces(shares, samples)
     dataset, place = np.empty(samples, np.int16), np.empty(samples, np.int64)
-    library.blend(compiled.address(shares), len(shares), samples, compiled.address(dataset), compiled.address(place))
+    library = compiled.library()
+    if library is not None:
+        library.blend(
+            compiled.address(shares), len(shares), samples, compiled.address(dataset), compiled.address(place)
+        )
+        return dataset, place
+    used = np.zeros(len(shares))
+    for number in range(samples):
+        best = int((shares * max(number, 1) - used).argmax())
+        dataset[number], place[number] = best, used[best]
+        used[best] += 1
     return dataset, place
-
-
-def _blend_in_pieces(shares: NDArray[np.float64], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Compute the blend order in pieces.
-
-    Each step depends on the one before, but the rule soon forgets its start. Pieces run side by side from guessed
-    counts. If a guess differs from the end of the piece before it, that piece runs again from there. The result equals
-    the step by step result.
-    """
-    steps = max(LEAST_STEPS, -(-samples // MOST_PIECES), min(int(4 / shares.min()), -(-samples // 256)))
-    first = np.arange(0, samples, steps, dtype=np.int64)
-    start_used = _guess(shares, first)
-    end_used = np.zeros_like(start_used)
-    dataset = np.zeros((len(first), steps), np.int16)
-    stale = np.arange(len(first))
-    while len(stale):
-        dataset[stale], end_used[stale] = _run(shares, first[stale], start_used[stale], steps)
-        followers = np.arange(1, len(first))
-        wrong = followers[(start_used[1:] != end_used[:-1]).any(axis=1)]
-        start_used[wrong] = end_used[wrong - 1]
-        stale = wrong
-    order = dataset.reshape(-1)[:samples]
-    return order, _places(order, len(shares))
-
-
-def _guess(shares: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Estimate the uses of each dataset before each place of `first`.
-
-    Shares are rounded down, the largest remainders up.
-    """
-    exact = shares * first[:, None]
-    used = np.floor(exact).astype(np.int64)
-    missing = first - used.sum(axis=1)
-    rank = np.argsort(np.argsort(used - exact, axis=1, kind="stable"), axis=1, kind="stable")
-    return np.asarray(used + (rank < missing[:, None]), np.int64)
-
-
-def _run(
-    shares: NDArray[np.float64], first: NDArray[np.int64], used: NDArray[np.int64], steps: int
-) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Return `steps` places from each of `first`, [pieces, steps], and the counts afterwards, [pieces, datasets]."""
-    counts = used.astype(np.float64)
-    chosen = np.empty((steps, len(first)), np.int16)
-    rows = np.arange(len(first))
-    place = first.astype(np.float64)
-    behind = np.empty_like(counts)
-    for step in range(steps):
-        np.multiply(shares, np.maximum(place, 1.0)[:, None], out=behind)
-        np.subtract(behind, counts, out=behind)
-        best = behind.argmax(axis=1)
-        chosen[step] = best
-        counts[rows, best] += 1
-        place += 1
-    return chosen.T, counts.astype(np.int64)
-
-
-def _places(order: NDArray[np.int16], datasets: int) -> NDArray[np.int64]:
-    """Return for each place how often its dataset came before."""
-    places = np.empty(len(order), np.int64)
-    for number in range(datasets):
-        mine = np.flatnonzero(order == number)
-        places[mine] = np.arange(len(mine))
-    return places

@@ -6,20 +6,32 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
+import numpy as np
 
 from trainer.core.console import complain, printable
 from trainer.core.files import make_folder, write_atomically
-from trainer.data.mixing import USUAL_RANGES, Asked, groups_of, mix, parse_range, read_ratios
+from trainer.data.indexed import IndexedTokens
 from trainer.data.program import aligned, run_program
 from trainer.formats.data.data_inspected import MixedData, MixedPart, MixedSet, SplitFiles
-from trainer.formats.data.data_sources import file_text
+from trainer.formats.data.data_sources import Group, Source, file_text
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
 from trainer.recipe.data_options import SPLITS
 
 NONE = "none"
+#: The default shares of the documents for training, validation and test.
+USUAL_RANGES = {"train": (0.0, 0.949), "valid": (0.949, 0.999), "test": (0.999, 1.0)}
+#: More passes over a data set's training part are reported.
+MOST_EPOCHS = 4.0
+#: By split, START and END of the documents; a missing split gets none.
+Ranges = Mapping[str, tuple[float, float]]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,16 +41,11 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("prefixes", nargs="*", metavar="PREFIX", help="after --: each of a .bin/.idx pair")
     result.add_argument("--output", required=True, help="files are named OUTPUT.SPLIT.txt")
-    how = result.add_mutually_exclusive_group(required=True)
-    how.add_argument("--alpha", type=float, help="weights are tokens to the power of this")
-    how.add_argument("--ratios", help="a JSON list of dataset_path and ratio, instead of PREFIX")
+    result.add_argument("--alpha", type=float, required=True, help="weights are tokens to the power of this")
     for split, (start, end) in USUAL_RANGES.items():
         result.add_argument(f"--{split}", metavar="START:END", default=f"{start:g}:{end:g}", help="or none")
-    result.add_argument("--each", action="store_true", help="also evaluate on each set alone")
-    result.add_argument("--train-tokens", type=int, help="tokens of the whole training")
     result.add_argument("--train-samples", type=int, help="samples of the whole training, with --seq-length")
     result.add_argument("--seq-length", type=int, help="tokens of a sample")
-    result.add_argument("--most-epochs", type=float, default=4.0, help="warn above this number of passes")
     result.add_argument("--overwrite", action="store_true", help="replace existing files")
     result.add_argument("--dry-run", action="store_true", help="write nothing")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
@@ -48,32 +55,34 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Return 0 on success, 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
     arguments = parser().parse_args(argv)
-    return run_program(lambda: _mix(arguments), "interrupted; each file is either the old or the new one")
+    return run_program(lambda: _mix(arguments), lambda: "each file is either the old or the new one")
 
 
-def _mix(arguments: argparse.Namespace) -> int:
-    asked = _asked(arguments)
-    sets = mix(asked)
-    paths = {split: Path(f"{Path(arguments.output).absolute()}.{split}.txt") for split in asked.ranges}
-    texts = {
-        path: file_text(groups_of(sets, split, each=arguments.each and split != "train"))
-        for split, path in paths.items()
-    }
-    _refuse_existing(texts, arguments.overwrite)
+def _mix(arguments: argparse.Namespace) -> None:
+    length, samples = arguments.seq_length, arguments.train_samples
+    if samples is not None and length is None:
+        raise DataError("--train-samples needs --seq-length, the tokens of a sample")
+    if any(number is not None and number < 1 for number in (length, samples)):
+        raise DataError("--train-samples and --seq-length must be at least 1")
+    tokens = None if samples is None else samples * length
+    ranges = {split: parse_range(text, split) for split in SPLITS if (text := getattr(arguments, split)) != NONE}
+    sets = mix([str(Path(one).absolute()) for one in arguments.prefixes], ranges, arguments.alpha, tokens, length)
+    paths = {split: Path(f"{Path(arguments.output).absolute()}.{split}.txt") for split in ranges}
+    texts = {path: file_text([_group(sets, split)]) for split, path in paths.items()}
+    for path, text in texts.items():
+        # A training may be reading it.
+        if not arguments.overwrite and path.exists() and path.read_bytes() != text.encode():
+            raise DataError(f"{path} exists with other contents; give --overwrite, or another --output")
     if not arguments.dry_run:
         for path, text in texts.items():
             make_folder(path.parent)
             write_atomically(path, text)
     mixed = MixedData(
-        alpha=asked.alpha,
-        train_tokens=asked.tokens,
-        most_epochs=asked.most_epochs,
+        alpha=arguments.alpha,
+        train_tokens=tokens,
+        most_epochs=MOST_EPOCHS,
         sets=sets,
-        files=SplitFiles(
-            train=str(paths["train"]),
-            valid=str(paths["valid"]) if "valid" in paths else None,
-            test=str(paths["test"]) if "test" in paths else None,
-        ),
+        files=msgspec.convert({split: str(path) for split, path in paths.items()}, SplitFiles),
         dry_run=arguments.dry_run,
     )
     if arguments.json:
@@ -82,81 +91,118 @@ def _mix(arguments: argparse.Namespace) -> int:
         print("\n".join(_report(mixed)))
     for one in sets:
         if one.over_limit:
-            complain(
-                f"warning: {printable(one.data)} is used for {one.epochs:.1f} passes, more than "
-                f"{asked.most_epochs:g} (--most-epochs)"
+            complain(f"warning: {printable(one.data)} is used for {one.epochs:.1f} passes, more than {MOST_EPOCHS:g}")
+
+
+def parse_range(text: str, split: str) -> tuple[float, float]:
+    """Parse `START:END`, shares of the documents. Raises DataError."""
+    start_text, colon, end_text = text.partition(":")
+    try:
+        start, end = float(start_text), float(end_text)
+    except ValueError:
+        start, end = math.nan, math.nan
+    if not colon or not 0 <= start < end <= 1:
+        usual = "{:g}:{:g}".format(*USUAL_RANGES[split])
+        or_none = "" if split == "train" else ", or none"
+        raise DataError(f"--{split} {text}: expected START:END with 0 <= START < END <= 1, like {usual}{or_none}")
+    return start, end
+
+
+def shares_of(tokens: Sequence[int], alpha: float) -> list[float]:
+    """Return tokens^alpha, scaled to add up to 1: with `alpha` 1 proportional to size, with 0 equal.
+
+    Source: multinomial sampling of languages, Conneau and Lample 2019, arXiv 1901.07291, section 3.1.
+    """
+    scaled = [(count / max(tokens)) ** alpha for count in tokens]
+    return [one / math.fsum(scaled) for one in scaled]
+
+
+def mix(
+    prefixes: Sequence[str], ranges: Ranges, alpha: float, tokens: int | None = None, sequence_length: int | None = None
+) -> list[MixedSet]:
+    """Return each data set with its share and parts. tokens: of the whole training. Raises DataError."""
+    _refuse_wrong(prefixes, ranges, alpha)
+    opened = [IndexedTokens(prefix) for prefix in prefixes]
+    sizes = [data.header.tokens for data in opened]
+    if empty := [prefix for prefix, size in zip(prefixes, sizes, strict=True) if not size]:
+        raise DataError(f"{empty[0]} has no tokens; leave it out of the mixture")
+    found = []
+    for data, share in zip(opened, shares_of(sizes, alpha), strict=True):
+        data.check_every_entry()
+        parts = {split: _part(data, split, *ranges[split], sequence_length or 0) for split in ranges}
+        epochs = None if tokens is None else tokens * share / parts["train"].tokens
+        found.append(
+            MixedSet(
+                data=data.prefix,
+                documents=len(data),
+                tokens=data.header.tokens,
+                size_share=data.header.tokens / sum(sizes),
+                share=share,
+                epochs=epochs,
+                over_limit=epochs is not None and epochs > MOST_EPOCHS,
+                train=parts["train"],
+                valid=parts.get("valid"),
+                test=parts.get("test"),
             )
-    return 0
+        )
+    return found
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
-    """Return the requested mixture. Raises DataError if options contradict each other."""
-    prefixes, ratios = list(arguments.prefixes), []
-    if arguments.ratios is not None:
-        if prefixes:
-            raise DataError(f"--ratios names the data sets: leave {prefixes[0]} out, or give --alpha instead")
-        given = read_ratios(Path(arguments.ratios))
-        prefixes, ratios = [one.dataset_path for one in given], [one.ratio for one in given]
-    for name in ("train_tokens", "train_samples", "seq_length"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise DataError(f"--{name.replace('_', '-')} {value}: must be at least 1")
-    if not arguments.most_epochs > 0:
-        raise DataError(f"--most-epochs {arguments.most_epochs:g}: must be above 0")
-    ranges = {split: getattr(arguments, split) for split in SPLITS}
-    if ranges["train"] == NONE:
+def _refuse_wrong(prefixes: Sequence[str], ranges: Ranges, alpha: float) -> None:
+    """Raise DataError for errors that are visible without files."""
+    if not prefixes:
+        raise DataError("no data set to mix: give prefixes of .bin/.idx pairs")
+    if "train" not in ranges:
         raise DataError("--train none: training needs a part, like 0:0.949")
-    return Asked(
-        prefixes=tuple(str(Path(prefix).absolute()) for prefix in prefixes),
-        ranges={split: parse_range(text, split) for split, text in ranges.items() if text != NONE},
-        alpha=arguments.alpha,
-        ratios=tuple(ratios),
-        tokens=_tokens(arguments),
-        sequence_length=arguments.seq_length,
-        most_epochs=arguments.most_epochs,
-    )
+    if not 0 <= alpha <= 1:
+        raise DataError(
+            f"--alpha {alpha:g}: 0 (every set alike) to 1 (in proportion to their tokens); larger values would "
+            "increase the share of large sets"
+        )
+    real = [str(Path(prefix).resolve()) for prefix in prefixes]
+    twice = next((prefix for prefix, one in zip(prefixes, real, strict=True) if real.count(one) > 1), None)
+    if twice is not None:
+        raise DataError(f"{twice} is given twice")
+    for one, other in itertools.combinations(ranges, 2):
+        if max(ranges[one][0], ranges[other][0]) < min(ranges[one][1], ranges[other][1]):
+            both = " and ".join("--{} {:g}:{:g}".format(split, *ranges[split]) for split in (one, other))
+            raise DataError(f"{both} have documents in common: training must not use evaluation data")
 
 
-def _tokens(arguments: argparse.Namespace) -> int | None:
-    """Return the tokens of the whole training."""
-    if arguments.train_samples is None:
-        return None if arguments.train_tokens is None else int(arguments.train_tokens)
-    if arguments.train_tokens is not None:
-        raise DataError("--train-samples and --train-tokens both give the length of the training: use one")
-    if arguments.seq_length is None:
-        raise DataError("--train-samples needs --seq-length, the tokens of a sample")
-    return int(arguments.train_samples * arguments.seq_length)
+def _part(data: IndexedTokens, split: str, start: float, end: float, sequence_length: int) -> MixedPart:
+    first, last = Source(data.prefix, start, end, None).documents(len(data))
+    tokens = int(data.lengths[first:last].sum(dtype=np.int64))
+    if tokens < sequence_length + 1:
+        raise DataError(
+            f"--{split} {start:g}:{end:g} of {data.prefix} is {last - first:,} of {len(data):,} documents with "
+            f"{tokens:,} tokens, one sample needs {sequence_length + 1:,}; give it a larger part or more data, or omit "
+            "the set"
+        )
+    return MixedPart(start=start, end=end, documents=last - first, tokens=tokens)
 
 
-def _refuse_existing(texts: dict[Path, str], overwrite: bool) -> None:
-    """Raise DataError if a file exists with other contents: a training may be reading it."""
-    for path, text in texts.items():
-        if not overwrite and path.exists() and path.read_bytes() != text.encode():
-            raise DataError(f"{path} exists with other contents; give --overwrite, or another --output")
+def _group(sets: Sequence[MixedSet], split: str) -> Group:
+    """Return the group of a split's file: all sets, mixed."""
+    parts: list[MixedPart] = [getattr(one, split) for one in sets]
+    sources = (Source(one.data, part.start, part.end, one.share) for one, part in zip(sets, parts, strict=True))
+    return Group(split, tuple(sources))
 
 
 def _report(mixed: MixedData) -> list[str]:
     """Return the table for people, and the files' paths."""
-    head = ("data set", "documents", "tokens", "of all", "share", "epochs", *SPLITS)
-    rows: list[tuple[str, ...]] = [head, *(_row(one) for one in mixed.sets)]
-    total = sum(one.documents for one in mixed.sets), sum(one.tokens for one in mixed.sets)
-    rows.append(("all", f"{total[0]:,}", f"{total[1]:,}", "100.00%", "100.00%", "", "", "", ""))
-    files = [path for path in (mixed.files.train, mixed.files.valid, mixed.files.test) if path is not None]
+    rows: list[tuple[str, ...]] = [("data set", "documents", "tokens", "of all", "share", "epochs", *SPLITS)]
+    for one in mixed.sets:
+        epochs = "" if one.epochs is None else f"{one.epochs:.2f}{'!' if one.over_limit else ''}"
+        parts = (NONE if part is None else f"{part.documents:,}" for part in (one.train, one.valid, one.test))
+        shares = f"{one.size_share:.2%}", f"{one.share:.2%}"
+        rows.append((printable(one.data), f"{one.documents:,}", f"{one.tokens:,}", *shares, epochs, *parts))
+    documents, tokens = (sum(getattr(one, name) for one in mixed.sets) for name in ("documents", "tokens"))
+    rows.append(("all", f"{documents:,}", f"{tokens:,}", "100.00%", "100.00%", "", "", "", ""))
+    files = [path for split in SPLITS if (path := getattr(mixed.files, split)) is not None]
     verb = "would write" if mixed.dry_run else "wrote"
-    parts = "train, valid and test: documents of each part"
     length = "" if mixed.train_tokens is None else f"; epochs: of {mixed.train_tokens:,} tokens in all"
-    return [*aligned(rows), f"{parts}{length}", *(f"{verb} {printable(path)}" for path in files)]
-
-
-def _row(one: MixedSet) -> tuple[str, ...]:
-    epochs = "" if one.epochs is None else f"{one.epochs:.2f}{'!' if one.over_limit else ''}"
-    shares = f"{one.size_share:.2%}", f"{one.share:.2%}"
-    parts = (_documents(part) for part in (one.train, one.valid, one.test))
-    return printable(one.data), f"{one.documents:,}", f"{one.tokens:,}", *shares, epochs, *parts
-
-
-def _documents(part: MixedPart | None) -> str:
-    return NONE if part is None else f"{part.documents:,}"
+    head = f"train, valid and test: documents of each part{length}"
+    return [*aligned(rows), head, *(f"{verb} {printable(path)}" for path in files)]
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ model that knows only the frequencies of tokens), the tokenizer and checksums. N
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import math
 import os
-import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -25,19 +23,13 @@ from tokenizers import Tokenizer
 from trainer.core.console import complain, failed
 from trainer.core.files import make_folder, write_atomically
 from trainer.data import tokenizer as bpe
-from trainer.data.corpus import Corpus
-from trainer.data.encoding import Setting, encoding
-from trainer.data.program import Progress, tell_step
-from trainer.data.texts.inputs import Choice
-from trainer.data.texts.piece import shown
-from trainer.data.unfinished import VOCAB_SIZE, Asked, Leftovers, State, UnfinishedPair, differences
+from trainer.data.corpus import Choice, Corpus
+from trainer.data.encoding import PieceEncoder, encoded
+from trainer.data.pieces import shown
+from trainer.data.program import Progress, report_step, run_program
+from trainer.data.unfinished import VOCAB_SIZE, State, UnfinishedPair
 from trainer.formats.data.index_header import idx_path
-from trainer.formats.data.vocabulary_files import (
-    DataNotes,
-    PreparedData,
-    SkippedCounts,
-    write_notes,
-)
+from trainer.formats.data.vocabulary_files import DataNotes, PreparedData, SkippedCounts, write_notes
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
 
@@ -51,14 +43,13 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         "python -m trainer.data.prepare", description="Convert text to Megatron's .bin/.idx.", allow_abbrev=False
     )
-    result.add_argument("inputs", nargs="+", metavar="INPUT", help="JSON-lines, Parquet, folders, or patterns of them")
+    result.add_argument("inputs", nargs="+", metavar="INPUT", help="JSON-lines, Parquet, or folders")
     result.add_argument("--output-prefix", required=True, help="files are named PREFIX_KEY_document.*")
     result.add_argument("--tokenizer", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt")
     result.add_argument(
         "--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {bpe.DEFAULT_VOCAB_SIZE:,}]"
     )
     result.add_argument("--json-key", default="text", help="the key or the column with the text")
-    result.add_argument("--split", metavar="NAME", help="the split of a folder that datasets saved")
     result.add_argument(
         "--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with its own token"
     )
@@ -92,41 +83,20 @@ class Chosen:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
+def prepare(arguments: argparse.Namespace) -> PreparedData:
     """Write all data, or continue an earlier start of the same preparation.
 
-    Returns the data and a text of what was skipped. Raises DataError; existing data is then unchanged.
+    Raises DataError; existing data is then unchanged.
     """
     prefix = output_prefix(arguments)
-    leftovers = Leftovers(prefix)
-    written = leftovers.written()
-    if not arguments.tokenizer:
-        written.append(bpe.place_in(prefix.parent))
-    own = frozenset(str(prefix.parent.resolve() / path.name) for path in written)
-    corpus = Corpus(
-        arguments.inputs, Choice(arguments.json_key, arguments.include, arguments.exclude, arguments.split, own)
-    )
-    if not leftovers.state.exists():
-        refuse_existing(prefix, arguments.overwrite)
+    corpus = Corpus(arguments.inputs, Choice(arguments.json_key, arguments.include, arguments.exclude, prefix))
     make_folder(prefix.parent)
-    with UnfinishedPair(leftovers, lambda: tell_step(arguments.steps_to)) as pair:
-        # Clean up after a preparation that was killed after its renames. Another one may have finished meanwhile.
-        refuse_existing(prefix, arguments.overwrite)
-        given = _given(arguments.tokenizer) if arguments.tokenizer else None
-        asked = Asked(_options(arguments, given), corpus.identities())
-        kept = _kept(leftovers, asked, arguments.overwrite)
-        chosen = given or _trained(arguments, corpus, leftovers, kept)
-        try:
-            _go_on(pair, kept, asked, chosen)
-        except DataError:
-            if kept is None or not arguments.overwrite:
-                raise
-            leftovers.remove()
-            kept = None
-            _go_on(pair, kept, asked, chosen)
-        if chosen.is_trained and kept is None:
-            write_atomically(leftovers.tokenizer, chosen.text)
-            pair.save()
+    with UnfinishedPair(prefix, lambda: report_step(arguments.steps_to)) as pair:
+        if idx_path(prefix).exists() and not arguments.overwrite:  # a training may be reading it
+            raise DataError(
+                f"{shown(idx_path(prefix))} exists already; give --overwrite to replace it, or another --output-prefix"
+            )
+        chosen = _begin(arguments, corpus, pair)
         data = _encode(arguments, corpus, chosen, pair)
 
         def neighbours() -> None:
@@ -134,99 +104,86 @@ def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
                 write_atomically(chosen.file, chosen.text)
             write_notes(prefix, msgspec.convert(data, DataNotes, from_attributes=True))
 
-        pair.finish(neighbours)
-    return data, pair.state.skipped.words()
+        pair.place(neighbours)
+    return data
 
 
-def _options(arguments: argparse.Namespace, given: Chosen | None) -> dict[str, str]:
-    """Return the settings that decide, besides the input, which bytes are written."""
-    of_tokenizer = {VOCAB_SIZE: f"{_vocab_size(arguments):,}"} if given is None else {"--tokenizer": given.sha256[:12]}
-    return {"--json-key": shown(arguments.json_key), "--append-eod": str(arguments.append_eod), **of_tokenizer}
+def _begin(arguments: argparse.Namespace, corpus: Corpus, pair: UnfinishedPair) -> Chosen:
+    """Continue an earlier start, or start; return the tokenizer.
 
-
-def _vocab_size(arguments: argparse.Namespace) -> int:
-    return int(arguments.vocab_size or bpe.DEFAULT_VOCAB_SIZE)
-
-
-def _given(file: str) -> Chosen:
-    tokenizer = bpe.load(Path(file))
-    return Chosen(tokenizer, tokenizer.to_str(pretty=True), Path(file), is_trained=False)
-
-
-def _trained(arguments: argparse.Namespace, corpus: Corpus, leftovers: Leftovers, kept: State | None) -> Chosen:
-    """Return the tokenizer that an earlier start has trained, or train one."""
-    text = leftovers.read_tokenizer(kept) if kept is not None else None
-    if text is not None:
-        tokenizer = Tokenizer.from_str(text)
-    else:
-        tokenizer = bpe.train_on(corpus, _vocab_size(arguments))
-        text = tokenizer.to_str(pretty=True)
-    file = bpe.place_in(leftovers.prefix.parent)
-    bpe.refuse_other_tokenizer(file, text, arguments.overwrite)
-    return Chosen(tokenizer, text, file, is_trained=True)
-
-
-def _kept(leftovers: Leftovers, asked: Asked, overwrite: bool) -> State | None:
-    """Return the state of an earlier start; None without one, or if it is to be replaced.
-
-    Raises DataError if it belongs to another preparation.
+    Raises DataError if an earlier start is of another preparation, or not as recorded, without --overwrite.
     """
+    given = _chosen(bpe.load(Path(arguments.tokenizer)), Path(arguments.tokenizer)) if arguments.tokenizer else None
+    options = {
+        "--json-key": arguments.json_key,
+        "--append-eod": str(arguments.append_eod),
+        **({"--tokenizer": given.sha256[:12]} if given else {VOCAB_SIZE: str(arguments.vocab_size)}),
+    }
+    sources = [source.identity() for source in corpus.sources]
+    trained_file = pair.prefix.parent / "tokenizer.json"
     try:
-        state = leftovers.read_state()
-        why = differences(state.asked, asked, state.behind) if state else ""
-        if why:
-            raise DataError(
-                f"{shown(leftovers.tokens)} belongs to another preparation: {why}; --overwrite starts again"
-            )
+        state = pair.kept()
+        if state is not None:
+            state.refuse_other(options, sources, pair.prefix)
+            chosen = given or _chosen(Tokenizer.from_str(pair.kept_tokenizer(state)), trained_file, is_trained=True)
+            pair.begin(msgspec.structs.replace(state, sources=sources), bpe.vocab_size(chosen.tokenizer))
+            return chosen
     except DataError:
-        if not overwrite:
+        if not arguments.overwrite:
             raise
-        state = None
-    if state is None:
-        leftovers.remove()
-    return state
+    chosen = given or _chosen(bpe.train_on(corpus, arguments.vocab_size), trained_file, is_trained=True)
+    if chosen.is_trained and not arguments.overwrite:
+        _refuse_other_tokenizer(chosen)
+    pair.start_again(State(options, sources, chosen.sha256), bpe.vocab_size(chosen.tokenizer))
+    if chosen.is_trained:
+        write_atomically(pair.tokenizer, chosen.text)
+        pair.save()
+    return chosen
 
 
-def _go_on(pair: UnfinishedPair, kept: State | None, asked: Asked, chosen: Chosen) -> None:
-    """Continue from `kept`, or start if it is None. Raises DataError if the kept data is not as recorded."""
-    if kept is not None and kept.tokenizer_sha256 != chosen.sha256:
-        raise DataError(f"{shown(pair.prefix)} was started with another tokenizer; --overwrite starts again")
-    state = kept or State(asked, chosen.sha256)
-    pair.go_on(msgspec.structs.replace(state, asked=asked), bpe.vocab_size(chosen.tokenizer))
+def _chosen(tokenizer: Tokenizer, file: Path, is_trained: bool = False) -> Chosen:
+    return Chosen(tokenizer, tokenizer.to_str(pretty=True), file, is_trained)
+
+
+def _refuse_other_tokenizer(chosen: Chosen) -> None:
+    """Raise DataError if another tokenizer is stored in its place: the data next to it needs it."""
+    file = chosen.file
+    if file.exists() and file.read_text(encoding="utf-8") != chosen.text:
+        raise DataError(f"{file} exists already and differs; use it with --tokenizer {file}, or choose another folder")
 
 
 def _encode(arguments: argparse.Namespace, corpus: Corpus, chosen: Chosen, pair: UnfinishedPair) -> PreparedData:
     """Encode the rest of `corpus` into `pair`. Returns the pair's facts."""
     eod = bpe.end_of_document(chosen.tokenizer) if arguments.append_eod else None
-    setting, start = Setting(chosen.text, eod, pair.dtype.str), pair.state
+    start = pair.state
     if start.documents:
         complain(f"{start.documents:,} documents were written before; continuing after them")
+    # One process per usable core with enough to do.
+    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    processes = max(1, min(cores, (corpus.total_bytes - start.read_bytes) // BYTES_WORTH_A_PROCESS))
+    encoder = PieceEncoder(chosen.text, eod, pair.dtype.str)
     try:
-        with (
-            Progress("encoding", corpus.total_bytes, start.read_bytes) as progress,
-            contextlib.closing(corpus.pieces(start.behind)) as pieces,
-            encoding(setting, _processes(arguments.workers, corpus.total_bytes - start.read_bytes)) as engine,
-        ):
-            for placed, piece in engine.encoded(pieces):
+        with Progress("encoding", corpus.total_bytes, start.read_bytes) as progress:
+            done = encoded(encoder, corpus.pieces(start.behind), arguments.workers or processes)
+            for placed, piece in done:
                 pair.append(placed, piece)
                 progress.reached(placed.read_bytes)
     except DataError as error:
-        if not pair.state.documents:
-            raise
-        pair.save()
-        raise DataError(f"{error}; {pair.words(str(error))}") from None
+        if pair.state.documents:
+            pair.save()
+            raise DataError(f"{error}; {pair.kept_text()}") from None
+        raise
     state = pair.state
-    changed = corpus.changed()
-    if changed:
+    if changed := corpus.changed():
         pair.discard()
         raise DataError(f"{changed} changed while it was read, so nothing was kept; start again when it is complete")
     if not state.tokens:
         pair.discard()
         what = f"{state.documents:,} documents have no tokens" if state.documents else "nothing but blank lines"
-        raise DataError(f"no documents in {corpus.name}: {state.skipped.words() or what}")
+        raise DataError(f"no documents in {corpus.name}: {_skipped_text(state.skipped) or what}")
     vocab_size = bpe.vocab_size(chosen.tokenizer)
     return PreparedData(
-        data_path=pair.prefix,
+        data_path=str(pair.prefix),
         documents=state.documents,
         tokens=state.tokens,
         text_bytes=state.text_bytes,
@@ -240,27 +197,17 @@ def _encode(arguments: argparse.Namespace, corpus: Corpus, chosen: Chosen, pair:
         tokenizer=str(chosen.file.resolve()),
         tokenizer_sha256=chosen.sha256,
         bin_sha256=state.tokens_sha256,
-        skipped=SkippedCounts(state.skipped.empty, state.skipped.not_text, state.skipped.unreadable),
+        skipped=SkippedCounts(*(state.skipped.get(reason, 0) for reason in SkippedCounts.__struct_fields__)),
     )
 
 
-def _processes(asked: int | None, left_bytes: int) -> int:
-    """Return the number of encoding processes: the requested one, or one per usable core with enough to do."""
-    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-    return asked or max(1, min(cores, left_bytes // BYTES_WORTH_A_PROCESS))
+def _skipped_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count)
 
 
 def output_prefix(arguments: argparse.Namespace) -> Path:
     """Return `PREFIX_KEY_document`, Megatron's name."""
     return Path(f"{arguments.output_prefix}_{arguments.json_key}_document")
-
-
-def refuse_existing(prefix: Path, overwrite: bool) -> None:
-    """Raise DataError if complete data exists: a training may be reading it."""
-    if idx_path(prefix).exists() and not overwrite:
-        raise DataError(
-            f"{idx_path(prefix)} exists already; give --overwrite to replace it, or another --output-prefix"
-        )
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
@@ -273,24 +220,21 @@ def usage_error(arguments: argparse.Namespace) -> str:
     """Return an error in the options alone; empty without one."""
     if arguments.workers is not None and arguments.workers < 1:
         return f"--workers {arguments.workers}: must be at least 1"
-    if arguments.vocab_size is None:
-        return ""
-    if arguments.tokenizer:
+    if arguments.tokenizer and arguments.vocab_size is not None:
         return "--tokenizer has its own vocabulary; leave out --vocab-size"
-    if arguments.vocab_size < bpe.SMALLEST_VOCAB:
-        return (
-            f"--vocab-size {arguments.vocab_size}: at least {bpe.SMALLEST_VOCAB} (256 bytes and the end of a document)"
-        )
+    if arguments.vocab_size is not None and arguments.vocab_size < bpe.SMALLEST_VOCAB:
+        least = f"at least {bpe.SMALLEST_VOCAB} (256 bytes and the end of a document)"
+        return f"--vocab-size {arguments.vocab_size}: {least}"
     return ""
 
 
-def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> str:
+def report(data: PreparedData, asked_vocab_size: int) -> str:
     """Return the report for people."""
-    fewer = asked_vocab_size is not None and data.vocab_size < asked_vocab_size
+    fewer = data.vocab_size < asked_vocab_size
     shortage = f" ({asked_vocab_size:,} were requested; the text has no more repeated pairs)" if fewer else ""
-    skipped = f" (skipped: {left_out})" if left_out else ""
+    skipped = _skipped_text(msgspec.structs.asdict(data.skipped))
     rows = [
-        ("documents", f"{data.documents:,}{skipped}"),
+        ("documents", f"{data.documents:,}{f' (skipped: {skipped})' if skipped else ''}"),
         ("tokens", f"{data.tokens:,}, {data.bytes_per_token:.2f} bytes each"),
         ("vocabulary", f"{data.vocab_size:,}, ln {data.ln_vocab_nats:.2f} nats{shortage}"),
         ("entropy", f"{data.entropy_nats:.2f} nats a token, knowing only how frequent each is"),
@@ -303,39 +247,22 @@ def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> s
 def main(argv: list[str] | None = None) -> int:
     """Return 0 on success, 1 after a failure, 2 for wrong usage, 130 if interrupted."""
     arguments = parser().parse_args(argv)
-    before = signal.signal(signal.SIGTERM, _interrupted)
-    try:
-        return _run(arguments)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    wrong = usage_error(arguments)
-    if wrong:
+    if wrong := usage_error(arguments):
         return failed(wrong, 2)
-    try:
-        data, left_out = prepare(arguments)
-    except DataError as error:
-        return failed(str(error), 1)
-    except OSError as error:
-        where = f": {shown(error.filename)}" if error.filename else f" while writing {shown(output_prefix(arguments))}"
-        return failed(f"{error.strerror or error}{where}; {_left(arguments)}", 1)
-    except KeyboardInterrupt:
-        return failed(f"interrupted; {_left(arguments)}", 130)
-    if arguments.json:
-        sys.stdout.write(printed_json_text("data", data))
-    else:
-        print(report(data, left_out, arguments.vocab_size))
-    return 0
+    asked_vocab_size = arguments.vocab_size or 0
+    arguments.vocab_size = arguments.vocab_size or bpe.DEFAULT_VOCAB_SIZE
 
+    def work() -> None:
+        try:
+            data = prepare(arguments)
+        except OSError as error:  # errors of writing do not name the file
+            raise OSError(error.errno, error.strerror, error.filename or str(output_prefix(arguments))) from error
+        if arguments.json:
+            sys.stdout.write(printed_json_text("data", data))
+        else:
+            print(report(data, asked_vocab_size))
 
-def _left(arguments: argparse.Namespace) -> str:
-    return Leftovers(output_prefix(arguments)).words()
-
-
-def _interrupted(_number: int, _frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
+    return run_program(work, lambda: UnfinishedPair(output_prefix(arguments)).kept_text(), data_error=1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Common parts of programs over data files: progress on stderr, signals, and errors as one line and an exit code."""
+"""Common parts of programs over data files and checkpoints: progress, signals, errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -16,22 +15,34 @@ from trainer.core.console import failed
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.recipe.options import OptionsError
 
+QUIET_S = 2.0
+LINE_EVERY_S = 30.0
 
-def run_program(work: Callable[[], int], when_interrupted: str) -> int:
-    """Run `work` and return its exit code: 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
+
+def run_program(work: Callable[[], int | None], left: Callable[[], str], data_error: int = 2) -> int:
+    """Run `work` and return its exit code: 1 after a failure, 2 for wrong usage or data, 130 if interrupted.
+
+    left: returns what remains on the disk, for the end of a message. data_error: the exit code of a DataError.
+    """
     before = signal.signal(signal.SIGTERM, _interrupted)
     try:
-        return work()
-    except (OptionsError, DataError, ValueError) as error:
+        return work() or 0
+    except DataError as error:
+        return failed(str(error), data_error)
+    except (OptionsError, ValueError) as error:
         return failed(str(error), 2)
     except CheckpointError as error:
         return failed(str(error), 1)
     except OSError as error:
-        return failed(f"{error.filename or 'the data'}: {error.strerror or error}", 1)
+        return failed(f"{error.filename or 'the data'}: {error.strerror or error}; {left()}", 1)
     except KeyboardInterrupt:
-        return failed(when_interrupted, 130)
+        return failed(f"interrupted; {left()}", 130)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _interrupted(_number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -46,59 +57,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _interrupted(_number: int, _frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-QUIET_S = 2.0
-LINE_EVERY_S = 30.0
-
-
-def tell_step(steps_to: int | None) -> None:
+def report_step(steps_to: int | None) -> None:
     """Write one byte per completed step to a descriptor, if given. A closed pipe is ignored."""
     if steps_to is not None:
         with contextlib.suppress(OSError):
             os.write(steps_to, b".")
-
-
-class Waiting:
-    """A message about waiting, if no progress can be counted. It appears after two seconds; `begin` starts it."""
-
-    def __init__(self, what: str):
-        self._what = what
-        self._timer = threading.Timer(QUIET_S, self._say)
-        self._timer.daemon = True
-        self._lock = threading.Lock()
-        self._over = False
-        self._status: Any = None
-
-    def __enter__(self) -> Waiting:
-        return self
-
-    def begin(self) -> None:
-        """Start the wait."""
-        self._timer.start()
-
-    def _say(self) -> None:
-        with self._lock:
-            if self._over:
-                return
-            if sys.stderr.isatty():
-                from rich.console import Console
-
-                self._status = Console(stderr=True).status(self._what)
-                self._status.start()
-            else:
-                sys.stderr.write(f"{self._what} ...\n")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        with self._lock:
-            self._over = True
-            if self._status is not None:
-                self._status.stop()
 
 
 class Progress:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from trainer.core.console import complain
 from trainer.data.corpus import Corpus
-from trainer.data.program import Progress, Waiting
+from trainer.data.program import QUIET_S, Progress
 from trainer.formats.errors import DataError
 
 END_OF_DOCUMENT = "<|endoftext|>"
@@ -21,25 +23,26 @@ END_NAMES = (END_OF_DOCUMENT, "</s>", "<eos>", "<|end_of_text|>")
 SMALLEST_VOCAB = 257
 
 
-def train(texts: Iterable[str], vocab_size: int, show_progress: bool = False) -> Tokenizer:
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE of at most `vocab_size` tokens on `texts`. Id 0 is the end of a document.
 
     The same texts give the same ids.
     """
-    if vocab_size < SMALLEST_VOCAB:
-        raise DataError(
-            f"--vocab-size {vocab_size} is too small: at least {SMALLEST_VOCAB} (256 bytes and {END_OF_DOCUMENT})"
-        )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[END_OF_DOCUMENT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=show_progress,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -64,10 +67,7 @@ def load(path: Path) -> Tokenizer:
 
 def load_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
     """Load GPT-2's two files. `<|endoftext|>` is special if the vocabulary has it."""
-    model = models.BPE.from_file(str(vocab), str(merges))
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _byte_level(models.BPE.from_file(str(vocab), str(merges)))
     if tokenizer.token_to_id(END_OF_DOCUMENT) is not None:
         tokenizer.add_special_tokens([END_OF_DOCUMENT])
     return tokenizer
@@ -94,41 +94,30 @@ TRAINING_CHARACTERS = 1_000_000_000
 DEFAULT_VOCAB_SIZE = 32_768
 
 
-def place_in(folder: Path) -> Path:
-    """Return the path for a trained tokenizer."""
-    return folder / "tokenizer.json"
-
-
 def train_on(corpus: Corpus, vocab_size: int) -> Tokenizer:
-    """Train a tokenizer on the start of the corpus."""
-    reading = Progress("reading text for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
-    learning = Waiting(f"training a tokenizer of {vocab_size:,} tokens")
+    """Train a tokenizer on the start of the corpus.
+
+    The training runs on a thread: Python handles signals on its main thread only, and native code would block that one
+    for hours.
+    """
 
     def texts() -> Iterator[str]:
-        characters = 0
-        with reading:
+        characters, began = 0, time.monotonic()
+        with Progress("reading text for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS)) as reading:
             for text, read_bytes in corpus.texts():
                 yield text
                 reading.reached(read_bytes)
                 characters += len(text)
                 if characters >= TRAINING_CHARACTERS:
                     break
-        learning.begin()
+        if time.monotonic() - began > QUIET_S:
+            complain(f"training a tokenizer of {vocab_size:,} tokens ...")
 
-    with learning:
-        return _interruptible(lambda: train(texts(), vocab_size))
-
-
-def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
-    """Run `work` on a thread.
-
-    Python handles signals on its main thread only, and native code would block that one for hours.
-    """
     done: queue.SimpleQueue[Tokenizer | BaseException] = queue.SimpleQueue()
 
     def thread() -> None:
         try:
-            done.put(work())
+            done.put(train(texts(), vocab_size))
         except BaseException as error:
             done.put(error)
 
@@ -141,9 +130,3 @@ def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
-    """Raise DataError if another tokenizer is stored in our place: the data next to it needs it."""
-    if file.exists() and not overwrite and file.read_text(encoding="utf-8") != text:
-        raise DataError(f"{file} exists already and differs; use it with --tokenizer {file}, or choose another folder")

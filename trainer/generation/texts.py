@@ -117,7 +117,7 @@ class Speaker:
         if found is None:
             raise CheckpointError("the training had no tokenizer, only a vocabulary size: give --tokenizer")
         self._tokenizer = Tokenizer.from_str(found.texts[TOKENIZER])
-        self._encoder = Encoder.fastest(Tokenizer.from_str(found.texts[TOKENIZER]))
+        self._encoder = Encoder(Tokenizer.from_str(found.texts[TOKENIZER]))
         self._end = found.special.end
 
     def tokens_of(self, prompt: str) -> list[int]:

@@ -79,8 +79,6 @@ def prepare(
         lengths.test_samples,
         is_builder=parallel.rank == 0,
         barrier=dist.barrier,
-        # Of the ranks of a node one speaks for all.
-        say=complain if os.environ.get("LOCAL_RANK", "0") == "0" else lambda _: None,
     )
     leaving.look_while_building()
     identity, resumption = with_sample_order(options, identity, resumption, datasets.train)

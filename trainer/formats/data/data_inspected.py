@@ -181,16 +181,14 @@ class SplitFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The weighted split files, each as its option `--SPLIT-weighted-split-paths-path` reads it."""
 
     train: Annotated[str, Meta(description="Path of the file for training.")]
-    valid: Annotated[str | None, Meta(description="Path of the file for validation; null: none.")]
-    test: Annotated[str | None, Meta(description="Path of the file for testing; null: none.")]
+    valid: Annotated[str | None, Meta(description="Path of the file for validation; null: none.")] = None
+    test: Annotated[str | None, Meta(description="Path of the file for testing; null: none.")] = None
 
 
 class MixedData(msgspec.Struct, frozen=True, kw_only=True):
     """A mixture of data sets."""
 
-    alpha: Annotated[
-        float | None, Meta(description="Weights are tokens to the power of this; null if ratios were given.")
-    ]
+    alpha: Annotated[float | None, Meta(description="Weights are tokens to the power of this.")]
     train_tokens: Annotated[int | None, Meta(description="Tokens of the whole training; null if not given.")]
     most_epochs: Annotated[float, Meta(description="The limit of `over_limit`.")]
     sets: Annotated[list[MixedSet], Meta(description="In the given order.")]

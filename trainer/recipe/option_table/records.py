@@ -68,12 +68,6 @@ DATA: tuple[Option, ...] = group(
     option("--data-impl", str, "infer", "How data files are read.", choices=("infer", "mmap"), notice=_MAPPED),
     option("--data-cache-path", str, None, "Folder of the sample-order files; beside the data when not given."),
     option(
-        "--data-node-cache-path",
-        str,
-        None,
-        "Folder on each node's disk for copies of indices and orders; may contain $VARIABLES.",
-    ),
-    option(
         "--separate-last-epoch-threshold",
         float,
         0.8,

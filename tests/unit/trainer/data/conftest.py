@@ -11,7 +11,7 @@ import pytest
 
 from tests.native_libraries import built_library
 from trainer.data import compiled
-from trainer.data.indexed import IndexedWriter
+from trainer.data.indexed import write_pair
 
 MakePair = Callable[..., str]
 
@@ -48,10 +48,8 @@ def make_pair(tmp_path: Path) -> MakePair:
             ends = np.cumsum(lengths)
             documents = [list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True)]
         prefix = tmp_path / name
-        with IndexedWriter(prefix, np.dtype(dtype)) as writer:
-            for document in documents:
-                writer.add(np.array(document, dtype), np.array([len(document)], np.int32))
-            writer.place()
+        tokens = np.array([token for document in documents for token in document], dtype)
+        write_pair(prefix, tokens, np.array([len(document) for document in documents], np.int32))
         return str(prefix)
 
     return make

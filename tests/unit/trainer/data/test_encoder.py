@@ -35,14 +35,20 @@ def the_library() -> ctypes.CDLL:
     return compiled.declared(built_library("data"))
 
 
+def encoder(tokenizer: Tokenizer, library: ctypes.CDLL | None) -> Encoder:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compiled, "library", lambda: library)
+        return Encoder(tokenizer)
+
+
 @functools.lru_cache(2)
 def with_cpp(tokenizer: Tokenizer) -> Encoder:
-    return Encoder(tokenizer, the_library())
+    return encoder(tokenizer, the_library())
 
 
 @functools.lru_cache(2)
 def without_cpp(tokenizer: Tokenizer) -> Encoder:
-    return Encoder(tokenizer, None)
+    return encoder(tokenizer, None)
 
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -109,7 +115,7 @@ def test_no_text_is_cut_or_filled_up_whatever_the_tokenizer_was_saved_with(train
         tokenizer.enable_padding(length=4096)
         for library in (None, the_library()):
             saved = Tokenizer.from_str(tokenizer.to_str())
-            assert Encoder(saved, library).encode(TEXTS[0]) == wanted
+            assert encoder(saved, library).encode(TEXTS[0]) == wanted
 
 
 def slow(tokenizer: Tokenizer) -> Encoder:
@@ -180,8 +186,3 @@ def test_classes_are_those_of_tokenizers() -> None:
         *(["space"] * 3),
         *(["other", "space"]),
     ]
-
-
-def test_without_a_library_data_is_prepared_all_the_same(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "library", lambda: None)
-    assert Encoder.fastest(trained).engine == "tokenizers"

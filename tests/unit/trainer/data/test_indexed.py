@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair
-from trainer.data import indexed
-from trainer.data.indexed import IndexedTokens, IndexedWriter, token_dtype
+from trainer.data.indexed import IndexedTokens, token_dtype
 from trainer.formats.errors import DataError
 
 
@@ -118,68 +113,3 @@ def test_a_wrong_prefix_names_the_pairs_that_are_there(make_pair: MakePair, tmp_
     make_pair("corpus_text_document", lengths=[3])
     with pytest.raises(DataError, match=r"/corpus\b.*corpus_text_document"):
         IndexedTokens(tmp_path / "corpus")
-
-
-def test_leaving_the_writer_early_keeps_the_old_pair_and_no_leftovers(make_pair: MakePair, tmp_path: Path) -> None:
-    prefix = make_pair("corpus", [[1, 2, 3]])
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(RuntimeError), IndexedWriter(prefix, np.dtype("<u2")) as writer:
-        writer.add(np.array([9], "<u2"), np.array([1], np.int32))
-        raise RuntimeError
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_second_writer_on_the_same_prefix_is_refused(tmp_path: Path) -> None:
-    with IndexedWriter(tmp_path / "corpus", np.dtype("<u2")) as first:
-        first.add(np.array([9], "<u2"), np.array([1], np.int32))
-        with (
-            pytest.raises(DataError, match=str(tmp_path / "corpus")),
-            IndexedWriter(tmp_path / "corpus", np.dtype("<u2")),
-        ):
-            pass
-        first.place()
-    assert IndexedTokens(tmp_path / "corpus")[0].tolist() == [9]
-
-
-@pytest.mark.parametrize("moment", ["while adding", "before the data", "before the index"])
-def test_a_writer_killed_at_any_moment_leaves_no_index_that_lies(
-    make_pair: MakePair, tmp_path: Path, moment: str
-) -> None:
-    prefix = make_pair("corpus", [[1, 2, 3]])
-    script = f"""
-import os, signal, sys
-from pathlib import Path
-import numpy as np
-from trainer.data.indexed import IndexedWriter
-def die(): os.kill(os.getpid(), signal.SIGKILL)
-with IndexedWriter({prefix!r}, np.dtype("<u2")) as writer:
-    writer.add(np.arange(5000, dtype="<u2"), np.array([2000, 3000], np.int32))
-    if {moment!r} == "while adding": die()
-    if {moment!r} == "before the index":
-        real = Path.replace
-        Path.replace = lambda path, target: die() if str(target).endswith(".idx") else real(path, target)
-    writer.place(die if {moment!r} == "before the data" else lambda: None)
-"""
-    died = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
-    if moment == "while adding":
-        assert IndexedTokens(prefix)[0].tolist() == [1, 2, 3]
-    else:
-        with pytest.raises(DataError, match=r"corpus\.idx"):
-            IndexedTokens(prefix)
-    # The next writer is not stopped by what the dead one left, and takes it away.
-    with IndexedWriter(prefix, np.dtype("<u2")) as writer:
-        writer.add(np.array([4, 5], "<u2"), np.array([2], np.int32))
-        writer.place()
-    assert IndexedTokens(prefix)[0].tolist() == [4, 5]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.bin", "corpus.idx"]
-
-
-def test_an_interruption_right_after_opening_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_path: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(indexed, "be_as_open_as_its_folder", interrupted)
-    with pytest.raises(KeyboardInterrupt), IndexedWriter(tmp_path / "c", np.dtype("<u2")):
-        pass
-    assert list(tmp_path.iterdir()) == []

@@ -115,7 +115,7 @@ class TestSamples:
         self, blend: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
         documents = {prefix: documents_of(prefix) for prefix in blend[1::2]}
-        found = inspected(capsys, "--samples=0:404", "--", *OPTIONS, "--data-path", *blend)
+        found = inspected(capsys, "--iterations=1:52", "--", *OPTIONS, "--data-path", *blend)
         samples = found["samples"]
         assert [one["sample"] for one in samples] == list(range(404))
         assert found["tokenizer"] is None and found["is_checkpoints_order"] is None
@@ -140,13 +140,13 @@ class TestSamples:
     ) -> None:
         words = (*OPTIONS, "--data-path", *blend)
         before = sorted(tmp_path.rglob("*"))
-        built = inspected(capsys, "--samples=7:9", "--", *words)
+        built = inspected(capsys, "--iterations=3", "--", *words)
         assert sorted(tmp_path.rglob("*")) == before
         assert build_ahead(["--world-size=1", "--", *words]) == 0
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("trainer.data.build.build_order", None)
-            assert inspected(capsys, "--samples=7:9", "--", *words) == built
+            assert inspected(capsys, "--iterations=3", "--", *words) == built
 
     def test_text_comes_by_the_tokenizer_that_is_noted_until_that_is_another(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -156,19 +156,15 @@ class TestSamples:
         where = f"--output-prefix={tmp_path}/data"
         assert prepare([str(tmp_path / "text.jsonl"), where, "--vocab-size=300", "--json"]) == 0
         data = json.loads(capsys.readouterr().out)["data"]
-        words = ("--samples=0:30", "--", *OPTIONS, "--data-path", data["data_path"])
+        words = ("--iterations=1:6", "--", *OPTIONS, "--data-path", data["data_path"])
         found = inspected(capsys, *words)
         assert found["tokenizer"] == data["tokenizer"]
         for one in found["samples"]:
             inner = one["text"].strip("\ufffd").removesuffix("<|endoftext|>").removeprefix("<|endoftext|>")
             assert inner in text * 9 or "<|endoftext|>" in inner
-        assert program(["--width=12", *words]) == 0
+        assert program([*words]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 60 and all(len(line) <= 14 and line.isprintable() for line in lines[1::2])
-        assert program(["--tokens", "--width=0", *words]) == 0
-        assert [list(map(int, line.split())) for line in capsys.readouterr().out.splitlines()[1::2]] == [
-            one["tokens"] for one in found["samples"]
-        ]
+        assert len(lines) == 2 * len(found["samples"]) and all(line.isprintable() for line in lines)
         Path(data["tokenizer"]).write_text(Path(data["tokenizer"]).read_text().replace('"!"', '"\u2603"'))
         assert program(["--json", *words]) == 0
         out, err = capsys.readouterr()
@@ -178,13 +174,9 @@ class TestSamples:
     @pytest.mark.parametrize(
         ("asked", "facts"),
         [
-            ("--samples=5:5", []),
-            ("--samples=6:5", []),
-            ("--samples=5", ["A:B"]),
-            ("--samples=-1:5", ["A:B"]),
-            ("--samples=1:2:3", ["A:B"]),
-            ("--samples=\u0661:\u0662", ["A:B"]),
-            ("--samples=403:405", ["404 samples"]),
+            ("--iterations=-1:5", ["A:B"]),
+            ("--iterations=1:2:3", ["A:B"]),
+            ("--iterations=\u0661:\u0662", ["A:B"]),
             ("--iterations=0:3", ["A:B", "1 <= A <= B"]),
             ("--iterations=4:3", ["A:B", "1 <= A <= B"]),
             ("--iterations=1:53", ["52 iterations"]),
@@ -203,17 +195,17 @@ class TestSamples:
     def test_a_set_smaller_than_a_sample_is_refused_as_by_the_training(
         self, make_pair: MakePair, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert program(["--samples=0:1", "--", *OPTIONS, "--data-path", make_pair("data", lengths=[8])]) == 2
+        assert program(["--iterations=1", "--", *OPTIONS, "--data-path", make_pair("data", lengths=[8])]) == 2
         assert not missing(capsys.readouterr().err, "train", "8 tokens", "9")
 
     def test_more_than_one_json_text_should_hold_is_refused(
         self, blend: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("trainer.data.inspection.MOST_JSON_TOKENS", 89)
+        monkeypatch.setattr("trainer.data.inspection.MOST_JSON_TOKENS", 80)
         words = ("--", *OPTIONS, "--data-path", *blend)
-        assert len(inspected(capsys, "--samples=0:9", *words)["samples"]) == 9
-        assert program(["--json", "--samples=0:10", *words]) == 2
-        assert not missing(capsys.readouterr().err, "10 samples", "90 tokens", "89")
+        assert len(inspected(capsys, "--iterations=1:2", *words)["samples"]) == 8
+        assert program(["--json", "--iterations=1:3", *words]) == 2
+        assert not missing(capsys.readouterr().err, "12 samples", "108 tokens", "80")
 
 
 class TestMixture:
@@ -300,7 +292,7 @@ class TestTheCommand:
             assert printed("data inspect", capfd.readouterr().out)["up_to"] == up_to
 
     @pytest.mark.parametrize(
-        "words", [["--samples", "1:2", "--mixture"], ["--iterations", "1:2", "data"], ["--run", ".", "data"]]
+        "words", [["--iterations", "1:2", "--mixture"], ["--iterations", "1:2", "data"], ["--run", ".", "data"]]
     )
     def test_wrong_usage_is_refused_before_anything_starts(
         self, folder: Path, capfd: pytest.CaptureFixture[str], words: list[str]

@@ -200,7 +200,7 @@ def test_what_is_shown_of_a_training_is_what_megatrons_blend_serves(
         "--eval-iters=0",
     )
     words = ("--json", "--", *shape, *length, "--split=8,1,1", "--data-path", "0.6", prefixes[0], "0.4", prefixes[1])
-    assert inspect(["--samples=0:400", *words]) == 0
+    assert inspect(["--iterations=1:50", *words]) == 0
     samples = json.loads(capsys.readouterr().out)["samples"]["samples"]
     for place, one in enumerate(samples):
         assert one["data"] == prefixes[theirs.dataset_index[place]]

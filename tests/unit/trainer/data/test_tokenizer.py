@@ -28,7 +28,7 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def test_ids_decode_to_the_text(trained: Tokenizer) -> None:
-    encoder = Encoder.fastest(trained)
+    encoder = Encoder(trained)
     assert [trained.decode(encoder.encode(text)) for text in TEXTS] == TEXTS
 
 
@@ -58,18 +58,13 @@ def test_training_gives_the_same_ids_in_every_process() -> None:
     assert len(runs) == 1
 
 
-def test_a_vocabulary_too_small_for_bytes_is_refused() -> None:
-    with pytest.raises(DataError, match=r"--vocab-size 256\b.*\b257\b"):
-        bpe.train(TEXTS, 256)
-
-
 def test_gpt2s_two_files_make_a_tokenizer(trained: Tokenizer, tmp_path: Path) -> None:
     model = json.loads(trained.to_str())["model"]
     (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
     loaded = bpe.load(tmp_path)
     assert bpe.end_of_document(loaded) == 0
-    encoder = Encoder.fastest(loaded)
+    encoder = Encoder(loaded)
     assert encoder.encode(TEXTS[0]) == plain_ids(trained, TEXTS[0])
 
 

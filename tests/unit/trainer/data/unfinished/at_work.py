@@ -12,19 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data import prepare, program, unfinished
-from trainer.data.texts import lines
+from trainer.data import pieces, prepare, program, unfinished
 
 #: A preparation that pauses after its second save until a file named `go` is there.
 PAUSING = """
 import sys, time
 from pathlib import Path
-from trainer.data import prepare, program, unfinished
-from trainer.data.texts import lines
+from trainer.data import pieces, prepare, program, unfinished
 
-folder, pieces, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+folder, pieces.PIECE_BYTES, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 unfinished.SAVE_EVERY_S, program.QUIET_S = 0.0, 1e9
-lines.PIECE_BYTES = unfinished.PIECE_BYTES = pieces
 save, saves = unfinished.UnfinishedPair.save, []
 
 def pausing(pair):
@@ -83,8 +80,7 @@ class AtWork:
         with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stderr(io.StringIO()) as err:
             patched.setattr(unfinished, "SAVE_EVERY_S", 0.0)
             patched.setattr(program, "QUIET_S", 1e9)
-            for module in (lines, unfinished):
-                patched.setattr(module, "PIECE_BYTES", PIECE_BYTES)
+            patched.setattr(pieces, "PIECE_BYTES", PIECE_BYTES)
             assert prepare.main([*self.words, *words]) == 0, err.getvalue()
         return err.getvalue()
 
@@ -100,4 +96,4 @@ class AtWork:
 def children_of(process: subprocess.Popen[str]) -> list[int]:
     """Return its encoding processes."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(one) for one in found]
+    return [int(one) for one in found if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]

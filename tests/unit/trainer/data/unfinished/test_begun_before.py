@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.facts import missing
 from tests.unit.trainer.data.unfinished.at_work import FILES, AtWork
 from trainer.data.corpus import Position
-from trainer.data.unfinished import Asked, differences
+from trainer.data.unfinished import State
+from trainer.formats.errors import DataError
 
 
 def test_a_tokenizer_that_was_trained_is_trained_once(at_work: AtWork, corpus: Path) -> None:
@@ -37,7 +39,7 @@ def test_another_preparation_is_not_taken_for_the_one_that_was_begun(at_work: At
     other = at_work.start(*at_work.tokenizer, "--no-append-eod")
     _, err = other.communicate(timeout=60)
     assert other.returncode == 1 and err.count("\n") == 1
-    assert not missing(err, "--append-eod", "True", "False", "--overwrite")
+    assert not missing(err, "--append-eod", "True", "--overwrite")
     assert at_work.written() == before
     at_work.finished(*at_work.tokenizer, "--no-append-eod", "--overwrite")
     assert sorted(at_work.written()) == FILES and at_work.written() != wanted
@@ -78,58 +80,49 @@ def test_where_the_trained_tokenizer_is_lost_or_another_overwrite_begins_anew(
     assert sorted(at_work.written()) == [*FILES, "tokenizer.json"]
 
 
-@pytest.mark.parametrize("is_trained", [False, True])
-def test_a_mistake_in_what_was_begun_is_mended_with_overwrite_and_one_behind_it_without(
-    at_work: AtWork, corpus: Path, tmp_path: Path, is_trained: bool
+def test_after_a_mistake_behind_what_was_begun_the_same_command_continues(
+    at_work: AtWork, corpus: Path, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     good = (corpus / "corpus.jsonl").read_text()
     second.write_text("no JSON\n")
     first.write_text(good)
     at_work.words[:1] = [str(first), str(second)]
-    process = at_work.paused(*at_work.tokenizer) if not is_trained else None
-    if process is not None:
-        at_work.go()
-        _, err = process.communicate(timeout=60)
-        assert "second.jsonl, line 1" in err and "--overwrite" not in err
-        second.write_text(good)
-        at_work.finished(*at_work.tokenizer)
-        shutil.rmtree(at_work.out)
-        first.write_text(good + "no JSON\n")
-        process = at_work.start(*at_work.tokenizer)
-    else:
-        second.write_text(good)
-        process = at_work.paused("--vocab-size=290", "--workers=1")
-        with second.open("r+b") as file:  # after the tokenizer was trained on it
-            file.write(b"no JSON")
-        at_work.go()
+    process = at_work.paused(*at_work.tokenizer)
+    at_work.go()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1 and err.count("\n") == 1
-    assert "--overwrite" in err
+    assert "second.jsonl, line 1" in err and "run the same command again" in err
+    second.write_text(good)
+    assert "continuing" in at_work.finished(*at_work.tokenizer)
 
 
-def asked(*sources: tuple[str, str], **options: str) -> Asked:
-    return Asked({f"--{name.replace('_', '-')}": value for name, value in options.items()}, list(sources))
+STATE = State({"--tokenizer": "t"}, ["a", "b"], "")
 
 
 @pytest.mark.parametrize(
-    ("now", "behind", "facts"),
+    ("sources", "behind", "is_refused"),
     [
-        (asked(("a", "1"), ("b", "2"), tokenizer="t"), Position(1, 3), []),
-        (asked(("a", "1"), ("b", "9"), tokenizer="t"), Position(1, 0), []),
-        (asked(("a", "1"), ("b", "9"), tokenizer="t"), Position(1, 1), ["b"]),
-        (asked(("a", "9"), ("b", "2"), tokenizer="t"), Position(1, 0), ["a"]),
-        (asked(("c", "1"), ("b", "2"), tokenizer="t"), Position(1, 0), ["a", "c"]),
-        (asked(("a", "1"), tokenizer="t"), Position(1, 0), ["2 files", "1"]),
-        (asked(("a", "1"), ("b", "2"), tokenizer="u"), Position(), ["--tokenizer", "t", "u"]),
-        (asked(("a", "1"), ("b", "2"), vocab_size="9"), Position(), ["--tokenizer", "t"]),
+        (["a", "b"], Position(1, 3), False),
+        (["a", "c"], Position(1, 0), False),
+        (["a", "c"], Position(1, 1), True),
+        (["c", "b"], Position(1, 0), True),
+        (["a"], Position(0, 1), True),
     ],
 )
-def test_what_was_begun_has_to_be_of_the_same_input_and_options(now: Asked, behind: Position, facts: list[str]) -> None:
-    found = differences(asked(("a", "1"), ("b", "2"), tokenizer="t"), now, behind)
-    assert bool(found) == bool(facts) and not missing(found, *facts)
+def test_input_that_was_not_started_may_have_changed(sources: list[str], behind: Position, is_refused: bool) -> None:
+    state = msgspec.structs.replace(STATE, behind=behind)
+    with pytest.raises(DataError, match=r"/c.*--overwrite") if is_refused else nullcontext():
+        state.refuse_other(state.options, sources, Path("/c"))
+
+
+@pytest.mark.parametrize("options", [{"--tokenizer": "u"}, {"--vocab-size": "9"}])
+def test_what_was_begun_has_to_be_of_the_same_options(options: dict[str, str]) -> None:
+    with pytest.raises(DataError, match="--tokenizer was t;"):
+        STATE.refuse_other(options, STATE.sources, Path("/c"))
 
 
 def test_with_a_trained_tokenizer_all_of_the_input_has_to_be_the_same() -> None:
-    was, now = (asked(("a", "1"), ("b", number), vocab_size="9") for number in "12")
-    assert not missing(differences(was, now, Position()), "b")
+    state = msgspec.structs.replace(STATE, options={"--vocab-size": "9"})
+    with pytest.raises(DataError, match="input"):
+        state.refuse_other(state.options, ["a", "c"], Path("/c"))

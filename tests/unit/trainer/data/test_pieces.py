@@ -1,4 +1,4 @@
-"""Lines cut into ranges and streams: every line once, whatever the cut, and errors with the line's number."""
+"""Files cut into pieces: every line and row once, whatever the cut, and errors with the number of the line."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import random
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
-from trainer.data.corpus import Corpus, Position
-from trainer.data.texts import lines
-from trainer.data.texts.inputs import Choice
-from trainer.data.texts.piece import Skipped
+from trainer.data import pieces as cutting
+from trainer.data.corpus import Choice, Corpus, Position
+from trainer.data.pieces import Skipped
 from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
-MODULES = ("lines", "columns", "inputs")
-
 
 def cut(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    for module in MODULES:
-        monkeypatch.setattr(f"trainer.data.texts.{module}.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", piece_bytes)
 
 
 def texts(path: Path | str, key: str = "text", start: Position | None = None) -> list[str]:
@@ -52,7 +51,7 @@ def test_every_line_comes_once_and_in_order_whatever_the_cut(
 ) -> None:
     wanted, raw = written
     cut(monkeypatch, piece_bytes)
-    monkeypatch.setattr("trainer.data.texts.lines._BLOCK_BYTES", 97)
+    monkeypatch.setattr("trainer.data.pieces._BLOCK_BYTES", 97)
     half = len(raw) // 2
     packed = {
         "plain": raw,
@@ -103,7 +102,7 @@ def test_a_stream_that_is_cut_short_or_damaged_is_named_with_the_line(
 def slowly(line: bytes) -> str | None:
     """Return a line's text by Python's own JSON; None if it is refused."""
     try:
-        return lines._text(line, 2, "text", b"c")
+        return cutting._text(line, 2, "text", "c")
     except DataError:
         return None
 
@@ -123,12 +122,12 @@ def test_a_text_is_what_pythons_own_json_makes_of_it(value: dict[str, object], a
     line = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     skipped, wanted = Skipped(), slowly(line)
     try:
-        found = lines.texts_of_lines(line, "text", b"c", lambda: 1, skipped)
+        found = cutting.texts_of_lines(line, "text", "c", lambda: 1, skipped)
     except DataError:
         assert wanted is None
     else:
         # Of other keys' values bytes that are no UTF-8 are passed over.
-        assert wanted is None or (found, skipped.empty) == ([wanted] if wanted else [], wanted == "")
+        assert wanted is None or (found, skipped["empty"]) == ([wanted] if wanted else [], wanted == "")
 
 
 def test_a_mark_of_byte_order_and_line_ends_of_windows_are_taken(tmp_path: Path) -> None:
@@ -147,4 +146,62 @@ def test_zstd_without_its_package_says_what_to_install(tmp_path: Path, monkeypat
     (tmp_path / "c").write_bytes(zstandard.compress(b"{}"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(DataError, match=rf"\bzstandard\b.*{re.escape(install_command('data'))}"):
+        texts(tmp_path / "c")
+
+
+ROWS = [f"row {number} é" * (number % 7) if number % 11 else None for number in range(100)]
+WANTED = [text for text in ROWS if text]
+
+
+def write_rows(path: Path, batch: int = 64, kind: Any = None) -> None:
+    column = pyarrow.array(ROWS, kind or pyarrow.string())
+    parquet.write_table(pyarrow.table({"id": list(range(len(ROWS))), "text": column}), path, row_group_size=batch)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 500, 1 << 20])
+@pytest.mark.parametrize("batch", [1, 64, 1000])
+def test_rows_come_once_and_in_order_whatever_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, batch: int
+) -> None:
+    cut(monkeypatch, piece_bytes)
+    write_rows(tmp_path / "c", batch)
+    skipped = Skipped()
+    pieces = [placed.piece for placed in Corpus([str(tmp_path / "c")], Choice()).pieces()]
+    assert [text for piece in pieces for text in piece.texts(skipped)] == WANTED
+    assert skipped["empty"] == len(ROWS) - len(WANTED)
+
+
+def test_long_texts_of_a_column_are_read(tmp_path: Path) -> None:
+    write_rows(tmp_path / "c", kind=pyarrow.large_string())
+    assert texts(tmp_path / "c") == WANTED
+
+
+def test_another_column_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    write_rows(tmp_path / "c")
+    with pytest.raises(DataError, match=r"/c\b.*'body'.*\bid, text\b.*--json-key"):
+        texts(tmp_path / "c", "body")
+    with pytest.raises(DataError, match=r"/c\b.*'id'.*\bint64\b"):
+        texts(tmp_path / "c", "id")
+
+
+def test_a_table_that_is_cut_short_is_refused_by_name(tmp_path: Path) -> None:
+    write_rows(tmp_path / "c")
+    whole = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(DataError, match=r"/c\b.*\brow \d+"):
+        texts(tmp_path / "c")
+
+
+def test_rows_that_are_no_utf8_are_refused_by_name(tmp_path: Path) -> None:
+    raw = pyarrow.array([b"good", b"b\xffd"], pyarrow.binary())
+    forged = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
+    parquet.write_table(pyarrow.table({"text": forged}), tmp_path / "c")
+    with pytest.raises(DataError, match=r"/c\b.*UTF-8"):
+        texts(tmp_path / "c")
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "c")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=rf"\bpyarrow\b.*{re.escape(install_command('data'))}"):
         texts(tmp_path / "c")
