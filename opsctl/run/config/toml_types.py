@@ -155,7 +155,7 @@ def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
     if spelled in known:
         return f"[{table}] {name} is not known: run files write _ for -: {spelled}"
     here = nearest_name(spelled, known)
-    if here is None or likeness(spelled, here)[0] < _SURE:
+    if here is None or likeness(spelled, here) < _SURE:
         for other in (*STRUCTS, *OPTION_TABLES):
             if near := nearest_name(spelled, keys_of(other), _SURE):
                 return f"[{table}] {name} is not known; did you mean {near} in [{other}]?"
