@@ -36,8 +36,8 @@ def command() -> None:
 def build(**options: Any) -> int:
     """Build missing kernels, for every level of this kind of CPU and for the named GPUs.
 
-    Several nodes may start this at the same time: one builds, the others wait and use the result. Without a compiler
-    for some kernels, a message names them, the rest is built, and the exit code is 1.
+    Several nodes may start this at the same time: the first complete result is kept. Without a compiler for some
+    kernels, a message names them, the rest is built, and the exit code is 1.
     """
     options["jobs"] = options["jobs"] or len(os.sched_getaffinity(0))
     return _run("build", **options)

@@ -18,4 +18,5 @@ def likeness(one: str, other: str) -> float:
     """Return the likeness of two names by their letters, 0 to 1. `-` counts as `_`."""
     from difflib import SequenceMatcher
 
-    return SequenceMatcher(None, *(name.lower().replace("-", "_") for name in (one, other))).ratio()
+    first, second = (name.lower().replace("-", "_") for name in (one, other))
+    return SequenceMatcher(None, first, second).ratio()

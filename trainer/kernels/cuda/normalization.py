@@ -5,15 +5,14 @@ Shapes: r rows, h hidden.
 
 from __future__ import annotations
 
-import functools
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_float, c_int32, c_int64
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trainer.kernels.cuda.tiles import VECTOR_BYTES, are_aligned, begins, flag, suffix
-from trainer.kernels.native.launching import WARP_THREADS, DeviceFacts, KernelRunner, Launch
+from trainer.kernels.cuda.tiles import VECTOR_BYTES, address, is_aligned, suffix
+from trainer.kernels.native.launching import WARP_THREADS, Argument, DeviceFacts, KernelRunner, Launch
 
 MOST_HIDDEN = 32_768
 # As in the kernels: what a thread holds of a row at once, and threads of a block, which in the `warp` form are rows.
@@ -74,17 +73,15 @@ class CudaNorms:
         deviation_r = torch.empty(rows, dtype=torch.float32, device=x_rh.device)
         mean_r = None if rms else torch.empty_like(deviation_r)
         if rows:
-            planned = _forward_launch(rows, hidden, dtype, epsilon)
-            places = begins(y_rh, total_rh, x_rh, residual_rh, mean_r, deviation_r, weight_h, bias_h)
-            y, total, x, residual, mean, deviation, weight, bias = places
-            self._runner.launch(
-                planned.with_arguments(
-                    *map(c_void_p, (y, total, mean, deviation, x, residual, weight, bias)),
-                    *planned.arguments,
-                    flag(_rows_fit(hidden, dtype) and are_aligned(y | total | x | residual)),
-                    flag(are_aligned(weight | bias)),
-                )
+            form, blocks, threads = forward_geometry(rows, hidden)
+            tensors = y_rh, total_rh, mean_r, deviation_r, x_rh, residual_rh, weight_h, bias_h
+            arguments: tuple[Argument, ...] = (
+                *map(address, tensors),
+                *(c_float(epsilon), c_int64(rows), c_int32(hidden)),
+                c_int32(_rows_fit(hidden, dtype) and is_aligned(y_rh, total_rh, x_rh, residual_rh)),
+                c_int32(is_aligned(weight_h, bias_h)),
             )
+            self._runner.launch(Launch(f"norm_{form}_{suffix(dtype)}", (blocks, 1, 1), (threads, 1, 1), 0, arguments))
         return total_rh, y_rh, mean_r, deviation_r
 
     def backward(
@@ -108,23 +105,20 @@ class CudaNorms:
             return of_x, torch.zeros_like(weight_h), torch.zeros_like(weight_h) if has_bias else None
         of_weight = torch.empty_like(weight_h)
         of_bias = torch.empty_like(weight_h) if has_bias else None
-        planned = _backward_launches(rows, hidden, x_rh.dtype, has_bias, self._runner.facts)
-        partials = torch.empty(planned.partials, dtype=torch.float32, device=x_rh.device)
-        places = begins(of_x, gradient_rh, x_rh, added_rh, partials, weight_h, mean_r, deviation_r, of_weight, of_bias)
-        to_x, gradient, x, added, sums, weight, mean, deviation, to_weight, to_bias = places
-        rows_begin_well = _rows_fit(hidden, x_rh.dtype) and are_aligned(to_x | gradient | x | added)
-        self._runner.launch(
-            planned.of_rows.with_arguments(
-                *map(c_void_p, (to_x, sums, gradient, x, weight, added, mean, deviation)),
-                *planned.of_rows.arguments,
-                flag(rows_begin_well),
-                flag(are_aligned(weight)),
-                flag(planned.of_rows.shared_bytes > 0),
-            )
+        plan, ends = backward_geometry(rows, hidden, x_rh.dtype, has_bias, self._runner.facts), suffix(x_rh.dtype)
+        partials = torch.empty(plan.blocks * plan.sums, dtype=torch.float32, device=x_rh.device)
+        tensors = of_x, partials, gradient_rh, x_rh, weight_h, added_rh, mean_r, deviation_r
+        arguments: tuple[Argument, ...] = (
+            *map(address, tensors),
+            *(c_int64(rows), c_int32(hidden), c_int32(has_bias)),
+            c_int32(_rows_fit(hidden, x_rh.dtype) and is_aligned(of_x, gradient_rh, x_rh, added_rh)),
+            *(c_int32(is_aligned(weight_h)), c_int32(plan.shared_bytes > 0)),
         )
-        self._runner.launch(
-            planned.of_weights.with_arguments(*map(c_void_p, (to_weight, to_bias, sums)), *planned.of_weights.arguments)
-        )
+        kernel = f"norm_backward_{plan.form}_{ends}"
+        self._runner.launch(Launch(kernel, (plan.blocks, 1, 1), (plan.threads, 1, 1), plan.shared_bytes, arguments))
+        arguments = (*map(address, (of_weight, of_bias, partials)), c_int32(plan.blocks), c_int32(hidden))
+        grid, block = (-(-plan.sums // WARP_THREADS), 1, 1), (8 * WARP_THREADS, 1, 1)
+        self._runner.launch(Launch(f"norm_weight_gradients_{ends}", grid, block, 0, arguments))
         return of_x, of_weight, of_bias
 
     def _check(self, x_rh: Tensor, *others: Tensor | None) -> None:
@@ -192,42 +186,3 @@ def _threads(hidden: int, elements_of_thread: int) -> int:
 def _rows_fit(hidden: int, dtype: torch.dtype) -> bool:
     """Return whether every row is aligned for the widest vectors if the first one is."""
     return hidden * dtype.itemsize % VECTOR_BYTES == 0
-
-
-@functools.lru_cache(maxsize=1024)
-def _forward_launch(rows: int, hidden: int, dtype: torch.dtype, epsilon: float) -> Launch:
-    """Return the launch without addresses: its arguments are those that depend on the shape."""
-    form, blocks, threads = forward_geometry(rows, hidden)
-    constants = c_float(epsilon), c_int64(rows), c_int32(hidden)
-    return Launch(f"norm_{form}_{suffix(dtype)}", (blocks, 1, 1), (threads, 1, 1), 0, constants)
-
-
-@dataclass(frozen=True)
-class _BackwardLaunches:
-    """Both launches but for addresses, and how many fp32 sums there are between them."""
-
-    of_rows: Launch
-    of_weights: Launch
-    partials: int
-
-
-@functools.lru_cache(maxsize=1024)
-def _backward_launches(
-    rows: int, hidden: int, dtype: torch.dtype, has_bias: bool, facts: DeviceFacts
-) -> _BackwardLaunches:
-    plan, ends = backward_geometry(rows, hidden, dtype, has_bias, facts), suffix(dtype)
-    of_rows = Launch(
-        f"norm_backward_{plan.form}_{ends}",
-        (plan.blocks, 1, 1),
-        (plan.threads, 1, 1),
-        plan.shared_bytes,
-        (c_int64(rows), c_int32(hidden), c_int32(has_bias)),
-    )
-    of_weights = Launch(
-        f"norm_weight_gradients_{ends}",
-        (-(-plan.sums // WARP_THREADS), 1, 1),
-        (8 * WARP_THREADS, 1, 1),
-        0,
-        (c_int32(plan.blocks), c_int32(hidden)),
-    )
-    return _BackwardLaunches(of_rows, of_weights, plan.blocks * plan.sums)

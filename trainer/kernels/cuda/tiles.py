@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ from trainer.kernels.native.launching import Argument, KernelRunner, Launch
 _SUFFIXES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 #: Of the widest access to memory.
 VECTOR_BYTES = 16
-_YES, _NO = c_int32(1), c_int32(0)
 
 
 def suffix(dtype: torch.dtype) -> str:
@@ -32,24 +31,6 @@ def address(tensor: Tensor | None) -> c_void_p:
     if not tensor.is_contiguous():
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} for a kernel")
     return c_void_p(tensor.data_ptr())
-
-
-def begins(*tensors: Tensor | None) -> list[int]:
-    """Return the addresses of contiguous tensors, 0 for None: for callers that need more than one `address` each."""
-    for one in tensors:
-        if one is not None and not one.is_contiguous():
-            raise ValueError(f"a tensor of shape {tuple(one.shape)} and strides {one.stride()} for a kernel")
-    return [0 if one is None else one.data_ptr() for one in tensors]
-
-
-def are_aligned(joined: int) -> bool:
-    """Return whether all addresses, joined by `|`, are aligned for the widest vectors."""
-    return joined % VECTOR_BYTES == 0
-
-
-def flag(value: bool) -> c_int32:
-    """Return a kernel's yes or no."""
-    return _YES if value else _NO
 
 
 def is_aligned(*tensors: Tensor | None) -> bool:

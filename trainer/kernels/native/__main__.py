@@ -53,7 +53,7 @@ def _build(wanted: list[Artifact], jobs: int) -> KernelCache:
     done: list[BuiltArtifact] = []
     for artifact in wanted:
         try:
-            built = build(artifact, jobs, lambda words: complain(f"opsctl: {words}"))
+            built = build(artifact, jobs)
             done.append(told(artifact, "built", "", built))
         except (CompilerError, CacheError, OSError) as error:
             done.append(told(artifact, "failed", str(error), None))

@@ -1,4 +1,4 @@
-"""The folders of built artifacts: found by key, put in place complete, one builder at a time.
+"""The folders of built artifacts: found by key, put in place complete.
 
 `CACHE/NAME-KEY-COMPILER/` holds an artifact's files and `built.json`. Its contents never change: other sources, flags,
 torch or compiler give another folder, so a process that has one open keeps it.
@@ -15,7 +15,6 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.files import be_as_open_as_its_folder, fsync, make_folder, read_plain
-from trainer.formats.file_lock import lock_within, open_to_lock
 from trainer.kernels.native.artifacts import Artifact
 
 
@@ -117,7 +115,7 @@ CACHE_VARIABLE = "OPSCTL_KERNELS_CACHE"
 _FACTS = "built.json"
 _OR_ELSEWHERE = f"have that changed, or build into a folder of your own, named in {CACHE_VARIABLE}"
 _LARGEST_FACTS = 4 << 20
-#: Longer than a compiler may take for one file: an unfinished folder that did not change since is abandoned.
+#: Longer than any build takes: an unfinished folder of this age is abandoned.
 _UNFINISHED_S = 7200
 
 
@@ -205,7 +203,11 @@ def put(artifact: Artifact, compiler: str, torch: str, make: Callable[[Path], di
     cache = cache_folders()[0]
     make_folder(cache)
     place = cache / _folder_name(artifact, compiler)
-    beside = cache / f".tmp-{place.name}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    for left in cache.glob(f".tmp-{artifact.name}-*"):  # of a build that was killed
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _UNFINISHED_S:
+                shutil.rmtree(left, ignore_errors=True)
+    beside = cache / f".tmp-{place.name}-{secrets.token_hex(8)}"
     try:
         beside.mkdir()
         # Every user of the cache may read this, whatever the umask; its contents never change.
@@ -230,28 +232,6 @@ def put(artifact: Artifact, compiler: str, torch: str, make: Callable[[Path], di
     return _read(cache, place)
 
 
-@contextlib.contextmanager
-def building(artifact: Artifact, wait_s: float) -> Iterator[bool]:
-    """Hold the artifact's lock; yield whether it was acquired within `wait_s` seconds.
-
-    Work continues without it: two builders of the same only waste time. The system releases the lock of a process that
-    dies, and its files are removed; not those of another node, which holds a lock of its own if the file system's locks
-    hold on one node only.
-    """
-    cache = cache_folders()[0]
-    make_folder(cache)
-    fd = open_to_lock(cache / f".lock-{artifact.name}", mode_if_new=cache.stat().st_mode & 0o664)
-    try:
-        has_lock = lock_within(fd, wait_s)
-        if has_lock:
-            for left in cache.glob(f".tmp-{artifact.name}-{artifact.key}-*"):
-                if _is_abandoned(left):
-                    shutil.rmtree(left, ignore_errors=True)
-        yield has_lock
-    finally:
-        os.close(fd)
-
-
 def _folder_name(artifact: Artifact, compiler: str) -> str:
     return f"{artifact.name}-{artifact.key}-{hashlib.sha256(compiler.encode()).hexdigest()[:8]}"
 
@@ -264,21 +244,6 @@ def _folders_of(cache: Path, beginning: str) -> list[Path]:
     except OSError:
         return []
     return [cache / name for _, name in sorted(found, reverse=True)]
-
-
-def _is_abandoned(unfinished: Path) -> bool:
-    """Return whether no process builds in it any more: its process was on this host and is gone, or it is very old."""
-    host, pid, _ = unfinished.name.rsplit("-", 2)
-    try:
-        if time.time() - unfinished.stat().st_mtime > _UNFINISHED_S:
-            return True
-        if host.endswith(f"-{socket.gethostname()}"):
-            os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
-        pass  # another user's process, or gone at this moment
-    return False
 
 
 def _read(cache: Path, folder: Path) -> Built:

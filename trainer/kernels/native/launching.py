@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -33,25 +33,12 @@ class Launch:
     arguments: tuple[Argument, ...]
 
     def __post_init__(self) -> None:
-        _require_possible(self.kernel, self.grid, self.block, self.shared_bytes)
-
-    def with_arguments(self, *arguments: Argument) -> Launch:
-        """Return a copy with these arguments. Its sizes were checked already."""
-        other = object.__new__(Launch)
-        vars(other).update(vars(self), arguments=arguments)
-        return other
-
-
-@functools.lru_cache(maxsize=4096)
-def _require_possible(kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:
-    """Raise ValueError for impossible sizes. A training repeats the same few launches, each checked once."""
-    if not all(0 < size <= most for size, most in zip(grid, _MOST_GRID, strict=True)):
-        raise ValueError(f"{kernel}: a grid of {grid} blocks, where {_MOST_GRID} is the most, 1 the least")
-    threads = block[0] * block[1] * block[2]
-    if min(block) < 1 or threads > MOST_BLOCK_THREADS:
-        raise ValueError(f"{kernel}: a block of {block} threads, where {MOST_BLOCK_THREADS} is the most")
-    if shared_bytes < 0:
-        raise ValueError(f"{kernel}: {shared_bytes} bytes of shared memory")
+        if not all(0 < size <= most for size, most in zip(self.grid, _MOST_GRID, strict=True)):
+            raise ValueError(f"{self.kernel}: a grid of {self.grid} blocks, not 1 to {_MOST_GRID}")
+        if min(self.block) < 1 or math.prod(self.block) > MOST_BLOCK_THREADS:
+            raise ValueError(f"{self.kernel}: a block of {self.block} threads, where {MOST_BLOCK_THREADS} is the most")
+        if self.shared_bytes < 0:
+            raise ValueError(f"{self.kernel}: {self.shared_bytes} bytes of shared memory")
 
 
 @dataclass(frozen=True)
@@ -90,11 +77,6 @@ class KernelError(RuntimeError):
 
 def argument_pointers(arguments: tuple[Argument, ...]) -> ctypes.Array[ctypes.c_void_p]:
     """Return the arguments' addresses, as CUDA's driver and the emulator expect them; keeps the arguments alive."""
-    pointers = _pointers_type(len(arguments))(*map(ctypes.addressof, arguments))
+    pointers = (ctypes.c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, arguments))
     pointers.held = arguments  # type: ignore[attr-defined]
     return pointers
-
-
-@functools.cache
-def _pointers_type(count: int) -> type[ctypes.Array[ctypes.c_void_p]]:
-    return ctypes.c_void_p * max(1, count)
