@@ -12,38 +12,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
-from opsctl.core.errors import UsageError
 from opsctl.run.logs.line_text import Lines, blocks, end_of_whole_lines, last_lines, start_of_last
 from opsctl.transfer.hub.far_files import FarFiles, Look
 from opsctl.transfer.hub.hub_errors import NotNow
 
 #: How much of a log's end is fetched at first; four times as much, as often as that is not enough.
 _FIRST_BYTES = 64 * 1024
-#: So much of what was read last is read again with what is new: another log under the same name differs there.
-_OVERLAP_BYTES = 512
 #: Where a run's training log is in its repository, as in its output folder.
 MAIN_LOG = "logs/main_log.txt"
-_LOG_ENDS = (".txt", ".log", ".out")
-_NAMED = 8
 
 
 def find_log(files: FarFiles, path: str | None) -> tuple[str, Look | None]:
-    """Return which file is the log, and how it is now; None where there is none yet.
+    """Return which file is the log, and its present state; None where there is none yet. Raises `NotNow`.
 
-    path: as a person named it. Otherwise a run's own, else the only one that can be meant. Raises UsageError with their
-    names where there are several, `NotNow`.
+    path: as the user named it.
     """
-    look = files.look(path or MAIN_LOG)
-    if path is not None or look is not None:
-        return path or MAIN_LOG, look
-    there = sorted(one for one in files.sizes() if one.endswith(_LOG_ENDS))
-    logs = [one for one in there if PurePosixPath(one).name == PurePosixPath(MAIN_LOG).name] or there
-    if len(logs) > 1:
-        more = f" and {len(logs) - _NAMED} more" if len(logs) > _NAMED else ""
-        raise UsageError(f"{files.repo} has several logs: give one of them as --path: {', '.join(logs[:_NAMED])}{more}")
-    return (logs[0], files.look(logs[0])) if logs else (MAIN_LOG, None)
+    return path or MAIN_LOG, files.look(path or MAIN_LOG)
 
 
 @contextlib.contextmanager
@@ -98,7 +83,6 @@ class FarFollower:
     _lines: Lines = field(default_factory=Lines)
     _seen: Look | None = None
     _at: int = 0
-    _before: bytes = b""  # the last bytes that were read
     _trouble: str = ""
 
     def follow(self, count: int) -> Iterator[str]:
@@ -136,30 +120,18 @@ class FarFollower:
     def _begin(self, look: Look, path: str, count: int) -> Iterator[str]:
         with _end_with(self.files, path, look, count) as fd:
             start = start_of_last(fd, count, end_of_whole_lines(fd))
-            overlap = max(0, look.size_bytes - _OVERLAP_BYTES)
-            self._at, self._before = look.size_bytes, os.pread(fd, _OVERLAP_BYTES, overlap)
-            self._seen = look
+            self._at, self._seen = look.size_bytes, look
             for _, data in blocks(fd, start, look.size_bytes):
                 yield from self._lines.feed(data)
 
     def _go_on(self, look: Look, path: str) -> Iterator[str]:
         if look.size_bytes < self._at:
-            yield from self._anew(f"{path} was cut short; reading it from its beginning")
-        elif not self._still_stands(look, path):
-            yield from self._anew(f"{path} was replaced; reading the new one")
+            yield from self._lines.rest()
+            self._at = 0
+            self.say(f"{path} was cut short; reading it from its beginning")
         for data in self.files.read(path, look, self._at, look.size_bytes):
             self._at += len(data)
-            self._before = (self._before + data)[-_OVERLAP_BYTES:]
             yield from self._lines.feed(data)
-
-    def _still_stands(self, look: Look, path: str) -> bool:
-        begin = self._at - len(self._before)
-        return b"".join(self.files.read(path, look, begin, self._at)) == self._before
-
-    def _anew(self, event: str) -> Iterator[str]:
-        yield from self._lines.rest()
-        self._at, self._before = 0, b""
-        self.say(event)
 
     def _say_trouble(self, why: str) -> None:
         if why != self._trouble:

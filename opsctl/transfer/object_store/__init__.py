@@ -1,4 +1,4 @@
-"""Places for copies of files: a folder (`folder`), or any URL that fsspec reaches, S3 and GCS first (`fsspec_store`).
+"""Places for copies of files: a folder (`folder`), or a bucket of S3 or GCS (`fsspec_store`).
 
 `store.open_store` returns a Store, which sends, fetches and checks many files at once. A file counts when it is proven
 where it went: a folder's file is fsynced, read back from the disk and renamed; an object is compared with the checksum

@@ -1,4 +1,4 @@
-"""A store that fsspec reaches: S3 through s3fs, GCS through gcsfs, others through its plain calls."""
+"""A bucket: S3 through s3fs, GCS through gcsfs. An object appears when it is whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import contextlib
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,15 +13,14 @@ from typing import Any, TypeVar
 
 from opsctl.transfer.object_store.flow import Flow, NoAnswer, Stopped, limit_s, within
 from opsctl.transfer.object_store.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
-from opsctl.transfer.object_store.types import PART, Access, FarFile, FileFault, StoreError, is_part, key_of, name_of
+from opsctl.transfer.object_store.types import Access, FarFile, FileFault, StoreError, is_part, key_of, name_of
 from trainer.formats.distribution import install_command
 
 T = TypeVar("T")
 
 _S3, _GCS = ("s3", "s3a"), ("gs", "gcs")
-#: Stores in which an object appears when it is whole; elsewhere a file is written under another name and renamed.
-_WHOLE_AT_ONCE = (*_S3, *_GCS, "abfs", "abfss", "az", "adl")
-_EXTRAS = {**dict.fromkeys(_S3, "s3"), **dict.fromkeys(_GCS, "gcs")}
+#: Scheme -> the extra of ours that installs its package.
+SCHEMES = {**dict.fromkeys(_S3, "s3"), **dict.fromkeys(_GCS, "gcs")}
 #: Objects are sent in parts of this size, or larger ones where S3 would get more than it takes.
 PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000
@@ -36,7 +34,7 @@ _NO_CREDENTIALS = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_K
 
 
 class FsspecStore:
-    """The files below a URL. Raises StoreError where fsspec knows no such store, or its package is missing."""
+    """The files below a URL. Raises StoreError where its package is missing."""
 
     workers = 4
 
@@ -46,15 +44,13 @@ class FsspecStore:
             self._system, root = self._waited_for(lambda: _opened(where, scheme, access))
         except NoAnswer as error:
             raise StoreError(f"{where}: {error}; try again later") from None
-        except ImportError as error:
-            package = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else str(error)
+        except ImportError:
+            package = install_command(SCHEMES[scheme])
             raise StoreError(f"{where} needs a package that is not here: {package}") from None
-        except ValueError:
-            raise StoreError(f"{where}: fsspec knows no store {scheme}://") from None
         except Exception as error:
             raise StoreError(f"{where} cannot be used: {type(error).__name__}") from None
         self._root = root.rstrip("/")
-        self._is_whole_at_once, self._is_s3 = scheme in _WHOLE_AT_ONCE, scheme in _S3
+        self._is_s3 = scheme in _S3
 
     def close(self) -> None:
         """Do nothing: fsspec closes its connections."""
@@ -94,20 +90,14 @@ class FsspecStore:
 
     def send(self, source: Source, name: str, flow: Flow) -> str:
         """Write the file, prove it by the store's own checksum or by reading it back, and return its xxh64."""
-        above, slash, _ = name.rpartition("/")
-        written = name if self._is_whole_at_once else f"{above}{slash}{PART}{secrets.token_hex(8)}"
         with self._translated(name):
-            if not self._is_whole_at_once:
-                self._waited_for(lambda: self._system.makedirs(self._path(above), exist_ok=True))
-            found, own = self._write(source, written, flow)
-            if self._checksum(self._info(written)) != own:
+            found, own = self._write(source, name, flow)
+            if self._checksum(self._info(name)) != own:
                 try:
-                    check_digest(name, self._digest(written), found, f"read back from {self.where}")
+                    check_digest(name, self._digest(name), found, f"read back from {self.where}")
                 except FileFault:
-                    self.remove(written)
+                    self.remove(name)
                     raise
-            if written != name:
-                self._waited_for(lambda: self._system.mv(self._path(written), self._path(name)), source.bytes)
         return found
 
     def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
@@ -187,18 +177,12 @@ class FsspecStore:
             self._waited_for(file.close, min(source.bytes, size + (5 << 20)))
         except BaseException as error:
             if not isinstance(error, NoAnswer):  # or each of these would wait as long again
-                self._discard(file, name)
+                with contextlib.suppress(Exception):
+                    self._waited_for(file.discard)
             with contextlib.suppress(AttributeError):
                 file.closed = True  # or its destructor would write the half that there is
             raise
         return str(digest.hexdigest()), own.value
-
-    def _discard(self, file: Any, name: str) -> None:
-        with contextlib.suppress(Exception):
-            self._waited_for(file.discard)
-        if not self._is_whole_at_once:
-            with contextlib.suppress(Exception):
-                self._waited_for(lambda: self._system.rm_file(self._path(name)))
 
     def _waited_for(self, do: Callable[[], T], count: int = 0) -> T:
         """Return what `do` returns, which carries `count` bytes. Raises NoAnswer."""
@@ -280,13 +264,12 @@ def _limits_of_requests(scheme: str, access: Access) -> dict[str, Any]:
             "endpoint_url": access.endpoint,
             "config_kwargs": {**limits, "retries": {"mode": "standard", "max_attempts": 6}},
         }
-    if scheme in _GCS:  # it has no limit otherwise, and is not repeated while it is silent
-        from aiohttp import ClientTimeout
+    # GCS has no limit otherwise, and is not repeated while it is silent.
+    from aiohttp import ClientTimeout
 
-        total_s = limit_s(access.patience_s, _MOST_AT_ONCE_BYTES)
-        connect_s, read_s = access.connect_timeout_s, access.answer_timeout_s
-        return {"requests_timeout": ClientTimeout(total=total_s, sock_connect=connect_s, sock_read=read_s)}
-    return {}
+    total_s = limit_s(access.patience_s, _MOST_AT_ONCE_BYTES)
+    connect_s, read_s = access.connect_timeout_s, access.answer_timeout_s
+    return {"requests_timeout": ClientTimeout(total=total_s, sock_connect=connect_s, sock_read=read_s)}
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from opsctl.transfer.object_store.flow import Flow, Stopped
 from opsctl.transfer.object_store.folder import FolderStore
-from opsctl.transfer.object_store.fsspec_store import FsspecStore
+from opsctl.transfer.object_store.fsspec_store import SCHEMES, FsspecStore
 from opsctl.transfer.object_store.sources import Source, digest_of, file_source
 from opsctl.transfer.object_store.types import (
     Access,
@@ -25,7 +25,7 @@ from opsctl.transfer.object_store.types import (
     check_name,
 )
 
-_FORMS = "a destination is /FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or another fsspec URL"
+_FORMS = "a destination is /FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX"
 
 
 class Store:
@@ -219,7 +219,7 @@ class Store:
 
 
 def open_store(url: str, access: Access | None = None) -> Store:
-    """Return the store behind `/folder`, `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or another URL.
+    """Return the store behind `/folder`, `file:///folder`, `s3://bucket/prefix` or `gs://bucket/prefix`.
 
     Only a folder is known to be there then. Raises StoreError where there can be no such store, or a package is
     missing.
@@ -229,7 +229,7 @@ def open_store(url: str, access: Access | None = None) -> Store:
     parts = _parts(url)
     if parts.scheme == "file" and not parts.netloc:
         return Store(FolderStore(unquote(parts.path)))
-    if parts.scheme and parts.netloc and parts.scheme != "file":
+    if parts.scheme in SCHEMES and parts.netloc:
         return Store(FsspecStore(url, parts.scheme, access or Access()))
     raise StoreError(f"{url!a} names no store: {_FORMS}")
 

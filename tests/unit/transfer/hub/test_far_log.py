@@ -59,8 +59,8 @@ def test_what_comes_is_fetched_once_and_nothing_else(hub: Hub) -> None:
     pushes(hub, first)()
     script = Script(lambda: hub.requests.clear(), pushes(hub, second), lambda: None, lambda: None)
     assert script.followed(2) == ["line 19998", "line 19999", *second[len(first) :].decode().splitlines()]
-    assert fetched_bytes(hub) == len(second) - len(first) + 512
-    assert [one.method for one in hub.asked()] == ["HEAD", "HEAD", "GET", "GET", "HEAD", "HEAD"]
+    assert fetched_bytes(hub) == len(second) - len(first)
+    assert [one.method for one in hub.asked()] == ["HEAD", "HEAD", "GET", "HEAD", "HEAD"]
     assert script.heard == []
 
 
@@ -98,8 +98,6 @@ def test_a_half_written_line_is_given_once_and_whole(hub: Hub) -> None:
     [
         (b"x\n", "short"),
         (b"", "short"),
-        (b"x\ny\n", "replaced"),
-        (b"a\nXhalf and more\n", "replaced"),
     ],
 )
 def test_another_log_under_the_same_name_is_read_from_its_beginning(hub: Hub, content: bytes, event: str) -> None:
@@ -208,19 +206,6 @@ def test_a_private_repository_is_read_with_a_token_and_unseen_without(
         Script().followed()
     log_in(monkeypatch)
     assert Script().followed() == ["a"]
-
-
-@pytest.mark.parametrize("there", [["run/logs/main_log.txt", "notes.txt"], ["main.out", "model.bin"]])
-def test_the_one_file_that_can_be_the_log_is_taken_for_it(hub: Hub, there: list[str]) -> None:
-    hub.commit(REPO, dict.fromkeys(there, b"a\n"))
-    assert find_log(FarFiles(repo_of(REPO)), None)[0] == there[0]
-
-
-def test_where_there_are_several_logs_they_are_named(hub: Hub) -> None:
-    hub.commit(REPO, {f"logs/{name}/main_log.txt": b"a\n" for name in ("main", "test")})
-    with pytest.raises(UsageError, match=r"--path: logs/main/main_log\.txt, logs/test/main_log\.txt"):
-        find_log(FarFiles(repo_of(REPO)), None)
-    assert Script().followed(path="logs/test/main_log.txt") == ["a"]
 
 
 def test_another_revision_is_read_as_it_stands(hub: Hub) -> None:
