@@ -65,21 +65,26 @@ class Chosen:
 
 def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
     """Return the backup of that checkpoint. Raises OpsctlError where there is none that fits, StoreError."""
-    full, why = _found(store, iteration, What.FULL)
-    if full is not None and not weights_only:
-        return Chosen(full, full.manifest, full.manifest_bytes)
-    weights, why_not = _found(store, iteration, What.WEIGHTS)
-    if weights_only:
-        if weights is not None:
-            return Chosen(weights, weights.manifest, weights.manifest_bytes)
-        if full is not None:
-            manifest = without_optimizer(full.manifest)
-            return Chosen(full, manifest, manifest_text(manifest))
-    elif weights is not None:
-        raise OpsctlError(
-            f"{tag_of(iteration)} is in {store.where} without optimizer states only: --weights-only brings that"
-        )
-    raise OpsctlError(f"{store.where} has no {tag_of(iteration)}: {why}; without optimizer states: {why_not}")
+    found: dict[What, Found] = {}
+    why: dict[What, str] = {}
+    for what in (What.FULL, What.WEIGHTS):
+        try:
+            found[what] = find(store, iteration, what)
+        except StoreError:
+            raise
+        except OpsctlError as error:
+            why[what] = str(error)
+    wanted = What.WEIGHTS if weights_only else What.FULL
+    if wanted in found:
+        return Chosen(found[wanted], found[wanted].manifest, found[wanted].manifest_bytes)
+    if weights_only and What.FULL in found:
+        manifest = without_optimizer(found[What.FULL].manifest)
+        return Chosen(found[What.FULL], manifest, manifest_text(manifest))
+    tag = tag_of(iteration)
+    if What.WEIGHTS in found:
+        raise OpsctlError(f"{tag} is in {store.where} without optimizer states only: --weights-only brings that")
+    both = f"{why[What.FULL]}; without optimizer states: {why[What.WEIGHTS]}"
+    raise OpsctlError(f"{store.where} has no {tag}: {both}")
 
 
 def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flow: Flow) -> RestoredCheckpoint:
@@ -142,15 +147,6 @@ def restore_files(
     return RestoredCheckpoint(
         folder=str(target), iteration=chosen.manifest.iteration, files=len(files), bytes=size_of(files), whole=False
     )
-
-
-def _found(store: Store, iteration: int, what: What) -> tuple[Found | None, str]:
-    try:
-        return find(store, iteration, what), ""
-    except StoreError:
-        raise
-    except OpsctlError as error:
-        return None, str(error)
 
 
 @contextlib.contextmanager

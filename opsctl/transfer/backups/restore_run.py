@@ -33,6 +33,7 @@ from opsctl.transfer.backups.destination import read_run
 from opsctl.transfer.backups.remote_layout import Found, find_all
 from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose, restore_to_folder
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.sources import Source
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
 from trainer.formats.checkpoint.exchanged import digest_of
@@ -41,7 +42,7 @@ from trainer.formats.checkpoint.manifest import (
     LATEST,
     WAY_OUT,
     check_checksums,
-    fault_of,
+    check_files,
     latest_folder,
     read_manifest,
     tag_of,
@@ -137,40 +138,31 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
 def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
     """Return the note of a finished restore of the same to `folder`; None without.
 
-    Raises OpsctlError where the run has lost its latest checkpoint since, or a checkpoint is damaged.
+    Every byte of the latest checkpoint, and of the restored one if it is still there, is read. Raises OpsctlError if
+    the run has lost its checkpoints since, or one is damaged.
     """
-    if not folder.is_dir():
-        return None
     paths = RunPaths(folder / _OUTPUT)
-    note = read_state(paths.output, paths.restored, RestoredNote)
+    note = read_state(paths.output, paths.restored, RestoredNote) if folder.is_dir() else None
     if note is None or (note.source, note.asked) != (store.where, asked):
         return None
-    if note.checkpoint is not None and (fault := _fault(paths.checkpoints, note.checkpoint)):
+    if note.checkpoint is None:
+        return note
+    try:
+        latest, restored = latest_folder(paths.checkpoints), paths.checkpoints / tag_of(note.checkpoint)
+        if latest is None:
+            raise CheckpointError(f"{paths.checkpoints} has no checkpoint now")
+        for one in {latest, restored} if restored.is_dir() else {latest}:
+            manifest = read_manifest(one)
+            check_files(one, manifest)
+            check_checksums(one, manifest)
+    except (CheckpointError, OSError) as error:
         into = f" --into {_OUTPUT}/{paths.checkpoints.name}" * note.is_copy  # of another run for the destination
         raise OpsctlError(
-            f"{folder} was restored, but {fault}; move a damaged folder away, then in {folder}, "
-            f"opsctl checkpoints restore --from {store.where} --step {note.checkpoint}{into} restores the checkpoint"
-        )
+            f"{folder} was restored, but {str(error).partition(WAY_OUT)[0]}; move a damaged folder away, then in "
+            f"{folder}, opsctl checkpoints restore --from {store.where} --step {note.checkpoint}{into} "
+            "restores the checkpoint"
+        ) from None
     return note
-
-
-def _fault(checkpoints: Path, iteration: int) -> str | None:
-    """Return what is wrong with the latest checkpoint, or with the restored one if it is still there; None: nothing.
-
-    Every byte of both is read.
-    """
-    try:
-        latest = latest_folder(checkpoints)
-        if latest is None:
-            return f"{checkpoints} has no checkpoint now"
-        restored = checkpoints / tag_of(iteration)
-        for folder in {latest, restored} if restored.is_dir() else {latest}:
-            if fault := fault_of(folder):
-                return fault
-            check_checksums(folder, read_manifest(folder))
-    except (CheckpointError, OSError) as error:
-        return str(error).partition(WAY_OUT)[0]
-    return None
 
 
 def _checkpoint(store: Store, asked: Asked) -> Chosen | None:
@@ -202,22 +194,20 @@ def _beside(folder: Path, source: str) -> Iterator[Path]:
 
 
 def _fetch_rest(store: Store, look: run_files.Look, made: Path, flow: Flow) -> None:
-    """Every file from where it lies, folder by folder of looks."""
-    by_number: dict[str, dict[str, Expected]] = {}
+    """Fetch every file of a look from where it is stored; the run file gets the name that it has here."""
+    run_file, files = f"run/{Path(look.run_file).name}", {}
     for name, file in look.files.items():
         number, _, there = file.at.partition("/")
         if there != name or not number.isdigit():
             raise OpsctlError(f"look {look.number} in {store.where} names {name!a} as {file.at!a}, which cannot be")
-        if name.startswith(f"{_OUTPUT}/"):
-            by_number.setdefault(number, {})[name] = Expected(file.bytes, file.xxh64)
-    for number, files in by_number.items():
-        store.get(files, made, f"{run_files.FOLDER}/{number}", flow).raise_faults()
-    run_file = look.files.get(f"run/{Path(look.run_file).name}")
-    if run_file is not None:
-        data = store.read(f"{run_files.FOLDER}/{run_file.at}")
-        if digest_of(data) != run_file.xxh64:
-            raise OpsctlError(f"{run_file.at!a} in {store.where} is not what was sent")
-        write_atomically(made, made / RUN_FILE_NAME, data)
+        if name.startswith(f"{_OUTPUT}/") or name == run_file:
+            files[RUN_FILE_NAME if name == run_file else name] = file
+
+    def opened(name: str) -> Source:
+        file = files[name]
+        return store.source(f"{run_files.FOLDER}/{file.at}", Expected(file.bytes, file.xxh64))
+
+    store.fetch(files, opened, made, flow).raise_faults()
 
 
 def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str, bool]:
@@ -256,26 +246,26 @@ def _fetch_checkpoint(store: Store, chosen: Chosen, paths: RunPaths, flow: Flow)
 
 
 def _fix_run_file(made: Path, folder: Path) -> tuple[str, ...]:
-    """Let its [run] output be the folder beside it, where it was another."""
-    path = made / RUN_FILE_NAME
+    """Set [run] output to the folder next to the run file, if it is another; return what the user has to know."""
+    path, final = made / RUN_FILE_NAME, folder / RUN_FILE_NAME
     if not path.is_file():
         return ('no run file was backed up: write one, with [run] output = "output"',)
     try:
         if load_run_file(path).paths.output == made / _OUTPUT:
             return ()
-        fixed = with_output(read_text(made, path) or "", _OUTPUT)
-        write_atomically(made, path, fixed)
+        write_atomically(made, path, with_output(read_text(made, path) or "", _OUTPUT))
         if load_run_file(path).paths.output == made / _OUTPUT:
-            return (f'[run] output in {folder / RUN_FILE_NAME} is "{_OUTPUT}" now: opsctl revise publishes that',)
+            return (f'[run] output in {final} is "{_OUTPUT}" now: opsctl revise publishes that',)
     except (RunFileError, OSError) as error:
-        return (f"{folder / RUN_FILE_NAME}: {error}",)
-    return (f"correct [run] output in {folder / RUN_FILE_NAME}: it has to be {folder / _OUTPUT}",)
+        return (f"{final}: {error}",)
+    return (f"correct [run] output in {final}: it has to be {folder / _OUTPUT}",)
 
 
 def with_output(text: str, output: str) -> str:
     """Return the run file's text with another [run] output; everything else, comments too, stays."""
-    head, name, rest_of_it = text.partition("[run]")
-    table, bracket, more = re.match(r"(.*?)(^\[|\Z)(.*)", rest_of_it, re.DOTALL | re.MULTILINE).groups()  # type: ignore[union-attr]
+    head, name, rest = text.partition("[run]")
+    at = re.search(r"^\[", rest, re.MULTILINE)
+    table, more = (rest[: at.start()], rest[at.start() :]) if at else (rest, "")
     line = f'output = "{output}"'
     changed, count = re.subn(r"^[ \t]*output[ \t]*=.*$", line, table, count=1, flags=re.MULTILINE)
-    return head + name + (changed if count else f"\n{line}{table}") + bracket + more
+    return head + name + (changed if count else f"\n{line}{table}") + more
