@@ -87,22 +87,19 @@ def walk(
     take_in: Callable[[Found], None],
     budget: Budget | None = None,
     begin: Sequence[Pending] = BEGINNING,
-    elsewhere: bool = False,
 ) -> Walked:
     """Walk through what is pending under `root`; what copies of `visitor` find is handed to `take_in`, part by part.
 
     Every entry that is there all the while is seen once, by this call or by one that begins with what it leaves
-    pending. elsewhere: also in other file systems that are mounted under the root. Raises OSError where the root cannot
-    be opened, and what a visitor raises.
+    pending. Other file systems that are mounted under the root are not entered. Raises OSError where the root cannot be
+    opened, and what a visitor raises.
     """
-    return _Walk(root, visitor, take_in, budget or Budget(), elsewhere).run(begin)
+    return _Walk(root, visitor, take_in, budget or Budget()).run(begin)
 
 
 class _Walk(Generic[Found]):
-    def __init__(
-        self, root: Path, visitor: Visitor[Found], take_in: Callable[[Found], None], budget: Budget, elsewhere: bool
-    ) -> None:
-        self._root, self._visitor, self._take_in, self._elsewhere = root, visitor, take_in, elsewhere
+    def __init__(self, root: Path, visitor: Visitor[Found], take_in: Callable[[Found], None], budget: Budget) -> None:
+        self._root, self._visitor, self._take_in = root, visitor, take_in
         self._most, self._began_at = budget.processes or usual_processes(), time.monotonic()
         self._most_at_first = budget.processes or _cores()
         self._left = budget.entries
@@ -215,7 +212,7 @@ class _Walk(Generic[Found]):
                     signal.signal(signal_number, signal.SIG_DFL)
                 for line in (here, *(one.line for one in self._workers)):
                     line.close()  # so that only the caller holds them, and all workers end with it
-                _work(there, self._root, self._visitor, self._elsewhere)
+                _work(there, self._root, self._visitor)
             finally:
                 os._exit(0)
         there.close()
@@ -224,12 +221,12 @@ class _Walk(Generic[Found]):
         return worker
 
 
-def _work(line: Connection, root: Path, visitor: Visitor[Found], elsewhere: bool) -> None:
+def _work(line: Connection, root: Path, visitor: Visitor[Found]) -> None:
     """Walk the folders received on `line`, until the caller closes it."""
     with contextlib.suppress(EOFError, OSError):
         task: _Task = line.recv()
         try:
-            stretch = Stretch(root, visitor, elsewhere)
+            stretch = Stretch(root, visitor)
             while True:
                 stack, before = list(task.pending), stretch.entries
                 stretch.go(stack, task.entries, task.ends_at)

@@ -53,10 +53,6 @@ class Way:
             self._names.append(name)
         return self._fds[-1]
 
-    def comes_back(self, seen: os.stat_result) -> bool:
-        """Return whether the folder is one of those above it, as with a mount inside itself."""
-        return any(os.path.samestat(seen, os.fstat(fd)) for fd in self._fds[:-1])
-
     def close(self) -> None:
         """Let go of all of them."""
         self._back_to(0)
@@ -150,16 +146,16 @@ class Visitor(ABC, Generic[Found]):
 
 
 class Stretch(Generic[Found]):
-    """A walk under one root, resumable. elsewhere: also into other file systems below. Raises OSError."""
+    """A walk under one root, resumable, within its file system. Raises OSError."""
 
-    def __init__(self, root: Path, visitor: Visitor[Found], elsewhere: bool = False) -> None:
-        self.visitor, self._elsewhere = visitor, elsewhere
+    def __init__(self, root: Path, visitor: Visitor[Found]) -> None:
+        self.visitor = visitor
         self.entries = 0  # seen up to now; the root is none
         self.unread: list[Unread] = []  # since it was last emptied
         self._way = Way(root)
         self._device = os.fstat(self._way.root).st_dev
         # Where they are mounted is known without a look at them: one of them may hang.
-        self._mounts = {} if elsewhere else mounted_under(str(Path(f"/proc/self/fd/{self._way.root}").readlink()))
+        self._mounts = mounted_under(str(Path(f"/proc/self/fd/{self._way.root}").readlink()))
         self._kept: tuple[Pending, Iterator[str]] | None = None  # the rest of a folder that was stopped in
 
     def go(self, stack: list[Pending], most_entries: int, ends_at: float) -> None:
@@ -187,7 +183,7 @@ class Stretch(Generic[Found]):
         folder = Folder(one.place, fd)
         if one == BEGINNING[0]:
             self.visitor.see(folder, ITSELF, os.fstat(fd))
-        elif not one.after and not self._may_enter(fd):
+        elif not one.after and os.fstat(fd).st_dev != self._device:
             return None
         names, mounted = self._names(one, fd), self._mounts.get(one.place, ())
         while True:
@@ -217,10 +213,6 @@ class Stretch(Generic[Found]):
             except OSError as error:
                 self._not_read(under(place, name), error)
         return list(found), list(found.values())
-
-    def _may_enter(self, fd: int) -> bool:
-        found = os.fstat(fd)
-        return not self._way.comes_back(found) if self._elsewhere else found.st_dev == self._device
 
     def _names(self, one: Pending, fd: int) -> Iterator[str]:
         """Return the names in the folder that come after `one.after`, in order."""

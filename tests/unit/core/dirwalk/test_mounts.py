@@ -51,13 +51,6 @@ def test_a_walk_leaves_its_file_system_only_when_it_is_asked_to(mounted: Path) -
     assert set(places) == {".", "in", "plain", "plain/file"}
 
 
-def test_a_folder_that_is_mounted_in_itself_is_seen_once_from_there(mounted: Path) -> None:
-    places = Places()
-    walk(mounted, Noting(), places.take_in, elsewhere=True)
-    assert set(places) == {".", "again", "in", f"in/{NAME}", f"in/{NAME}/elsewhere", "plain", "plain/file"}
-    assert set(places.values()) == {1}
-
-
 def test_the_deepest_mount_counts_in_whatever_order_the_kernel_lists_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

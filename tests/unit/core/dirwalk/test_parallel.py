@@ -103,7 +103,7 @@ def test_a_walk_is_over_when_its_time_is_though_a_file_system_hangs(
         clock.ahead_s = time_s  # now that one has reported, however long it took, the time is over
 
     began, begin = time.monotonic(), [Pending("a"), Pending("x"), Pending("b"), Pending("hung")]
-    done = walk(hung, Noting(), take_in, Budget(time_s, processes=2), begin, elsewhere=True)
+    done = walk(hung, Noting(), take_in, Budget(time_s, processes=2), begin)
     assert time.monotonic() - began < parallel.HANGS_S - time_s  # it would be given up then in any case
     assert done.hanging == ("x", "hung") and done.pending[:2] == (Pending("x"), Pending("hung"))
     # Of what was dealt out to the one that hangs nothing has counted.
@@ -129,10 +129,10 @@ def test_what_hung_comes_after_all_else_next_time(hung: Path, monkeypatch: pytes
 
     # The three get an entry each. What hangs has used none of them up, so one is left for another.
     begin = [Pending("x"), Pending("a"), Pending("hung")]
-    done = walk(hung, Noting(), take_in, Budget(entries=3, processes=3), begin, elsewhere=True)
+    done = walk(hung, Noting(), take_in, Budget(entries=3, processes=3), begin)
     assert done.hanging == ("hung",) and done.pending[0] == Pending("hung") and done.entries == 3
     assert sorted(one.place for one in done.pending[1:]) == ["a", "x"]
-    again = walk(hung, Noting(), places.take_in, Budget(entries=3, processes=1), done.pending, elsewhere=True)
+    again = walk(hung, Noting(), places.take_in, Budget(entries=3, processes=1), done.pending)
     assert set(places) == {f"{name}/{file}" for name in "ax" for file in "123"} and set(places.values()) == {1}
     assert again.hanging == () and again.pending[0] == Pending("hung")
 
@@ -163,7 +163,7 @@ def test_who_has_just_been_asked_is_not_given_up_with_one_that_hangs(
     for name, stand_in in (("time", clock), ("_REPORT_ENTRIES", 1), ("_end", given_up)):
         monkeypatch.setattr(parallel, name, stand_in)
     begin = [Pending("a"), Pending("hung")]
-    done = walk(hung, Waiting(), take_in, Budget(processes=2), begin, elsewhere=True)
+    done = walk(hung, Waiting(), take_in, Budget(processes=2), begin)
     os.close(may_go_on)
     os.close(let_go_on)
     assert done.hanging == ("hung",) and done.pending == (Pending("hung"),)
