@@ -13,7 +13,7 @@ from opsctl.core.dirwalk.file_system import Filled
 from opsctl.core.dirwalk.sequential import Walked
 from opsctl.core.units import bytes_words, count_words
 from opsctl.monitoring.disk.purging import Purged, Sum
-from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, Row, rows
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, growth
 from opsctl.monitoring.finding import length_words
 from opsctl.run.state.space import SpaceLine
 from trainer.formats.json_text import Moment
@@ -89,6 +89,7 @@ def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> 
     left = None
     if filled.limit_bytes is not None and filled.used_bytes is not None:
         left = max(0, filled.limit_bytes - filled.used_bytes)
+    earlier = history if known.whole else ()  # an incomplete walk is smaller for another reason than growth
     return PrintedDisk(
         folder=known.folder,
         counted_at=counted.began_at,
@@ -99,25 +100,20 @@ def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> 
         pending=len(known.pending),
         unread=counted.unread,
         left_bytes=left,
-        users=_uses(counted, USERS, history, left, known.whole is not None),
-        folders=_uses(counted, FOLDERS, history, left, known.whole is not None),
+        users=uses(counted, USERS, earlier, left),
+        folders=uses(counted, FOLDERS, earlier, left),
     )
 
 
-def _uses(counted: Counted, by: str, history: Sequence[SpaceLine], left: int | None, is_all: bool) -> list[PrintedUse]:
-    """Return the rows. Only complete walks give growth, since an incomplete one is smaller for another reason."""
-    return [_use(row, left) for row in rows(counted, by, history if is_all else ())]
-
-
-def _use(row: Row, left: int | None) -> PrintedUse:
-    grows = row.bytes_a_day is not None and row.bytes_a_day > 0 and left is not None
-    return PrintedUse(
-        name=row.name,
-        used_bytes=row.used_bytes,
-        used_inodes=row.used_inodes,
-        bytes_a_day=row.bytes_a_day,
-        full_in_s=left / row.bytes_a_day * _DAY_S if grows and left is not None and row.bytes_a_day else None,
-    )
+def uses(counted: Counted, by: str, history: Sequence[SpaceLine], left: int | None) -> list[PrintedUse]:
+    """Return the use of each user or folder, the fastest growing first. left: free bytes of the file system."""
+    found = []
+    for name, (size, number) in (counted.users if by == USERS else counted.folders).items():
+        grown = growth(size, counted.began_at, [one for one in history if one.name == f"{by} {name}"])
+        full_in_s = left / grown * _DAY_S if left is not None and grown is not None and grown > 0 else None
+        use = PrintedUse(name=name, used_bytes=size, used_inodes=number, bytes_a_day=grown, full_in_s=full_in_s)
+        found.append(use)
+    return sorted(found, key=lambda use: (-(use.bytes_a_day or 0.0), -use.used_bytes, use.name))
 
 
 def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[str]:

@@ -104,15 +104,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[Pending, ...] = ()  # what `begun` does not have yet
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One user, or one folder of the folder."""
-
-    name: str
-    used_bytes: int
-    used_inodes: int
-    bytes_a_day: float | None = None  # None: not counted before
-
-
 def gone_on(
     folder: Path,
     time_s: float,
@@ -153,20 +144,6 @@ def gone_on(
         known = Known(folder=str(folder), whole=begun)
     _remember(root, path, folder, known, now)
     return known
-
-
-def rows(counted: Counted, by: str, history: Sequence[SpaceLine]) -> list[Row]:
-    """Return the use of each user or folder, the fastest growing first."""
-    found = [
-        Row(
-            name=name,
-            used_bytes=size,
-            used_inodes=number,
-            bytes_a_day=growth(size, counted.began_at, [one for one in history if one.name == f"{by} {name}"]),
-        )
-        for name, (size, number) in (counted.users if by == USERS else counted.folders).items()
-    ]
-    return sorted(found, key=lambda row: (-(row.bytes_a_day or 0.0), -row.used_bytes, row.name))
 
 
 def growth(used: int, at: datetime, history: Sequence[SpaceLine]) -> float | None:

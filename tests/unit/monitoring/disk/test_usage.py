@@ -11,8 +11,8 @@ from opsctl.core.dirwalk.file_system import Filled
 from opsctl.core.dirwalk.parallel import Budget
 from opsctl.core.errors import OpsctlError
 from opsctl.monitoring.disk import usage
-from opsctl.monitoring.disk.json_output import disk_lines, printed_disk
-from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, gone_on, growth, read_history, rows
+from opsctl.monitoring.disk.json_output import disk_lines, printed_disk, uses
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, gone_on, growth, read_history
 from opsctl.run.state.space import SpaceLine
 from tests.unit.core.dirwalk.trees import grow, there
 from tests.unit.monitoring.jobs import NOW
@@ -109,7 +109,7 @@ def test_growth_is_what_came_within_a_week() -> None:
 def test_what_grows_most_comes_first_and_says_when_it_is_full() -> None:
     now = counted(NOW, {"ann": (10_000, 1), "ben": (500, 1), "cleo": (90_000, 1), "dan": (400, 1)})
     history = [look(f"user {name}", NOW - 2 * DAY, used) for name, used in (("ann", 8_000), ("ben", 100), ("dan", 900))]
-    assert [(row.name, row.bytes_a_day) for row in rows(now, USERS, history)] == [
+    assert [(row.name, row.bytes_a_day) for row in uses(now, USERS, history, None)] == [
         ("ann", 1000.0),
         ("ben", 200.0),
         ("cleo", None),
@@ -133,7 +133,7 @@ def test_totals_are_kept_and_growth_is_seen_from_them(tmp_path: Path, own: dict[
     (root / "data" / "x").write_bytes(b"x" * 1_000_000)
     known = gone_on(root, 60, NOW, environment=own)
     assert known.whole is not None
-    (row, *_) = rows(known.whole, FOLDERS, read_history(root, own))
+    (row, *_) = uses(known.whole, FOLDERS, read_history(root, own), None)
     assert row.name == "data" and row.bytes_a_day is not None and abs(row.bytes_a_day - 1_000_000) < 10_000
     assert read_history(tmp_path, own) == []
 
