@@ -17,7 +17,7 @@ from opsctl.core.units import bytes_words
 from opsctl.run.state.run_view import RunView, glance
 from opsctl.transfer.backups.destination import Wish, back_up, plan_backup
 from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
-from opsctl.transfer.backups.restore_checkpoint import choose, restore_files, restore_to_folder, restore_to_run
+from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder, restore_to_run
 from opsctl.transfer.backups.schedule import never_whole, policy_of
 from opsctl.transfer.object_store.store import refuse_secret
 from opsctl.transfer.object_store.types import StoreError
@@ -155,13 +155,6 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
 @from_option
 @click.option("--step", type=click.IntRange(min=0), required=True, metavar="ITERATION", help="Which checkpoint.")
 @click.option("--weights-only", is_flag=True, help="Without optimizer states, also where they are there.")
-@click.option(
-    "--files",
-    "patterns",
-    multiple=True,
-    metavar="PATTERN",
-    help="Only files of such names, as 'layer_0[3-5]-*' or '*mp_rank_02*'; needs --into.",
-)
 @click.option("--into", metavar="FOLDER", help="There instead of into the run's checkpoints; no run is needed then.")
 @endpoint_option
 @limit_option
@@ -171,13 +164,12 @@ def restore(
     from_: str,
     step: int,
     weights_only: bool,
-    patterns: tuple[str, ...],
     into: str | None,
     endpoint: str | None,
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Restore a checkpoint, or single files of it.
+    """Restore a checkpoint.
 
     It is assembled under a temporary name and renamed when every file is verified. After an interruption type the same
     command again. After a complete restore it reports this and exits 0. Nothing is overwritten, and no job may be
@@ -187,20 +179,15 @@ def restore(
     """
     if into is not None and run:
         raise click.UsageError("a run and --into given: give one of them")
-    if patterns and into is None:
-        raise click.UsageError("--files brings no whole checkpoint: give --into FOLDER")
     seen = glance(run) if into is None else None
     with far_store(from_, endpoint or (endpoint_of(seen, from_) if seen else None)) as store:
         chosen = choose(store, step, weights_only)
         flow = flow_of(limit, chosen.bytes)
         if seen is not None:
             done = restore_to_run(store, chosen, seen.paths, seen.table.name, flow)
-        elif patterns:
-            done = restore_files(store, chosen, patterns, Path(into or "").absolute(), flow)
         else:
             done = restore_to_folder(store, chosen, Path(into or "").absolute(), flow)
-    kind = "" if done.whole else ", single files without a manifest"
-    kind += ", without optimizer states" if done.without_optimizer else ""
+    kind = ", without optimizer states" if done.without_optimizer else ""
     latest = ", the latest" if done.latest else ""
     state = "complete already, nothing was fetched, " if done.was_there else ""
     message(f"{done.folder}: {state}{done.files} files, {bytes_words(done.bytes)}, each as it was sent{kind}{latest}")

@@ -63,7 +63,7 @@ class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
     iteration: Annotated[int, Meta(description="Which checkpoint.")]
     files: Annotated[int, Meta(description="How many files.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
-    whole: Annotated[bool, Meta(description="Whether it has its manifest: single files have none.")]
+    whole: Annotated[bool, Meta(description="True: it has its manifest.")]
     latest: Annotated[bool, Meta(description="Whether the next task resumes from it.")] = False
     without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")] = False
     was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False

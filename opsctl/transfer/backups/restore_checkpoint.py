@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import fsync_folder, locked, make_folder, remove, write_atomically
 from opsctl.core.files.trusted import opened_folder
 from opsctl.run.checkpoints.backups import What, digest_here
@@ -123,30 +122,6 @@ def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) ->
         _fetch(store, chosen, folder, beside, flow)
         _put_in_place(folder, folder, tag)
     return _restored(chosen, folder / tag, False)
-
-
-def restore_files(
-    store: Store, chosen: Chosen, patterns: Sequence[str], folder: Path, flow: Flow
-) -> RestoredCheckpoint:
-    """Bring single files to `folder`/global_stepN, by patterns of their names; without a manifest, so it is no whole
-    checkpoint.
-
-    Raises UsageError for a pattern that means none, OpsctlError where a whole one is there.
-    """
-    names = {name for pattern in patterns for name in fnmatch.filter(chosen.manifest.files, pattern)}
-    for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            some = ", ".join(sorted(chosen.manifest.files)[:3])
-            raise UsageError(f"{pattern!a} means none of its {len(chosen.manifest.files)} files ({some} ...)")
-    target = folder / tag_of(chosen.manifest.iteration)
-    if os.path.lexists(target / MANIFEST):
-        raise OpsctlError(f"{target} is a whole checkpoint already: give another folder")
-    target.mkdir(parents=True, exist_ok=True)
-    files = {name: file for name, file in chosen.manifest.files.items() if name in names}
-    get_files(store, chosen.found, files, target, flow)
-    return RestoredCheckpoint(
-        folder=str(target), iteration=chosen.manifest.iteration, files=len(files), bytes=size_of(files), whole=False
-    )
 
 
 @contextlib.contextmanager

@@ -93,9 +93,6 @@ def test_from_backup_to_prune_to_another_place(folder: Path, disk: Path, capsys:
         capsys, "checkpoints restore", "--run", "again", "--from", str(disk), "--step", "10", "--weights-only"
     )
     assert restored["without_optimizer"] and not restored["latest"] and there(again) == [10, 20]
-    shards = ("--into", "shards", "--files", "zero_pp_rank_0_*", "--step", "20", "--from", str(disk))
-    assert not answer(capsys, "checkpoints restore", *shards)["whole"]
-    assert list(contents(folder.parent / "shards")) == ["global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt"]
 
 
 def test_what_is_lost_there_is_said_and_exits_1_until_it_is_sent_again(
@@ -133,7 +130,6 @@ def test_all_runs_are_those_of_ours_with_a_published_backup_and_one_that_fails_s
         (("checkpoints", "backup", "--all-runs", "--to", "/x"), "--all-runs"),
         (("checkpoints", "backup", "--limit", "fast"), "fast"),
         (("checkpoints", "restore", "--from", "DISK", "--step", "7"), "global_step7"),
-        (("checkpoints", "restore", "--from", "DISK", "--step", "7", "--files", "*"), "--into FOLDER"),
         (("backup", "verify", "--sample", "some"), "some"),
         (("restore", "--from", "DISK", "--to", "x"), "DISK"),
     ],

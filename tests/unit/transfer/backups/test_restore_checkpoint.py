@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.errors import OpsctlError
 from opsctl.run.state import lease
 from opsctl.transfer.backups.json_output import RestoredCheckpoint
 from opsctl.transfer.backups.restore_checkpoint import (
     choose,
-    restore_files,
     restore_to_folder,
     restore_to_run,
 )
@@ -128,23 +127,6 @@ def test_a_file_that_is_not_as_it_was_is_refused_and_nothing_has_its_name(folder
     assert there(folder) == [10, 30, 40]
     spoilt.write_bytes(whole)
     assert into_run(folder, disk, 20).whole
-
-
-def test_single_files_come_without_a_manifest(folder: Path, disk: Path, tmp_path: Path) -> None:
-    target = tmp_path / "shards"
-    with open_store(str(disk)) as store:
-        chosen = choose(store, 20, False)
-        done = restore_files(store, chosen, ["layer_0[1-3]-*"], target, Flow())
-        assert (done.files, done.whole) == (1, False)
-        assert list(contents(target)) == ["global_step20/layer_01-model_00-model_states.pt"]
-        with pytest.raises(UsageError, match=r"'layer_99-'.*\b2\b"):
-            restore_files(store, chosen, ["layer_99-"], target, Flow())
-        whole = tmp_path / "whole"
-        restore_to_folder(store, chosen, whole, Flow())
-        assert fault_of(whole / "global_step20") is None
-        with pytest.raises(OpsctlError, match="global_step20"):
-            restore_files(store, chosen, ["layer*"], whole, Flow())
-        assert fault_of(whole / "global_step20") is None
 
 
 def test_what_lies_beside_of_another_restore_is_cleared_away(folder: Path, disk: Path) -> None:
