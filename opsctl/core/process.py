@@ -127,34 +127,6 @@ def _read(child: subprocess.Popen[bytes], take: Callable[[bytes], None], timeout
     return b"", bytes(errors)
 
 
-@dataclass(frozen=True)
-class Said:
-    """The output of a program, or the reason why there is none."""
-
-    out: str = ""
-    problem: str = ""
-    is_hanging: bool = False
-
-
-def ask(command: Sequence[str], timeout_s: float, longest: int = 1 << 20) -> Said:
-    """Run `command` in the plain locale for at most `timeout_s`; then it and its children are killed."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    path = find_program(command[0], environment)
-    if path is None:
-        return Said(problem=f"{command[0]} cannot be run: No such file or directory")
-    try:
-        ended = run_program([path, *command[1:]], environment, timeout_s)
-    except Overdue:
-        return Said(problem=f"{command[0]} did not answer within {timeout_s:g} s", is_hanging=True)
-    except (OSError, ValueError) as error:
-        return Said(problem=f"{command[0]} cannot be run: {getattr(error, 'strerror', None) or error}")
-    if ended.code != 0:
-        words = ended.err[:longest].decode(errors="replace").strip().splitlines()
-        problem = words[-1] if words else f"{command[0]} ended with exit code {ended.code}"
-        return Said(ended.out[:longest].decode(errors="replace"), problem)
-    return Said(ended.out[:longest].decode(errors="replace"))
-
-
 def _kill(child: subprocess.Popen[bytes]) -> bytes:
     """End it and what it started; what it had printed, as far as that is to be had."""
     # It has not been waited for, so its process id is still its own and its group's.
@@ -183,6 +155,30 @@ def run_named_program(words: Sequence[str], environment: Mapping[str, str], time
     try:
         return run_program([path, *words[1:]], environment, timeout_s, handed, folder="/")
     except Overdue:
-        raise ProgramProblem(f"no answer within {timeout_s:.0f} s", has_begun=True) from None
-    except OSError as error:
-        raise ProgramProblem(f"cannot be started: {error.strerror}", has_begun=False) from None
+        raise ProgramProblem(f"no answer within {timeout_s:g} s", has_begun=True) from None
+    except (OSError, ValueError) as error:
+        raise ProgramProblem(
+            f"cannot be started: {getattr(error, 'strerror', None) or error}", has_begun=False
+        ) from None
+
+
+@dataclass(frozen=True)
+class Said:
+    """The output of a program, or the reason why there is none."""
+
+    out: str = ""
+    problem: str = ""
+    is_hanging: bool = False
+
+
+def ask(command: Sequence[str], timeout_s: float, longest: int = 1 << 20) -> Said:
+    """Run `command` in the plain locale for at most `timeout_s`; then it and its children are killed."""
+    try:
+        ended = run_named_program(command, {**os.environ, "LC_ALL": "C"}, timeout_s)
+    except ProgramProblem as problem:
+        return Said(problem=f"{command[0]}: {problem}", is_hanging=problem.has_begun)
+    out = ended.out[:longest].decode(errors="replace")
+    if ended.code == 0:
+        return Said(out)
+    words = ended.err[:longest].decode(errors="replace").strip().splitlines()
+    return Said(out, words[-1] if words else f"{command[0]} ended with exit code {ended.code}")

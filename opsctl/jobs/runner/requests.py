@@ -89,9 +89,6 @@ class RequestHandler(WatchThread):
                 self._answer(asked, *left_unsaved(attempt))
             while self._stacks:
                 self._answer(*self._stacks.popleft())
-            trouble = self._carrier.write_rest()
-            if trouble:
-                self.report(f"opsctl: answers to requests could not be put on record: {trouble}")
             self._carrier.close()
 
     @contextlib.contextmanager
@@ -141,7 +138,6 @@ class RequestHandler(WatchThread):
         self._answer_ends()
         while self._stacks:
             self._answer(*self._stacks.popleft())
-        self._carrier.write_rest()
         if self._settled_at is None or time.monotonic() - self._settled_at >= SETTLE_S:
             self._settled_at = time.monotonic()
             own = self.task.allocation

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.account import account_name, group_name, membership_problem, unix_group
-from opsctl.core.dirwalk.sequential import BEGINNING, ITSELF, Folder, Stretch, Visitor
 from opsctl.core.errors import OpsctlError, RunFileError
 from opsctl.core.files.state_files import FULL_DISK, make_folder
 from opsctl.core.files.trusted import kind_of
@@ -148,28 +146,12 @@ def _settle(output: Path, mode: int, gid: int | None) -> None:
         if gid is not None and os.fstat(fd).st_gid != gid:
             os.fchown(fd, -1, gid)
         os.fchmod(fd, mode)  # after the chown, which clears the setgid bit
-        stretch = Stretch(Path(f"/proc/self/fd/{fd}"), _Settling(mode, gid))
-        stretch.go(list(BEGINNING), sys.maxsize, float("inf"))
-        stretch.close()
+        for _, folders, files, within in os.fwalk(".", dir_fd=fd):
+            for name in (*folders, *files):
+                with contextlib.suppress(OSError):  # a link, something gone or unreadable: not ours to open
+                    _settle_entry(within, name, mode, gid)
     finally:
         os.close(fd)
-
-
-@dataclass(frozen=True)
-class _Settling(Visitor[None]):
-    """A visitor that gives what is the caller's own this openness."""
-
-    mode: int
-    gid: int | None
-
-    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
-        """One entry."""
-        if name != ITSELF:
-            with contextlib.suppress(OSError):  # a link, something gone or unreadable: not ours to open
-                _settle_entry(folder.fd, name, self.mode, self.gid)
-
-    def take(self) -> None:
-        """Nothing."""
 
 
 def _settle_entry(within: int, name: str, mode: int, gid: int | None) -> None:

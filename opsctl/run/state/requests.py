@@ -279,7 +279,6 @@ class Carrier:
         self._paths, self.by = paths, by
         self.mark = secrets.token_hex(8)
         self._lock: int | None = None
-        self._unwritten: dict[str, Audited] = {}
 
     def take(self, request_id: str) -> Asked | None:
         """Take this request, as it is now; None if another process was faster. Raises OSError."""
@@ -303,27 +302,14 @@ class Carrier:
         return found and replace(found, at=changed_at(before))
 
     def answer(self, asked: Asked, outcome: Outcome, words: str) -> Audited:
-        """Record the outcome of a taken request. Where the disk takes no line, `write_rest` tries again."""
+        """Record the outcome of a taken request. If the disk takes no line, `left_by_the_dead` answers it later."""
         answer = {"by": self.by, "at": now().replace(microsecond=0), "outcome": str(outcome), "words": words}
         line = msgspec.structs.replace(told_of(asked), **answer)
-        self._unwritten[f"{asked.id}.{asked.taken_by}.json"] = line
-        self.write_rest()
+        with contextlib.suppress(OSError):
+            append_state(self._paths.output, self._paths.audit, line)
+            with opened_folder(self._paths.output, taken_folder(self._paths)) as (folder, _):
+                _remove(folder, f"{asked.id}.{asked.taken_by}.json")
         return line
-
-    def write_rest(self) -> str:
-        """Write the answers that could not be written; why that still fails, empty when all is on record."""
-        for name, line in list(self._unwritten.items()):
-            try:
-                append_state(self._paths.output, self._paths.audit, line)
-            except OSError as error:
-                return f"{error.filename or self._paths.audit}: {error.strerror}"
-            del self._unwritten[name]
-            with (
-                contextlib.suppress(OSError),
-                opened_folder(self._paths.output, taken_folder(self._paths)) as (folder, _),
-            ):
-                _remove(folder, name)
-        return ""
 
     def left_by_the_dead(self) -> list[Asked]:
         """Return requests that ended processes had taken and not answered; none without locks. Raises OSError."""
