@@ -121,8 +121,14 @@ def _add(gauges: _Gauges, run: tuple[str, str], seen: Snapshot) -> None:
         gauges.set(
             "alerts_waiting", "Messages that a channel has not taken.", run, channel.waiting, channel=channel.name
         )
-        is_failing = float(channel.failing_since is not None)
-        gauges.set("alert_channel_failing", "Whether a channel takes none.", run, is_failing, channel=channel.name)
+        is_failing = float(channel.failing_since is not None or channel.dropped > 0)
+        gauges.set(
+            "alert_channel_failing",
+            "Whether a channel takes none, or has dropped one.",
+            run,
+            is_failing,
+            channel=channel.name,
+        )
 
 
 class _Gauges:

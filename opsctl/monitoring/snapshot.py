@@ -15,6 +15,7 @@ from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import Unseen
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.logs.records import Measured
+from opsctl.run.state.alert_log import ChannelSeen
 from opsctl.run.state.chains import Cancel, Chain
 from opsctl.run.state.identity import Place
 from opsctl.run.state.kill_switch import Deactivation, KillSwitchState
@@ -161,15 +162,6 @@ class CronSeen(Struct, frozen=True):
     option: str = ""  # ` --folder F` for `opsctl cron`, where a person would find another cron folder
 
 
-class Channel(Struct, frozen=True):
-    """One alert channel, by its name without secrets."""
-
-    name: str
-    failing_since: datetime | None = None
-    detail: str = ""
-    waiting: int = 0  # messages that it has not taken yet
-
-
 class PartitionNodes(Struct, frozen=True):
     """The nodes that the run may be given."""
 
@@ -269,7 +261,7 @@ class Snapshot:
     # Part.CRON
     cron: CronSeen | None = None  # None: there is no cron folder
     # Part.CHANNELS
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[ChannelSeen, ...] = ()
     # Part.HUB
     unsent: tuple[Unsent, ...] = ()  # also empty for a run that has no [hub]
     # Part.BACKUPS

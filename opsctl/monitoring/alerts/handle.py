@@ -72,7 +72,7 @@ def notify(
         waiting = 0 if channels else _waiting(paths)
         if waiting:
             lines.append(f"{waiting} messages wait for a user with [alerts] channels: opsctl alerts list")
-        if is_whole and settings.table.heartbeat and _is_healthy(paths, findings, channels):
+        if is_whole and settings.table.heartbeat and _is_healthy(paths, findings, channels, now):
             lines += _request_heartbeat(paths, settings, environment, now, limits)
     except OSError as error:
         raise OpsctlError(f"alerts: {file_problem(error, paths.state)}") from None
@@ -118,13 +118,13 @@ def _waiting(paths: RunPaths) -> int:
     return sum(one.id not in settled and one.kind != "test" for one in alert_log.messages(lines))
 
 
-def _is_healthy(paths: RunPaths, findings: Sequence[Finding], channels: Sequence[Channel]) -> bool:
+def _is_healthy(paths: RunPaths, findings: Sequence[Finding], channels: Sequence[Channel], now: datetime) -> bool:
     """Return True if nothing is critical, everything could be seen, and every channel takes messages."""
     if any(one.severity in (Severity.CRITICAL, Severity.UNKNOWN) for one in findings):
         return False
-    lines = alert_log.events(paths)
-    queues = [alert_log.queue_of(lines, channel.name) for channel in channels]
-    return not any(queue.failures or queue.owed for queue in queues)
+    names = {channel.name for channel in channels}
+    seen = [one for one in alert_log.channels_seen(alert_log.events(paths), now) if one.name in names]
+    return not any(one.failing_since or one.waiting or one.dropped for one in seen)
 
 
 def _request_heartbeat(

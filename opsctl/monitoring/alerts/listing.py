@@ -50,6 +50,7 @@ class PrintedChannel(Struct, frozen=True, kw_only=True):
     failing_since: Annotated[Moment | None, Meta(description="Since when it fails; null: it does not.")]
     detail: Annotated[str | None, Meta(description="Why it failed last.")]
     waiting: Annotated[int, Meta(description="Messages that it has not taken yet.")]
+    dropped: Annotated[int, Meta(description="Recent messages that it never took, until acknowledged.")]
     waiting_since: Annotated[Moment | None, Meta(description="When the oldest of them was made.")]
 
 
@@ -129,10 +130,14 @@ def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
     if not alerts.open:
         lines.append("nothing is open")
     for channel in alerts.channels:
-        state = f"failing for {_age(channel.failing_since, now)}: {channel.detail}" if channel.failing_since else "ok"
+        state = []
+        if channel.failing_since:
+            state.append(f"failing for {_age(channel.failing_since, now)}: {channel.detail}")
         if channel.waiting and channel.waiting_since:
-            state += f"; {channel.waiting} waiting, the oldest for {_age(channel.waiting_since, now)}"
-        lines.append(f"channel  {channel.name}  {state}")
+            state.append(f"{channel.waiting} waiting, the oldest for {_age(channel.waiting_since, now)}")
+        if channel.dropped:
+            state.append(f"{channel.dropped} dropped ({channel.detail}): opsctl alerts list --all")
+        lines.append(f"channel  {channel.name}  {'; '.join(state) or 'ok'}")
     for message in alerts.messages or ():
         to = ", ".join(message.sent_to) or "no channel yet"
         dropped = f"; refused by {', '.join(message.dropped_by)}" if message.dropped_by else ""

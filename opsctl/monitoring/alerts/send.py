@@ -39,7 +39,8 @@ from trainer.formats.json_text import json_line
 
 #: Longer bodies are cut: services refuse them.
 _LONGEST_BODY = 8000
-#: A message that has failed so often is dropped if the one after it is delivered: the message itself is at fault.
+#: A message that has failed so often is tried once more after the one after it was delivered, and then dropped: the
+#: message itself is at fault.
 _FAILURES_MOST = 3
 _KINDS = {"critical": "failure", "warning": "warning", "unknown": "warning", "ok": "success"}
 
@@ -123,28 +124,32 @@ class _Sender:
         failures = Counter(
             one.id for one in lines if one.channel == self.task.channel and one.event in ("failed", "unknown")
         )
-        failed: list[Report] = []
+        passed_over: list[Message] = []
         for message in queue.owed:
             if time.monotonic() >= until:
                 return
-            report = self._send(message, {part for id_, part in queue.parts if id_ == message.id})
-            _print(report)
-            if report.result == "sent":
-                for one in failed:
-                    self._record("dropped", one.id, f"failed, while the next was taken: {one.why}")
-                failed = []
-            elif report.result == "failed" and failures[message.id] + 1 >= _FAILURES_MOST:
-                failed.append(report)
-            else:
+            report = self._send(message)
+            if report.result == "failed" and failures[message.id] + 1 >= _FAILURES_MOST:
+                passed_over.append(message)
+            elif report.result != "sent":
                 return
+            while report.result == "sent" and passed_over and time.monotonic() < until:
+                last = self._send(one := passed_over.pop(0))
+                if last.result == "failed":
+                    self._record("dropped", one.id, f"it failed again after the next one was delivered: {last.why}")
+                elif last.result != "sent":
+                    return
 
-    def _send(self, message: Message, parts: Collection[str]) -> Report:
-        """Try once, on record from the beginning. Raises OSError if the log cannot be written."""
+    def _send(self, message: Message) -> Report:
+        """Try once, record the begin and the result, and print it. Raises OSError if the log cannot be written."""
+        queue = queue_of(events(self.paths), self.task.channel)
+        parts = {part for id_, part in queue.parts if id_ == message.id}
         self._record("sending", message.id)
         report = self._tried(partial(self._deliver, message, parts))
         with contextlib.suppress(OSError):  # the next sender records the end of this try
             self._record(report.result, message.id, report.why)
-        return msgspec.structs.replace(report, id=message.id)
+        _print(report := msgspec.structs.replace(report, id=message.id))
+        return report
 
     def _record(self, event: str, message_id: str, why: str = "", part: str = "") -> None:
         by, channel = account_and_host(), self.task.channel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -86,7 +87,8 @@ def cron_jobs(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 def channels(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     """Check that alerts are delivered.
 
-    1: a channel has failed for 45 minutes or longer. 2: for a day, or every channel fails.
+    1: a channel has failed for 45 minutes or longer, or has dropped a message. 2: it has failed for a day, or every
+    channel fails.
     """
     failing = [
         (one, one.failing_since)
@@ -104,3 +106,12 @@ def channels(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
             evidence=(f"{one.waiting} messages wait for it", one.detail, "no other channel works" if is_all else ""),
             todo="opsctl alerts test; what waits is sent when it works again",
         )
+    for one in snapshot.channels:
+        if one.dropped and (one, one.failing_since) not in failing:
+            number = "1 alert" if one.dropped == 1 else f"{one.dropped} alerts"
+            yield warning(
+                f"{number} did not get through {one.name} and will not be sent there again",
+                one.name,
+                evidence=(one.detail,),
+                todo=f"opsctl alerts list --all; then opsctl alerts ack channels:{shlex.quote(one.name)}",
+            )

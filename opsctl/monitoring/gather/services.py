@@ -10,7 +10,7 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.monitoring.gather import Asked
-from opsctl.monitoring.snapshot import Channel, Clock, CronJob, CronSeen, Snapshot
+from opsctl.monitoring.snapshot import Clock, CronJob, CronSeen, Snapshot
 from opsctl.run.attempts import events as attempts_file
 from opsctl.run.state.alert_log import channels_seen, events
 from opsctl.run.state.register import cron_folder, cron_folder_option
@@ -39,11 +39,7 @@ def cron(seen: Snapshot, _: Asked) -> Snapshot:
 
 def channels(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.CHANNELS."""
-    found = (
-        Channel(name=one.name, failing_since=one.failing_since, detail=one.detail, waiting=one.waiting)
-        for one in channels_seen(events(asked.paths), seen.now)
-    )
-    return replace(seen, channels=tuple(found))
+    return replace(seen, channels=tuple(channels_seen(events(asked.paths), seen.now)))
 
 
 def cron_seen(folder: Path, now: datetime, option: str = "") -> CronSeen:

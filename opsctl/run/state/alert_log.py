@@ -74,6 +74,7 @@ class ChannelSeen:
     detail: str = ""
     waiting: int = 0  # messages that it has not taken yet
     waiting_since: datetime | None = None
+    dropped: int = 0  # messages of the last days that it never took, and that no user has acknowledged
 
 
 @dataclass(frozen=True)
@@ -178,11 +179,23 @@ def channels_seen(lines: Sequence[Event], now: datetime) -> list[ChannelSeen]:
     for name in sorted({line.channel for line in lines if line.event == "joined"}):
         queue = queue_of(lines, name)
         since, oldest = queue.failing_since, min((one.at for one in queue.owed), default=None)
+        dropped = _dropped(lines, name, now)
+        detail = queue.detail or (dropped[-1].why if dropped else "")
         if since is not None and queue.last_at is not None and now - queue.last_at > ABANDONED:
-            found.append(ChannelSeen(name, None, "not tried for days", len(queue.owed), oldest))
-        else:
-            found.append(ChannelSeen(name, since, queue.detail, len(queue.owed), oldest))
+            since, detail = None, "not tried for days"
+        found.append(ChannelSeen(name, since, detail, len(queue.owed), oldest, len(dropped)))
     return found
+
+
+def _dropped(lines: Sequence[Event], channel: str, now: datetime) -> list[Event]:
+    """Return the recent drops of a channel since a user acknowledged the finding about it."""
+    dropped: list[Event] = []
+    for line in lines:
+        if line.event == "dropped" and line.channel == channel and now - line.at <= ABANDONED:
+            dropped.append(line)
+        elif line.event == "acknowledged" and f"channels:{channel}" in line.keys:
+            dropped = []
+    return dropped
 
 
 def _failures(own: Sequence[Event]) -> list[Event]:

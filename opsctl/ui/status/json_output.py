@@ -23,10 +23,11 @@ from opsctl.monitoring.overview import (
     printed_job,
     printed_open,
 )
-from opsctl.monitoring.snapshot import Channel, CronSeen, Snapshot
+from opsctl.monitoring.snapshot import CronSeen, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.table import PrintedAttempt, printed_attempt
 from opsctl.run.logs.records import Measured
+from opsctl.run.state.alert_log import ChannelSeen
 from opsctl.run.state.chains import Cancel, resting
 from opsctl.run.state.kill_switch import PrintedKillSwitch, printed_switch
 from trainer.formats.json_text import Moment
@@ -65,6 +66,7 @@ class ChannelHealth(Struct, frozen=True, kw_only=True):
     failing_since: Annotated[Moment | None, Meta(description="Since when it takes nothing; null while it does.")]
     detail: Annotated[str, Meta(description="What it answered.")]
     waiting: Annotated[int, Meta(description="Messages that it has not taken yet.")]
+    dropped: Annotated[int, Meta(description="Recent messages that it never took, until acknowledged.")]
 
 
 class AlertsHealth(Struct, frozen=True, kw_only=True):
@@ -90,7 +92,7 @@ def printed_cron(cron: CronSeen | None, now: datetime) -> CronHealth | None:
     )
 
 
-def printed_alerts(channels: Sequence[Channel], extras: Extras) -> AlertsHealth:
+def printed_alerts(channels: Sequence[ChannelSeen], extras: Extras) -> AlertsHealth:
     """Return the alerts as printed with `--json`."""
     silence = extras.silence
     return AlertsHealth(

@@ -10,11 +10,12 @@ from opsctl.core.output import printable, shortened
 from opsctl.core.timestamps import iso
 from opsctl.monitoring.finding import Severity, rough, since
 from opsctl.monitoring.overview import Extras, OpenFinding, Overview
-from opsctl.monitoring.snapshot import Channel, CronSeen, Snapshot
+from opsctl.monitoring.snapshot import CronSeen, Snapshot
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
 from opsctl.run.attempts.outcome import describe
+from opsctl.run.state.alert_log import ChannelSeen
 from opsctl.run.state.chains import Chain, resting
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import State
@@ -357,7 +358,7 @@ def refill_line(chains: Sequence[Chain], extras: Extras) -> str:
     return f"paused: {cancel.describe()}; opsctl submit lets it continue"
 
 
-def alerts_line(channels: Sequence[Channel], extras: Extras, now: datetime) -> str:
+def alerts_line(channels: Sequence[ChannelSeen], extras: Extras, now: datetime) -> str:
     """Return the state of the alerts for people; empty while all are sent."""
     parts, silence = [f"cannot be read: {extras.problem}"] if extras.problem else [], extras.silence
     if silence is not None:
@@ -370,4 +371,6 @@ def alerts_line(channels: Sequence[Channel], extras: Extras, now: datetime) -> s
             parts.append(f"{one.name} fails for {since(one.failing_since, now)}{waiting}{detail}")
         elif one.waiting:
             parts.append(f"{one.name} has {one.waiting} waiting")
+        if one.dropped:
+            parts.append(f"{one.name} dropped {one.dropped}: opsctl alerts list --all")
     return "; ".join(parts)

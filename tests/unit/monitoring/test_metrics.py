@@ -11,7 +11,8 @@ from opsctl.cli.metrics import command
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.metrics import RUN_LABELS, Reading, metrics_text
 from opsctl.monitoring.runner import gather
-from opsctl.monitoring.snapshot import Channel, Part, Snapshot, Space
+from opsctl.monitoring.snapshot import Part, Snapshot, Space
+from opsctl.run.state.alert_log import ChannelSeen
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING
 from tests.unit.monitoring.run_folder import slurm, troubled_run
 
@@ -29,7 +30,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 def test_what_is_seen_and_found_is_read_back_by_a_prometheus() -> None:
     space = Space("/scratch", NOW, used_bytes=5, limit_bytes=10, how="statvfs")
-    seen = Snapshot(NOW, jobs=(RUNNING, HELD), spaces=(space,), channels=(Channel("mail", NOW, "refused", 3),))
+    seen = Snapshot(NOW, jobs=(RUNNING, HELD), spaces=(space,), channels=(ChannelSeen("mail", NOW, "refused", 3),))
     finding = Finding("nodes", Severity.CRITICAL, "is down", subject="node1")
     fine = Finding("training", Severity.OK, "runs")
     found = samples(metrics_text([Reading("demo", "/o", "running", seen, [finding, fine])], 0.25))

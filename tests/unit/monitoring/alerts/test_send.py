@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.core.timestamps import now
 from opsctl.run.state import alert_log, alerts
 from opsctl.run.state.alerts import Noted
 from tests.unit.monitoring.alerts.desk_of import Desk, critical, warning
@@ -93,15 +94,35 @@ def test_a_server_that_asks_to_come_again_is_left_alone_for_a_minute_and_then_ge
     assert len(mails.taken) == 1 and desk.results() == [("failed", "cron"), ("sent", "cron")]
 
 
-def test_a_mail_that_fails_three_times_does_not_stop_the_next_and_is_on_record(tmp_path: Path) -> None:
-    with smtp_server(Mails(answers=["550 no-spam"] * 3)) as mails:
+def test_a_mail_that_failed_three_times_is_tried_again_once_the_next_is_delivered(tmp_path: Path) -> None:
+    with smtp_server(Mails(answers=["550 busy"] * 3)) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url])
-        first = desk.look(0, critical("cron"))
+        desk.look(0, critical("cron"))
+        told = [desk.look(60 * hour, critical("cron"), warning("disk")).sent for hour in (1, 2)]
+        assert told == [0, 2]
+    assert [subject.split(":")[0] for subject, _, _ in mails.taken] == ["[tiny] WARNING", "[tiny] CRITICAL"]
+    assert desk.results()[-2:] == [("sent", "disk"), ("sent", "cron")]
+    assert alert_log.channels_seen(desk.log, desk.began)[0].dropped == 0
+
+
+def test_a_dropped_mail_keeps_the_channel_unhealthy_until_it_is_acknowledged(tmp_path: Path) -> None:
+    with (
+        smtp_server(Mails(answers=["550 no-spam"] * 3 + ["250 OK", "550 no-spam"])) as mails,
+        http_server(Posts()) as posts,
+    ):
+        desk = Desk.at(tmp_path, channels=[mails.url], heartbeat=f"http://127.0.0.1:{posts.port}/beat")
+        first = desk.look(0, warning("cron"))
         assert "550" in first.lines[0] and "no-spam" in first.lines[0]
-        told = [desk.look(60 * hour, critical("cron"), warning("disk")).sent for hour in (1, 2, 3)]
-        assert told == [0, 1, 0]
-    assert [subject.split(":")[0] for subject, _, _ in mails.taken] == ["[tiny] WARNING"]
-    assert desk.results()[-2:] == [("sent", "disk"), ("dropped", "cron")]
+        told = [desk.look(60 * hour, warning("cron"), warning("disk"), is_whole=True).sent for hour in (1, 2)]
+        assert told == [0, 1] and posts.tries == 0
+        assert [subject.split(":")[0] for subject, _, _ in mails.taken] == ["[tiny] WARNING"]
+        assert desk.results()[-2:] == [("failed", "cron"), ("dropped", "cron")]
+        (mail,) = alert_log.channels_seen(desk.log, desk.began)
+        assert mail.dropped == 1 and "no-spam" in mail.detail
+        lost = Noted(f"channels:{mail.name}", "warning", "an alert was dropped")
+        alerts.note(desk.paths, [lost], desk.began)
+        alerts.acknowledge(desk.paths, [lost.key], "", now())
+        assert alert_log.channels_seen(desk.log, desk.began)[0].dropped == 0
 
 
 def test_a_channel_that_refuses_everything_keeps_everything(tmp_path: Path) -> None:

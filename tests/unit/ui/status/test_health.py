@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from opsctl.monitoring.overview import Extras
-from opsctl.monitoring.snapshot import Channel, CronJob, CronSeen
+from opsctl.monitoring.snapshot import CronJob, CronSeen
+from opsctl.run.state.alert_log import ChannelSeen
 from opsctl.run.state.alerts import Silence
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
 from opsctl.ui.status.json_output import printed_alerts, printed_cron
@@ -47,11 +48,15 @@ def test_a_cron_that_was_never_started_has_no_line() -> None:
 
 
 def test_alerts_that_go_through_need_no_line() -> None:
-    assert alerts_line((Channel("mail"),), Extras(), NOW) == ""
+    assert alerts_line((ChannelSeen("mail"),), Extras(), NOW) == ""
 
 
 def test_failing_channels_and_a_silence_are_shown() -> None:
-    channels = (Channel("mail"), Channel("slack", NOW - timedelta(hours=5), "HTTP 429", 3), Channel("hook", waiting=1))
+    channels = (
+        ChannelSeen("mail"),
+        ChannelSeen("slack", NOW - timedelta(hours=5), "HTTP 429", 3),
+        ChannelSeen("hook", waiting=1),
+    )
     silence = Silence(until=NOW + timedelta(hours=2), by="ben", why="maintenance")
     line = alerts_line(channels, Extras(silence=silence), NOW)
     assert missing(line, "silenced", "ben", "maintenance", "slack", "5 h", "3 waiting", "HTTP 429", "hook") == []
@@ -72,5 +77,5 @@ def test_programs_get_all_of_it_always() -> None:
     cron = printed_cron(ALIVE, NOW)
     assert cron is not None and (cron.heartbeat_age_s, cron.jobs[1].failures) == (720.0, 3)
     assert printed_cron(None, NOW) is None
-    alerts = printed_alerts((Channel("mail"),), Extras())
+    alerts = printed_alerts((ChannelSeen("mail"),), Extras())
     assert (alerts.channels[0].name, alerts.silenced_until, alerts.problem) == ("mail", None, None)

@@ -10,9 +10,8 @@ from pathlib import Path
 from opsctl.core.output import json_text
 from opsctl.monitoring.on_call import Facts, hand_over, happenings
 from opsctl.monitoring.overview import findings, with_memory
-from opsctl.monitoring.snapshot import Channel
 from opsctl.run.checkpoints.rollbacks import Pruned
-from opsctl.run.state.alert_log import Event, Message
+from opsctl.run.state.alert_log import ChannelSeen, Event, Message
 from opsctl.run.state.alerts import Remembered
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
 from opsctl.run.state.kill_switch import Deactivation, KillSwitchState
@@ -42,7 +41,7 @@ BUSY = now(
     HEALTHY,
     jobs=(RUNNING, HELD),
     chains=(chain(4, 20, SUBMIT), chain(5, 8, REFILL)),
-    channels=(Channel("slack", NOW - 5 * HOUR, "HTTP 429", 3),),
+    channels=(ChannelSeen("slack", NOW - 5 * HOUR, "HTTP 429", 3),),
     kill_switch=KillSwitchState(Path("/o/kill-switch"), True, True, by="eve", at=NOW - 0.5 * HOUR, why="a spike"),
 )
 HELD_KEY = next(one.key for one in findings(BUSY) if one.check == "training")
