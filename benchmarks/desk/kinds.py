@@ -52,7 +52,7 @@ _IDLE = (_key("training"), _key("must_run"), _key("waiting"), _key("queue"))
 _STOPPED = (_key("silence"), _key("checkpoint_age"))
 
 KINDS: tuple[Kind, ...] = (
-    Kind("none queued", "at once", (_key("training"),), (*_IDLE, _key("brake"))),
+    Kind("none queued", "at once", (_key("training"),), (*_IDLE, _key("no_progress"))),
     Kind("all held", "at once", (_key("training"),), _IDLE),
     Kind("dependency lost", "at once", (_key("training"),), _IDLE),
     Kind("bad constraints", "at once", (_key("training"),), _IDLE),
@@ -80,7 +80,13 @@ KINDS: tuple[Kind, ...] = (
     Kind("saves fail", "twice the usual time since the last one", (_key("checkpoint_age"),), ()),
     Kind("checkpoint cut short", "at once", (_key("checkpoint_files"),), ()),
     Kind("latest is lost", "at once", (_key("checkpoints"),), (_key("checkpoint_age"),)),
-    Kind("crash loop", "the second attempt in a row", (_key("brake"),), (*_IDLE, *_STOPPED, _key("nodes")), 6 * HOUR_S),
+    Kind(
+        "crash loop",
+        "the second attempt in a row",
+        (_key("no_progress"),),
+        (*_IDLE, *_STOPPED, _key("nodes")),
+        6 * HOUR_S,
+    ),
     Kind("disk fills", "a day of growth that fills it within a week", (_key("filling"), _key("filesystem")), ()),
     Kind("inodes fill", "a day of growth that fills it within a week", (_key("filling"), _key("filesystem")), ()),
     Kind("purge", "at once", (_key("purge"),), ()),

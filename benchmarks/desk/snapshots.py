@@ -14,7 +14,6 @@ from benchmarks.desk.trainer import CHECKPOINTS, KILL_SWITCH, REVISION
 from benchmarks.desk.world import EVERYBODYS_BYTES, SCRATCH_BYTES, SCRATCH_INODES, World
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.snapshot import (
-    Channel,
     Clock,
     CronJob,
     CronSeen,
@@ -28,6 +27,7 @@ from opsctl.monitoring.snapshot import (
 )
 from opsctl.run.checkpoints.inventory import Checkpoint
 from opsctl.run.config.schema import ExpectTable, WatchTable
+from opsctl.run.state.alert_log import ChannelSeen
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.lease import Seen as Lease
 from opsctl.slurm.states import State
@@ -189,7 +189,9 @@ class Viewer:
             jobs=tuple(jobs),
         )
 
-    def _channels(self) -> tuple[Channel, ...]:
+    def _channels(self) -> tuple[ChannelSeen, ...]:
         since = self.world.desk.channel_failing_since
-        failing = Channel("mail", moment(since), "connection refused", 2) if since is not None else Channel("mail")
-        return (failing, Channel("matrix"))
+        failing = (
+            ChannelSeen("mail", moment(since), "connection refused", 2) if since is not None else ChannelSeen("mail")
+        )
+        return (failing, ChannelSeen("matrix"))

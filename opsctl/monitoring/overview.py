@@ -97,6 +97,13 @@ class Overview:
         return min(1.0, done / total) if done is not None and total else None
 
     @property
+    def percent_text(self) -> str:
+        """`share` as `12.3 %`; empty if it is not known."""
+        if self.share is None:
+            return ""
+        return "< 0.1 %" if 0 < self.share < 0.0005 else f"{100 * self.share:.1f} %"
+
+    @property
     def standstill(self) -> Standstill | None:
         """Since when it stands still, by the rule of the check `silence`."""
         return standstill(self.seen, self.settings or Settings(self.name, self.team))

@@ -10,14 +10,14 @@ from opsctl.monitoring.checks.nodes import clocks, nodes, slow_node, spare_nodes
 from opsctl.monitoring.checks.records import identity, kill_switch, lease, revision, unpublished
 from opsctl.monitoring.checks.services import channels, cron, cron_jobs
 from opsctl.monitoring.checks.speed import silence, speed, throughput
-from opsctl.monitoring.checks.training import brake, must_run, queue, training, waiting
+from opsctl.monitoring.checks.training import must_run, no_progress, queue, training, waiting
 
 #: In the order in which equally bad findings are shown.
 DETECTORS: tuple[Detector, ...] = (
     *(training, must_run, waiting, queue, revision, checkpoints, identity, lease),
     *(nodes, spare_nodes, slow_node, silence, speed, throughput),
     *(loss_nan, loss_spike, spike_guard, loss_stuck, gradients, skipped),
-    *(checkpoint_age, checkpoint_files, backups, brake, filesystem, filling, purge),
+    *(checkpoint_age, checkpoint_files, backups, no_progress, filesystem, filling, purge),
     *(cron, cron_jobs, hub_sync, channels, clocks, kill_switch, unpublished),
 )
 #: Commands for several checks that a user asks together: name -> (help, checks).
@@ -26,7 +26,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Does the training get on? Its log, speed, loss, gradients, checkpoints and attempts in one look.",
         (
             *("silence", "speed", "throughput", "loss_nan", "loss_spike", "loss_stuck", "gradients", "skipped"),
-            *("spike_guard", "checkpoint_age", "brake"),
+            *("spike_guard", "checkpoint_age", "no_progress"),
         ),
     ),
 }

@@ -98,7 +98,7 @@ def test_a_training_that_learns_nothing_any_more_stops_itself_and_its_chain(trai
     assert training.iterations() == [1, 2, 3, 4]
     ends = {task: state for task, (state, _) in training.ends(chain).items()}
     assert (ends.pop("1"), ends.pop("2")) == ("COMPLETED", "FAILED") and set(ends.values()) <= {"CANCELLED"}
-    assert training.opsctl("watch", "brake").code == 2
+    assert training.opsctl("watch", "no-progress").code == 2
 
 
 @pytest.mark.parametrize(

@@ -283,11 +283,11 @@ def _since(last: datetime, now: datetime) -> timedelta:
 
 
 def _news_text(new: _Findings, now: datetime) -> tuple[str, str]:
-    """Return title and body about what began or became worse, and how much of it was held back."""
+    """Return title and body about what began or became worse, and how much of it was delayed."""
     title, body = _titled("", new), _body(new, now)
     held = [one.held_since for one in new.values() if one.held_since is not None]
     if held:
-        body += f"\n{len(held)} of these held back since {iso(min(held))}: [alerts] per_hour or quiet"
+        body += f"\n{len(held)} of these delayed since {iso(min(held))}: [alerts] per_hour or quiet"
     return title, body
 
 

@@ -39,7 +39,8 @@ def filesystem(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """
     for space in snapshot.spaces:
         if space.problem:
-            yield finding(Severity.UNKNOWN, f"how full {space.name} is cannot be seen: {space.problem}", space.name)
+            text = f"the use of {space.name} cannot be read: {space.problem}"
+            yield finding(Severity.UNKNOWN, text, space.name, todo="opsctl disk use")
         for kind, share, words in _fullness(space):
             yield from _full(snapshot, settings, space, kind, share, words)
 
@@ -70,7 +71,7 @@ def _full(
         f"{space.name} is {percent:.1f} % full of {kind}{words}",
         f"{space.name} {kind}",
         evidence=(f"{percent:.1f} % of {kind}{source}; [watch] full_percent is {limit:g}", space.note),
-        todo="opsctl checkpoints list: which can go? Ask for more before it is full",
+        todo="opsctl disk use shows who uses it; opsctl checkpoints prune frees space",
     )
 
 
@@ -161,7 +162,7 @@ def _filling(space: Space, kind: str, points: Sequence[_Point], within_s: float)
         f"{words(left)} left, {words(pace)} more a day",
         f"{space.name} {kind}",
         evidence=(f"{words(used)} of {words(limit)} is used; it grows by {words(pace)} a day, by {over}",),
-        todo="opsctl checkpoints list: which can go? Is the rotation running: opsctl cron status",
+        todo="opsctl checkpoints prune frees space; opsctl cron status shows whether that runs by itself",
     )
 
 
@@ -214,5 +215,5 @@ def purge(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
             f"{'one of the latest checkpoint:' if going.hits_latest else 'the first is'} {going.example}",
             f"not read or written for {f'nearly {days} days' if days else 'long'}",
         ),
-        todo="copy what is needed to where nothing is removed; reading a file keeps it",
+        todo="opsctl disk purge lists them; opsctl checkpoints backup copies them; opsctl disk touch keeps them",
     )

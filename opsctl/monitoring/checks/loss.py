@@ -132,7 +132,7 @@ def spike_guard(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
             "hardware",
             alert=settings.team,
             evidence=(f"iteration {one.iteration}: {one.why}" for one in suspected[-_NAMED:]),
-            todo="have that node tested and left out ([slurm] exclude); opsctl attempts says what ran where",
+            todo="opsctl probe --nodes 1 --nodelist NODE tests it; opsctl exclude add NODE --why TEXT",
         )
     # The same again after a restart is the same, as it is now.
     rollbacks = {one.iteration: one for one in recent if isinstance(one, RolledBack | NotRolledBack)}
@@ -146,7 +146,7 @@ def spike_guard(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
                 f"iteration {one.iteration}: loss {one.loss:.4g}, gradient norm {one.grad_norm:.4g}"
                 for one in skips[-_NAMED:]
             ),
-            todo="opsctl logs -f; if they go on: other data, a lower learning rate, or --spike-guard rollback",
+            todo="opsctl logs -f; if it repeats, lower the learning rate, then opsctl revise",
         )
 
 
@@ -154,7 +154,7 @@ def _rollback(line: RolledBack | NotRolledBack) -> Finding:
     subject = f"iteration {line.iteration}"
     if isinstance(line, NotRolledBack):
         text = f"the spike guard wanted to go back at iteration {line.iteration} and could not: {line.why}"
-        todo = "opsctl checkpoints list: are there any from before, and are they sound? opsctl logs -f: does it go on?"
+        todo = "opsctl checkpoints list shows earlier ones; opsctl logs -f"
         return warning(text, subject, todo=todo)
     return warning(
         f"the spike guard went back from iteration {line.iteration} to {line.to} and leaves out iterations "
@@ -270,5 +270,5 @@ def skipped(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         yield warning(
             f"{bad} of the newest {trained} iterations were skipped or not a number, {100 * bad / trained:.0f} %",
             evidence=(f"{span_words(lines)}: {skips} skipped, {nan} nan; at most {most:g} %",),
-            todo="opsctl logs shows loss scale and gradient norm; a lower learning rate, or other data",
+            todo="opsctl logs shows loss scale and gradient norm; lower the learning rate, then opsctl revise",
         )

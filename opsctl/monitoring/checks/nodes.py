@@ -48,7 +48,7 @@ def nodes(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
             f"node {node.name} of the running job is {node.state}{f': {node.reason}' if node.reason else ''}",
             node.name,
             evidence=(f"sinfo: {node.name} {node.state}, job {job.display_id} runs on it",),
-            todo=f"opsctl logs; for the next chain: opsctl submit --exclude NODE; scontrol show job {job.job_id}",
+            todo=f"sinfo -R -n {node.name}; opsctl exclude add {node.name} --why TEXT keeps the next job off it",
         )
     if len(bad) > _NAMED:
         text = f"and {len(bad) - _NAMED} more nodes of the running job are out of service: sinfo -R"
@@ -101,7 +101,7 @@ def spare_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         + ("" if is_short else f" with {spare} to spare"),
         alert=settings.team if cannot_start else None,
         evidence=(f"not healthy: {seen.example}" if seen.example else "",),
-        todo=f"sinfo -R -p {seen.name}; tell the cluster's administrators, or opsctl submit --nodes N",
+        todo=f"sinfo -R -p {seen.name}; opsctl submit --nodes N runs on fewer",
     )
 
 
@@ -255,12 +255,13 @@ def clocks(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """
     most_s = settings.watch.clock_seconds
     wrong = [one for one in snapshot.clocks if abs(one.off_s) > most_s]
-    todo = "tell the cluster's administrators: time limits and logs of that node are wrong"
+    todo = "opsctl exclude add {node} --why clock; report it to the cluster's administrators"
     if len(wrong) > _CLOCKS_NAMED:
         worst = max(wrong, key=lambda one: abs(one.off_s))
         many = f"the clocks of {len(wrong)} of {len(snapshot.clocks)} nodes are off"
+        todo = todo.format(node="NODE")
         if len(wrong) == len(snapshot.clocks):
-            todo = "all of them: is it the file server's clock? Tell the cluster's administrators"
+            todo = "date compares this host; if only the file server is off, report it to the cluster's administrators"
         evidence = (f"{one.node}: {one.off_s:+.0f} s" for one in wrong[:_CLOCKS_NAMED])
         yield warning(f"{many}, {worst.node}'s by {worst.off_s:+.0f} s", "many", evidence=evidence, todo=todo)
         return
@@ -271,5 +272,5 @@ def clocks(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
             "the file server's",
             one.node,
             evidence=(f"{one.off_s:+.1f} s at {at}; at most {most_s:g} s",),
-            todo=todo,
+            todo=todo.format(node=one.node),
         )

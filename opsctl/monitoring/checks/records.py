@@ -34,10 +34,10 @@ def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     published = snapshot.published
     if published is None or not (published.problem or published.differs):
         return
-    text, todo = "the run file is edited, not published: opsctl revise", "opsctl revise"
+    text, todo = "the run file was edited and is not published", "opsctl revise"
     if published.problem:
-        text = f"the run file is edited and cannot be published: {published.problem}"
-        todo = "opsctl plan says what is wrong; then opsctl revise"
+        text = f"the run file was edited and cannot be published: {published.problem}"
+        todo = "opsctl plan shows what is wrong; then opsctl revise"
     differs = f"differs in {', '.join(published.differs)}" if published.differs else ""
     evidence = (f"{published.name}, published by {published.by}, is what tasks read", differs)
     yield warning(text, evidence=evidence, todo=todo)
@@ -63,13 +63,12 @@ def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
         yield warning(f"{here} is {is_what}; {remedy}", "copy", todo=todo)
         return
     if found.place.standing is Standing.UNCLEAR:
-        yield warning(f"{here} is {is_what}; opsctl submit says what to do", "unclear")
+        yield warning(f"{here} is {is_what}", "unclear", todo="opsctl submit --dry-run")
     for folder in dict.fromkeys(folder for folder, _ in found.elsewhere):
         tasks = ", ".join(job.display_id for where, job in found.elsewhere if where == folder)
         link = shlex.join(["ln", "-s", str(here), folder])
-        yield warning(
-            f"{tasks} was submitted from {folder} and looks there: {link}, or opsctl revise --resubmit", folder
-        )
+        text = f"{tasks} was submitted from {folder}, and starts there"
+        yield warning(text, folder, todo=f"{link}; or opsctl revise --resubmit")
 
 
 @check(Part.QUEUE | Part.LEASE)
@@ -84,12 +83,12 @@ def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
         return
     who = f"{holder.named()} (lease {holder.number})"
     if snapshot.lease.is_silent and age_s is not None and any(job.job_id == holder.job_id for job in snapshot.jobs):
-        text = f"the heartbeat of {who} has stood still for {age_s // 60:.0f} min: another task may take over"
+        text = f"the heartbeat of {who} stopped {age_s // 60:.0f} min ago: another task may take over"
         yield warning(text, "silent", todo="opsctl logs; opsctl attempts")
     elif snapshot.writer_elsewhere is None:
         return
     elif snapshot.running is not None:
-        text = f"another writer beside job {snapshot.running.display_id}: {who}, whose heartbeat goes on"
+        text = f"a second writer next to job {snapshot.running.display_id}: {who}, whose heartbeat continues"
         yield critical(text, "two", todo=f"opsctl attempts; ask {holder.user or who}")
     else:
         text = f"{who} trains this run, which the queue does not show here"
@@ -99,7 +98,7 @@ def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 @check(
     Part.KILL_SWITCH | Part.PROGRESS,
     can_do_without=Part.PROGRESS,
-    blind=lambda snapshot: "the kill switch cannot be looked at" if snapshot.kill_switch is None else "",
+    blind=lambda snapshot: "the kill switch cannot be read" if snapshot.kill_switch is None else "",
 )
 def kill_switch(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     """Check whether the kill switch is triggered, so that nothing trains.
@@ -114,8 +113,8 @@ def kill_switch(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     is_forgotten = since is not None and snapshot.now - since >= _FORGOTTEN and not snapshot.is_finished
     yield finding(
         Severity.CRITICAL if is_forgotten else Severity.WARNING,
-        f"the kill switch is triggered {switch.describe()}: tasks save and leave until opsctl kill-switch deactivate",
+        f"the kill switch is triggered {switch.describe()}: tasks save and exit while it exists",
         since=since,
         evidence=(f"{switch.path} is there", f"for {length_words(snapshot.now - since)}" if since else ""),
-        todo="opsctl kill-switch deactivate",
+        todo="opsctl kill-switch deactivate, then opsctl submit if nothing is queued",
     )

@@ -44,10 +44,10 @@ _STATES: dict[str, tuple[Severity, str]] = {
 _WAITING: dict[str, str] = {Reason.ARRAY_TASK_LIMIT: "array-limit", Reason.DEPENDENCY: "dependency"}
 #: training: what to type about a job in trouble, by its form.
 _TODO = {
-    "held": "scontrol release {job}; for another user's job: opsctl request release-queued",
-    "never": "opsctl revise --resubmit puts another chain in its place; scontrol show job {job}",
-    "cannot-start": "scontrol show job {job} says why; then opsctl revise --resubmit",
-    "suspended": "scontrol resume {job}, or ask who suspended it",
+    "held": "opsctl request release-queued",
+    "never": "opsctl revise --resubmit replaces the chain; scontrol show job {job} shows the dependency",
+    "cannot-start": "scontrol show job {job} shows why; then opsctl revise --resubmit",
+    "suspended": "scontrol resume {job}",
 }
 #: must_run: between two tasks Slurm takes minutes.
 _PAUSE_MOST = timedelta(minutes=30)
@@ -57,7 +57,7 @@ _WAITS, _WAITS_LEAST, _LONGER = 40, 5, 1.5
 _WAIT_LEAST_S, _WAIT_UNKNOWN_S = 24 * 3600.0, 48 * 3600.0
 #: queue: a tick of the cron, and half of one more, in which `opsctl refill` puts another array behind a new live one.
 _REFILLED_WITHIN = timedelta(minutes=90)
-#: brake: attempts that the evidence names.
+#: no_progress: attempts that the evidence names.
 _ATTEMPTS_NAMED = 5
 
 _IN_QUEUE = Part.QUEUE | Part.PROGRESS | Part.LEASE | Part.KILL_SWITCH
@@ -76,7 +76,7 @@ def training(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     jobs = [_job_words(name, job, snapshot.now) for job in sorted(snapshot.jobs, key=queue_order)]
     can_continue = any(one.severity < Severity.CRITICAL for one in jobs)
     if snapshot.blind is not None:
-        yield _state(Severity.UNKNOWN, name, "blind", snapshot.blind)
+        yield _state(Severity.UNKNOWN, name, "blind", snapshot.blind, todo="opsctl doctor")
     elif snapshot.is_finished and checkpoint is not None:  # nothing is critical any more
         reached = f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
         yield _state(Severity.OK, name, "finished", reached)
@@ -86,7 +86,7 @@ def training(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     else:
         if snapshot.unseen and not can_continue:
             hidden = f"{CANNOT_SEE}, {describe(snapshot.unseen)} may be queued or running"
-            yield _state(Severity.UNKNOWN, name, "blind", hidden)
+            yield _state(Severity.UNKNOWN, name, "blind", hidden, todo="opsctl attempts")
         # What is held behind a training that runs or can start is a warning, also where others may have that job.
         is_alive = can_continue or bool(snapshot.unseen)
         for one in jobs:
@@ -105,11 +105,11 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
     if snapshot.writer_elsewhere is not None:
         unknown = f"{snapshot.writer_elsewhere.named()} trains it, which the queue does not show here"
     if unknown is not None:  # it may be finished
-        return _state(Severity.UNKNOWN, name, "blind", unknown)
+        return _state(Severity.UNKNOWN, name, "blind", unknown, todo="opsctl attempts")
     if snapshot.stopped_by:
         switch = snapshot.kill_switch
-        first = "opsctl kill-switch deactivate; " if switch is not None and switch.is_triggered else ""
-        todo = f"{first}opsctl submit, when it is to continue"
+        first = "opsctl kill-switch deactivate, then " if switch is not None and switch.is_triggered else ""
+        todo = f"{first}opsctl submit to continue"
         return _state(Severity.WARNING, name, "rests", snapshot.stopped_by, todo=todo)
     if snapshot.was_submitted or snapshot.checkpoint is not None:
         return critical(
@@ -117,9 +117,9 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
             "absent",
             alert=settings.team,
             evidence=("squeue has none of the run's jobs",),
-            todo="opsctl attempts says how the last one ended; opsctl submit",
+            todo="opsctl attempts shows how the last one ended; then opsctl submit",
         )
-    return _state(Severity.UNKNOWN, name, "unsubmitted")
+    return _state(Severity.UNKNOWN, name, "unsubmitted", todo="opsctl plan, then opsctl submit")
 
 
 def _state(severity: Severity, name: str, state: str, detail: str = "", todo: str = "") -> Finding:
@@ -208,7 +208,7 @@ def must_run(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
             f"[watch] must_run = true; {job.display_id} on partition {job.partition} waits: {job.reason}",
             f"no nodes {since_words(since)}" if since else "",
         ),
-        todo=f"scontrol show job {job.job_id} says why; scontrol show reservation",
+        todo=f"scontrol show job {job.job_id} shows why; scontrol show reservation",
     )
 
 
@@ -319,7 +319,7 @@ def queue(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
             f"behind it: {', '.join(map(str, behind)) or 'nothing'}",
             f"{live.display_id}'s array comes first {since_words(since)}" if since else "",
         ),
-        todo="opsctl refill says what keeps it; opsctl cron status; or opsctl submit --after auto",
+        todo="opsctl refill prints what prevents it; opsctl cron status; or opsctl submit --after auto",
     )
 
 
@@ -356,7 +356,7 @@ def _live_since(snapshot: Snapshot) -> datetime | None:
 
 
 @check(Part.ATTEMPTS | Part.PROGRESS)
-def brake(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
+def no_progress(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     """Check that the attempts make progress.
 
     1: the last two in a row made no new checkpoint. Attempts that each died of another node's hardware are not counted,
@@ -382,7 +382,7 @@ def brake(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
             f"{row} attempts in a row without a new checkpoint, {what}: opsctl attempts",
             since=ended[0].closed_at if ended else None,
             evidence=map(_attempt_words, ended[-_ATTEMPTS_NAMED:]),
-            todo="opsctl triage; opsctl attempts; opsctl logs; opsctl submit lets the brake go",
+            todo="opsctl triage; opsctl attempts; opsctl logs; opsctl submit starts the count again",
         )
 
 

@@ -84,7 +84,7 @@ class KillSwitchState:
     def readiness(self) -> str:
         """Return who could trigger it, in a few words."""
         if self.is_armed:
-            return "armed"
+            return "every group member can trigger it"
         return f"only {self.owner} can trigger it" if self.owner else "no output folder yet"
 
 

@@ -99,7 +99,7 @@ def _standing(overview: Overview) -> list[tuple[str, str]]:
     if seen.checkpoint is not None:
         rows.append(("Last checkpoint", f"{seen.checkpoint.iteration:,}"))
     if overview.share is not None:
-        rows.append(("Done", f"{100 * overview.share:.1f} %"))
+        rows.append(("Done", overview.percent_text))
     if seen.total_samples:
         rows.append(("Samples in all", count_words(seen.total_samples)))
     if seen.blind is None:

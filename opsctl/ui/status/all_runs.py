@@ -185,7 +185,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.name,
         row.state,
-        "" if one.share is None else f"{100 * one.share:.1f} %",
+        one.percent_text,
         _speed(one, speed),
         "" if one.left_s is None or seen.is_finished else rough(one.left_s),
         "" if last is None or last.loss is None else f"{last.loss:.4g}",

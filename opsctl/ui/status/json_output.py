@@ -210,7 +210,7 @@ class Status(Struct, frozen=True, kw_only=True):
     attempts: Annotated[list[PrintedAttempt], Meta(description="The last three attempts, oldest first.")]
     attempts_without_progress: Annotated[
         int,
-        Meta(description="How many of this chain's last attempts, in a row, made no checkpoint, as the brake counts."),
+        Meta(description="How many of this chain's last attempts, in a row, made no checkpoint; three stop the chain."),
     ]
     lease: Annotated[PrintedLease | None, Meta(description="The writer of the run; null without one.")]
     evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null where there are none.")]

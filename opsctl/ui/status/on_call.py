@@ -41,7 +41,7 @@ def _now(facts: Facts) -> str:
     assert one is not None
     parts = [headline(one)]
     if one.iteration is not None:
-        share = f" ({100 * one.share:.1f} %)" if one.share is not None else ""
+        share = f" ({one.percent_text})" if one.share is not None else ""
         of = f" of {one.iterations_in_all}" if one.iterations_in_all else ""
         parts.append(f"iteration {one.iteration}{of}{share}")
     last = one.seen.measured.last_iteration

@@ -33,7 +33,7 @@ _ATTEMPT_ROWS = 3
 _NAME = 40
 _HEADLINES = {
     "unknown": f"UNKNOWN: {CANNOT_SEE}",
-    "held": "HELD: nothing starts until it is released",
+    "held": "HELD in the queue: no task starts before opsctl request release-queued",
     "finished": "FINISHED",
     "absent": "NOT IN THE QUEUE: nothing runs and nothing waits",
     "unsubmitted": "NOT SUBMITTED YET",
@@ -153,6 +153,9 @@ def job_rows(overview: Overview) -> list[tuple[str, str]]:
         rows.append(("others", said))
     elif not behind and overview.state not in ("finished", "unsubmitted"):
         what = "nothing behind it: opsctl submit --after auto" if job is not None else "empty: opsctl submit"
+        switch = overview.seen.kill_switch
+        if job is None and switch is not None and switch.is_triggered:
+            what = "empty: opsctl kill-switch deactivate, then opsctl submit to continue"
         rows.append(("queue", what))
     if overview.state == "unsubmitted":
         rows.append(("queue", "empty: opsctl plan, then opsctl submit"))
@@ -179,16 +182,17 @@ def progress_text(overview: Overview) -> str:
     """Return the progress, with a bar."""
     if overview.iteration is None:
         return "no iteration yet"
-    said = f"iteration {overview.iteration}"
+    iterations, samples, total_samples = f"iteration {overview.iteration}", "", overview.seen.total_samples
     if overview.iterations_in_all:
-        said += f" of {overview.iterations_in_all}"
+        iterations += f" of {overview.iterations_in_all}"
     if overview.samples is not None:
-        said += f", {_count(overview.samples)}"
-        said += f" of {_count(overview.seen.total_samples)} samples" if overview.seen.total_samples else " samples"
+        samples = _count(overview.samples) + (f" of {_count(total_samples)}" if total_samples else "") + " samples"
+    # What the percentage counts comes first: samples and iterations differ while the batch grows.
+    said = ", ".join(filter(None, (samples, iterations) if total_samples else (iterations, samples)))
     if overview.share is None:
         return said
     full = int(overview.share * _BAR)
-    return f"[{'#' * full}{'-' * (_BAR - full)}] {100 * overview.share:.1f} %  {said}"
+    return f"[{'#' * full}{'-' * (_BAR - full)}] {overview.percent_text}  {said}"
 
 
 def speed_text(overview: Overview) -> str:

@@ -191,11 +191,11 @@ def _bars(overview: Overview, saves: SaveSchedule | None, width: int, colour: bo
     seen, code = overview.seen, STATE_COLOURS.get(overview.state, YELLOW)
     told: list[tuple[str, float | None, str]] = []
     if overview.iteration is not None:
-        done = f"iteration {overview.iteration:,}"
+        counted = " of samples" if seen.total_samples else ""
+        done = f"{overview.percent_text:>7}{counted}{_GAP}iteration {overview.iteration:,}"
         if overview.iterations_in_all:
             done += f" of {overview.iterations_in_all:,}"
-        percent = "" if overview.share is None else f"{100 * overview.share:.1f} %"
-        told.append(("training", overview.share, f"{percent:>7}{_GAP}{done}{_left(overview)}"))
+        told.append(("training", overview.share, done + _left(overview)))
     if (save := next_save(overview, saves)) is not None:
         share, due, in_s = save
         when = "" if in_s is None or seen.running is None else f", in {rough(in_s)}"

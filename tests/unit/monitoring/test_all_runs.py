@@ -151,7 +151,7 @@ def test_the_command_checks_every_known_run_and_exits_with_the_worst_code(
     answer = CliRunner().invoke(command, ["all", "--all-runs", "--no-log", "--json"])
     found = {one["name"]: one for one in json.loads(answer.output)["runs"]}
     assert found["a"]["findings"] == [] and found["a"]["worst"] == "ok"
-    assert {"kill_switch", "brake", "unpublished"} <= {one["check"] for one in found["tiny"]["findings"]}
+    assert {"kill_switch", "no_progress", "unpublished"} <= {one["check"] for one in found["tiny"]["findings"]}
     assert found["tiny"]["worst"] == "critical"
     assert answer.exit_code == 2  # though no one can be asked about the jobs of the one that was submitted
     assert run.paths.main_log.read_text() == before

@@ -39,3 +39,14 @@ def test_each_command_that_a_finding_names_exists_with_its_options() -> None:
         assert found is not None, f"{module}: {text}"
         known = {option for parameter in found.params for option in parameter.opts}
         assert set(_OPTION.findall(text)) <= known, f"{module}: {text}"
+
+
+def test_each_finding_has_something_to_type() -> None:
+    calls = [
+        (source.name, node.lineno, [word.arg for word in node.keywords])
+        for source in Path(next(iter(checks.__path__))).glob("*.py")
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("warning", "critical")
+    ]
+    assert len(calls) > 20
+    assert [(name, line) for name, line, words in calls if "todo" not in words] == []

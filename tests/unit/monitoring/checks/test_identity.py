@@ -21,7 +21,7 @@ def found(standing: Standing, *elsewhere: str) -> list[str]:
     seen = Whereabouts(HERE, Place(standing, WAS), tuple(zip(elsewhere, jobs, strict=False)))
     findings = identity.find(Snapshot(NOW, jobs, whereabouts=seen), Settings("demo", "the team"))
     assert all(one.severity is Severity.WARNING for one in findings)
-    return [one.text for one in findings]
+    return [f"{one.text}; {one.todo}" for one in findings]
 
 
 def test_a_copy_is_found_with_its_original() -> None:

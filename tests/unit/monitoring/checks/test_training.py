@@ -233,7 +233,7 @@ def test_each_job_in_trouble_has_a_key_of_its_own_and_what_to_type() -> None:
     other = replace(HELD, job_id=31, array_job_id=31)
     found = training.find(Snapshot(NOW, (HELD, other, NEVER), was_submitted=True), SETTINGS)
     assert [one.key for one in found] == ["training:never 40", "training:held 30", "training:held 31"]
-    assert found[1].todo.startswith("scontrol release 30") and "revise --resubmit" in found[0].todo
+    assert found[1].todo.startswith("opsctl request release-queued") and "revise --resubmit" in found[0].todo
     assert found[1].evidence == ("squeue: 30_[1-3%1] is PENDING, reason JobHeldUser",)
     (absent,) = training.find(Snapshot(NOW, was_submitted=True), SETTINGS)
     assert absent.key == "training:absent" and absent.todo

@@ -17,7 +17,7 @@ def found(published: Published | None) -> list[str]:
 
 def test_an_edited_run_file_is_found_with_the_command_to_type() -> None:
     (text,) = found(Published("0001-abc", NOW, "ana@login", ("trainer.lr",)))
-    assert missing(text, "run file", "opsctl revise") == []
+    assert missing(text, "run file") == []
 
 
 def test_an_edit_that_cannot_be_published_is_found_with_its_reason() -> None:

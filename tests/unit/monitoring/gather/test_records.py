@@ -8,7 +8,7 @@ from msgspec import structs
 
 from opsctl.core.files.state_files import append_state
 from opsctl.core.timestamps import now
-from opsctl.monitoring.checks.training import brake, training
+from opsctl.monitoring.checks.training import no_progress, training
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.runner import gather, settings_of
 from opsctl.monitoring.snapshot import Part
@@ -129,9 +129,9 @@ def test_a_checkpoint_of_the_running_attempt_ends_the_row_without_progress(tmp_p
         append_opened(run.paths, attempt)
         if number < 3:
             append_closed(run.paths, structs.replace(attempt, closed_at=at + MINUTE, reason="exit"))
-    assert gather(run, slurm([]), brake.needs).attempts_without_progress == 2
+    assert gather(run, slurm([]), no_progress.needs).attempts_without_progress == 2
     write_checkpoint(tmp_path, 4, 32)
-    assert gather(run, slurm([]), brake.needs).attempts_without_progress == 2
+    assert gather(run, slurm([]), no_progress.needs).attempts_without_progress == 2
     write_checkpoint(tmp_path, 8, 64)
-    seen = gather(run, slurm([]), brake.needs)
-    assert seen.attempts_without_progress == 0 and brake.find(seen, settings_of(run)) == []
+    seen = gather(run, slurm([]), no_progress.needs)
+    assert seen.attempts_without_progress == 0 and no_progress.find(seen, settings_of(run)) == []

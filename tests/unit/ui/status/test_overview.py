@@ -155,7 +155,7 @@ def test_all_that_is_wrong_is_shown_the_worst_first_and_else_in_one_order() -> N
         kill_switch=KillSwitchState(Path("/o/kill-switch"), True, True),
         published=Published("0001-abc", NOW, "ana@login", ("trainer.lr",)),
     )
-    checks = ["training", "silence", "brake", "kill_switch", "unpublished"]
+    checks = ["training", "silence", "no_progress", "kill_switch", "unpublished"]
     assert [one.check for one in findings(trouble)] == checks
     assert {one.severity for one in findings(trouble)} == {Severity.WARNING}
     assert [one.check for one in findings(now(trouble, blind="no answer", jobs=()))] == checks[2:]

@@ -146,7 +146,7 @@ def test_the_next_save_is_the_schedules_or_the_end(
 
 def test_what_is_wrong_and_what_to_do_is_told_in_whole_lines_where_they_are_too_long_for_one() -> None:
     words = "3 attempts in a row without a new checkpoint, the chain stops: opsctl triage says what they died of"
-    worst = Finding("brake", Severity.CRITICAL, words, None, todo="opsctl attempts; opsctl logs " * 3)
+    worst = Finding("no_progress", Severity.CRITICAL, words, None, todo="opsctl attempts; opsctl logs " * 3)
     one = shown()
     assert one.status is not None
     status = replace(one.status, found=(OpenFinding(worst),))

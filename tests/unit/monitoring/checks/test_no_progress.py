@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from opsctl.monitoring.check import Settings
-from opsctl.monitoring.checks.training import brake
+from opsctl.monitoring.checks.training import no_progress
 from opsctl.monitoring.finding import Severity
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.attempts.events import Attempt
@@ -16,10 +16,10 @@ from tests.unit.monitoring.jobs import NOW, RUNNING
 def found(row: int, is_finished: bool = False) -> list[str]:
     """Return the texts found after `row` attempts without progress."""
     snapshot = Snapshot(NOW, (RUNNING,), attempts_without_progress=row, is_finished=is_finished)
-    return [one.text for one in brake.find(snapshot, Settings("demo", "the team"))]
+    return [one.text for one in no_progress.find(snapshot, Settings("demo", "the team"))]
 
 
-def test_attempts_without_progress_are_found_before_the_brake() -> None:
+def test_attempts_without_progress_are_found_before_the_chain_stops() -> None:
     assert found(1) == []
     (before,), (stopped,) = found(2), found(3)
     assert missing(before, "2", "3", "opsctl attempts") == []
@@ -28,7 +28,7 @@ def test_attempts_without_progress_are_found_before_the_brake() -> None:
 
 def test_a_training_that_stopped_itself_is_critical_after_one_attempt() -> None:
     ended = (Attempt(number=1, id="7", job_id=7, reason="skipped-iterations", closed_at=NOW),)
-    (finding,) = brake.find(Snapshot(NOW, attempts=ended, learned_nothing=True), Settings("demo", "us"))
+    (finding,) = no_progress.find(Snapshot(NOW, attempts=ended, learned_nothing=True), Settings("demo", "us"))
     assert finding.severity == Severity.CRITICAL
     (evidence,) = finding.evidence
     assert missing(evidence, "attempt 1", "7", "skipped-iterations") == []
@@ -44,7 +44,7 @@ def test_a_chain_that_stops_is_critical_with_the_attempts_as_evidence() -> None:
         for n in range(1, 5)
     )
     two, three = (
-        brake.find(Snapshot(NOW, attempts=ended, attempts_without_progress=row), Settings("demo", "us"))[0]
+        no_progress.find(Snapshot(NOW, attempts=ended, attempts_without_progress=row), Settings("demo", "us"))[0]
         for row in (2, 3)
     )
     assert (two.severity, three.severity) == (Severity.WARNING, Severity.CRITICAL)
