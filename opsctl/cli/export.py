@@ -24,25 +24,22 @@ def command() -> None:
 @click.option("--output", metavar="DIR", required=True, help="The model's folder; with --steps the one above.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
 @click.option("--steps", metavar="A:B:C", help="From A to B every C, each to DIR/global_stepN.")
-@click.option("--format", type=click.Choice(["bloom", "gpt2", "llama"]), help="[default: the one that fits]")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Type of the weights; float32 comes from the optimizer's own [default: as saved].",
 )
-@click.option("--shard-size", metavar="SIZE", help="Most of one file's weights, e.g. 500MiB [default: 5GB].")
 @click.option("--tokenizer", metavar="DIR", help="The tokenizer's folder or file [default: the training's].")
 @click.option("--no-tokenizer", is_flag=True, help="Go without a tokenizer.")
 @click.option("--name", metavar="NAME", help="The model's name on its card [default: the run's].")
-@click.option("--metadata-only", is_flag=True, help="Write all files except the weights again.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option(exported="list[trainer.formats.checkpoint.exchanged.ExportedModel]")
 def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:
     """Write a checkpoint as a folder that Hugging Face transformers loads.
 
     Weights (safetensors, without the vocabulary's padding), configuration, tokenizer and a card, from a checkpoint of
-    any layout. ALiBi with a LayerNorm after the embedding becomes BLOOM, learned positions become GPT-2; what these
-    cannot express is refused by name. With --steps, folders that are whole already are left alone.
+    any layout. ALiBi with a LayerNorm after the embedding becomes BLOOM, learned positions become GPT-2, rotary ones
+    Llama. Other models are refused by name. With --steps, complete folders are skipped.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance

@@ -25,13 +25,12 @@ def command() -> None:
     metavar="N",
     help="The vocabulary is padded to a multiple of this [default: 128].",
 )
-@click.option("--pad-vocab-size-to", type=click.IntRange(min=1), metavar="N", help="Pad it to exactly this instead.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option(imported="trainer.formats.checkpoint.exchanged.ImportedModel")
 def hf(folder: str, **options: Any) -> int:
     """Write a model that transformers has saved as the checkpoint that a training begins from.
 
-    FOLDER has config.json and safetensors or pytorch_model.bin files, a BLOOM or GPT-2. Prints what a run file needs
+    FOLDER has config.json and safetensors of a BLOOM, GPT-2 or Llama. Prints what a run file needs
     for this model. The checkpoint has weights alone and fits every layout.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program

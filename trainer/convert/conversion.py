@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,9 +16,9 @@ from trainer.checkpoint.publish import write
 from trainer.checkpoint.saved_state import MASTER
 from trainer.convert.native import NativeFiles
 from trainer.convert.output import being_written, refuse_without_room
-from trainer.convert.sources import NativeStates, Source, counts_steps, read_whole, refuse_without_states, with_rows
+from trainer.convert.sources import NativeStates, Source, counts_steps, read_whole, with_rows
 from trainer.convert.workers import adding_up, each
-from trainer.core.files import make_folder, write_atomically
+from trainer.core.files import write_atomically
 from trainer.data.program import Progress
 from trainer.formats.checkpoint.exchanged import ConvertedCheckpoint
 from trainer.formats.checkpoint.history import saved_now, started_now
@@ -45,13 +46,14 @@ from trainer.formats.checkpoint.partitions import (
     state_file,
     universal_checkpoint_info,
 )
+from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.recipe.layout import BY_BLOCK
 
 
 def write_native(files: NativeFiles, root: Path, manifest: Manifest, workers: int) -> Manifest:
-    """Write the checkpoint and `latest` to the new folder `root`; return the manifest with its files.
+    """Write the checkpoint and `latest` to `root`; return the manifest with its files.
 
     Raises CheckpointError, one line, and removes all files then.
     """
@@ -60,17 +62,20 @@ def write_native(files: NativeFiles, root: Path, manifest: Manifest, workers: in
     except ValueError as error:
         raise CheckpointError(f"{error}: choose another layout") from None
     sizes = [size for size, _ in tasks]
-    with being_written(root, size_bytes) as folder:
-        own = folder / tag_of(manifest.iteration)
-        make_folder(own)
-        with Progress("converting", sum(sizes)) as progress:
-            written = each(
-                [task for _, task in tasks], lambda task: task(own), workers, adding_up(sizes, progress.reached)
-            )
-        named = {name: file for one in written for name, file in one.items()}
-        whole = msgspec.structs.replace(manifest, files=named)
-        write_atomically(own / MANIFEST, json_file_text(whole.as_json()))
-        write_atomically(folder / LATEST, own.name)
+    existed = root.exists()
+    try:
+        with being_written(root / tag_of(manifest.iteration), size_bytes) as folder:
+            with Progress("converting", sum(sizes)) as progress:
+                done = adding_up(sizes, progress.reached)
+                written = each([task for _, task in tasks], lambda task: task(folder), workers, done)
+            named = {name: file for one in written for name, file in one.items()}
+            whole = msgspec.structs.replace(manifest, files=named)
+            write_atomically(folder / MANIFEST, json_file_text(whole.as_json()))
+    finally:
+        if not existed:
+            with contextlib.suppress(OSError):  # it is not empty
+                root.rmdir()
+    write_atomically(root / LATEST, tag_of(manifest.iteration))
     return whole
 
 
@@ -162,7 +167,11 @@ def to_universal(source: Source, output: Path, workers: int, dry_run: bool = Fal
     """Write the checkpoint in DeepSpeed's universal format to the new folder `output`. Raises CheckpointError."""
     if source.is_universal or not isinstance(source.states, NativeStates):
         raise CheckpointError(f"{source.folder} is a universal checkpoint already: convert it --to {NATIVE}")
-    refuse_without_states(source.folder, source.manifest)
+    if source.manifest.layout.get("optimizer") == NO_OPTIMIZER:
+        raise CheckpointError(
+            f"{source.folder} was saved without optimizer states (--no-save-optim), which a universal checkpoint "
+            "needs: convert one that has them"
+        )
     manifest = _remembered(source.manifest, source)
     needed = universal_bytes(source.states)
     if dry_run:
@@ -200,11 +209,9 @@ def to_native(
 
 
 def _layout_facts(manifest: Manifest, layout: Mapping[str, int]) -> dict[str, int | str]:
-    """Return a manifest's `layout` with these sizes. The result is always sharded."""
-    stage = manifest.layout.get("zero_stage") or 1
+    """Return a manifest's `layout` with these sizes."""
     method = manifest.layout.get("partition_method") or BY_BLOCK
-    size = math.prod(layout.values())
-    return {**manifest.layout, **layout, "world_size": size, "zero_stage": stage, "partition_method": method}
+    return {**manifest.layout, **layout, "world_size": math.prod(layout.values()), "partition_method": method}
 
 
 def _client_state(source: Source, manifest: Manifest, model_rank: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.convert.command_line import run_program
+from trainer.convert.workers import run_program
 from trainer.core.console import printable
 from trainer.core.preload import set_process_defaults
 from trainer.formats.checkpoint.exchanged import ConvertedCheckpoint

@@ -42,7 +42,6 @@ from trainer.formats.checkpoint.partitions import (
     saved_parameters,
     state_file,
 )
-from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_options import Vocabulary
@@ -101,24 +100,6 @@ class NativeStates(SavedState):
         return {**{key: value for key, value in states.items() if key not in _OF_ONE_RANK}, "param_groups": groups}
 
 
-def refuse_without_states(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError for a checkpoint without the states that a universal one needs."""
-    if manifest.layout.get("optimizer") == NO_OPTIMIZER:
-        raise CheckpointError(
-            f"{folder} was saved without optimizer states (--no-save-optim), which a universal checkpoint "
-            "needs: convert one that has them"
-        )
-
-
-def refuse_unsharded(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError for a checkpoint whose optimizer states have no separate files."""
-    if manifest.layout.get("zero_stage") == 0 and manifest.layout.get("optimizer") != NO_OPTIMIZER:
-        raise CheckpointError(
-            f"{folder} was saved with --zero-stage 0, which writes no files of optimizer states: "
-            "convert one that was saved with --zero-stage 1"
-        )
-
-
 def read_whole(path: Path) -> Any:
     """Read a small file of torch's, with its tensors. Raises CheckpointError."""
     try:
@@ -141,7 +122,6 @@ class UniversalStates:
         self.folder, self._dtype = folder, DTYPES[precision]
         self.parameters: Mapping[str, SavedParameter] = {one.name: one for one in parameters}
         self.moments: tuple[str, ...] = MOMENTS[optimizer]
-        refuse_half_written(folder)
         for one in self.parameters.values():
             for which in (MASTER, *self.moments, *([STEP] if counts_steps(self) else [])):
                 path = self._path(one, which)
@@ -184,7 +164,8 @@ class UniversalStates:
         return found.view((wanted.rows, wanted.columns)[: len(parameter.shape)])
 
     def _stored(self, parameter: SavedParameter, which: str) -> Run:
-        path, shape = self._path(parameter, which), _stored_shape(parameter)
+        path = self._path(parameter, which)
+        shape = (parameter.token_rows or parameter.shape[0], *parameter.shape[1:])  # without padding rows
         file, size = StoredTensors(path), math.prod(shape)
         found = file.mapping().get(PARAM)
         if not isinstance(found, Tensor) or tuple(found.shape) != shape:
@@ -206,11 +187,6 @@ def refuse_half_written(folder: Path) -> None:
         )
     if not (folder / ZERO / COMMON_STATE).is_file():
         raise CheckpointError(f"{folder / ZERO / COMMON_STATE} is missing: {folder} is incomplete")
-
-
-def _stored_shape(parameter: SavedParameter) -> tuple[int, ...]:
-    """Return the shape without padding rows."""
-    return (parameter.token_rows or parameter.shape[0], *parameter.shape[1:])
 
 
 # The counters in the training's part of a file, by their names in a manifest.
@@ -260,7 +236,6 @@ def open_source(folder: Path) -> Source:
 
 def _native(folder: Path, manifest: Manifest) -> Source:
     check_files(folder, manifest)
-    refuse_unsharded(folder, manifest)
     try:
         cut = Cut.of(manifest.layout)
     except ValueError as error:

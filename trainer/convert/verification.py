@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.convert.workers import default_workers, each
+from trainer.convert.workers import adding_up, default_workers, each
 from trainer.core.files import read_plain
 from trainer.data.program import Progress
 from trainer.formats.checkpoint.exchanged import digest_of
@@ -40,14 +40,6 @@ _NO_DAMAGE = frozenset(
 )
 
 
-class File(NamedTuple):
-    """A file of a checkpoint, and its entry in the manifest."""
-
-    folder: Path
-    name: str
-    saved: SavedFile
-
-
 class Problem(NamedTuple):
     """One problem of a checkpoint."""
 
@@ -57,11 +49,11 @@ class Problem(NamedTuple):
 
 @dataclass
 class Checked:
-    """The result of a check of one checkpoint."""
+    """The result of a check of one checkpoint. files: the entries of its manifest."""
 
     folder: Path
     manifest_xxh64: str | None = None  # None: the manifest cannot be read
-    files: list[File] = field(default_factory=list)
+    files: Mapping[str, SavedFile] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -69,45 +61,22 @@ class Checked:
         return {
             "folder": str(self.folder),
             "files": len(self.files),
-            "bytes": sum(file.saved.bytes for file in self.files),
+            "bytes": sum(file.bytes for file in self.files.values()),
             "problems": [one.text for one in self.problems],
             "damage": [one.text for one in self.problems if one.is_damage],
             "manifest_xxh64": self.manifest_xxh64,
         }
 
 
-def problem_of(file: File) -> Problem | None:
-    """Return the problem of a file; None if every byte is correct."""
-    path = file.folder / file.name
-    try:
-        size = path.stat().st_size
-        if size != file.saved.bytes:
-            return Problem(f"{file.name} has {size} bytes instead of {file.saved.bytes}")
-        found = checksum(path)
-    except FileNotFoundError:
-        return Problem(f"{file.name} is missing")
-    except OSError as error:
-        return Problem(f"{file.name} cannot be read: {error.strerror}", error.errno not in _NO_DAMAGE)
-    if found == file.saved.xxh64:
-        return None
-    return Problem(f"{file.name} has checksum {found} instead of {file.saved.xxh64}")
-
-
 def verify(folders: Sequence[Path], workers: int) -> list[Checked]:
     """Read every file of the checkpoints, and compare it with the manifests."""
     found = [_begun(folder) for folder in folders]
-    files = [file for one in found for file in one.files]
-    of_folder = {one.folder: one for one in found}
-    done_bytes = 0
-    with Progress("verifying", sum(file.saved.bytes for file in files)) as progress:
-
-        def done(index: int) -> None:
-            nonlocal done_bytes
-            done_bytes += files[index].saved.bytes
-            progress.reached(done_bytes)
-
-        for file, problem in zip(files, each(files, problem_of, workers, done), strict=True):
-            of_folder[file.folder].problems += [problem] if problem else []
+    tasks = [(one, name) for one in found for name in sorted(one.files)]
+    sizes = [one.files[name].bytes for one, name in tasks]
+    with Progress("verifying", sum(sizes)) as progress:
+        results = each(tasks, lambda task: _problem_of(*task), workers, adding_up(sizes, progress.reached))
+    for (one, _), problem in zip(tasks, results, strict=True):
+        one.problems += [problem] if problem else []
     return found
 
 
@@ -117,20 +86,32 @@ def _begun(folder: Path) -> Checked:
     try:
         data = read_plain(path, LARGEST_MANIFEST_BYTES)
         manifest = decode_manifest(data, path)
-    except CheckpointError as error:
-        checked.problems.append(Problem(str(error)))
-        return checked
-    except OSError as error:
-        text = "is missing, so this checkpoint is unfinished"
-        is_missing = isinstance(error, FileNotFoundError)
-        checked.problems.append(Problem(f"{path} {text}" if is_missing else f"{path} cannot be read: {error.strerror}"))
-        return checked
-    checked.manifest_xxh64 = digest_of(data)
-    checked.files = [File(folder, name, saved) for name, saved in sorted(manifest.files.items())]
-    # Another checkpoint's manifest is an error even if every file matches it.
-    if manifest.iteration != iteration_of(folder.name):
-        checked.problems.append(Problem(f"{path} is that of {tag_of(manifest.iteration)}"))
+    except FileNotFoundError:
+        checked.problems.append(Problem(f"{path} is missing, so this checkpoint is unfinished"))
+    except (CheckpointError, OSError) as error:
+        text = f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        checked.problems.append(Problem(text))
+    else:
+        checked.manifest_xxh64, checked.files = digest_of(data), manifest.files
+        # Another checkpoint's manifest is an error even if every file matches it.
+        if manifest.iteration != iteration_of(folder.name):
+            checked.problems.append(Problem(f"{path} is that of {tag_of(manifest.iteration)}"))
     return checked
+
+
+def _problem_of(checked: Checked, name: str) -> Problem | None:
+    """Return the problem of a file; None if every byte is correct."""
+    path, saved = checked.folder / name, checked.files[name]
+    try:
+        size = path.stat().st_size
+        if size != saved.bytes:
+            return Problem(f"{name} has {size} bytes instead of {saved.bytes}")
+        found = checksum(path)
+    except FileNotFoundError:
+        return Problem(f"{name} is missing")
+    except OSError as error:
+        return Problem(f"{name} cannot be read: {error.strerror}", error.errno not in _NO_DAMAGE)
+    return None if found == saved.xxh64 else Problem(f"{name} has checksum {found} instead of {saved.xxh64}")
 
 
 def main(arguments: Sequence[str]) -> int:

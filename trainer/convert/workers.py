@@ -14,14 +14,29 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+from trainer.data import program
 from trainer.formats.errors import CheckpointError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
+_M_MMAP_THRESHOLD = -3
+_GIVEN_BACK_BYTES = 1 << 20
 #: More processes slow down the disk, and each needs memory.
 MOST_WORKERS = 16
+
+
+def run_program(work: Callable[[], None]) -> int:
+    """Run a program of this package; see `trainer.data.program.run_program`.
+
+    The memory of freed tensors of a megabyte or more is returned to the system at once. glibc raises that limit to the
+    size of a freed block, and then keeps 16 MiB blocks on its heap: a freed aligned block seldom fits the next one of
+    the same size.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES)
+    return program.run_program(work, lambda: "unfinished output was removed")
 
 
 def default_workers() -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from trainer.convert.command_line import run_program
 from trainer.convert.hf.export import found_latest, found_steps
+from trainer.convert.workers import run_program
 from trainer.core.console import failed, printable
 from trainer.core.dtypes import DTYPES_BY_NAME
 from trainer.formats.checkpoint.exchanged import GeneratedText

@@ -71,20 +71,26 @@ def imported(published: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     shutil.copytree(published, folder / "--model")
     opsctl("init", "mine", cwd=folder)
     to = "mine/output/checkpoints"
-    ran = opsctl("import", "hf", "--output", to, "--pad-vocab-size-to", "256", "--json", "--", "--model", cwd=folder)
+    ran = opsctl(
+        "import", "hf", "--output", to, "--make-vocab-size-divisible-by", "64", "--json", "--", "--model", cwd=folder
+    )
     return folder, ran
 
 
 def test_a_published_model_goes_in_and_out_from_the_command_line(imported: tuple[Path, Answer]) -> None:
     folder, ran = imported
     model = printed("import hf", ran.stdout)
-    assert (model["format"], model["precision"], model["options"]["pad_vocab_size_to"]) == ("gpt2", "fp32", 256)
+    assert (model["format"], model["precision"], model["options"]["make_vocab_size_divisible_by"]) == (
+        "gpt2",
+        "fp32",
+        64,
+    )
     assert model["folder"] == str(folder / "mine/output/checkpoints/global_step0") and ran.stderr == ""
-    words = ("export", "hf", "mine", "--output", "--out", "--dtype", "bfloat16", "--shard-size", "20KB", "--json")
+    words = ("export", "hf", "mine", "--output", "--out", "--dtype", "bfloat16", "--json")
     ran = opsctl(*words, cwd=folder)
     (exported,) = printed("export hf", ran.stdout)
     assert (exported["state"], exported["format"], exported["dtype"]) == ("written", "gpt2", "bfloat16")
-    assert exported["files"] > 1 and (folder / "--out" / "model.safetensors.index.json").is_file()
+    assert exported["files"] == 1 and (folder / "--out" / "model.safetensors").is_file()
     assert "\n# mine\n" in (folder / "--out" / "README.md").read_text()
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.convert.command_line import run_program
-from trainer.convert.hf.imported_model import ImportedModel, Padding, write_checkpoint
+from trainer.convert.hf.imported_model import ImportedModel, write_checkpoint
+from trainer.convert.workers import run_program
 from trainer.core.console import printable
 from trainer.formats.checkpoint import exchanged
 from trainer.formats.checkpoint.manifest import checkpoint_folders, tag_of
@@ -33,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("folder", type=Path, help="the model's folder")
     result.add_argument("--output", type=Path, required=True, help="a folder without checkpoints")
     result.add_argument("--make-vocab-size-divisible-by", type=_above_zero, default=128, help="[default: 128]")
-    result.add_argument("--pad-vocab-size-to", type=_above_zero, help="rows of the word embedding")
     result.add_argument("--dry-run", action="store_true", help="print what would be written")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
@@ -55,14 +54,12 @@ def _import(arguments: argparse.Namespace) -> None:
     there = checkpoint_folders(arguments.output)
     if there:
         raise CheckpointError(f"{arguments.output} has {there[0].name} already: give another --output")
-    model = ImportedModel(
-        arguments.folder, Padding(arguments.make_vocab_size_divisible_by, arguments.pad_vocab_size_to)
-    )
+    model = ImportedModel(arguments.folder, arguments.make_vocab_size_divisible_by)
     model.refuse_other_output_layer()
     if not arguments.dry_run:
         write_checkpoint(model, arguments.folder, arguments.output)
     size = parameters(model.shape)
-    said = exchanged.ImportedModel(
+    found = exchanged.ImportedModel(
         folder=str((arguments.output / tag_of(0)).absolute()),
         format=model.family.name,
         precision=model.precision,
@@ -72,21 +69,19 @@ def _import(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
     )
     if arguments.json:
-        sys.stdout.write(printed_json_text("imported", said))
+        sys.stdout.write(printed_json_text("imported", found))
         return
     done = "would be" if arguments.dry_run else "is"
     sys.stderr.write(
-        f"opsctl: {printable(said.folder)} {done} this {said.format} model, {said.parameters:,} parameters in "
-        f"{said.precision}; a run file that trains it needs\n"
+        f"opsctl: {printable(found.folder)} {done} this {found.format} model, {found.parameters:,} parameters in "
+        f"{found.precision}; a run file that trains it needs\n"
     )
-    print("\n".join(_run_file_lines(said.options)))
+    print("\n".join(_run_file_lines(found.options)))
 
 
 def _options_to_give(model: ImportedModel) -> dict[str, Any]:
     """Return the trainer's options for this model, without those at their defaults."""
     padded = {"make_vocab_size_divisible_by": model.options["make_vocab_size_divisible_by"]}
-    if model.options["pad_vocab_size_to"] is not None:
-        padded["pad_vocab_size_to"] = model.options["pad_vocab_size_to"]
     own = {model.precision: True} if model.precision != "fp32" else {}
     return {name: value for name, value in {**model.given, **padded, **own}.items() if value is not False}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +13,29 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import Part
-from trainer.checkpoint.stored_tensors import read_data, unreadable
+from trainer.convert.conversion import write_native
 from trainer.convert.hf.documents import TOKENIZER
-from trainer.convert.hf.families import family_named
-from trainer.convert.hf.family import Family, Heads, Place, their_shapes, to_ours
+from trainer.convert.hf.families import Family, Heads, Place, family_named, their_shapes, to_ours
 from trainer.convert.hf.saved_model import PRECISIONS
 from trainer.convert.hf.tensor_file import CONFIG, INDEX, WHOLE, TensorEntry, read_tensor_file
 from trainer.convert.native import NativeFiles
-from trainer.convert.output import being_written
+from trainer.convert.workers import default_workers
 from trainer.core.dtypes import DTYPES_BY_NAME
-from trainer.core.files import read_plain, write_atomically
-from trainer.data.program import Progress
+from trainer.core.files import read_plain
 from trainer.formats.checkpoint.changes import layout_facts
 from trainer.formats.checkpoint.history import Progress as Counters
 from trainer.formats.checkpoint.history import saved_now, started_now
-from trainer.formats.checkpoint.manifest import LATEST, MANIFEST, Manifest, SavedFile, SavedParameter, tag_of
+from trainer.formats.checkpoint.manifest import Manifest, SavedParameter
 from trainer.formats.checkpoint.partitions import Cut, saved_parameters
 from trainer.formats.checkpoint.starting import IMPORTED, NO_OPTIMIZER
 from trainer.formats.data.vocabulary_files import tokenizer_identity
 from trainer.formats.errors import CheckpointError
-from trainer.formats.json_text import json_file_text
 from trainer.recipe.identity import training_facts
 from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.option_rules import combination_errors
 from trainer.recipe.options import Options, from_tables
 
-_PICKLED = "pytorch_model.bin"
-_PICKLED_INDEX = "pytorch_model.bin.index.json"
 _LARGEST_JSON_BYTES = 1 << 26
 
 
@@ -51,42 +45,23 @@ class PublishedModel:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = read_json(folder / CONFIG)
-        self._file_of = dict(_tensor_files(folder))
-        self._pickled: tuple[str, Mapping[str, Tensor]] = ("", {})
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all tensors."""
-        return list(self._file_of)
+        self.file_of = _tensor_files(folder)
 
     def described(self) -> Iterator[TensorEntry]:
-        """Yield shape and type of every tensor. Only headers are read of safetensors."""
-        for file in dict.fromkeys(self._file_of.values()):
-            path = self.folder / file
-            if path.suffix == ".safetensors":
-                yield from (entry for entry in read_tensor_file(path).entries if self._file_of.get(entry.name) == file)
-                continue
-            for name, one in self._unpickled(path).items():
-                if self._file_of.get(name) == file:
-                    yield TensorEntry(name, tuple(one.shape), one.dtype)
+        """Yield shape and type of every tensor, from the files' headers."""
+        for file in dict.fromkeys(self.file_of.values()):
+            entries = read_tensor_file(self.folder / file).entries
+            yield from (entry for entry in entries if self.file_of.get(entry.name) == file)
 
     def tensor(self, name: str) -> Tensor:
         """Return one tensor as it is stored."""
-        path = self.folder / self._file_of[name]
-        if path.suffix == ".safetensors":
-            with _opened(path) as tensors:
-                read: Tensor = _found(tensors.get_tensor, name, path)
-                return read
-        tensors = self._unpickled(path)
-        if name not in tensors:
-            raise CheckpointError(f"{path} has no {name!a}, which its index lists")
-        return tensors[name]
-
-    def _unpickled(self, path: Path) -> Mapping[str, Tensor]:
-        if self._pickled[0] != path.name:
-            self._pickled = ("", {})  # one pickled file at a time
-            self._pickled = (path.name, _read_pickled(path))
-        return self._pickled[1]
+        path = self.folder / self.file_of[name]
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                found: Tensor = tensors.get_tensor(name)
+                return found
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: {name!a} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -104,110 +79,54 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _tensor_files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield (tensor's name, file's name). safetensors are preferred if there are both."""
-    for index, whole in ((INDEX, WHOLE), (_PICKLED_INDEX, _PICKLED)):
-        if (folder / index).is_file():
-            yield from _indexed(folder / index)
-            return
-        if (folder / whole).is_file():
-            yield from ((name, whole) for name in _names_in(folder / whole))
-            return
-    raise CheckpointError(f"{folder} has no weights: expected {WHOLE}, {INDEX}, {_PICKLED} or {_PICKLED_INDEX}")
-
-
-def _indexed(index: Path) -> Iterator[tuple[str, str]]:
+def _tensor_files(folder: Path) -> dict[str, str]:
+    """Return tensor's name -> file's name."""
+    index = folder / INDEX
+    if not index.is_file():
+        if not (folder / WHOLE).is_file():
+            raise CheckpointError(f"{folder} has no weights: expected {WHOLE} or {INDEX}")
+        return {entry.name: WHOLE for entry in read_tensor_file(folder / WHOLE).entries}
     mapped = read_json(index).get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
         raise CheckpointError(f"{index} has no weight_map")
-    for name, file in mapped.items():
+    for file in mapped.values():
         # The file's names are not trusted: none may lead outside its folder.
         if not isinstance(file, str) or Path(file).name != file or not file.isprintable():
             raise CheckpointError(f"{index} names {file!a}, which is not a file of the folder")
-        if not (index.parent / file).is_file():
+        if not (folder / file).is_file():
             raise CheckpointError(f"{index} names {file}, which is missing")
-        yield name, file
-
-
-def _names_in(path: Path) -> list[str]:
-    if path.suffix == ".safetensors":
-        return [entry.name for entry in read_tensor_file(path).entries]
-    return list(_read_pickled(path))
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(path, framework="pt") as tensors:
-            yield tensors
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-
-
-def _found(get: Any, name: str, path: Path) -> Any:
-    try:
-        return get(name)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: {name!a} cannot be read: {str(error).splitlines()[0]}") from None
-
-
-def _read_pickled(path: Path) -> Mapping[str, Tensor]:
-    try:
-        tensors = read_data(str(path), "cpu")
-    except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(path, error) from None
-    if not isinstance(tensors, dict) or not all(map(_is_plain, tensors, tensors.values())):
-        raise CheckpointError(f"{path} is not a table of plain tensors by name")
-    return tensors
-
-
-def _is_plain(name: object, one: object) -> bool:
-    return (
-        isinstance(name, str)
-        and isinstance(one, Tensor)
-        and one.layout == torch.strided
-        and one.device.type == "cpu"
-        and not (one.is_quantized or one.is_nested)
-    )
+    return mapped
 
 
 #: Their output layer, which some files have although it is the embedding.
 _OUTPUT = "lm_head.weight"
 
 
-@dataclass(frozen=True)
-class Padding:
-    """The padding rows of the word embedding, from the trainer's options."""
-
-    divisible_by: int
-    to: int | None
-
-
 class ImportedModel:
     """The model in a folder, as states for a checkpoint: weights only.
 
-    parameters: ours, whole, without padding. Raises CheckpointError, with both values, for an unsupported model.
+    divisible_by: pad the vocabulary to a multiple of this. parameters: ours, whole, without padding. Raises
+    CheckpointError, with both values, for an unsupported model.
     """
 
-    def __init__(self, folder: Path, padding: Padding) -> None:
+    def __init__(self, folder: Path, divisible_by: int) -> None:
         self._published = PublishedModel(folder)
         config = self._published.config
         if config.get("quantization_config"):
             raise CheckpointError("config.json: it is quantized, the trainer's weights are fp32, bf16 or fp16")
         self.family: Family = family_named(config.get("model_type"))
-        self.given = {**self.family.options(config), **_tokenizer(folder)}
-        layers, tensors = self.given["num_layers"], len(self._published.names)
+        self.given = {**self.family.options_of(config), **_tokenizer(folder)}
+        layers, tensors = self.given["num_layers"], len(self._published.file_of)
         if layers > tensors:  # a table of 10^18 layers would fill the memory first
             raise CheckpointError(f"config.json: it has {layers} layers, and its files have {tensors} tensors in all")
-        wanted = {"make_vocab_size_divisible_by": padding.divisible_by, "pad_vocab_size_to": padding.to}
-        self.options: Options = from_tables({**self.given, **wanted}, 1)
+        self.options: Options = from_tables({**self.given, "make_vocab_size_divisible_by": divisible_by}, 1)
         if wrong := combination_errors(self.options, 1):
             raise CheckpointError(f"the trainer does not support this model: {wrong[0]}")
         try:
             vocabulary = Vocabulary.of(self.given["vocab_size"], self.options)
         except ValueError as error:
             raise CheckpointError(str(error)) from None
-        self._their_name = {self._with_prefix(name): name for name in self._published.names}
+        self._their_name = {self._with_prefix(name): name for name in self._published.file_of}
         entries = {self._with_prefix(one.name): one for one in self._published.described()}
         self.precision = self._precision(entries)
         self.options = self.options.replace(bf16=self.precision == "bf16", fp16=self.precision == "fp16")
@@ -290,40 +209,27 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
     return {"tokenizer_name_or_path": str(folder.absolute())} if has else {}
 
 
-def write_checkpoint(model: ImportedModel, source: Path, root: Path) -> dict[str, SavedFile]:
-    """Write the model to `root` as the checkpoint of iteration 0, with `latest`; return its files.
+def write_checkpoint(model: ImportedModel, source: Path, root: Path) -> Manifest:
+    """Write the model to `root` as the checkpoint of iteration 0, with `latest`; return its manifest.
 
-    One parameter at a time is in memory. Raises CheckpointError, and removes all files then.
+    One parameter at a time is in the memory of each worker. Raises CheckpointError, and removes all files then.
     """
     layout = {**layout_facts(model.options, 1), "optimizer": NO_OPTIMIZER}
     parameters = saved_parameters(model.shape)
+    manifest = Manifest(
+        **Counters.none().counters(),
+        precision=model.precision,
+        layout=layout,
+        model=model.shape.facts(),
+        learning_rate={},
+        files={},
+        parameters=parameters,
+        training=_identity(model),
+        saved=saved_now(),
+        history=(started_now(kind=IMPORTED, iteration=0, loaded_from=str(source.absolute()), layout=layout),),
+    )
     files = NativeFiles(model, parameters, Cut.of(layout), model.precision, lambda _rank: _state(model))
-    tasks = files.tasks()
-    with (
-        being_written(root / tag_of(0), files.size_bytes()) as folder,
-        Progress(f"importing {source.name}", sum(size for size, _ in tasks)) as progress,
-    ):
-        written: dict[str, SavedFile] = {}
-        done = 0
-        for size, task in tasks:
-            written |= task(folder)
-            done += size
-            progress.reached(done)
-        manifest = Manifest(
-            **Counters.none().counters(),
-            precision=model.precision,
-            layout=layout,
-            model=model.shape.facts(),
-            learning_rate={},
-            files=written,
-            parameters=parameters,
-            training=_identity(model),
-            saved=saved_now(),
-            history=(started_now(kind=IMPORTED, iteration=0, loaded_from=str(source.absolute()), layout=layout),),
-        )
-        write_atomically(folder / MANIFEST, json_file_text(manifest.as_json()))
-    write_atomically(root / LATEST, tag_of(0))
-    return written
+    return write_native(files, root, manifest, default_workers())
 
 
 def _identity(model: ImportedModel) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import SavedState
-from trainer.convert.hf.families import family_of
-from trainer.convert.hf.family import Family, Heads, Place, their_shapes, to_theirs
+from trainer.convert.hf.families import Family, Heads, Place, family_of, their_shapes, to_theirs
 from trainer.convert.hf.tensor_file import TensorEntry
 from trainer.core.dtypes import DTYPES_BY_NAME
 from trainer.formats.checkpoint.manifest import Manifest
@@ -34,17 +33,17 @@ class _Source:
 
 
 class SavedModel:
-    """One checkpoint's model. Raises CheckpointError if it fits no family, or not the wanted one.
+    """One checkpoint's model. Raises CheckpointError if it fits no family.
 
     dtype: as in DTYPES_BY_NAME; None is that of the saved weights. Other types are made from the optimizer's fp32
     weights if they were saved.
     """
 
-    def __init__(self, state: SavedState, manifest: Manifest, wanted: str | None, dtype: str | None) -> None:
+    def __init__(self, state: SavedState, manifest: Manifest, dtype: str | None) -> None:
         client_state = state.client_state()
         self.options = saved_options(client_state, manifest)
         self.shape = saved_shape(self.options, client_state, manifest)
-        self.family: Family = family_of(self.shape, list(state.parameters), wanted)
+        self.family: Family = family_of(self.shape, list(state.parameters))
         self.saved_dtype = PRECISIONS[manifest.precision]
         self.dtype = dtype or self.saved_dtype
         self._state = state

@@ -201,12 +201,3 @@ def test_a_universal_checkpoint_is_not_made_universal_again(universal: Path, tmp
 def test_wrong_usage_is_said_as_such(native: Path, tmp_path: Path, words: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([str(native), "--to=universal", f"--output={tmp_path / 'new'}", *words])
-
-
-def test_states_that_are_in_no_files_of_their_own_are_refused(native: Path, tmp_path: Path, convert: Any) -> None:
-    unsharded = shutil.copytree(native, tmp_path / native.name)
-    manifest = json.loads((unsharded / "manifest.json").read_text())
-    manifest["layout"]["zero_stage"] = 0
-    (unsharded / "manifest.json").write_text(json.dumps(manifest))
-    for to in ("universal", "native"):
-        refused(convert(unsharded, tmp_path / "new", to), "was saved with --zero-stage 0", "--zero-stage 1")

@@ -1,4 +1,4 @@
-"""The export program: which checkpoints are written, kept, repaired or refused, and no leftovers of failures."""
+"""The export program: which checkpoints are written, kept or refused, and no leftovers of failures."""
 
 from __future__ import annotations
 
@@ -87,16 +87,12 @@ def test_a_folder_that_lost_bytes_or_is_of_other_weights_is_not_taken_for_whole(
     ("words", "code", "said"),
     [
         (["--steps", "30:10:10"], 2, "--steps 30:10:10: .*10:30:10"),
-        (["--shard-size", "5"], 2, "'5' .*5GB"),
         (["--steps", "10:30"], 2, "give FIRST:LAST:EVERY"),
         (["--steps", "10:30:0"], 2, "10:30:0"),
         (["--steps", "10:30:10", "--step", "10"], 2, "--step with --steps"),
         (["--steps", "10:40:10"], 1, "global_step40 is not in .*: available are 10, 20, 30"),
-        (["--steps", "1:999999999999999999:1"], 1, r"\bglobal_step1\b.*999999999999999995"),
+        (["--steps", "1:999999999999999999:1"], 1, r"\bglobal_step1\b.*10, 20, 30"),
         (["--step", "25"], 1, "global_step25 is not in .*: available are 10, 20, 30"),
-        (["--format", "gpt2"], 1, "gpt2: position_embedding_type .*alibi .*absolute .*embed"),
-        (["--metadata-only"], 1, "--metadata-only"),
-        (["--metadata-only", "--dtype", "float16"], 2, "--dtype with --metadata-only"),
         (["--tokenizer", "/nowhere\x1b[2J"], 1, r"no tokenizer at /nowhere\\x1b\[2J"),
     ],
 )
@@ -160,26 +156,6 @@ def test_an_interrupted_export_leaves_nothing(
     code = export_program.main([str(root), "--output", str(folder / "out")])
     assert code == (130 if isinstance(error, KeyboardInterrupt) else 1)
     assert written and list(folder.iterdir()) == []
-
-
-def test_all_but_the_weights_is_repaired_beside_them(
-    checkpoints: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, out = checkpoints(10, 20), tmp_path / "out"
-    exported(root, out, "--dtype", "float16", "--shard-size", "20KB", "--name", "old")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for name in ("config.json", "generation_config.json", "model.safetensors.index.json"):
-        (out / name).write_text("{}")
-    exported(root, out, "--metadata-only", "--name", "new")
-    after = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert b"# new\n" in after.pop("README.md") and before.pop("README.md")
-    assert {name: json.loads(after.pop(name)) for name in [*after] if name.endswith(".json")} == {
-        name: json.loads(before.pop(name)) for name in [*before] if name.endswith(".json")
-    }
-    assert after == before and json.loads((out / "config.json").read_text())["torch_dtype"] == "float16"
-    capsys.readouterr()
-    said = refused(capsys, [str(root), "--output", str(out), "--metadata-only", "--step", "10"])
-    assert "global_step20" in said and "global_step10" in said
 
 
 def test_a_type_that_cannot_hold_the_weights_is_refused_naming_one(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.convert.hf.conftest import TOKENS, Publish
-from trainer.convert.hf import export_program, import_program
+from trainer.convert.hf import export, export_program, import_program
 from trainer.formats.checkpoint.manifest import fault_of, latest_checkpoint
 
 
@@ -55,14 +55,21 @@ def exported(checkpoints: Path, to: Path, *words: str) -> Path:
     ],
 )
 def test_published_imported_and_exported_it_is_the_same_bit_for_bit(
-    publish: Publish, tmp_path: Path, family: str, dtype: str, changes: dict[str, Any]
+    publish: Publish,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    dtype: str,
+    changes: dict[str, Any],
 ) -> None:
     published = publish(family, dtype, shard="20KB", **changes)
     checkpoints = imported(published, tmp_path / "checkpoints", "--make-vocab-size-divisible-by", "64")
     found = latest_checkpoint(checkpoints)
     assert found is not None and fault_of(found.folder) is None
     assert (found.manifest.model["vocab_size"], found.manifest.model["padded_vocab_size"]) == (TOKENS, 64)
-    again = exported(checkpoints, tmp_path / "again", "--shard-size", "30KB")
+    monkeypatch.setattr(export, "FILE_BYTES", 30_000)
+    again = exported(checkpoints, tmp_path / "again")
+    assert len(list(again.glob("*.safetensors"))) > 1
     assert same(tensors_in(published), tensors_in(again))
     ours, theirs = (json.loads((folder / "config.json").read_text()) for folder in (again, published))
     # What theirs has beside is what transformers takes for granted, or does not concern the model.
@@ -87,16 +94,17 @@ def native_weights(checkpoints: Path) -> dict[str, bytes]:
 
 def test_files_of_other_makers_are_read_alike(publish: Publish, tmp_path: Path) -> None:
     import torch
+    from safetensors.torch import save_file
 
     published = publish("gpt2")
     tensors = tensors_in(published)
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(published / "config.json", other)
-    # As the first GPT-2 was published: without the prefix, with the mask, in a pickle, the output layer beside it.
+    # As the first GPT-2 was published: without the prefix, with the mask, the output layer next to it.
     named = {name.removeprefix("transformer."): one for name, one in tensors.items()}
-    named |= {"h.0.attn.bias": torch.ones(1, 1, 16, 16), "lm_head.weight": named["wte.weight"]}
-    torch.save(named, other / "pytorch_model.bin")
+    named |= {"h.0.attn.bias": torch.ones(1, 1, 16, 16), "lm_head.weight": named["wte.weight"].clone()}
+    save_file(named, other / "model.safetensors")
     again = exported(imported(other, tmp_path / "checkpoints"), tmp_path / "again")
     assert same(tensors, tensors_in(again))
 
@@ -181,13 +189,12 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(
 def test_another_output_layer_than_the_embedding_is_refused(
     publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch
+    from safetensors.torch import save_file
 
     published = publish("bloom")
     tensors = tensors_in(published)
-    (published / "model.safetensors").unlink()
     tensors["lm_head.weight"] = tensors["transformer.word_embeddings.weight"] + 1
-    torch.save(tensors, published / "pytorch_model.bin")
+    save_file(tensors, published / "model.safetensors")
     assert import_program.main([str(published), "--output", str(tmp_path / "checkpoints")]) == 1
     assert re.search(r"lm_head\.weight .*transformer\.word_embeddings\.weight", capsys.readouterr().err)
     assert not (tmp_path / "checkpoints").exists()

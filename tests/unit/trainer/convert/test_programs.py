@@ -1,4 +1,4 @@
-"""Common parts of the conversion programs."""
+"""The conversion programs: memory and signals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 
-from trainer.convert.command_line import run_program
+from trainer.convert.workers import run_program
 
 ONE_AFTER_ANOTHER = """
 import random
 import torch
-from trainer.convert.command_line import run_program
+from trainer.convert.workers import run_program
 
 def resident_mib():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1024
