@@ -13,8 +13,8 @@ from opsctl.run.init.draft import Draft
 from opsctl.run.init.engine_file import take_engine
 from opsctl.run.init.sbatch_options import take_slurm
 from opsctl.run.init.shell_script import Command, Script, placed, read_script
-from opsctl.run.init.shell_syntax import Traced, Unreadable
-from opsctl.run.init.shell_values import is_known_but_for_variables, names_in, why_open
+from opsctl.run.init.shell_syntax import Unreadable
+from opsctl.run.init.shell_values import VARIABLE, SetUp, is_known_but_for_variables, names_in, why_open
 from opsctl.run.init.trainer_command_line import NOTED_SEPARATELY, take_options
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from opsctl.slurm.sbatch_lines import directives, header
@@ -30,17 +30,14 @@ _OF_A_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 _LAST_EPOCH = 0.95
 #: A program with fewer of the trainer's options does not train.
 _LEAST_OPTIONS = 4
-_PRINTING = frozenset(("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln", "logger", "grep"))
-#: These may read variables, or set them again: an export before them is kept before them.
-_BRINGING = frozenset(("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "eval"))
-#: These make the environment of the training.
-_SETTING_UP = _BRINGING | frozenset(("ulimit", "umask", "unset", "shopt"))
-#: These leave nothing that a training could miss, or are followed.
-_WITHOUT_TRACE = _PRINTING | frozenset(
+#: These start no training, leave nothing that one could miss, make its environment, or are read into.
+_WITHOUT_TRACE = frozenset(
     (
-        *("set", "cd", "exit", "true", "false", ":", "wait", "sleep", "date", "clear", "hostname", "read", "mapfile"),
-        *("readarray", "getopts", "shift", "trap", "return", "break", "continue", "pwd", "unset", "eval", "let"),
-        *("pushd", "popd", "dirs", "export"),
+        *("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln", "logger", "grep", "set", "cd", "exit"),
+        *("true", "false", ":", "wait", "sleep", "date", "clear", "hostname", "read", "mapfile", "readarray"),
+        *("getopts", "shift", "trap", "return", "break", "continue", "pwd", "unset", "eval", "let", "pushd", "popd"),
+        *("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "ulimit", "umask", "shopt", "["),
+        *("bash", "sh", "zsh", "dash", "exec"),
     )
 )
 
@@ -49,8 +46,8 @@ _WITHOUT_TRACE = _PRINTING | frozenset(
 class Launch:
     """The command that starts the training: its program, the words after it, and the launcher's sizes."""
 
-    program: Traced
-    words: tuple[Traced, ...]
+    program: str
+    words: tuple[str, ...]
     command: Command
     nodes: int | None
     gpus_per_node: int | None
@@ -58,7 +55,7 @@ class Launch:
     @property
     def name(self) -> str:
         """The program's, without its folder."""
-        return self.program.text.rpartition("/")[2]
+        return self.program.rpartition("/")[2]
 
 
 def from_script(
@@ -95,7 +92,7 @@ def from_script(
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in missing)
         raise UsageError(f"the script does not give {', '.join(missing)} in a way that can be read: give {flags}")
     working = _working_folder(draft, launch, folder)
-    own = take_options(draft, launch.words, launch.command.state, working)
+    own = take_options(draft, launch.words, launch.command, working, _line_finder(text))
     _refuse_another_program(draft, launch)
     _own_options(draft, own)
     _margin(draft, own)
@@ -104,35 +101,36 @@ def from_script(
     if "deepspeed" in own and draft.value("data", "separate_last_epoch_threshold") is None:
         remark = "BigScience's Megatron-DeepSpeed; Megatron-LM has 0.80"
         draft.set("data", "separate_last_epoch_threshold", _LAST_EPOCH, remark)
-    _environment(draft, script, launch)
-    _note_what_is_not_followed(draft, script, arguments)
+    _environment(draft, launch)
+    for line, what in (*script.notes, *_left_out(script)):
+        draft.note(line, what)
+    if names := script.state.taken_unset:
+        draft.note(0, f"taken as unset, because the script asks for it and does not set it: {', '.join(names)}")
     return draft
 
 
-def _note_what_is_not_followed(draft: Draft, script: Script, arguments: Sequence[str] | None) -> None:
-    asked = script.state.asked
-    for line, what in script.notes:
-        draft.note(line, what)
-    if asked.arguments:
-        names = ", ".join(f"${name}" for name in sorted(asked.arguments))
-        given = "" if arguments is None else f" more than the {len(arguments)} given:"
-        draft.note(0, f"the script asks for{given} {names}: give its arguments behind --")
-    for (line, by), used in asked.used_behind.items():
-        draft.note(line, f"{by}; set before it and used behind: {', '.join(sorted(used))}")
-    if asked.taken_unset:
-        names = ", ".join(asked.taken_unset)
-        draft.note(0, f"taken as unset, because the script asks for it and does not set it: {names}")
+def _line_finder(text: str) -> Callable[[str], int]:
+    """Return a function from an option or a variable to the first line of the script that has it; 0 if none does."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#")]
+
+    def line_of(word: str) -> int:
+        names = names_in(word) if VARIABLE.match(word) else []
+        option = re.escape(word.partition("=")[0])
+        pattern = re.compile(rf"\$\{{?{names[0]}\b" if names else rf"(?<![\w-]){option}(?![\w-])")
+        return next((number for number, line in lines if pattern.search(line)), 0)
+
+    return line_of
 
 
 def _refuse_another_program(draft: Draft, launch: Launch) -> None:
     """Raise UsageError if the program takes mostly other options than ours, and none that gives a model its size."""
     if any(draft.value("trainer", key) is not None for key in _OF_A_MODEL):
         return
-    names = {word.text.partition("=")[0]: None for word in launch.words if word.text.startswith("--")}
+    names = {word.partition("=")[0]: None for word in launch.words if word.startswith("--")}
     others = [name for name in names if name.removeprefix("--").replace("-", "_") not in BY_KEY]
     if 2 * len(others) > len(names):
         raise UsageError(
-            f"line {launch.program.line}: {launch.name} is not a program of Megatron's kind: it takes "
+            f"line {launch.command.line}: {launch.name} is not a program of Megatron's kind: it takes "
             f"{', '.join(others[:3])} and the like, and no option gives its model a size "
             "(--num-layers, --hidden-size): the run would be empty"
         )
@@ -167,24 +165,23 @@ def launches(script: Script) -> list[Launch]:
 
 
 def _launch(script: Script, command: Command) -> Launch | None:
-    if command.name in _PRINTING or command.words[0].text in script.functions:
+    if command.name in _WITHOUT_TRACE or command.words[0] in script.functions:
         return None
     for place, word in enumerate(command.words):
         after = command.words[place + 1 :]
-        names = {one.text.removeprefix("--").partition("=")[0].replace("-", "_") for one in after}
-        if word.text.endswith(".py") and len(names & BY_KEY.keys()) >= _LEAST_OPTIONS:
+        names = {one.removeprefix("--").partition("=")[0].replace("-", "_") for one in after}
+        if word.endswith(".py") and len(names & BY_KEY.keys()) >= _LEAST_OPTIONS:
             sizes = dict(_launcher_options(command.words[:place]))
             nodes = sizes.get("nnodes", sizes.get("num-nodes"))
             return Launch(word, after, command, nodes, sizes.get("nproc-per-node", sizes.get("num-gpus")))
     return None
 
 
-def _launcher_options(words: tuple[Traced, ...]) -> Iterator[tuple[str, int]]:
+def _launcher_options(words: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Yield the launcher's options that are whole numbers: `--nproc_per_node 8`, `--nnodes=2`."""
-    for number, word in enumerate(words):
-        name, equals, value = word.text.partition("=")
-        if not equals and number + 1 < len(words):
-            value = words[number + 1].text
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        value = value if equals else following
         if name.startswith("--") and re.fullmatch(r"\d+", value):
             yield name.removeprefix("--").replace("_", "-"), int(value)
 
@@ -202,8 +199,8 @@ def _the_launch(draft: Draft, script: Script) -> Launch:
     # A program started behind the training may evaluate or generate with the same options.
     trainings = [one for one in found if one.name.startswith(_TRAINING)] or found
     launch = next((one for one in reversed(trainings) if one.command.is_sure), trainings[-1])
-    line = launch.program.line
-    for other in sorted({one.program.line for one in found} - {line}):
+    line = launch.command.line
+    for other in sorted({one.command.line for one in found} - {line}):
         draft.note(other, f"another training is started here; taken: the one of line {line}")
     if not launch.command.is_sure:
         draft.note(line, "it is started in a loop, in a function, or under a condition that is not decided")
@@ -221,7 +218,7 @@ def _nodes_and_gpus(draft: Draft, launch: Launch) -> None:
         if asked is None and given is not None:
             draft.set("slurm", key, given, "as given to the launcher")
         elif given is not None and given != asked:
-            line = launch.program.line
+            line = launch.command.line
             draft.note(line, f"the launcher is given {given} {what}, Slurm {asked}: {asked} is taken")
 
 
@@ -233,10 +230,10 @@ def _working_folder(draft: Draft, launch: Launch, folder: str) -> str:
     into = launch.command.state.folder
     if into is None:
         return folder
-    if not is_known_but_for_variables(into.text):
-        draft.note(into.line, f"the folder from here on is not known: relative paths are taken to start at {folder}")
+    if not is_known_but_for_variables(into):
+        draft.note(launch.command.line, f"its folder is not known: relative paths are taken to start at {folder}")
         return folder
-    text = into.text.rstrip("/") or "/"
+    text = into.rstrip("/") or "/"
     return text if text.startswith(("/", "~/", "${")) else f"{folder}/{text}"
 
 
@@ -278,12 +275,12 @@ def _engine(
     place = placed(into, path)
     written, lost = files.known.get(place), files.lost.get(posixpath.basename(place))
     if written is not None:
-        take_engine(draft, written.text, written.line)
+        take_engine(draft, *written)
         return
     if lost is not None:
         draft.note(line, f"--deepspeed_config {path}: the change by line {lost} is unknown")
         return
-    is_elsewhere = into is not None and not is_known_but_for_variables(into.text) and not path.startswith("/")
+    is_elsewhere = into is not None and not is_known_but_for_variables(into) and not path.startswith("/")
     path_here = place if place.startswith("/") else posixpath.normpath(f"{folder}/{path}")
     text = None if "$" in path_here or is_elsewhere else read_file(path_here)
     if text is None:
@@ -295,87 +292,62 @@ def _engine(
 # The environment
 
 
-def _environment(draft: Draft, script: Script, launch: Launch) -> None:
-    """Set `[run] environment` and `[env]`; what neither can hold goes to a script next to the run file."""
-    end = next(place for place, command in enumerate(script.commands) if command is launch.command)
-    shells = {launch.command.shell[:depth] for depth in range(len(launch.command.shell) + 1)}
-    before = [(place, one) for place, one in enumerate(script.commands[:end]) if one.shell in shells]
-    setting_up = [(place, one) for place, one in before if _sets_up(one, launch)]
-    exports: dict[str, list[tuple[int, Traced]]] = {}
-    for place, command in before:
-        if command.name == "export" and len(command.words) > 1:
-            exports.setdefault(command.words[1].text.partition("=")[0], []).append((place, command.words[1]))
-    made = [(place, " ".join(_quoted(word.text) for word in one.words)) for place, one in setting_up]
-    last = max((place for place, one in setting_up if one.name in _BRINGING), default=-1)
-    for name, found in exports.items():
-        made += _exported(draft, name, found, last, launch)
-    for _, command in setting_up:
-        if not command.is_sure:
-            draft.note(command.line, f"{command.name}: done under a condition that the script does not decide")
-    _note_left_out(draft, script, {id(one) for _, one in setting_up})
-    lines = [line for _, line in sorted(made)]
-    is_one_file = len(lines) == 1 and re.fullmatch(r"(?:source|\.) (\S+)", lines[0])
-    if is_one_file and setting_up and setting_up[0][1].is_sure:
-        command = setting_up[0][1]
-        draft.set("run", "environment", command.words[1].text, f"line {command.line}")
-    elif lines:
-        draft.environment_script = lines
+def _environment(draft: Draft, launch: Launch) -> None:
+    """Set `[run] environment` and `[env]`, or write both into a script next to the run file, in the script's order."""
+    made = [one for one in launch.command.state.set_up if not one.exports or _is_exported(draft, one, launch)]
+    commands = [one for one in made if not one.exports or _is_own(one)]
+    is_one_file = len(commands) == 1 and commands[0].words[0] in ("source", ".") and len(commands[0].words) == 2
+    for one in commands:
+        if not one.is_sure and not one.exports:
+            draft.note(one.line, f"{one.words[0]}: done under a condition that the script does not decide")
+    if is_one_file and made[0] is commands[0] and made[0].is_sure:
+        draft.set("run", "environment", made.pop(0).words[1], f"line {commands[0].line}")
+    elif commands:
+        draft.environment_script = [_line(one) for one in made]
         draft.set("run", "environment", "environment.sh", "beside this file; sourced on every node")
-
-
-def _exported(
-    draft: Draft, name: str, found: list[tuple[int, Traced]], last: int, launch: Launch
-) -> Iterator[tuple[int, str]]:
-    """Set one variable of `[env]`; yield the lines of the environment script if it has to be there."""
-    variable = launch.command.state.variables.get(name)
-    if variable is None or not variable.is_exported:
         return
-    place, word = found[-1]
-    value = word[len(name) + 1 :]
+    for one in made:
+        draft.set("env", one.exports, one.words[1].partition("=")[2], f"line {one.line}")
+
+
+def _is_exported(draft: Draft, one: SetUp, launch: Launch) -> bool:
+    """Return whether the training is to have this export; note why not."""
+    state, name, value = launch.command.state, one.exports, one.words[1].partition("=")[2]
+    variable = state.variables.get(name)
+    if variable is None or not variable.is_exported or re.search(r"(^|\s)--[A-Za-z]", value) or value == launch.program:
+        return False  # taken back, or a piece of the training's command line
     if variable.value is None:
-        draft.note(word.line, f"export {name}: {launch.command.state.why_unknown(name)}")
-    elif re.search(r"(^|\s)--[A-Za-z]", value.text) or value.text == launch.program.text:
-        return  # a piece of the training's command line
+        draft.note(one.line, f"export {name}: {state.why_unknown(name)}")
     elif is_launchers(name):
-        draft.note(word.line, f"{name} is set for every rank by Slurm and the launcher")
-    elif _is_own(name, value.text):
-        behind_others = next((n for n in range(len(found), 0, -1) if not _is_own(name, found[n - 1][1].text)), 0)
-        for place, one in found[behind_others:]:
-            yield place, f"export {name}={_quoted(one.text[len(name) + 1 :])}"
-    elif not is_known_but_for_variables(value.text):
-        draft.note(word.line, f"export {name}={value.text}: {why_open(value.text)}")
-    elif problem := variable_problem(name, value.text):
-        draft.note(word.line, problem.removeprefix("[env] "))
-    elif place < last:
-        yield place, f"export {name}={_quoted(value.text)}"
+        draft.note(one.line, f"{name} is set for every rank by Slurm and the launcher")
+    elif not is_known_but_for_variables(value) and not _is_own(one):
+        draft.note(one.line, f"export {name}={value}: {why_open(value)}")
+    elif problem := variable_problem(name, value):
+        draft.note(one.line, problem.removeprefix("[env] "))
     else:
-        draft.set("env", name, value.text, f"line {word.line}")
+        return True
+    return False
 
 
-def _is_own(name: str, text: str) -> bool:
-    """Return whether the value extends the variable's value from before the script."""
-    return name in names_in(text) or re.search(rf"\${{{name}\W", text) is not None
+def _is_own(one: SetUp) -> bool:
+    """Return whether an export extends the variable's value from before the script."""
+    return bool(one.exports) and re.search(rf"\$\{{?{one.exports}\b", one.words[1]) is not None
 
 
-def _sets_up(command: Command, launch: Launch) -> bool:
-    if command.name == "unset":  # not if it is exported again
-        state = launch.command.state.variables
-        return not any(word.text in state and state[word.text].is_exported for word in command.words)
-    if command.name == "eval":
-        return any("$(" in word.text or "`" in word.text for word in command.words)
-    return command.name in _SETTING_UP and len(command.words) > 1
+def _line(one: SetUp) -> str:
+    if one.exports:
+        return f"export {one.exports}={_quoted(one.words[1].partition('=')[2])}"
+    return " ".join(_quoted(word) for word in one.words)
 
 
-def _note_left_out(draft: Draft, script: Script, setting_up: set[int]) -> None:
-    """Note the commands that neither make the environment, nor start a training, nor serve the script alone."""
+def _left_out(script: Script) -> Iterator[tuple[int, str]]:
+    """Yield notes on commands that neither make the environment, nor start a training, nor serve the script alone."""
     for command in script.commands:
-        is_needed = command.name in _WITHOUT_TRACE or command.words[0].text in script.functions
-        is_shell = any(word.text.rpartition("/")[2] in ("bash", "sh") for word in command.words)
-        is_name = command.name.isprintable() and "$" not in command.words[0].text and command.name
-        if id(command) in setting_up or is_needed or is_shell or not is_name or _launch(script, command):
-            continue
-        if command.name != "exec" or len(command.words) > 1:
-            draft.note(command.line, f"{command.name}: of the script, only the training is run")
+        is_shell = any(word.rpartition("/")[2] in ("bash", "sh") for word in command.words)
+        is_needed = command.name in _WITHOUT_TRACE or command.words[0] in script.functions or is_shell
+        is_name = command.name.isprintable() and "$" not in command.words[0] and command.name
+        if is_name and not is_needed and not _launch(script, command):
+            yield command.line, f"{command.name}: of the script, only the training is run"
 
 
 def _quoted(text: str) -> str:

@@ -69,7 +69,7 @@ def test_a_script_is_read_as_it_is_called(here: Path, capsys: pytest.CaptureFixt
     assert "1e-4 debug" in (here / "mine" / "run.toml").read_text(), "a comment records the call"
     capsys.readouterr()
     assert opsctl("init", "other", "--from-script", script) == 0
-    assert re.search(r"\$1, \$2\b.*--", capsys.readouterr().err)
+    assert re.search(r"\$1 is an argument .*--", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
