@@ -17,7 +17,6 @@ from opsctl.cli.plan import Number
 from opsctl.cli.selection import cluster_option
 
 DEFAULT_EXAMPLE = "demo"
-GPUS_PER_NODE = click.IntRange(1, 64)
 
 
 def _duration(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -54,7 +53,7 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
     help="V100-16, V100-32, A100-40, A100-80, H100, H200, GH200, B200, GB200, MI300X, L40S [default: Slurm's].",
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="With --from-script: on so many nodes.")
-@click.option("--gpus-per-node", type=GPUS_PER_NODE, metavar="N", help="GPUs of each node.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
 @click.option("--partition", metavar="P", help="Slurm's partition.")
 @click.option("--account", metavar="A", help="The account that is charged.")
 @click.option("--time", metavar="T", help="The limit of each job, a Slurm duration.", callback=_duration)

@@ -137,8 +137,8 @@ def gpus_for(parameters: float, tokens: float, gpu: str, per_node: int, nodes: i
     return min(whole, at_most) * per_node
 
 
-def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout, float]:
-    """Return the run, the chosen layout, and the days that it takes at the speeds of data sheets.
+def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout]:
+    """Return the run and the chosen layout.
 
     Raises UsageError if no layout fits, if the GPUs are unknown, or if no shape has about the wanted size.
     """
@@ -174,8 +174,7 @@ def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout, float]:
     }
     for key in ("memory_gb", "peak_tflops", "within_node_gbs", "between_nodes_gbs"):
         draft.set("gpu", key, getattr(table, key), remarks.get(key, ""))
-    layout = _layout(draft, name, wanted, table)
-    return draft, layout, layout.seconds_per_iteration * iterations / 86400
+    return draft, _layout(draft, name, wanted, table)
 
 
 def _gpu_table(gpu: str, per_node: int = 1) -> GpuTable:

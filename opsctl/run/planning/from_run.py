@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from opsctl.run.config.checks import find_problems
+from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.schema import ExpectTable, GpuTable, RetentionTable, SlurmTable
 from opsctl.run.planning.costs import checkpoint_section, job_section, time_sections
 from opsctl.run.planning.gpus import asks_for_v100, assumed_speed
@@ -42,3 +44,10 @@ def plan_sections(
             assumed = assumed_speed(gpu or GpuTable(), slurm, shape.precision)
             sections += time_sections(expect, options, shape, ramp, layout, assumed)
     return [*sections, job_section(slurm, expect)]
+
+
+def expected_days(loaded: LoadedRun) -> str:
+    """Return the days and GPU hours of a run file's plan: `31.35 days, 192,614 GPU hours`."""
+    file, found = loaded.file, find_problems(loaded, files=False)
+    sections = plan_sections(file.slurm, file.expect, found.options, found.layout, file.retention, file.gpu)
+    return next(one.rows[0][1] for one in sections if one.key == "time")

@@ -91,7 +91,11 @@ def test_options_take_the_place_of_answers_and_the_rest_is_what_enter_would_take
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert opsctl("init", "mine", "--params", "350M", "--gpu", "V100-32", "--gpus", "8", "--gpus-per-node", "4") == 0
-    assert "8 GPUs (V100-32) as TP " in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "8 GPUs (V100-32) as TP " in shown
+    days = re.search(r"DP \d+: (.*), as opsctl plan estimates", shown)
+    opsctl("plan", "mine")
+    assert days is not None and days[1] in capsys.readouterr().out
     written = tomllib.loads((here / "mine" / "run.toml").read_text())
     assert written["slurm"] == {
         **{"nodes": 2, "gpus_per_node": 4, "time": "20:00:00", "exit_margin": "0:10:00"},
