@@ -29,7 +29,8 @@ MOST_SOFTMAX_SEQUENCE = 4096
 def attends_by_softmax(options: Mapping[str, Any], before_ampere: bool) -> bool:
     """Return True if attention on a GPU uses the softmax kernels between two products, provided they are built.
 
-    before_ampere: the GPU's age. The default is to use them with ALiBi on GPUs where torch has no flash attention.
+    before_ampere: the GPU's compute capability is below 8.0. With --attention auto they are used for ALiBi where torch
+    has no flash attention: on such a GPU, and in fp32.
     """
     if options["attention"] == "softmax":
         return True
@@ -40,7 +41,7 @@ def attends_by_softmax(options: Mapping[str, Any], before_ampere: bool) -> bool:
 
 
 def alibi_feature_count(head_size: int) -> int:
-    """Return the features that ALiBi adds to a head: four fit, and the sum is aligned for attention's kernels."""
+    """Return the number of features that ALiBi adds to a head: at least 4, up to a multiple of 8 for the kernels."""
     return -(-(head_size + _ALIBI_FEATURES) // _ALIBI_ALIGNMENT) * _ALIBI_ALIGNMENT - head_size
 
 
@@ -129,7 +130,7 @@ class MicroBatch:
         return (self._qkv_numbers() + self._mixed_numbers()) * self.element_bytes
 
     def attention_bytes(self) -> int:
-        """Return the bytes of attention, from the norm to the sum with the residual stream."""
+        """Return the bytes kept between the product of queries, keys and values and the product after attention."""
         shape, size = self.shape, self.shape.head_size
         wide_size = size + (alibi_feature_count(size) if shape.alibi else 0)
         heads = self.tokens * self._heads
@@ -183,8 +184,8 @@ class MicroBatch:
     def _mlp_bytes(self) -> int:
         """Return the bytes of the MLP.
 
-        A plain one keeps its width before and after GeLU. A gated one keeps that, both factors and the product. Two
-        kinds of gate are held once, before or after their activation.
+        A plain MLP keeps its width twice: before and after GeLU. A gated one keeps the gate before and after its
+        activation, the other factor, and the product; liglu and reglu keep the gate once.
         """
         before = 1 if not self.shape.gate else 2 if self.shape.gate in ("liglu", "reglu") else 3
         return self.tokens * self.width * (before + 1) * self.element_bytes
@@ -195,7 +196,7 @@ class MicroBatch:
         return self.shape.ffn_hidden // self.tensor
 
     def embedding_bytes(self) -> int:
-        """Return the bytes of the embedding's norm and dropout mask, if it has them."""
+        """Return the bytes of the embedding's norm and dropout mask, as far as the model has them."""
         mask = self.tokens * self.shape.hidden // self._cut if self.shape.hidden_dropout else 0
         return mask + (self.norm_bytes() if self.shape.embedding_layernorm else 0)
 
@@ -204,11 +205,12 @@ class MicroBatch:
         return self.norm_bytes() + self.stream_bytes
 
     def loss_bytes(self, sums_weight: bool = False) -> int:
-        """Return the peak bytes of the loss besides its input. It computes its gradients in the forward pass.
+        """Return the peak bytes of the loss besides its input. The loss computes its gradients in the forward pass.
 
-        The peak is the larger of two moments: one chunk's logits in fp32 (also in 16 bits if products need that) with
-        the stream's gradient, or the gradients of stream and final norm. The weight's gradient belongs to the code
-        that adds it up. With `sums_weight` that is the loss: one micro-batch's in fp32, then in the weight's type.
+        The peak is the larger of two moments: one chunk's logits, in fp32 and in 16 bits if products need both, with
+        the stream's gradient; or, later, the gradients of the stream and of the final norm's input. Sequence
+        parallelism adds the gathered stream. sums_weight: the engine has no fp32 sum of the weight's gradients, so the
+        loss holds one micro-batch's, in fp32 and then in the weight's type.
         """
         weight = word_embedding(self.shape).size // self.tensor if sums_weight else 0
         rows = self.shape.vocabulary // self.tensor
@@ -229,10 +231,10 @@ LEAST_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def chunks_of(tokens: int, rows: int, device: str) -> list[slice]:
-    """Return the chunks of a micro-batch's tokens for products with `rows` of the vocabulary, of nearly equal size.
+    """Divide a micro-batch's tokens into chunks of nearly equal size for products with `rows` of the vocabulary.
 
-    No chunk is smaller than the least size, if there are so many tokens, or twice as large: a chunk has fewer than 2 *
-    max(least tokens * rows, least logits) logits. device: "cpu" or "cuda".
+    A chunk has at least LEAST_TOKENS tokens and LEAST_LOGITS logits, if there are so many, and less than twice the
+    larger of both. device: "cpu" or "cuda".
     """
     count = _count(tokens, rows, device)
     return [slice(one * tokens // count, (one + 1) * tokens // count) for one in range(count)]

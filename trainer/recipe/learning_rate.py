@@ -61,7 +61,14 @@ class LearningRateSchedule:
                 f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
             )
         if self.style == WSD:
-            self._refuse_no_stable_part()
+            if self.wsd_decay_samples is None or self.wsd_decay_style is None:
+                raise ValueError(f"the learning rate cannot decay by {WSD} without its last part's length and style")
+            begins = self.decay_samples - self.wsd_decay_samples
+            if begins < self.warmup_samples:
+                raise ValueError(
+                    f"the learning rate's last part begins at sample {begins}, "
+                    f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
+                )
         for style in (self.wsd_decay_style, self.cooldown_style):
             if style is not None and style not in COOLDOWN_STYLES:
                 raise ValueError(
@@ -72,16 +79,6 @@ class LearningRateSchedule:
         if self.cooldown_samples is not None and self.cooldown_samples < 1:
             raise ValueError(
                 f"the learning rate cannot come down from sample {self.cooldown_at} in {self.cooldown_samples} samples"
-            )
-
-    def _refuse_no_stable_part(self) -> None:
-        if self.wsd_decay_samples is None or self.wsd_decay_style is None:
-            raise ValueError(f"the learning rate cannot decay by {WSD} without its last part's length and style")
-        begins = self.decay_samples - self.wsd_decay_samples
-        if begins < self.warmup_samples:
-            raise ValueError(
-                f"the learning rate's last part begins at sample {begins}, "
-                f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
             )
 
     @classmethod
@@ -118,7 +115,7 @@ class LearningRateSchedule:
         return None if self.style == "constant" else self.decay_samples
 
     def at(self, consumed_samples: int) -> float:
-        """Return the rate after `consumed_samples` samples, which is used by the step that starts there."""
+        """Return the rate of the step that starts after `consumed_samples`. A warm-up's first step has the rate 0."""
         start, samples, style = self.cooldown_at, self.cooldown_samples, self.cooldown_style
         if start is None or samples is None or style is None or consumed_samples <= start:
             return self._before_cooldown(consumed_samples)
@@ -126,46 +123,27 @@ class LearningRateSchedule:
         lowest = min(self.min_lr, highest)
         return lowest + _left(style, (consumed_samples - start) / samples) * (highest - lowest)
 
-    def _before_cooldown(self, consumed_samples: int) -> float:
-        if self.wsd_decay_samples is not None and self.wsd_decay_style is not None:
-            begins = self.decay_samples - self.wsd_decay_samples
-            if consumed_samples > max(begins, self.warmup_samples):
-                over = (consumed_samples - begins) / self.wsd_decay_samples
-                return self.min_lr + _left(self.wsd_decay_style, over) * (self.max_lr - self.min_lr)
-        return learning_rate(
-            consumed_samples,
-            max_lr=self.max_lr,
-            min_lr=self.min_lr,
-            warmup_samples=self.warmup_samples,
-            decay_samples=self.decay_samples,
-            style="constant" if self.style == WSD else self.style,
-        )
+    def _before_cooldown(self, consumed: int) -> float:
+        if self.warmup_samples > 0 and consumed <= self.warmup_samples:
+            return self.max_lr * consumed / self.warmup_samples
+        if self.style == WSD:
+            assert self.wsd_decay_samples is not None and self.wsd_decay_style is not None
+            over = (consumed - (self.decay_samples - self.wsd_decay_samples)) / self.wsd_decay_samples
+            if over <= 0:
+                return self.max_lr
+            return self.min_lr + _left(self.wsd_decay_style, over) * (self.max_lr - self.min_lr)
+        if self.style == "constant":
+            return self.max_lr
+        if consumed > self.decay_samples:
+            return self.min_lr
+        if self.style == "inverse-square-root":
+            return max(self.min_lr, self.max_lr * math.sqrt(max(self.warmup_samples, 1) / max(consumed, 1)))
+        ratio = (consumed - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
+        return self.min_lr + _left(self.style, ratio) * (self.max_lr - self.min_lr)
 
 
 #: Values for manifests without these fields: their trainers had none of these features.
 ABSENT: Mapping[str, None] = dict.fromkeys(one.name for one in fields(LearningRateSchedule) if one.default is None)
-
-
-def learning_rate(
-    consumed_samples: int,
-    *,
-    max_lr: float,
-    min_lr: float,
-    warmup_samples: int,
-    decay_samples: int,
-    style: str = "linear",
-) -> float:
-    """Return the rate after `consumed_samples` samples. With a warm-up, the first step of a training uses 0."""
-    if warmup_samples > 0 and consumed_samples <= warmup_samples:
-        return max_lr * consumed_samples / warmup_samples
-    if style == "constant":
-        return max_lr
-    if consumed_samples > decay_samples:
-        return min_lr
-    if style == "inverse-square-root":
-        return max(min_lr, max_lr * math.sqrt(max(warmup_samples, 1) / max(consumed_samples, 1)))
-    ratio = (consumed_samples - warmup_samples) / (decay_samples - warmup_samples)
-    return min_lr + _left(style, ratio) * (max_lr - min_lr)
 
 
 def _left(style: str, over: float) -> float:

@@ -156,9 +156,9 @@ class _States:
     def _buckets(self) -> int:
         """Return the bytes of buffers besides the computed gradients.
 
-        bf16 copies all into one bucket if they fit, and otherwise reduces the large group in place. Stage 1 has a
-        buffer that replaces the gradients as they move into it, and reduces a copy of it. Then it copies this rank's
-        share, and concatenates that once more.
+        bf16 copies all gradients into one bucket if they fit, and otherwise reduces them in place. ZeRO stage 1 has a
+        buffer of the bucket's size. The peak is at its start, when it is full and this rank's share replaces the
+        gradients, or when that share is copied to fp32 and concatenated.
         """
         if self.precision == "bf16":
             return _FP32 * self.held if self.held <= _BF16_BUCKET else 0
@@ -170,7 +170,7 @@ class _States:
         return max(buffer, buffer + each * (share - self.held), 2 * _FP32 * share - each * self.held)
 
     def at_backward(self, flow: _Flow, process: int) -> list[RankMemory]:
-        """Return the memory at the start of backward passes: the first, the last with all in flight, and the end."""
+        """Return the memory in the first backward pass of a step, in later ones with all in flight, and in the last."""
         many = min(flow.in_flight, flow.micro_batches - 1)
         cases = [
             (flow.in_flight, flow.working, self._of_output_layer(flow)),
@@ -198,7 +198,7 @@ class _States:
 
 
 class _Flow:
-    """The activations of a rank in a step, and the memory during backward passes."""
+    """The activations of a rank in a step, and what its backward passes hold besides, in bytes."""
 
     def __init__(self, options: Mapping[str, Any], batch: MicroBatch, layout: Layout, stage: int, blocks: int) -> None:
         first, last = stage == 0, stage == layout.pipeline - 1
@@ -221,9 +221,10 @@ class _Flow:
 
 
 def _working_of_block(batch: MicroBatch, together: int) -> int:
-    """Return the memory while a block's gradients are made: two of its width, two of the stream, the largest weight's.
+    """Return the bytes while a block's gradients are computed: of its width twice, the stream twice, one weight.
 
-    With recomputed blocks also everything that they keep, with recomputed attention what it keeps.
+    together: blocks that are recomputed at once. Recomputed blocks add everything that they keep, recomputed attention
+    what it keeps.
     """
     again = 0
     if batch.recompute == BLOCK:

@@ -173,7 +173,7 @@ def recomputed(options: Mapping[str, Any]) -> str:
 
 def asks_to_recompute(arguments: Sequence[str]) -> bool:
     """Return True if an unparsed command line has any option of recomputation."""
-    names = {_name(key) for key in ("recompute", *_OF_BLOCKS)}
+    names = {option_name(key) for key in ("recompute", *_OF_BLOCKS)}
     return any(word.partition("=")[0] in names for word in arguments)
 
 
@@ -181,20 +181,21 @@ def recomputation_errors(options: Mapping[str, Any]) -> list[str]:
     """Return the contradictions between options of recomputation. Both options are named."""
     chosen = options["recompute"]
     errors = [
-        f"--recompute {chosen} with {_name(key)}, which means --recompute block: give one of them"
+        f"--recompute {chosen} with {option_name(key)}, which means --recompute block: give one of them"
         for key in _OF_BLOCKS
         if options[key] and chosen not in (None, BLOCK)
     ]
     if recomputed(options) == BLOCK:
         return errors
     return errors + [
-        f"{_name(key)} without --checkpoint-activations: nothing is recomputed whose start could be split"
+        f"{option_name(key)} without --checkpoint-activations: nothing is recomputed whose start could be split"
         for key in _SPLIT
         if options[key]
     ]
 
 
-def _name(key: str) -> str:
+def option_name(key: str) -> str:
+    """Return an option's name on the command line."""
     return "--" + key.replace("_", "-")
 
 

@@ -16,7 +16,7 @@ from trainer.recipe.layout import (
     sequence_errors,
 )
 from trainer.recipe.lengths import EVALUATE_ONLY
-from trainer.recipe.model_options import indivisible_padding, model_errors, recomputation_errors
+from trainer.recipe.model_options import indivisible_padding, model_errors, option_name, recomputation_errors
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp, SkippedIterations, shown_iterations
 from trainer.recipe.schedule_rules import schedule_errors
@@ -27,7 +27,7 @@ _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "
 
 def missing_errors(options: Mapping[str, Any]) -> list[str]:
     """Return the options that are required and missing."""
-    errors = [f"{_name(key)} is missing" for key in _REQUIRED if options[key] is None]
+    errors = [f"{option_name(key)} is missing" for key in _REQUIRED if options[key] is None]
     if not any(options[key] for key in ("train_iters", "train_samples", "train_tokens")):
         errors.append(
             "--train-iters, --train-samples or --train-tokens is missing: one of them gives the training its length"
@@ -67,14 +67,10 @@ def combination_errors(
     ]
 
 
-def _name(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
 def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
     tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
     errors = [
-        f"{_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}"
+        f"{option_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}"
         for key in ("num_attention_heads", "num_query_groups", "hidden_size", "ffn_hidden_size")
         if options[key] is not None and options[key] % tensor
     ]
@@ -173,7 +169,7 @@ def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:
     kind = options["tokenizer_type"]
     source = "vocab_file" if kind == "GPT2BPETokenizer" else "tokenizer_name_or_path"
     if kind is not None and not options[source]:
-        errors.append(f"--tokenizer-type {kind} without {_name(source)}: give where it is, or leave the type out")
+        errors.append(f"--tokenizer-type {kind} without {option_name(source)}: give where it is, or leave the type out")
     return errors
 
 
@@ -183,9 +179,9 @@ def _data_errors(options: Mapping[str, Any]) -> list[str]:
     path = options["data_path"]
     errors = []
     if path and weighted:
-        errors.append(f"--data-path with {_name(weighted[0])}: give the data once")
+        errors.append(f"--data-path with {option_name(weighted[0])}: give the data once")
     errors += [
-        f"{_name(weighted_key(split))} with {_name(weighted_file_key(split))}: give the groups once"
+        f"{option_name(weighted_key(split))} with {option_name(weighted_file_key(split))}: give the groups once"
         for split in SPLITS
         if options[weighted_key(split)] and options[weighted_file_key(split)]
     ]
@@ -246,7 +242,7 @@ def _load_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _evaluation_errors(options: Mapping[str, Any]) -> list[str]:
-    given = [_name(key) for key in EVALUATE_ONLY if options[key]]
+    given = [option_name(key) for key in EVALUATE_ONLY if options[key]]
     if not given:
         return []
     if not options["load"]:

@@ -15,7 +15,7 @@ _WORD = re.compile(r"([0-9][0-9_]*)(?::([0-9][0-9_]*))?")
 
 @dataclass(frozen=True)
 class SavePhase:
-    """The iterations after the previous phase up to `last`, both included; None: to the end of the training.
+    """The iterations after the previous phase's last one, up to and including `last`; None: to the training's end.
 
     A phase saves the iterations that `interval` divides, counted from the start of the training. A restart or a change
     of an earlier phase therefore moves no save.
@@ -80,9 +80,9 @@ class SaveSchedule:
         return min(later, default=None)
 
     def longest_wait_after(self, iteration: int) -> int | None:
-        """Return the most iterations between two saves around any point after the save of `iteration`; None: no save.
+        """Return the iterations to wait for the next save after a save of `iteration`; None if there is none.
 
-        It is at least the interval of the next save's phase: an unscheduled save moves no other.
+        At least the interval of the next save's phase, also if `iteration` was saved on request in between.
         """
         due = self.next_after(iteration)
         if due is None:

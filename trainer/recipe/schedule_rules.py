@@ -13,6 +13,7 @@ from trainer.recipe.learning_rate import (
     samples_to_warm_up,
 )
 from trainer.recipe.lengths import BEGINNING, End, only_evaluates
+from trainer.recipe.model_options import option_name
 from trainer.recipe.schedule import BatchRamp, samples_to_train
 
 #: Options that set the same length. Only one of them may be given.
@@ -39,21 +40,17 @@ def schedule_errors(options: Mapping[str, Any]) -> list[str]:
     return errors or _end_errors(options)
 
 
-def _name(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
 def _given(key: str, options: Mapping[str, Any]) -> str:
-    return f"{_name(key)} {options[key]}"
+    return f"{option_name(key)} {options[key]}"
 
 
 def _unit_errors(options: Mapping[str, Any]) -> list[str]:
     kinds = ("train", "lr_decay", "lr_wsd_decay", "lr_warmup")
-    by_samples = [key for kind in kinds if options[key := f"{kind}_samples"]]
-    by_iterations = [key for kind in kinds if options[key := f"{kind}_iters"]]
+    by_samples = [option_name(key) for kind in kinds if options[key := f"{kind}_samples"]]
+    by_iterations = [option_name(key) for kind in kinds if options[key := f"{kind}_iters"]]
     if not by_samples or not by_iterations:
         return []
-    return [f"{_name(by_samples[0])} with {_name(by_iterations[0])}: count in samples or in iterations, not both"]
+    return [f"{by_samples[0]} with {by_iterations[0]}: count in samples or in iterations, not both"]
 
 
 def _twice_errors(options: Mapping[str, Any]) -> list[str]:
@@ -61,7 +58,7 @@ def _twice_errors(options: Mapping[str, Any]) -> list[str]:
     for what, keys in _LENGTHS.items():
         given = [key for key in keys if options[key]]
         if len(given) > 1 and "lr_decay_tokens" in given:
-            errors.append(f"{_name(given[0])} with {_name(given[1])}: give {what} once")
+            errors.append(f"{option_name(given[0])} with {option_name(given[1])}: give {what} once")
     if options["lr_warmup_tokens"] and (options["lr_warmup_iters"] or options["lr_warmup_samples"]):
         errors.append("--lr-warmup-tokens with --lr-warmup-iters or --lr-warmup-samples: give the warm-up once")
     return errors
@@ -83,21 +80,11 @@ def _warmup_errors(options: Mapping[str, Any]) -> list[str]:
 def _wsd_errors(options: Mapping[str, Any]) -> list[str]:
     given = [key for key in ("lr_wsd_decay_samples", "lr_wsd_decay_iters") if options[key]]
     if options["lr_decay_style"] != WSD:
-        return [f"{_name(key)} without --lr-decay-style {WSD}: no other style has such a part" for key in given]
+        return [f"{option_name(key)} without --lr-decay-style {WSD}: no other style has such a part" for key in given]
     if not given:
         return [
             f"--lr-decay-style {WSD} without --lr-wsd-decay-samples or --lr-wsd-decay-iters: its last part's length"
         ]
-    unit = given[0].rpartition("_")[2]
-    decay, last = options[f"lr_decay_{unit}"] or options[f"train_{unit}"], options[given[0]]
-    if decay is not None and not options["lr_decay_tokens"] and last > decay - options[f"lr_warmup_{unit}"]:
-        before = f" less --lr-warmup-{unit} {options[f'lr_warmup_{unit}']}" if options[f"lr_warmup_{unit}"] else ""
-        return [f"{_name(given[0])} {last} is longer than the decay, {decay}{before}"]
-    return _wsd_errors_in_samples(options)
-
-
-def _wsd_errors_in_samples(options: Mapping[str, Any]) -> list[str]:
-    """Return the errors of WSD's lengths that are given in different units."""
     try:
         last, decay, warmup = samples_to_decay_last(options), samples_to_decay(options), samples_to_warm_up(options)
     except (TypeError, ValueError):  # not all of the options that they follow from are given
@@ -107,8 +94,7 @@ def _wsd_errors_in_samples(options: Mapping[str, Any]) -> list[str]:
     whole = next(_given(key, options) for key in _DECAY_LENGTHS if options[key])
     warmups = [key for key in _WARMUP_LENGTHS if options[key]]
     before = f" less {_given(warmups[0], options)} ({warmup} samples)" if warmups else ""
-    given = next(_given(key, options) for key in _LENGTHS["WSD's last part"] if options[key])
-    return [f"{given} ({last} samples) is longer than the decay, {whole} ({decay} samples){before}"]
+    return [f"{_given(given[0], options)} ({last} samples) is longer than the decay, {whole} ({decay} samples){before}"]
 
 
 def _cooldown_errors(options: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from tests.unit.trainer.formats.checkpoint.test_manifest import manifest_of
 from trainer.formats.checkpoint.changes import Identity, change_text, changes
 from trainer.formats.checkpoint.starting import schedule_to_use
 from trainer.formats.errors import CheckpointError
-from trainer.recipe.learning_rate import COOLDOWN_STYLES, LearningRateSchedule, learning_rate
+from trainer.recipe.learning_rate import COOLDOWN_STYLES, LearningRateSchedule
 from trainer.recipe.options import OptionsError, parse, to_arguments
 from trainer.recipe.schedule_rules import schedule_notices
 
@@ -38,7 +38,7 @@ def test_the_first_step_runs_at_zero_and_the_warm_up_ends_at_the_peak() -> None:
     assert schedule.at(600) == pytest.approx((1e-3 + 1e-5) / 2)
     assert schedule.at(1100) == pytest.approx(1e-5)
     assert schedule.at(1101) == 1e-5
-    assert learning_rate(0, max_lr=1e-3, min_lr=0, warmup_samples=0, decay_samples=10) == 1e-3
+    assert LearningRateSchedule(1e-3, 0, 0, 10).at(0) == 1e-3
 
 
 def test_the_constant_schedule_never_decays() -> None:
