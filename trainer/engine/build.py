@@ -93,23 +93,8 @@ class _Sends:
         self._under_way = [(dist.isend(one, rank), one) for one in tensors]
 
 
-__all__ = [
-    "Decides",
-    "PipelineEngine",
-    "StepResult",
-    "Vocabulary",
-    "build_engine",
-    "build_model",
-    "configuration_notices",
-    "count_skipped_step",
-    "evaluate_step",
-    "gradient_norm",
-    "initialize",
-    "masks_notices",
-    "parameters_norm",
-    "replica_loss",
-    "train_step",
-]
+#: Also for importers of this module.
+__all__ = ["Decides", "PipelineEngine", "Vocabulary", "initialize", "masks_notices"]
 
 
 @dataclass(frozen=True)

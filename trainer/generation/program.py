@@ -10,8 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import msgspec
-
 from trainer.convert.hf.export import found_latest, found_steps
 from trainer.convert.workers import run_program
 from trainer.core.console import failed, printable
@@ -21,15 +19,6 @@ from trainer.formats.checkpoint.manifest import Found
 from trainer.formats.json_text import printed_json_text
 
 NEW_TOKENS = 64
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the generation."""
-
-    new_tokens: int
-    temperature: float
-    top_k: int
-    seed: int
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,28 +48,22 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Return 0 on success, 1 after a failure or refusal, 2 for wrong usage, 130 if interrupted."""
     arguments = parser().parse_args(argv)
-    wanted = Wanted(
-        new_tokens=arguments.max_new_tokens,
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        seed=arguments.seed,
-    )
     for option, is_right, allowed in (
-        ("--max-new-tokens", wanted.new_tokens >= 1, "a number of at least 1"),
-        ("--temperature", 0 <= wanted.temperature < float("inf"), "a number of at least 0"),
-        ("--top-k", wanted.top_k >= 0, "a number of at least 0, 0 for all"),
-        ("--seed", 0 <= wanted.seed < 1 << 63, "a number from 0 to 2^63 - 1"),
+        ("--max-new-tokens", arguments.max_new_tokens >= 1, "a number of at least 1"),
+        ("--temperature", 0 <= arguments.temperature < float("inf"), "a number of at least 0"),
+        ("--top-k", arguments.top_k >= 0, "a number of at least 0, 0 for all"),
+        ("--seed", 0 <= arguments.seed < 1 << 63, "a number from 0 to 2^63 - 1"),
     ):
         if not is_right:
             return failed(f"{option}: must be {allowed}", 2)
-    return run_program(lambda: _generate(arguments, wanted))
+    return run_program(lambda: _generate(arguments))
 
 
-def _generate(arguments: argparse.Namespace, wanted: Wanted) -> None:
+def _generate(arguments: argparse.Namespace) -> None:
     root, step = arguments.checkpoints, arguments.step
     found = found_latest(root) if step is None else found_steps(root, range(step, step + 1))[0]
     done = []
-    for said in _said(found, arguments, wanted):
+    for said in _said(found, arguments):
         done.append(said)
         if not arguments.json:
             print(f"{_readable(said.prompt)}{_readable(said.text)}", flush=True)
@@ -89,14 +72,15 @@ def _generate(arguments: argparse.Namespace, wanted: Wanted) -> None:
         sys.stdout.write(printed_json_text("generated", done))
 
 
-def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[GeneratedText]:
+def _said(found: Found, arguments: argparse.Namespace) -> list[GeneratedText]:
     from trainer.generation.texts import LoadedModel, Speaker
 
     speaker = Speaker(LoadedModel(found, arguments.dtype), found.manifest, arguments.tokenizer)
     prompts = [speaker.tokens_of(prompt) for prompt in arguments.prompt]  # check all prompts before generating
     result = []
     for text, tokens in zip(arguments.prompt, prompts, strict=True):
-        new, ended = speaker.go_on(tokens, wanted.new_tokens, wanted.temperature, wanted.top_k, wanted.seed)
+        drawing = arguments.temperature, arguments.top_k, arguments.seed
+        new, ended = speaker.go_on(tokens, arguments.max_new_tokens, *drawing)
         result.append(
             GeneratedText(
                 folder=str(found.folder.absolute()),
@@ -107,9 +91,9 @@ def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[G
                 tokens=new,
                 ended=ended,
                 dtype=speaker.model.dtype,
-                temperature=wanted.temperature,
-                top_k=wanted.top_k,
-                seed=wanted.seed,
+                temperature=arguments.temperature,
+                top_k=arguments.top_k,
+                seed=arguments.seed,
             )
         )
     return result

@@ -21,6 +21,8 @@ def as_rows(x: Tensor) -> Tensor:
 
 #: What a gate goes through: silu in SwiGLU, gelu in GEGLU (tanh form or erf), relu in ReGLU, nothing in LiGLU.
 GateActivation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "none"]
+#: The numbers of these in csrc/cpu and csrc/cuda.
+NUMBERS: dict[GateActivation, int] = {"silu": 0, "gelu_tanh": 1, "gelu_erf": 2, "relu": 3, "none": 4}
 
 
 def gate_activation(gate: str | None, tanh: bool) -> GateActivation:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.kernels.activation import GateActivation
+from trainer.kernels.activation import NUMBERS, GateActivation
 from trainer.kernels.adam import AdamBuffers, AdamSettings
 from trainer.kernels.residual import kept_scale, lowest_kept_level
 
@@ -50,10 +50,6 @@ NUMBER = ctypes.c_float
 SIZES = ctypes.POINTER(ctypes.c_int64)
 
 
-# As the source numbers them.
-_NUMBERS: dict[GateActivation, int] = {"silu": 0, "gelu_tanh": 1, "gelu_erf": 2, "relu": 3, "none": 4}
-
-
 class CppActivations:
     """`ActivationKernels` of a CPU, fp32 and bf16. Results do not depend on the number of threads."""
 
@@ -81,7 +77,7 @@ class CppActivations:
     def gated(self, gate_rf: Tensor, wide_rf: Tensor, activation: GateActivation) -> Tensor:
         """As `ActivationKernels` has it."""
         out_rf = torch.empty_like(gate_rf)
-        self._gated(gate_rf, wide_rf, out_rf, *gate_rf.shape, _NUMBERS[activation])
+        self._gated(gate_rf, wide_rf, out_rf, *gate_rf.shape, NUMBERS[activation])
         return out_rf
 
     def gated_backward(
@@ -89,7 +85,7 @@ class CppActivations:
     ) -> tuple[Tensor, Tensor]:
         """As `ActivationKernels` has it."""
         of_gate, of_wide = torch.empty_like(gate_rf), torch.empty_like(wide_rf)
-        self._gated_backward(gradient_rf, gate_rf, wide_rf, of_gate, of_wide, *gate_rf.shape, _NUMBERS[activation])
+        self._gated_backward(gradient_rf, gate_rf, wide_rf, of_gate, of_wide, *gate_rf.shape, NUMBERS[activation])
         return of_gate, of_wide
 
 

@@ -121,12 +121,8 @@ class _Version(msgspec.Struct):
 
 #: What one way may take longer than another and still be taken.
 NOISE = 1.03
-
-
 #: In doublings of the width: what is faster in small may be slower in large.
 FARTHEST = 1.0
-
-
 #: Measured beside the others and never taken: torch compiles it when it first sees a shape, and trainings compile
 #: nothing.
 COMPILED = "torch.compile"
@@ -173,18 +169,10 @@ def decided(ways: Sequence[str], times: FamilyTimes | None, device: str) -> Deci
 
 #: What lies in the cache is not read from memory: buffers in turn have so many times its size.
 _TIMES_THE_CACHE = 4
-
-
 _WARM_UP, _TIMES, _ROUNDS = 10, 50, 3
-
-
 _COPIED_BYTES = 1 << 30
-
-
 #: Of the GPU's clock: some hundred microseconds, in which the slowest way has started all its kernels.
 _CYCLES_TO_START_ONE = 500_000
-
-
 Buffers = Sequence[Tensor | None]
 
 

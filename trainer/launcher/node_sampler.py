@@ -166,18 +166,10 @@ def start_sampler(folder: Path, node_rank: int, node_name: str, every_s: float =
     reading, writing = os.pipe()
     above = str(Path(trainer.__file__).resolve().parents[1])
     inherited = os.environ.get("PYTHONPATH")
+    command = [sys.executable, "-P", "-m", "trainer.launcher.node_sampler"]
     try:
         subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "trainer.launcher.node_sampler",
-                str(folder),
-                str(node_rank),
-                node_name,
-                str(every_s),
-            ],
+            [*command, str(folder), str(node_rank), node_name, str(every_s)],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -276,22 +268,15 @@ class BoundedLines:
 
 def sample(node: str, folder: HeldFolder) -> NodeSample:
     """Return a sample of the node now."""
-    memory = memory_lines()
-    limit, limited = limit_of_cgroups() or (None, None)
-    shm = _space("/dev/shm")
+    shm_bytes, shm_used_bytes, _ = _disk(lambda: "/dev/shm")
     return NodeSample(
         at=datetime.now(UTC).astimezone(),
         node=node,
-        memory_bytes=memory.get("MemTotal", 0),
-        available_bytes=memory.get("MemAvailable", 0),
-        limit_bytes=limit,
-        limited_bytes=limited,
-        swap_bytes=memory.get("SwapTotal", 0),
-        swap_used_bytes=memory.get("SwapTotal", 0) - memory.get("SwapFree", 0),
-        shm_bytes=shm[0],
-        shm_used_bytes=shm[1],
-        tmp_free_bytes=_free("/tmp"),
-        run_free_bytes=_free_at(folder),
+        **_memory(),
+        shm_bytes=shm_bytes,
+        shm_used_bytes=shm_used_bytes,
+        tmp_free_bytes=_disk(lambda: "/tmp")[2],
+        run_free_bytes=_disk(folder.place)[2],
         load=round(os.getloadavg()[0], 2),
         cpus=os.cpu_count() or 0,
         gpus=gpu_samples(),
@@ -299,38 +284,29 @@ def sample(node: str, folder: HeldFolder) -> NodeSample:
 
 
 def _memory_share() -> float:
+    return NodeSample(at=datetime.now(UTC), node="", **_memory()).memory_share
+
+
+def _memory() -> dict[str, Any]:
+    """Return the fields of NodeSample about memory and its limit."""
     memory = memory_lines()
     limit, limited = limit_of_cgroups() or (None, None)
-    return NodeSample(
-        at=datetime.now(UTC),
-        node="",
-        memory_bytes=memory.get("MemTotal", 0),
-        available_bytes=memory.get("MemAvailable", 0),
-        limit_bytes=limit,
-        limited_bytes=limited,
-    ).memory_share
+    return {
+        "memory_bytes": memory.get("MemTotal", 0),
+        "available_bytes": memory.get("MemAvailable", 0),
+        "limit_bytes": limit,
+        "limited_bytes": limited,
+        "swap_bytes": memory.get("SwapTotal", 0),
+        "swap_used_bytes": memory.get("SwapTotal", 0) - memory.get("SwapFree", 0),
+    }
 
 
-def _space(path: str) -> tuple[int, int]:
+def _disk(path: Callable[[], str | Path]) -> tuple[int, int, int | None]:
+    """Return the total, used and free bytes of a file system; zeros and None if it cannot be read."""
     try:
-        found = shutil.disk_usage(path)
+        return shutil.disk_usage(path())
     except OSError:
-        return 0, 0
-    return found.total, found.used
-
-
-def _free(path: str) -> int | None:
-    try:
-        return shutil.disk_usage(path).free
-    except OSError:
-        return None
-
-
-def _free_at(folder: HeldFolder) -> int | None:
-    try:
-        return shutil.disk_usage(folder.place()).free
-    except OSError:
-        return None
+        return 0, 0, None
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ from trainer.recipe.parameters import word_embedding
 _FP32 = 4
 # ALiBi adds at least so many features, until a head's size is a multiple of this.
 _ALIBI_ALIGNMENT, _ALIBI_FEATURES = 8, 4
-
-
 #: The softmax kernels keep b n s^2 weights for the backward pass. Above this, extra head features cost less.
 MOST_SOFTMAX_SEQUENCE = 4096
 
@@ -224,8 +222,6 @@ class MicroBatch:
 
 #: Smallest number of tokens of a chunk, for memory traffic: 5 % of a CPU core's time, hidden by products on a GPU.
 LEAST_TOKENS = {"cpu": 512, "cuda": 2048}
-
-
 #: Smallest number of logits of a chunk: fits a CPU's last cache, and hides the launch of a GPU's kernels.
 LEAST_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 

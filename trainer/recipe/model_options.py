@@ -146,16 +146,10 @@ def _dropout_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 NONE, ATTENTION, BLOCK = "none", "attention", "block"
-
-
 #: Values of `--recompute`, from the most memory to the least. A training's options select one of them.
 RECOMPUTE = (NONE, ATTENTION, BLOCK)
-
-
 #: Older names of `--recompute block`.
 _OF_BLOCKS = ("checkpoint_activations", "deepspeed_activation_checkpointing")
-
-
 _SPLIT = ("partition_activations", "distribute_checkpointed_activations")
 
 

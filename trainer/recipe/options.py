@@ -15,19 +15,7 @@ from trainer.recipe.option_rules import combination_errors, missing_errors
 from trainer.recipe.option_table import OPTIONS, REFUSED, Option
 from trainer.recipe.spike_guard import ROLLBACK
 
-__all__ = [
-    "BY_KEY",
-    "OPTIONS",
-    "Option",
-    "Options",
-    "OptionsError",
-    "check_mapping",
-    "from_tables",
-    "given",
-    "nearest",
-    "parse",
-    "to_arguments",
-]
+__all__ = ["OPTIONS", "Option"]
 
 BY_KEY: dict[str, Option] = {option.key: option for option in OPTIONS}
 _REFUSED_BY_KEY = {name.removeprefix("--").replace("-", "_"): reason for name, reason in REFUSED.items()}

@@ -10,12 +10,9 @@ from ctypes import c_int32
 import torch
 from torch import Tensor
 
-from trainer.kernels.activation import GateActivation
+from trainer.kernels.activation import NUMBERS, GateActivation
 from trainer.kernels.cuda.tiles import Tiles, added_up, address, suffix
 from trainer.kernels.native.launching import KernelRunner
-
-# As csrc/cuda/activation.cu numbers them.
-_NUMBERS: dict[GateActivation, int] = {"silu": 0, "gelu_tanh": 1, "gelu_erf": 2, "relu": 3, "none": 4}
 
 
 class CudaActivations:
@@ -57,7 +54,7 @@ class CudaActivations:
         tiles = Tiles.of(gate_rf, wide_rf, y_rf)
         if not tiles.is_empty:
             tensors = address(y_rf), address(gate_rf), address(wide_rf)
-            which = c_int32(_NUMBERS[activation]), c_int32(tiles.width)
+            which = c_int32(NUMBERS[activation]), c_int32(tiles.width)
             self._runner.launch(tiles.launch(f"gated_{suffix(gate_rf.dtype)}", *tensors, *tiles.sizes(), *which))
         return y_rf
 
@@ -70,11 +67,11 @@ class CudaActivations:
         if not tiles.is_empty:
             given = address(gradient_rf), address(gate_rf), address(wide_rf)
             tensors = address(of_gate_rf), address(of_wide_rf), *given
-            which = c_int32(_NUMBERS[activation]), c_int32(tiles.width)
+            which = c_int32(NUMBERS[activation]), c_int32(tiles.width)
             kernel = f"gated_backward_{suffix(gate_rf.dtype)}"
             self._runner.launch(tiles.launch(kernel, *tensors, *tiles.sizes(), *which))
         return of_gate_rf, of_wide_rf
 
 
 def _gelu(tanh: bool) -> int:
-    return _NUMBERS["gelu_tanh" if tanh else "gelu_erf"]
+    return NUMBERS["gelu_tanh" if tanh else "gelu_erf"]
