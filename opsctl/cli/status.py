@@ -169,13 +169,13 @@ def _stay(look: _Look) -> int:
 
     from opsctl.ui.tui.refresh import AllRuns, OneRun
 
-    one = None if look.all_runs else OneRun(look.chosen, look.cluster, look.is_fresh)
+    one = None if look.all_runs else OneRun(look.chosen, look.cluster)
     # It takes half a second to import: not before the run is known to be there.
     from opsctl.ui.tui.app import INTERRUPTED, LiveApp
 
     for name in ("COLUMNS", "LINES"):  # exported by some shells, and taken for the terminal's size for ever
         os.environ.pop(name, None)
-    watched = one or AllRuns(look.cluster, look.is_fresh)
+    watched = one or AllRuns(look.cluster)
 
     code = LiveApp(watched, terminal()[1]).run(mouse=False)  # the terminal's own selecting goes on
     return INTERRUPTED if code is None else code

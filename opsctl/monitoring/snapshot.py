@@ -353,7 +353,7 @@ def with_newer_records(seen: Snapshot) -> Snapshot:
             return False
         return one.closed_at > asked_at and (job.started_at is None or job.started_at <= one.closed_at)
 
-    jobs = tuple(replace(job, state=State.COMPLETING) if has_ended(job) else job for job in seen.jobs)
+    jobs = tuple(msgspec.structs.replace(job, state=State.COMPLETING) if has_ended(job) else job for job in seen.jobs)
     return replace(seen, jobs=jobs) if jobs != seen.jobs else seen
 
 

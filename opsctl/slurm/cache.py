@@ -1,12 +1,11 @@
 """One cache of Slurm's answers.
 
-`CachedSlurm` answers each question from a store, else from Slurm. Three uses:
+`CachedSlurm` answers each question from a store, else from Slurm:
 
 * a command that checks many runs asks each question once: a store in memory, without an age limit;
-* a live screen asks at most twice in a minute: a store in memory, with `max_per_minute`;
 * all processes of one account on a host share answers: a store in a folder (`cached_client`), which only the account
-  can write. Several `status --watch` and a shell prompt are then one question to the controller. What is damaged there
-  counts as no answer.
+  can write. Several `status --watch` and a shell prompt are then one question to the controller. A damaged answer
+  counts as none.
 
 Commands that decide (submit, cancel, refill, jobs) never read shared answers. A check, whose exit code or alert people
 rely on, asks again. A command that may have changed the queue makes all earlier answers invalid (`forget`).
@@ -20,11 +19,10 @@ import math
 import os
 import shutil
 import socket
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -34,7 +32,7 @@ from opsctl.core.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnre
 from opsctl.core.files.state_files import read_text, write_atomically
 from opsctl.core.files.trusted import cache_folder, cache_place, is_the_accounts, open_file
 from opsctl.slurm.backends import client_for
-from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmReader
+from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmReader, chosen_jobs
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodes import Node, expand_nodes
 from opsctl.slurm.types import Job
@@ -44,7 +42,7 @@ T = TypeVar("T")
 
 #: Seconds for which the shared queue is valid, set by the variable; 0: nothing is shared.
 AGE_VARIABLE = "OPSCTL_ANSWERS_AGE"
-#: For a live screen: an account asks twice in any minute at most, however many screens it has.
+#: For live screens, however many an account has: with the nodes they ask at most twice in a minute.
 LIVE_AGE_S = 60.0
 #: For a command that prints once: the user's last change must show.
 ONCE_AGE_S = 5.0
@@ -52,9 +50,8 @@ ONCE_AGE_S = 5.0
 _NODES_TIMES = 3
 #: The configuration changes with slurm.conf.
 CONFIGURATION_AGE_S = 86400.0
-#: A shared outage: ten processes ask once, but none of them believes it for longer.
-SHARED_ERROR_AGE_S = 5.0
-_MINUTE_S = 60.0
+#: A shared outage: ten processes ask once, but none of them believes it for longer. A live screen asks twice a minute.
+ONCE_ERROR_AGE_S, LIVE_ERROR_AGE_S = 5.0, 30.0
 _CHANGE = "changed"
 _CHANGED_BY_USERS = ("queue", "nodes")
 _ERRORS: dict[str, type[SlurmError]] = {
@@ -79,12 +76,10 @@ class Answer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class MemoryStore:
-    """The place where a cache keeps its answers: those of one object, which several threads may use."""
+    """The answers of one object."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer[Any]] = {}
-        self._lock = threading.RLock()
-        self._changes = 0
 
     def read(self, name: str, kind: Any) -> Answer[Any] | None:
         """Return the stored answer `name` of type `kind`, if there is one that can be read."""
@@ -96,15 +91,11 @@ class MemoryStore:
 
     def lock(self, name: str) -> AbstractContextManager[Any]:
         """Hold off other users of the store that want the same answer."""
-        return self._lock
+        return contextlib.nullcontext()
 
     def last_change(self) -> str:
         """Return a mark of the last change of the queue."""
-        return str(self._changes)
-
-    def forget(self) -> None:
-        """Make the present answers about jobs and nodes invalid."""
-        self._changes += 1
+        return ""
 
 
 class SharedStore(MemoryStore):
@@ -154,8 +145,7 @@ class CachedSlurm:
     """See SlurmReader. An error that Slurm gave is an answer too.
 
     make: a client for each question, so that each has its own deadline. Ages: the default never asks a question twice.
-    max_per_minute: questions to Slurm. When they are used up, the last answer is returned however old it is; without
-    one, SlurmUnreachable is raised. shares_errors: False for a caller with less patience than others.
+    shares_errors: False for a caller with less patience than others.
     """
 
     def __init__(
@@ -164,27 +154,16 @@ class CachedSlurm:
         max_age_s: float = math.inf,
         error_age_s: float = math.inf,
         store: MemoryStore | None = None,
-        max_per_minute: int | None = None,
         shares_errors: bool = True,
     ) -> None:
         self._make, self._max_age_s, self._error_age_s = make, max_age_s, error_age_s
-        self._store = store or MemoryStore()
-        self._max_per_minute, self._shares_errors = max_per_minute, shares_errors
-        self._asked_after_s: deque[float] = deque(maxlen=max_per_minute)
+        self._store, self._shares_errors = store or MemoryStore(), shares_errors
         self.queue_age_s = 0.0  # of the last answer about jobs
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
-        """Return the jobs of all users. A narrowed question is asked each time, unless questions are limited."""
-        if users is None and job_ids is None:
-            return self._all_jobs()
-        if self._max_per_minute is None:
-            return self._make().jobs(users, job_ids)
-        names, ids = None if users is None else set(users), None if job_ids is None else set(job_ids)
-        return [
-            job
-            for job in self._all_jobs()
-            if (names is None or job.user in names) and (ids is None or ids & {job.job_id, job.array_job_id})
-        ]
+        """Return the jobs of all users, or those of the answer about all that are wanted."""
+        found, self.queue_age_s = self._answer("queue", Answer[list[Job]], self._max_age_s, lambda one: one.jobs())
+        return chosen_jobs(found, None if users is None else set(users), None if job_ids is None else set(job_ids))
 
     def nodes(self, folded: str | None = None) -> list[Node]:
         """Return the nodes of the list, from the answer about all nodes."""
@@ -194,30 +173,27 @@ class CachedSlurm:
 
     def hides_others_jobs(self) -> bool:
         """Return Slurm's answer, which may be a day old."""
-        age_s = max(CONFIGURATION_AGE_S, self._max_age_s)
-        return self._answer("hides", Answer[bool], age_s, lambda one: one.hides_others_jobs())[0]
+        return self._answer("hides", Answer[bool], self._day_s, lambda one: one.hides_others_jobs())[0]
 
     def configuration(self) -> dict[str, str]:
         """Return Slurm's answer, which may be a day old."""
-        age_s = max(CONFIGURATION_AGE_S, self._max_age_s)
-        return self._answer("configuration", Answer[dict[str, str]], age_s, lambda one: one.configuration())[0]
+        return self._answer("configuration", Answer[dict[str, str]], self._day_s, lambda one: one.configuration())[0]
 
-    def _all_jobs(self) -> list[Job]:
-        found, self.queue_age_s = self._answer("queue", Answer[list[Job]], self._max_age_s, lambda one: one.jobs())
-        return found
+    @property
+    def _day_s(self) -> float:
+        return max(CONFIGURATION_AGE_S, self._max_age_s)
 
     def _answer(self, name: str, kind: Any, max_age_s: float, ask: Callable[[SlurmReader], T]) -> tuple[T, float]:
         """Return the answer and its age in seconds. Raises the error that Slurm gave."""
         began_s = _since_start_s()
-        if found := self._valid(name, kind, max_age_s):
-            return _result(found)
-        with self._store.lock(name):
-            # Another process that held the lock has asked after this call began: that is as fresh as asking again.
-            if found := self._valid(name, kind, max(max_age_s, _since_start_s() - began_s)):
-                return _result(found)
-            if self._is_used_up() and (found := self._store.read(name, kind)) is None:
-                raise SlurmUnreachable(f"Slurm is asked at most {self._max_per_minute} times a minute: wait a minute")
-            return _result(found or self._asked(name, ask))
+        found = self._valid(name, kind, max_age_s)
+        if found is None:
+            with self._store.lock(name):
+                # Another process that held the lock has asked after this call began: that is as fresh as asking again.
+                found = self._valid(name, kind, max(max_age_s, _since_start_s() - began_s)) or self._asked(name, ask)
+        if found.error or found.value is None:
+            raise _ERRORS.get(found.error, SlurmError)(found.words)
+        return found.value, found.age_s() or 0.0
 
     def _valid(self, name: str, kind: Any, max_age_s: float) -> Answer[Any] | None:
         found = self._store.read(name, kind)
@@ -227,14 +203,8 @@ class CachedSlurm:
         limit_s = min(max_age_s, self._error_age_s) if found.error else max_age_s
         return found if age_s is not None and age_s <= limit_s and (found.error or found.value is not None) else None
 
-    def _is_used_up(self) -> bool:
-        asked = self._asked_after_s
-        return bool(asked) and len(asked) == asked.maxlen and _since_start_s() - asked[0] <= _MINUTE_S
-
     def _asked(self, name: str, ask: Callable[[SlurmReader], Any]) -> Answer[Any]:
         """Ask Slurm and store what it answers. The answer of a client that is a cache itself may be old already."""
-        if self._max_per_minute is not None:
-            self._asked_after_s.append(_since_start_s())
         at_s, after_s, change, client = time.time(), _since_start_s(), self._store.last_change(), self._make()
         value, error, words, age_s = None, "", "", 0.0
         try:
@@ -256,12 +226,6 @@ class CachedSlurm:
         return answer
 
 
-def _result(answer: Answer[T]) -> tuple[T, float]:
-    if answer.error or answer.value is None:
-        raise _ERRORS.get(answer.error, SlurmError)(answer.words)
-    return answer.value, answer.age_s() or 0.0
-
-
 def cached_client(
     cluster: Cluster,
     is_fresh: bool = False,
@@ -271,25 +235,21 @@ def cached_client(
 ) -> SlurmReader:
     """Return a client of `cluster` for a command that only reads, with shared answers.
 
-    is_fresh: ask Slurm now and share its answer; every check does this. is_live: an answer may be a minute old.
-    deadline_s: with less time than others have, an outage is not shared.
+    is_fresh: ask Slurm now and share its answer; every check does this. is_live: for a screen that keeps its client;
+    an answer may be a minute old, also where nothing is shared. deadline_s: with less time than others have, an outage
+    is not shared.
     """
-    client = client_for(cluster, deadline_s)
-    max_age_s = LIVE_AGE_S if is_live else ONCE_AGE_S
+    max_age_s, error_age_s = (LIVE_AGE_S, LIVE_ERROR_AGE_S) if is_live else (ONCE_AGE_S, ONCE_ERROR_AGE_S)
+    shared_s = max_age_s
     with contextlib.suppress(ValueError):
-        max_age_s = float(environment.get(AGE_VARIABLE) or max_age_s)
-    if cluster.out_of_bounds or max_age_s <= 0:
-        return client
-    folder = _folder_of(cluster, environment)
-    if folder is None:
-        return client
-    return CachedSlurm(
-        lambda: client,
-        0.0 if is_fresh else max_age_s,
-        SHARED_ERROR_AGE_S,
-        SharedStore(folder),
-        shares_errors=deadline_s >= INTERACTIVE_DEADLINE_S,
-    )
+        shared_s = float(environment.get(AGE_VARIABLE) or max_age_s)
+    folder = None if cluster.out_of_bounds or shared_s <= 0 else _folder_of(cluster, environment)
+    make = partial(client_for, cluster, deadline_s)
+    if folder is not None:
+        most_s = 0.0 if is_fresh and not is_live else shared_s
+        shares_errors = deadline_s >= INTERACTIVE_DEADLINE_S
+        return CachedSlurm(make, most_s, error_age_s, SharedStore(folder), shares_errors)
+    return CachedSlurm(make, max_age_s, error_age_s) if is_live else make()
 
 
 def forget(environment: Mapping[str, str] = os.environ) -> None:

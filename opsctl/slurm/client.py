@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 from typing import Protocol
 
@@ -85,3 +85,13 @@ class SlurmClient(SlurmReader, Protocol):
 
     def requeue(self, job_id: int) -> None:
         """End a running job and put it back into the queue under its id; it starts again some minutes later."""
+
+
+def chosen_jobs(jobs: Iterable[Job], users: Container[str] | None, job_ids: Container[int] | None) -> list[Job]:
+    """Return those of `jobs` that `SlurmReader.jobs` means: of these users, with these ids."""
+    return [
+        job
+        for job in jobs
+        if (users is None or job.user in users)
+        and (job_ids is None or job.job_id in job_ids or job.array_job_id in job_ids)
+    ]

@@ -1,4 +1,4 @@
-"""The optional backend over pyslurm: a program of its own asks libslurm for jobs and nodes, commands do the rest.
+"""The optional backend over pyslurm: a program of its own asks libslurm for the queue, commands do the rest.
 
 pyslurm's submit knows fewer options than sbatch's directives, its cancel and hold know no tasks of an array, and
 accounting is sacct's: those stay Slurm's commands. Names and units are those of pyslurm 25.11: times are seconds since
@@ -18,41 +18,18 @@ from typing import Any
 
 from opsctl.core.errors import SlurmError, SlurmUnasked
 from opsctl.core.process import Overdue, run_program
-from opsctl.core.timestamps import now
-from opsctl.slurm.client import Deadline
+from opsctl.slurm.client import Deadline, chosen_jobs
 from opsctl.slurm.commands import CommandClient
-from opsctl.slurm.nodes import Node, expand_nodes
 from opsctl.slurm.process import Answer, judged, refused, run_slurm, unreachable
-from opsctl.slurm.rows import has_ended
 from opsctl.slurm.states import Phase, phase_of
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job
 
 #: Attributes of pyslurm.Job, in the order in which `job_of` reads them.
 JOB_FIELDS = (
     *("id", "array_id", "array_task_id", "array_tasks_waiting", "array_tasks_parallel", "name", "user_name"),
     *("partition", "state", "state_reason", "allocated_nodes", "num_nodes", "run_time", "time_limit", "submit_time"),
-    *("start_time", "end_time", "dependencies", "comment", "working_directory", "exit_code", "exit_code_signal"),
+    *("start_time", "end_time", "dependencies", "comment", "working_directory"),
 )
-NODE_FIELDS = ("name", "state", "reason", "partitions", "real_memory", "address")
-PARTITION_FIELDS = ("name", "is_default")
-#: Flags of a node's state that sinfo shows in place of it, the first that is there; then those that it marks it with.
-_SHOWN_FLAGS = {
-    "INVALID_REG": "inval",
-    "COMPLETING": "completing",
-    "MAINTENANCE": "maint",
-    "RESERVED": "reserved",
-    "PLANNED": "planned",
-}
-_MARKS = {
-    "NOT_RESPONDING": "*",
-    "POWERING_DOWN": "%",
-    "POWERED_DOWN": "~",
-    "POWER_DOWN": "!",
-    "POWERING_UP": "#",
-    "REBOOT_REQUESTED": "@",
-    "REBOOT_ISSUED": "^",
-}
-_BUSY = ("ALLOCATED", "MIXED", "COMPLETING")
 
 
 class PyslurmClient(CommandClient):
@@ -66,41 +43,16 @@ class PyslurmClient(CommandClient):
         ids = None if job_ids is None else set(job_ids)
         if names == set() or ids == set():
             return []
-        (rows,) = self._rows(jobs=JOB_FIELDS)
-        return [
-            job
-            for job in jobs_in_queue(rows)
-            if (names is None or job.user in names) and (ids is None or {job.job_id, job.array_job_id} & ids)
-        ]
-
-    def nodes(self, folded: str | None = None) -> list[Node]:
-        """Return the nodes. A name that Slurm does not have is left out."""
-        wanted = None if folded is None else set(expand_nodes(folded))
-        found = nodes_of(*self._rows(nodes=NODE_FIELDS, partitions=PARTITION_FIELDS))
-        return [node for node in found if wanted is None or node.name in wanted]
-
-    def node_address(self, node: str) -> str:
-        """Return its address. Raises SlurmError for a node that Slurm does not have."""
-        for name, *_, address in self._rows(nodes=NODE_FIELDS)[0]:
-            if name == node and address:
-                return str(address)
-        raise SlurmError(f"Slurm refused to show node {node}: Node {node} not found")
-
-    def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
-        return ends_of(self._rows(jobs=JOB_FIELDS)[0], job_ids, now()) if job_ids else {}
-
-    def _rows(self, **questions: Sequence[str]) -> list[list[list[Any]]]:
-        """Ask pyslurm for the attributes of each collection."""
         self._refuse_what_is_out_of_bounds()
-        words = [f"{name}:{','.join(fields)}" for name, fields in questions.items()]
-        return self._patiently(lambda time_s: self._asked(words, time_s))
+        return chosen_jobs(jobs_in_queue(self._patiently(self._asked)), names, ids)
 
-    def _asked(self, words: Sequence[str], time_s: float) -> list[list[list[Any]]]:
+    def _asked(self, time_s: float) -> list[list[Any]]:
+        """Return the attributes `JOB_FIELDS` of all jobs."""
         deadline = Deadline(time_s)
         self._check_release(deadline)
         # A Python that is started elsewhere and without our settings has to find this package.
         environment = {**self.environment, "PYTHONPATH": _own_folder()}
-        command = [sys.executable, "-P", "-m", "opsctl.slurm.pyslurm_program", *words]
+        command = [sys.executable, "-P", "-m", "opsctl.slurm.pyslurm_program", *JOB_FIELDS]
         try:
             ended = run_program(command, environment, deadline.remaining_s())
         except Overdue:
@@ -108,7 +60,7 @@ class PyslurmClient(CommandClient):
         answer = judged(Answer(ended.code, "", ended.err.decode(errors="replace")), "pyslurm")
         if answer.code:
             raise SlurmError(f"Slurm refused to answer pyslurm: {answer.words()}")
-        found: list[list[list[Any]]] = json.loads(ended.out)
+        found: list[list[Any]] = json.loads(ended.out)
         return found
 
     def _check_release(self, deadline: Deadline) -> None:
@@ -146,21 +98,10 @@ def jobs_in_queue(rows: Iterable[Sequence[Any]]) -> list[Job]:
     return [job for job in map(job_of, rows) if phase_of(job.state) is not Phase.ENDED]
 
 
-def ends_of(rows: Iterable[Sequence[Any]], job_ids: Iterable[int], now: datetime) -> dict[int, JobEnd]:
-    """Return how those of `job_ids` ended that had ended by `now`."""
-    wanted = set(job_ids)
-    found = {}
-    for row in rows:
-        job = job_of(row)
-        if (job.job_id in wanted or job.array_job_id in wanted) and has_ended(job.state, job.ends_at, now):
-            found[job.job_id] = JobEnd.of(job, row[20] or 0, row[21] or 0)
-    return found
-
-
 def job_of(row: Sequence[Any]) -> Job:
     """Return a job from its values in `JOB_FIELDS`."""
     job_id, array_id, task, waiting, parallel, name, user, partition, state, reason = row[:10]
-    nodes, node_count, run_s, limit_min, submitted_s, started_s, ends_s, dependencies, comment, work_dir = row[10:20]
+    nodes, node_count, run_s, limit_min, submitted_s, started_s, ends_s, dependencies, comment, work_dir = row[10:]
     if task is not None:
         array_task = str(task)
     elif waiting:
@@ -190,43 +131,13 @@ def job_of(row: Sequence[Any]) -> Job:
     )
 
 
-def nodes_of(rows: Iterable[Sequence[Any]], partitions: Iterable[Sequence[Any]]) -> list[Node]:
-    """Nodes from their values in `NODE_FIELDS`; `partitions` are those in `PARTITION_FIELDS`."""
-    default = {name for name, is_default in partitions if is_default}
-    return [
-        Node(
-            name=name,
-            state=sinfos_state(state),
-            reason=reason or "",
-            partitions=tuple(f"{one}*" if one in default else one for one in within),
-            memory_mib=memory_mib or 0,
-        )
-        for name, state, reason, within, memory_mib, _ in rows
-    ]
-
-
-def sinfos_state(state: str) -> str:
-    """Return a state with its flags, `IDLE+DRAIN`, as sinfo's one long word: `drained`."""
-    base, *flags = state.upper().split("+")
-    marks = "".join(mark for flag, mark in _MARKS.items() if flag in flags)[:1]
-    if "DRAIN" in flags:
-        shown = "draining" if base in _BUSY or "COMPLETING" in flags else "drained"
-    elif "FAIL" in flags:
-        shown = "failing" if base in _BUSY or "COMPLETING" in flags else "fail"
-    elif base == "DOWN":
-        shown = "down"
-    else:
-        shown = next((word for flag, word in _SHOWN_FLAGS.items() if flag in flags), base.lower())
-    return shown + marks
-
-
-def _dependency(said: Mapping[str, Any] | None) -> str:
+def _dependency(known: Mapping[str, Any] | None) -> str:
     """As squeue writes it: `afterany:12(unfulfilled),singleton`."""
-    if not said:
+    if not known:
         return ""
-    parts = [f"{kind}:{one}" for kind, jobs in said.items() if isinstance(jobs, list) for one in jobs]
-    parts += ["singleton"] if said.get("singleton") else []
-    return ("?" if said.get("satisfy") == "any" else ",").join(parts)
+    parts = [f"{kind}:{one}" for kind, jobs in known.items() if isinstance(jobs, list) for one in jobs]
+    parts += ["singleton"] if known.get("singleton") else []
+    return ("?" if known.get("satisfy") == "any" else ",").join(parts)
 
 
 def _time(seconds: int | None) -> datetime | None:

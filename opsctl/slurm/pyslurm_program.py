@@ -1,7 +1,7 @@
-"""Print what pyslurm knows as JSON: `python -m opsctl.slurm.pyslurm_program jobs:id,name nodes:name,state`.
+"""Print attributes of all jobs that pyslurm knows as JSON rows: `python -m opsctl.slurm.pyslurm_program id name`.
 
 This is the only place where pyslurm is loaded. It is GPL-2, and libslurm, which it loads, ends its whole process if it
-finds no configuration. The answer is a list of rows for each question. An error is on stderr, with exit code 1.
+finds no configuration. An error is on stderr, with exit code 1.
 """
 
 from __future__ import annotations
@@ -12,25 +12,20 @@ import sys
 
 
 def main() -> None:
-    """Answer the questions `COLLECTION:ATTRIBUTE,...` of the command line."""
-    # libslurm prints to stdout too; the answers have a descriptor of their own.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    """Print the attributes that the command line names."""
+    # libslurm prints to stdout too; the answer has a descriptor of its own.
+    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         import pyslurm
     except ImportError as error:
         sys.exit(f"pyslurm cannot be loaded: {error}")
-    collections = {"jobs": pyslurm.Jobs, "nodes": pyslurm.Nodes, "partitions": pyslurm.Partitions}
-    found = []
     try:
-        for question in sys.argv[1:]:
-            name, _, fields = question.partition(":")
-            rows = collections[name].load().values()
-            found.append([[getattr(row, field) for field in fields.split(",")] for row in rows])
+        jobs = pyslurm.Jobs.load().values()
     except pyslurm.PyslurmError as error:
         sys.exit(str(error))
-    json.dump(found, answers)
-    answers.close()
+    json.dump([[getattr(job, name) for name in sys.argv[1:]] for job in jobs], answer)
+    answer.close()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ ACCOUNTING_FIELDS = (
 )
 _OF_THE_END = 6
 _MOST_JOULES = 1e18
-_NOTHING = {"", "(null)", "N/A", "NONE", "Unknown", "None", "None assigned"}
+#: A text -> the same, but empty for the texts with which Slurm says that there is nothing.
+_or_empty = dict.fromkeys(("(null)", "N/A", "NONE", "Unknown", "None", "None assigned"), "").get
 
 
 def new_row_end() -> str:
@@ -128,12 +129,12 @@ def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
             signal=int(signal) if signal.isdigit() else 0,
             started_at=_time(fields[3]),
             ended_at=ended_at,
-            nodes=_or_empty(fields[5]),
+            nodes=_or_empty(fields[5], fields[5]),
             name=fields[6],
             user=fields[7],
             work_dir=fields[8],
             submitted_at=_time(fields[9]),
-            comment=_or_empty(fields[10]),
+            comment=_or_empty(fields[10], fields[10]),
         )
     return ends
 
@@ -168,7 +169,7 @@ def rows(text: str, number: int, row_end: str = ROW_END) -> Iterator[list[str]]:
 
 def job_of(f: Sequence[str]) -> Job:
     """Return a job from its texts in `QUEUE_FIELDS`, which further ones may follow."""
-    return Job.of_row(
+    return Job(
         job_id=int(f[0]),
         array_job_id=int(f[1]),
         array_task="" if f[2] == "N/A" else f[2],
@@ -177,21 +178,17 @@ def job_of(f: Sequence[str]) -> Job:
         partition=f[5],
         state=f[6],
         reason=f[7],
-        nodes=_or_empty(f[8]),
+        nodes=_or_empty(f[8], f[8]),
         node_count=int(f[9]) if f[9].isdigit() else 0,
         elapsed_s=_duration(f[10]) or 0,
         time_limit_s=_duration(f[11]),
         submitted_at=_time(f[12]),
         started_at=_time(f[13]),
         ends_at=_time(f[14]),
-        dependency=_or_empty(f[15]),
-        comment=_or_empty(f[16]),
+        dependency=_or_empty(f[15], f[15]),
+        comment=_or_empty(f[16], f[16]),
         work_dir=f[17],
     )
-
-
-def _or_empty(text: str) -> str:
-    return "" if text in _NOTHING else text
 
 
 @functools.lru_cache(maxsize=4096)

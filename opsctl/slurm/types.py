@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+
+import msgspec
 
 from opsctl.slurm.states import End, Phase, State, Wait, end_of, phase_of, wait_of
 
 
-@dataclass(frozen=True)
-class Job:
-    """One row of the queue: one array task, or the not yet started rest of an array."""
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """One row of the queue: one array task, or the not yet started rest of an array.
+
+    A struct, because a queue may have 100,000 rows: it is made in a quarter of a dataclass's time.
+    """
 
     job_id: int  # Slurm's own id of this task (equal to array_job_id for the rest of an array)
     array_job_id: int  # the id sbatch printed; equal to job_id where there is no array
@@ -31,13 +34,6 @@ class Job:
     dependency: str
     comment: str
     work_dir: str
-
-    @classmethod
-    def of_row(cls, **fields: Any) -> Job:
-        """Make a job in half the time of the frozen constructor: a queue may have 100,000."""
-        made = object.__new__(cls)
-        object.__setattr__(made, "__dict__", fields)
-        return made
 
     @property
     def display_id(self) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 from opsctl.core.timestamps import now
@@ -23,8 +23,7 @@ from opsctl.run.logs.follow import main_source
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.register import all_runs
 from opsctl.run.state.run_view import glance, view
-from opsctl.slurm.cache import LIVE_AGE_S, CachedSlurm, MemoryStore, cached_client
-from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.cache import cached_client
 from opsctl.ui.status.all_runs import LIST_PARTS, Row, all_lines, rows_of
 from opsctl.ui.tui.panel import Shown, cut, panel_lines
 
@@ -108,35 +107,13 @@ class Watched(Protocol):
         """Something may have changed what is in the queue."""
 
 
-class _Slurms:
-    """One client for each cluster, asked rarely."""
-
-    def __init__(self, is_fresh: bool) -> None:
-        self._is_fresh = is_fresh
-        self._known: dict[str, CachedSlurm] = {}
-        self._stores: dict[str, MemoryStore] = {}
-
-    def of(self, cluster: Cluster) -> CachedSlurm:
-        """Return the client of `cluster`."""
-        if (key := repr(cluster)) not in self._known:
-            make = partial(cached_client, cluster, self._is_fresh, is_live=True)
-            store = self._stores[key] = MemoryStore()
-            self._known[key] = CachedSlurm(make, LIVE_AGE_S, LIVE_AGE_S / 2, store, max_per_minute=2)
-        return self._known[key]
-
-    def has_acted(self) -> None:
-        """See Watched."""
-        for store in self._stores.values():
-            store.forget()
-
-
 class OneRun:
     """See Watched. Raises OpsctlError at once for a run that is not there."""
 
-    def __init__(self, chosen: str | None, cluster: str | None, is_fresh: bool = False) -> None:
+    def __init__(self, chosen: str | None, cluster: str | None) -> None:
         self._run_file = str(locate_run_file(chosen))  # once: what is shown and what is acted on must be one run
         found = glance(self._run_file)
-        self._cluster, self._slurms = cluster, _Slurms(is_fresh)
+        self._cluster, self._slurm_of = cluster, cache(partial(cached_client, is_live=True))
         self._shown = Shown(found.table.name)
 
     def look(self) -> None:
@@ -161,11 +138,11 @@ class OneRun:
 
     def has_acted(self) -> None:
         """See Watched."""
-        self._slurms.has_acted()
+        self._slurm_of.cache_clear()
 
     def _looked(self) -> Shown:
         run = view(self._run_file)
-        status = status_of_run(run, self._slurms.of(choose_cluster(self._cluster, run.paths)))
+        status = status_of_run(run, self._slurm_of(choose_cluster(self._cluster, run.paths)))
         return Shown(
             run.table.name, status, settings_of(run).saves, _last_lines(run.paths), "", status.overview.seen.now
         )
@@ -174,8 +151,8 @@ class OneRun:
 class AllRuns:
     """See Watched."""
 
-    def __init__(self, cluster: str | None, is_fresh: bool = False) -> None:
-        self._cluster, self._slurms = cluster, _Slurms(is_fresh)
+    def __init__(self, cluster: str | None) -> None:
+        self._cluster, self._slurm_of = cluster, cache(partial(cached_client, is_live=True))
         self._rows: list[Row] | None = None
         self._looked_at: datetime | None = None
         self._problem = ""
@@ -184,7 +161,7 @@ class AllRuns:
         """See Watched."""
         try:
             found = snapshot_all(
-                all_runs(), lambda paths: choose_cluster(self._cluster, paths), self._slurms.of, LIST_PARTS
+                all_runs(), lambda paths: choose_cluster(self._cluster, paths), self._slurm_of, LIST_PARTS
             )
             self._rows, self._looked_at, self._problem = rows_of(found), now(), ""
         except Exception as error:  # as of one run
@@ -212,7 +189,7 @@ class AllRuns:
 
     def has_acted(self) -> None:
         """See Watched."""
-        self._slurms.has_acted()
+        self._slurm_of.cache_clear()
 
 
 def _last_lines(paths: RunPaths) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec import structs
 
 from opsctl.slurm.types import Job
 
@@ -34,7 +35,7 @@ def pending(
     reason: str, job_id: int = 12, task: str = "2-3%1", starts_at: datetime | None = None, comment: str = ""
 ) -> Job:
     """A waiting rest of an array."""
-    return replace(
+    return structs.replace(
         RUNNING,
         job_id=job_id,
         array_job_id=job_id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -79,7 +78,7 @@ def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
     _write_log(paths.main_log, begun)
     trigger(paths, "bad data")
     (paths.checkpoints / "global_step5").mkdir(parents=True)
-    job = replace(
+    job = structs.replace(
         RUNNING, array_job_id=10, started_at=begun, submitted_at=begun, comment=f"opsctl run={run_id} submit=t"
     )
     return view(str(folder / "run.toml")), job

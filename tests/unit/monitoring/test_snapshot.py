@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec import structs
 
 from opsctl.monitoring.snapshot import Snapshot, with_newer_records
 from opsctl.run.attempts.events import Attempt
 from tests.unit.monitoring.jobs import NOW, RUNNING
 
 ASKED_AT = NOW - timedelta(seconds=40)
-JOB = replace(RUNNING, started_at=NOW - timedelta(minutes=30))
+JOB = structs.replace(RUNNING, started_at=NOW - timedelta(minutes=30))
 
 
 def attempt(closed_s_ago: float | None, **changes: object) -> Attempt:

@@ -26,7 +26,6 @@ class Jobs:
     @staticmethod
     def load():
         {load}
-Nodes = Partitions = Jobs
 {at_import}
 """
 
@@ -70,7 +69,7 @@ def test_a_missing_pyslurm_is_refused(slurm: Cluster, monkeypatch: pytest.Monkey
 def test_a_pyslurm_of_another_release_is_refused(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda _: "24.11.0")
     with pytest.raises(SlurmUnasked, match=r"24\.11\.0.*25\.11\.1"):
-        client(slurm).nodes()
+        client(slurm).jobs()
 
 
 def test_a_configuration_that_is_not_there_is_refused(slurm: Cluster) -> None:

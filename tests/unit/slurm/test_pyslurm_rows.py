@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.slurm.nodes import Node
-from opsctl.slurm.pyslurm_client import JOB_FIELDS, ends_of, job_of, jobs_in_queue, nodes_of, sinfos_state
+from opsctl.slurm.pyslurm_client import JOB_FIELDS, job_of, jobs_in_queue
 
 RUNNING: dict[str, Any] = {
     **dict.fromkeys(JOB_FIELDS),
@@ -28,8 +27,6 @@ RUNNING: dict[str, Any] = {
     "submit_time": 1795411843,
     "start_time": 1795411843,
     "end_time": 1795415443,
-    "exit_code": 0,
-    "exit_code_signal": 0,
 }
 REST = {
     **RUNNING,
@@ -37,7 +34,7 @@ REST = {
     **{"allocated_nodes": None, "run_time": 0, "time_limit": None, "start_time": None, "end_time": None},
 }
 FAILED = {**RUNNING, "id": 118004, "array_id": None, "array_task_id": None, "array_tasks_parallel": None}
-FAILED |= {"state": "FAILED", "exit_code": 0, "exit_code_signal": 9, "end_time": 1795411844}
+FAILED |= {"state": "FAILED", "end_time": 1795411844}
 
 
 def row(values: dict[str, Any], **changes: Any) -> list[Any]:
@@ -74,37 +71,6 @@ def test_dependencies_are_written_as_squeue_writes_them(said: dict[str, Any] | N
     assert job_of(row(REST, dependencies=said)).dependency == text
 
 
-def test_what_has_ended_is_an_end_and_not_in_the_queue() -> None:
+def test_a_job_that_has_ended_is_not_in_the_queue() -> None:
     rows = [row(RUNNING), row(REST), row(FAILED)]
     assert [job.job_id for job in jobs_in_queue(rows)] == [118002, 118001]
-    ends = ends_of(rows, [118001, 118002, 118004], datetime.fromtimestamp(1795411900, UTC))
-    assert list(ends) == [118004] and (ends[118004].exit_code, ends[118004].signal) == (0, 9)
-    assert ends_of(rows, [7], datetime.now(UTC)) == {}
-
-
-@pytest.mark.parametrize(
-    ("flags", "word"),
-    [
-        ("IDLE", "idle"),
-        ("IDLE+DRAIN", "drained"),
-        ("ALLOCATED+DRAIN", "draining"),
-        ("IDLE+COMPLETING+DRAIN", "draining"),
-        ("DOWN+NOT_RESPONDING", "down*"),
-        ("DOWN+DRAIN", "drained"),
-        ("IDLE+DRAIN+NOT_RESPONDING", "drained*"),
-        ("MIXED+FAIL", "failing"),
-        ("IDLE+MAINTENANCE", "maint"),
-        ("IDLE+RESERVED", "reserved"),
-        ("IDLE+PLANNED", "planned"),
-        ("IDLE+POWERED_DOWN", "idle~"),
-        ("IDLE+INVALID_REG", "inval"),
-        ("UNKNOWN", "unknown"),
-    ],
-)
-def test_a_state_with_flags_is_sinfos_word(flags: str, word: str) -> None:
-    assert sinfos_state(flags) == word
-
-
-def test_a_nodes_default_partition_is_marked() -> None:
-    rows = [["x1", "IDLE", None, ["a", "b"], 4000, "10.0.0.1"]]
-    assert nodes_of(rows, [["a", False], ["b", True]]) == [Node("x1", "idle", "", ("a", "b*"), 4000)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from opsctl.slurm.states import ENDS, PHASES, WAITS, Phase, Reason, State, Wait, end_of, phase_of, wait_of
 from tests.unit.monitoring.jobs import RUNNING, pending
@@ -43,29 +42,29 @@ def test_only_ends_say_what_ended_a_job() -> None:
     ],
 )
 def test_what_a_job_in_this_state_is(state: str, runs: bool, is_held: bool) -> None:
-    job = replace(RUNNING, state=state)
+    job = structs.replace(RUNNING, state=state)
     assert (job.is_running, job.is_held, job.is_pending) == (runs, is_held, state == "PENDING")
     assert job.phase is not Phase.ENDED
 
 
 def test_a_job_in_a_state_that_nobody_knows_runs_if_it_has_nodes_and_is_never_over() -> None:
-    job = replace(RUNNING, state="EXPEDITING")
+    job = structs.replace(RUNNING, state="EXPEDITING")
     assert (job.phase, job.is_running, job.is_held, job.cannot_start) == (Phase.ON_NODES, True, False, False)
-    assert replace(job, nodes="").phase is phase_of("EXPEDITING") is phase_of("") is Phase.UNKNOWN
-    assert not replace(job, nodes="").is_running
+    assert structs.replace(job, nodes="").phase is phase_of("EXPEDITING") is phase_of("") is Phase.UNKNOWN
+    assert not structs.replace(job, nodes="").is_running
 
 
 @pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "launch failed requeued held"])
 def test_a_pending_job_that_a_person_holds_is_held_in_older_and_newer_slurms_words(reason: str) -> None:
     assert pending(reason).is_held and pending(reason.replace(" ", "_")).is_held
-    assert not replace(RUNNING, reason=reason).is_held
+    assert not structs.replace(RUNNING, reason=reason).is_held
 
 
 def test_a_pending_job_whose_reason_does_not_go_away_cannot_start() -> None:
     for reason, wait in WAITS.items():
         job = pending(reason)
         assert (job.is_held, job.cannot_start) == (wait is Wait.PERSON, wait is not Wait.PERSON), reason
-        assert not replace(job, state="RUNNING").cannot_start
+        assert not structs.replace(job, state="RUNNING").cannot_start
 
 
 @pytest.mark.parametrize("reason", ["None", "Priority", "Dependency", "BeginTime", "QOSMaxJobsPerUserLimit", ""])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control.live_jobs import LiveJobs, what_to_wait_for
@@ -77,17 +77,17 @@ def test_another_clusters_job_of_the_same_id_is_no_sign_of_its_end(paths: RunPat
 
 def test_a_holders_job_whose_comment_is_another_runs_is_the_runs(paths: RunPaths) -> None:
     """As after the run's id was lost."""
-    rest = replace(TWELVE, job_id=13, state="PENDING", array_task="2-3", array_job_id=12)
+    rest = structs.replace(TWELVE, job_id=13, state="PENDING", array_task="2-3", array_job_id=12)
     with pytest.raises(OpsctlError, match=r"tiny .*12 RUNNING \(ann\), 12_\[2-3\] PENDING \(ann\)"):
         waits(paths, queue=[TWELVE, rest])
     assert waits(paths, "auto", [TWELVE, rest]) == ("12",)
     with pytest.raises(OpsctlError, match=r"job 12 of ann.*--after auto"):
-        waits(paths, queue=[replace(TWELVE, user="ben")])  # an id that started over
+        waits(paths, queue=[structs.replace(TWELVE, user="ben")])  # an id that started over
 
 
 def test_a_job_that_got_the_holders_id_is_neither_the_holder_nor_waited_for(paths: RunPaths) -> None:
     paths.run_id.write_text("5eed\n")
-    for other in (TWELVE, replace(TWELVE, comment="", name="analysis")):
+    for other in (TWELVE, structs.replace(TWELVE, comment="", name="analysis")):
         for after in (None, "auto"):
             with pytest.raises(OpsctlError, match=r"job 12 of ann.*--after auto"):
                 waits(paths, after, [other])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control.carry_out import find, meant_of
@@ -20,7 +20,7 @@ ATTEMPT = Attempt(number=1, id="13-ab", job_id=13, array_job_id=12, array_task="
 
 
 def job(job_id: int, array: int, task: str, state: str = "RUNNING", user: str = "ann", **changes: Any) -> Job:
-    return replace(a_job(job_id, state), array_job_id=array, array_task=task, user=user, **changes)
+    return structs.replace(a_job(job_id, state), array_job_id=array, array_task=task, user=user, **changes)
 
 
 RUNS = job(13, 12, "1")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.timestamps import now
@@ -172,7 +171,7 @@ def test_a_damaged_record_of_a_submission_is_named_with_the_remedy(tmp_path: Pat
 def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     paths.state.mkdir()
-    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
+    chains.write_submitting(paths, structs.replace(CHAIN, chain=0))
     assert send_chain.settle(paths, [OURS]) == CHAIN
     assert send_chain.settle(paths, [OURS]) is None
     assert chains.read_chains(paths) == [CHAIN]
@@ -181,7 +180,7 @@ def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) ->
 def test_a_cut_off_submission_that_slurm_does_not_have_is_forgotten(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     paths.state.mkdir()
-    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
-    assert send_chain.settle(paths, [replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
+    chains.write_submitting(paths, structs.replace(CHAIN, chain=0))
+    assert send_chain.settle(paths, [structs.replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
     assert chains.read_chains(paths) == []
     assert send_chain.settle(paths, [OURS]) is None

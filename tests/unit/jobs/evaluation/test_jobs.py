@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from opsctl.core.account import account_and_host
 from opsctl.core.errors import SlurmError, SlurmUnreachable
@@ -96,7 +96,7 @@ def test_somebody_elses_job_counts_where_slurm_hides_it_and_where_it_shows_it_is
 def test_nobody_can_pass_another_accounts_job_off_as_the_one_that_was_asked_for(folder: Path) -> None:
     slurm = SlurmInMemory()
     first = asked(folder, slurm)
-    slurm.queue = [replace(job, user="somebody") for job in slurm.queue]
+    slurm.queue = [structs.replace(job, user="somebody") for job in slurm.queue]
     assert asked(folder, slurm).job_id == first.job_id + 1
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmError
@@ -101,7 +102,7 @@ def handler(task: Task, slurm: Slurm) -> Iterator[RequestHandler]:
 
 def asked(task: Task, action: Action, **changes: object) -> str:
     request = Request(action=action, owner=account_name(), job="11_1", attempt="a", why="a test")
-    return ask(task.paths, msgspec.structs.replace(request, **changes))
+    return ask(task.paths, structs.replace(request, **changes))
 
 
 def answer(task: Task, request_id: str) -> Audited:
@@ -173,13 +174,15 @@ def test_who_asks_later_and_is_more_patient_takes_nobodys_hurry_away(handler: Re
 def test_of_the_queue_only_the_owners_jobs_of_this_very_run_are_touched(
     handler: RequestHandler, task: Task, slurm: Slurm
 ) -> None:
-    own = replace(RUNNING, job_id=12, array_job_id=11, user=account_name(), comment="opsctl run=run-1 submit=t")
-    waits = replace(own, job_id=20, array_job_id=20, array_task="1-3%1", state="PENDING", reason="Dependency", nodes="")
+    own = structs.replace(RUNNING, job_id=12, array_job_id=11, user=account_name(), comment="opsctl run=run-1 submit=t")
+    waits = structs.replace(
+        own, job_id=20, array_job_id=20, array_task="1-3%1", state="PENDING", reason="Dependency", nodes=""
+    )
     strangers = [
-        replace(waits, job_id=21, array_job_id=21, comment="opsctl run=run-2 submit=t"),
-        replace(waits, job_id=22, array_job_id=22, work_dir="/of/a/copy"),
-        replace(waits, job_id=23, array_job_id=23, user="nobody-else"),
-        replace(waits, job_id=24, array_job_id=24, comment=""),
+        structs.replace(waits, job_id=21, array_job_id=21, comment="opsctl run=run-2 submit=t"),
+        structs.replace(waits, job_id=22, array_job_id=22, work_dir="/of/a/copy"),
+        structs.replace(waits, job_id=23, array_job_id=23, user="nobody-else"),
+        structs.replace(waits, job_id=24, array_job_id=24, comment=""),
     ]
     every = tuple(range(20, 25))
     slurm.queue = [waits, *strangers]
@@ -203,7 +206,7 @@ def test_a_requeue_comes_after_the_end_and_only_where_slurm_allows_it(
     second = answer(task, asked(task, Action.STOP))
     assert second.outcome == "refused"
     assert slurm.told == ["requeue of 12 allowed: True"]
-    handler.finish(msgspec.structs.replace(ENDED, reason="requeued"), Signals())
+    handler.finish(structs.replace(ENDED, reason="requeued"), Signals())
     assert slurm.told[1:] == ["requeue 12"]
     found = answer(task, request_id)
     assert found.outcome == "done" and "job 11_1" in found.words

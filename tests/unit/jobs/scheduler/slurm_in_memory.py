@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmError
@@ -91,7 +93,7 @@ def a_job(job_id: int, comment: str, **changes: Any) -> Job:
         comment=comment,
         work_dir="/",
     )
-    return replace(job, **changes)
+    return structs.replace(job, **changes)
 
 
 def a_cron(folder: Path, slurm: SlurmInMemory, **table: Any) -> Cron:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec import structs
 from msgspec.structs import replace as replace_in
 
 from opsctl.monitoring.check import Settings, run_detectors
@@ -26,7 +27,7 @@ MEASURED = Measured(seconds_per_iteration=105.0, longest_evaluation_seconds=720.
 
 
 def found(saved_h: float, running_h: float = 50, settings: Settings = BLOOM, **seen: object) -> list[Finding]:
-    job = replace(RUNNING, started_at=NOW - timedelta(hours=running_h))
+    job = structs.replace(RUNNING, started_at=NOW - timedelta(hours=running_h))
     seen = {"measured": MEASURED, "jobs": (job,), **seen}
     snapshot = Snapshot(
         NOW,
@@ -69,7 +70,7 @@ def test_a_save_is_late_by_the_interval_of_the_current_phase() -> None:
 
 
 def test_what_does_not_run_saves_nothing_and_a_finished_training_has() -> None:
-    assert found(9, jobs=(replace(RUNNING, state="SUSPENDED"),)) == found(9, is_finished=True) == []
+    assert found(9, jobs=(structs.replace(RUNNING, state="SUSPENDED"),)) == found(9, is_finished=True) == []
     (blind,) = found(9, checkpoint_problem="latest is damaged")
     assert blind.severity is Severity.UNKNOWN and "latest is damaged" in blind.text
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
+from msgspec import structs
 
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.checks.training import queue
@@ -41,9 +41,9 @@ def test_what_is_held_is_queued_and_told_elsewhere() -> None:
 
 
 def test_a_new_live_array_leaves_time_to_refill() -> None:
-    young = replace(RUNNING, started_at=NOW - timedelta(minutes=80))
+    young = structs.replace(RUNNING, started_at=NOW - timedelta(minutes=80))
     assert found(young, WAITING_FOR_CHAIN) == []
-    assert found(replace(young, started_at=NOW - timedelta(minutes=100)), WAITING_FOR_CHAIN) != []
+    assert found(structs.replace(young, started_at=NOW - timedelta(minutes=100)), WAITING_FOR_CHAIN) != []
 
 
 def attempt(number: int, array: int, began_h: float, ended_h: float | None) -> Attempt:
@@ -63,14 +63,14 @@ def test_the_next_task_of_the_live_array_is_no_new_array() -> None:
     """What was told while its task before ran is told on: else it is over, and new again, with every task."""
     ended = (attempt(1, 12, 40, 21), attempt(2, 12, 20, 0.5))
     assert found(pending("Priority"), attempts=ended) != []
-    again = replace(RUNNING, started_at=NOW - timedelta(minutes=5))
+    again = structs.replace(RUNNING, started_at=NOW - timedelta(minutes=5))
     assert found(again, attempts=(*ended, attempt(3, 12, 0.05, None))) != []
 
 
 def test_an_array_comes_first_when_the_one_before_it_has_ended_not_when_it_gets_nodes() -> None:
     submitted = NOW - timedelta(days=3)
-    head = replace(pending("Priority"), submitted_at=submitted)
-    begun = replace(RUNNING, submitted_at=submitted, started_at=NOW - timedelta(minutes=5))
+    head = structs.replace(pending("Priority"), submitted_at=submitted)
+    begun = structs.replace(RUNNING, submitted_at=submitted, started_at=NOW - timedelta(minutes=5))
     for ended_h, is_found in ((1, False), (2, True)):
         before = (attempt(1, 11, 22, ended_h),)
         assert bool(found(head, attempts=before)) is is_found
@@ -90,5 +90,5 @@ def test_the_end_of_the_training_needs_no_more() -> None:
 def test_a_kill_switch_a_brake_and_nobody_who_refills_are_none() -> None:
     assert found(RUNNING, kill_switch=KillSwitchState(Path("/k"), True, True)) == []
     assert found(RUNNING, attempts_without_progress=3) == found(RUNNING, is_finished=True) == []
-    assert found(RUNNING, cron=None) == found(RUNNING, cron=msgspec.structs.replace(CRON, is_started=False)) == []
+    assert found(RUNNING, cron=None) == found(RUNNING, cron=structs.replace(CRON, is_started=False)) == []
     assert found(RUNNING, settings=replace(SETTINGS, keep_queued=0)) == found() == []

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from msgspec import structs
+
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.checks.speed import silence
 from opsctl.monitoring.finding import Finding, Severity
@@ -34,7 +36,7 @@ def silent(
     """Return what is found when the log was last written so many minutes ago."""
     last = TrainingLine(iteration=iteration, total_iterations=1000, consumed_samples=16000, loss=2.5)
     measured = Measured(last_iteration=last, seconds_per_iteration=typical_s, **known)
-    job = replace(RUNNING, state=state, started_at=NOW - timedelta(seconds=running_for_s))
+    job = structs.replace(RUNNING, state=state, started_at=NOW - timedelta(seconds=running_for_s))
     log_written_at = NOW - timedelta(minutes=minutes)
     snapshot = Snapshot(NOW, (job,), measured=measured, log_written_at=log_written_at)
     return [one.text for one in silence.find(snapshot, settings)]
@@ -110,7 +112,7 @@ BLOOM = Measured(
 
 def hang(minutes: float, measured: Measured = BLOOM, begun_min: float = 6000, **known: Any) -> Finding | None:
     """Return what is found when nothing has been logged for so many minutes by a task that began before."""
-    job = replace(RUNNING, started_at=NOW - timedelta(minutes=begun_min))
+    job = structs.replace(RUNNING, started_at=NOW - timedelta(minutes=begun_min))
     settings = known.pop("known_settings", Settings("tr11", "us", watch=WatchTable(**known.pop("watch", {}))))
     snapshot = Snapshot(NOW, (job,), measured=measured, log_written_at=NOW - timedelta(minutes=minutes), **known)
     return next(iter(silence.find(snapshot, settings)), None)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.checks.training import training
@@ -125,7 +126,7 @@ def test_with_an_expected_start_it_says_in_what_time(ahead: timedelta, words: st
     [
         (HELD, ("held", "JobHeldUser", "30_[1-3%1]")),
         (pending("JobHeldAdmin", 30), ("held", "JobHeldAdmin", "30_[2-3%1]")),
-        (replace(RUNNING, state="REQUEUE_HOLD"), ("held", "REQUEUE_HOLD", "12_1")),
+        (structs.replace(RUNNING, state="REQUEUE_HOLD"), ("held", "REQUEUE_HOLD", "12_1")),
         (pending("launch_failed_requeued_held"), ("held", "launch_failed_requeued_held", "12_[2-3%1]")),
         (NEVER, ("dependency", "never", "40_[1-3%1]")),
         (pending("BadConstraints"), ("BadConstraints", "12_[2-3%1]")),
@@ -203,13 +204,13 @@ def test_a_blind_watcher_reports_the_reason_and_nothing_about_the_training() -> 
 def test_states_that_the_original_did_not_know_are_named(
     state: str, severity: Severity, facts: tuple[str, ...]
 ) -> None:
-    code, (line,) = said(replace(RUNNING, state=state))
+    code, (line,) = said(structs.replace(RUNNING, state=state))
     assert code == severity and missing(line, "tr11-176B-ml", "12_1", "'gpu_p5'", *facts) == []
 
 
 @pytest.mark.parametrize("state", [*(state for state in PHASES if PHASES[state] is not Phase.ENDED), "A_NEWER_SLURMS"])
 def test_no_state_is_unknown(state: str) -> None:
-    code, lines = said(replace(RUNNING, state=state))
+    code, lines = said(structs.replace(RUNNING, state=state))
     assert code < 3 and "unknown" not in lines[0]
 
 
@@ -230,7 +231,7 @@ def test_what_we_print_is_read_back() -> None:
 
 
 def test_each_job_in_trouble_has_a_key_of_its_own_and_what_to_type() -> None:
-    other = replace(HELD, job_id=31, array_job_id=31)
+    other = structs.replace(HELD, job_id=31, array_job_id=31)
     found = training.find(Snapshot(NOW, (HELD, other, NEVER), was_submitted=True), SETTINGS)
     assert [one.key for one in found] == ["training:never 40", "training:held 30", "training:held 31"]
     assert found[1].todo.startswith("opsctl request release-queued") and "revise --resubmit" in found[0].todo

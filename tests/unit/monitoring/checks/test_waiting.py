@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec import structs
 
 from opsctl.monitoring.check import Settings
 from opsctl.monitoring.checks.training import earlier_waits_s, waiting
@@ -34,13 +34,12 @@ def attempts(waits_h: tuple[float, ...], ended_h_ago: float) -> tuple[Attempt, .
 
 
 def replace_chain(attempt: Attempt, submitted_at: object) -> Attempt:
-    import msgspec
 
-    return msgspec.structs.replace(attempt, chain_submitted_at=submitted_at)
+    return structs.replace(attempt, chain_submitted_at=submitted_at)
 
 
 def found(job: Job, waited_h: float, waits_h: tuple[float, ...] = WAITS, **known: object) -> list[str]:
-    submitted = replace(job, submitted_at=NOW - timedelta(days=20))
+    submitted = structs.replace(job, submitted_at=NOW - timedelta(days=20))
     seen = Snapshot(NOW, (submitted,), attempts=attempts(waits_h, waited_h))
     findings = waiting.find(seen, Settings("demo", "us", watch=WatchTable(**known)))  # type: ignore[arg-type]
     assert {one.severity for one in findings} <= {Severity.WARNING}
@@ -53,17 +52,15 @@ def test_the_waits_so_far_are_read_from_the_attempts() -> None:
 
 def test_a_stop_by_the_kill_switch_is_no_wait_that_later_ones_are_held_against() -> None:
     """Tasks 3 to 5 had nodes during it and left at once: no one waited for 68 hours."""
-    import msgspec
-
     told = attempts((2, 4, 68, 3, 5, 6, 1), 20)
     named = tuple(
-        msgspec.structs.replace(one, array_job_id=12, array_task=str(task))
+        structs.replace(one, array_job_id=12, array_task=str(task))
         for one, task in zip(told, (1, 2, 6, 7, 8, 9, 10), strict=True)
     )
     assert [round(wait / 3600) for wait in earlier_waits_s(named)] == [2, 4, 3, 5, 6, 1]
     for first, waits in ((1, [2, 4, 68, 3, 5, 6, 1]), (3, [2, 4, 3, 5, 6, 1])):
         anew = tuple(
-            msgspec.structs.replace(one, array_job_id=12 if n < 2 else 20, array_task=str(task))
+            structs.replace(one, array_job_id=12 if n < 2 else 20, array_task=str(task))
             for n, (one, task) in enumerate(zip(told, (9, 10, *range(first, first + 5)), strict=True))
         )
         assert [round(wait / 3600) for wait in earlier_waits_s(anew)] == waits

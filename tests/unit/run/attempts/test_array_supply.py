@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
 from opsctl.slurm.types import Job
 from tests.unit.monitoring.jobs import HELD, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 
-COMPLETING = replace(RUNNING, state="COMPLETING")
+COMPLETING = structs.replace(RUNNING, state="COMPLETING")
 THIRD = pending("Dependency", 21, "1-3%1")
-REQUEUED = replace(RUNNING, state="REQUEUED", nodes="")
+REQUEUED = structs.replace(RUNNING, state="REQUEUED", nodes="")
 HOUR_S = 3600.0
 
 
@@ -64,8 +64,8 @@ def test_two_are_kept_behind_the_live_one_and_one_starts_where_nothing_is(
         ((RUNNING,), 2.7, 1),  # 2.97 h with slack, three tasks of one hour each
         ((RUNNING,), 2.8, 2),
         ((RUNNING,), 50.0, 2),
-        ((replace(RUNNING, elapsed_s=0), WAITING_FOR_TASK), 2.7, 0),  # 1 h + two tasks waiting
-        ((replace(RUNNING, elapsed_s=0), WAITING_FOR_TASK), 2.8, 1),
+        ((structs.replace(RUNNING, elapsed_s=0), WAITING_FOR_TASK), 2.7, 0),  # 1 h + two tasks waiting
+        ((structs.replace(RUNNING, elapsed_s=0), WAITING_FOR_TASK), 2.8, 1),
         ((RUNNING,), 0.0, 0),
         ((), 0.0, 1),  # by the speed it is finished, by the checkpoint it is not
         ((), 0.1, 1),

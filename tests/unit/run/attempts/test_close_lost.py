@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import SlurmUnreachable
@@ -78,7 +78,7 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> Job:
         comment="opsctl run=abc submit=t",
         work_dir="/",
     )
-    return replace(base, **changes)
+    return structs.replace(base, **changes)
 
 
 def end(job_id: int, state: str, exit_code: int = 0, ended_by: int = 0, started: float = 0, ended: float = 5) -> JobEnd:
@@ -210,7 +210,7 @@ def test_an_end_of_another_clusters_job_of_that_id_is_not_taken(paths: RunPaths)
 
 def test_closing_twice_or_by_two_at_once_changes_nothing(paths: RunPaths) -> None:
     first = close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))
-    append_closed(paths, msgspec.structs.replace(first[0], reason="cancelled", closed_by="bob@b"))
+    append_closed(paths, structs.replace(first[0], reason="cancelled", closed_by="bob@b"))
     assert close_lost_attempts(paths, slurm(ends=[end(7, "CANCELLED")])) == first
     assert len(paths.attempts.read_text().splitlines()) == 3
 
@@ -234,7 +234,7 @@ def test_what_came_of_an_attempt_is_its_own_also_after_a_task_that_left_it_the_l
     (paths.checkpoints / "latest").write_text("global_step90")
     held = Attempt(number=2, id="h", job_id=8, opened_at=minutes(2), iteration_at_start=20)
     append_opened(paths, held)
-    append_closed(paths, msgspec.structs.replace(held, reason="held", closed_at=minutes(2), checkpoint_at_end=20))
+    append_closed(paths, structs.replace(held, reason="held", closed_at=minutes(2), checkpoint_at_end=20))
     first = close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))[0]
     assert (first.checkpoint_at_end, first.made_checkpoint) == (90, True)
 

@@ -1,11 +1,10 @@
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import chains
@@ -31,7 +30,7 @@ CHAIN = Chain(
     exclude="x1",
     begin="now+1hour",
 )
-OURS = replace(job(12, 11, "1", "RUNNING"), comment="opsctl run=5eed submit=70ce", submitted_at=NOW)
+OURS = structs.replace(job(12, 11, "1", "RUNNING"), comment="opsctl run=5eed submit=70ce", submitted_at=NOW)
 
 
 def run_paths(tmp_path: Path) -> RunPaths:
@@ -53,7 +52,7 @@ def test_a_line_of_an_earlier_version_is_read(tmp_path: Path) -> None:
         '"host": "login1", "revision": "0001-abc", "array": "1-3%1", "after": ["9"], "arguments": ["--lr", "it\'s"], '
         '"nodes": 4, "exclude": "x1", "begin": "now+1hour"}\n'
     )
-    assert chains.read_chains(paths) == [msgspec.structs.replace(CHAIN, name="", work_dir="")]
+    assert chains.read_chains(paths) == [structs.replace(CHAIN, name="", work_dir="")]
 
 
 @given(any_json(Chain.__struct_fields__))

@@ -34,10 +34,13 @@ OPEN = Attempt(number=1, id="a", job_id=13, array_job_id=12, array_task="1", use
     [
         ((), "absent"),
         ((RUNNING, WAITING_FOR_TASK), "running"),
-        ((replace(RUNNING, state="COMPLETING"), replace(RUNNING, job_id=99, state="RUNNING")), "running"),
-        ((replace(RUNNING, state="COMPLETING"), WAITING_FOR_TASK), "completing"),
-        ((replace(RUNNING, state="CONFIGURING"),), "configuring"),
-        ((replace(RUNNING, state="SUSPENDED"), WAITING_FOR_TASK), "suspended"),
+        (
+            (structs.replace(RUNNING, state="COMPLETING"), structs.replace(RUNNING, job_id=99, state="RUNNING")),
+            "running",
+        ),
+        ((structs.replace(RUNNING, state="COMPLETING"), WAITING_FOR_TASK), "completing"),
+        ((structs.replace(RUNNING, state="CONFIGURING"),), "configuring"),
+        ((structs.replace(RUNNING, state="SUSPENDED"), WAITING_FOR_TASK), "suspended"),
         ((WAITING_FOR_TASK, HELD), "waiting"),
         ((HELD, NEVER), "held"),
         ((HELD, RUNNING), "running"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec import structs
 
 from opsctl.core.output import json_text
 from opsctl.monitoring.overview import PrintedJob, printed_job
@@ -21,7 +22,7 @@ def test_the_runs_own_jobs_are_marked() -> None:
 
 
 def test_on_a_screen_long_names_are_shortened_and_elsewhere_never() -> None:
-    long = replace(RUNNING, name="a very long name " * 20)
+    long = structs.replace(RUNNING, name="a very long name " * 20)
     assert max(len(line) for line in queue_table([(long, True), (HELD, False)], 100, NOW)) <= 100
     assert long.name in queue_table([(long, True)], None, NOW)[1]
 
@@ -32,12 +33,12 @@ def test_an_expected_start_is_shown_with_its_zone() -> None:
 
 
 def test_a_name_with_line_ends_stays_one_row() -> None:
-    lines = queue_table([(replace(RUNNING, name="two\nlines\x1b[2J"), False)], None, NOW)
+    lines = queue_table([(structs.replace(RUNNING, name="two\nlines\x1b[2J"), False)], None, NOW)
     assert len(lines) == 2 and r"two\nlines\x1b[2J" in lines[1]
 
 
 def test_programs_get_the_whole_name_and_times_with_zone() -> None:
-    value = as_printed(printed_job(replace(RUNNING, name="a b|c"), own=True))
+    value = as_printed(printed_job(structs.replace(RUNNING, name="a b|c"), own=True))
     assert (value["id"], value["own"], value["name"], value["elapsed_s"]) == ("12_1", True, "a b|c", 7805)
     assert (value["started_at"], value["expected_start_at"]) == ("2026-03-01T07:49:55+00:00", None)
 

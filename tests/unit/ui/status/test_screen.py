@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from opsctl.core.output import json_text
 from opsctl.monitoring.check import Settings
@@ -70,16 +70,18 @@ def old_answer(snapshot: Snapshot, age_s: float) -> Snapshot:
 
 
 def test_the_time_of_a_running_job_advances_between_two_answers_of_slurm() -> None:
-    started = replace(RUNNING, started_at=NOW - timedelta(seconds=90), ends_at=None, elapsed_s=1, time_limit_s=600)
+    started = structs.replace(
+        RUNNING, started_at=NOW - timedelta(seconds=90), ends_at=None, elapsed_s=1, time_limit_s=600
+    )
     lines = status_lines(run(jobs=(started,)), [], 100, False)
     assert missing(lines[0], "RUNNING", "0:01:30", "0:08:30") == []
 
 
 def test_a_job_that_was_suspended_for_a_while_has_run_for_less() -> None:
     times: dict[str, Any] = {"started_at": NOW - timedelta(seconds=90), "ends_at": NOW + timedelta(seconds=540)}
-    paused = replace(RUNNING, **times, elapsed_s=60, time_limit_s=600)
+    paused = structs.replace(RUNNING, **times, elapsed_s=60, time_limit_s=600)
     assert (paused.elapsed_at_s(NOW), paused.left_at_s(NOW)) == (60, 540)
-    suspended = replace(paused, state="SUSPENDED")
+    suspended = structs.replace(paused, state="SUSPENDED")
     assert suspended.elapsed_at_s(NOW) == 60
 
 
@@ -166,7 +168,7 @@ def test_a_waiting_run_shows_its_expected_start() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_line_is_longer_than_the_screen(width: int) -> None:
-    crowded = now(HEALTHY, jobs=(RUNNING, *[replace(HELD, job_id=n, array_job_id=n) for n in range(50, 60)]))
+    crowded = now(HEALTHY, jobs=(RUNNING, *[structs.replace(HELD, job_id=n, array_job_id=n) for n in range(50, 60)]))
     text = screen(crowded, width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert missing(text, "6 more", "opsctl queue") == []
@@ -223,8 +225,8 @@ def test_an_attempt_is_running_for_programs_only_where_slurm_has_its_job() -> No
 
 def test_a_line_that_was_cut_short_has_no_loss_instead_of_nan() -> None:
     def shown(nan_iterations: int | None) -> str:
-        last = msgspec.structs.replace(iteration(), loss=None, nan_iterations=nan_iterations)
-        measured = msgspec.structs.replace(HEALTHY.seen.measured, last_iteration=last)
+        last = structs.replace(iteration(), loss=None, nan_iterations=nan_iterations)
+        measured = structs.replace(HEALTHY.seen.measured, last_iteration=last)
         return loss_text(now(HEALTHY, measured=measured).seen)
 
     assert missing(shown(1), "not a number", "iteration 500") == []
@@ -234,8 +236,8 @@ def test_a_line_that_was_cut_short_has_no_loss_instead_of_nan() -> None:
 def test_a_loss_that_is_no_number_is_null_for_programs() -> None:
     measured = HEALTHY.seen.measured
     assert measured.last_iteration is not None
-    last = msgspec.structs.replace(measured.last_iteration, loss=math.nan)
-    lost = now(HEALTHY, measured=msgspec.structs.replace(measured, last_iteration=last))
+    last = structs.replace(measured.last_iteration, loss=math.nan)
+    lost = now(HEALTHY, measured=structs.replace(measured, last_iteration=last))
     assert printed("status", json_text("status", printed_status(lost, [])))["loss"]["lm_loss"] is None
 
 
