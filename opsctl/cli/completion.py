@@ -149,11 +149,11 @@ def _attempts(params: Params) -> Iterable[tuple[str, str]]:
     return [(str(one.number), one.reason or "") for one in reversed(read(_paths(params)))]
 
 
-def _errands(_: Params) -> Iterable[tuple[str, str]]:
+def _background_commands(_: Params) -> Iterable[tuple[str, str]]:
     from opsctl.jobs.background.listing import command_of
-    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.records import command_records
 
-    return [(one.errand, command_of(one)) for one in errands().all()]
+    return [(one.name, command_of(one)) for one in command_records().all()]
 
 
 def _examples(_: Params) -> Iterable[tuple[str, str]]:
@@ -199,7 +199,7 @@ _VALUES: dict[str, tuple[Values, ...]] = {
     "NODES": (_nodes,),
     "ITERATION": (_iterations,),
     "NAME": (_clusters,),
-    "ID": (_errands,),
+    "ID": (_background_commands,),
     "EXAMPLE": (_examples, _runs),
     "KIND": (_gpu_kinds,),
 }

@@ -14,8 +14,8 @@ from opsctl.cli.selection import all_runs_option, each_run, json_option, run_arg
 from opsctl.cli.trainer_program import run_trainer_program
 from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json, show, show_text
-from opsctl.jobs.background.errand_jobs import new_errand, script_of
-from opsctl.jobs.background.records import Errand, errands
+from opsctl.jobs.background.records import BackgroundCommand, command_records
+from opsctl.jobs.background.submission import new_command, script_of
 from opsctl.jobs.evaluation.execute import Busy, Evaluation, own_job_id
 from opsctl.jobs.evaluation.harness import Harness
 from opsctl.jobs.evaluation.jobs import AskedEvaluation, ask_for, sbatch_options
@@ -175,7 +175,7 @@ def _ask(ctx: click.Context, given: dict[str, Any]) -> None:
     is_well = True
     for seen, settings in _runs(params["run"], params["all_runs"], params["step"], params["again"]):
         try:
-            asked += _ask_run(seen, settings, given, params, errands())
+            asked += _ask_run(seen, settings, given, params, command_records())
         except OpsctlError as error:
             if not params["all_runs"]:
                 raise
@@ -202,10 +202,10 @@ def _ask_run(
     run_file, cluster = seen.loaded.path, choose_cluster(None, seen.paths)
     options = {**sbatch_options(settings.table), **{key: str(one) for key, one in given.items() if one is not None}}
 
-    def make(iteration: int) -> Errand:
+    def make(iteration: int) -> BackgroundCommand:
         words = ("evaluate", str(run_file), "--step", str(iteration), *(["--again"] * params["again"]))
         umask, table = job_umask(seen.table.group), jobs_table()
-        return new_errand(
+        return new_command(
             words,
             str(run_file.parent),
             umask,

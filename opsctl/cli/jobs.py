@@ -14,10 +14,10 @@ from opsctl.core.account import account_and_host
 from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json, show, show_lines
 from opsctl.core.timestamps import now
-from opsctl.jobs.background.errand_jobs import check, settle
 from opsctl.jobs.background.execute import execute
-from opsctl.jobs.background.listing import errand_lines, printed_errand, read_output
-from opsctl.jobs.background.records import errands
+from opsctl.jobs.background.listing import command_lines, printed_command, read_output
+from opsctl.jobs.background.records import command_records
+from opsctl.jobs.background.submission import check, settle
 from opsctl.slurm.backends import client_for
 
 #: How long one that has ended is listed without being asked for.
@@ -39,21 +39,21 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--all", "show_all", is_flag=True, help="Those too that ended more than a week ago.")
-@json_option(errands="list[opsctl.jobs.background.listing.PrintedErrand]")
+@json_option(errands="list[opsctl.jobs.background.listing.PrintedCommand]")
 @click.pass_context
 def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
     """List them: how each stands by Slurm's word, its jobs so far, its exit code, what it printed last.
 
     Exits 1 where Slurm does not answer: then what is open is shown as last known.
     """
-    place = errands()
+    place = command_records()
     chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
     seen, problem = check(place, chosen, client_for)
-    printed = [printed_errand(place, one) for one in seen]
+    printed = [printed_command(place, one) for one in seen]
     if as_json:
         print_json("errands", printed)
     elif printed:
-        show_lines(errand_lines(printed))
+        show_lines(command_lines(printed))
     else:
         message("no jobs of long commands" + ("" if show_all else " of this week: --all shows earlier ones"))
     if problem:
@@ -70,15 +70,15 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 
     With -f the exit code is the command's.
     """
-    place = errands()
-    name = place.find(which).errand
+    place = command_records()
+    name = place.find(which).name
     looked_at, rest, end = 0.0, "", 0
     while True:
         one = place.read(name) or place.find(name)
         # What is on record is free to look at; Slurm is asked now and then, for what could not say its own end.
         if one.is_open and follow and time.monotonic() - looked_at > _ASK_S:
             looked_at = time.monotonic()
-            one = check(place, [one], client_for)[0][0].errand
+            one = check(place, [one], client_for)[0][0].command
         text, end = read_output(place, name, end)
         *lines, rest = (rest + text).split("\n")
         for line in lines:
@@ -99,11 +99,12 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
 def cancel(which: str, dry_run: bool) -> None:
     """Cancel it, and submit no further job for it. Its results so far stay."""
-    place = errands()
-    name = place.find(which).errand
+    place = command_records()
+    name = place.find(which).name
     with place.locked(f"cancel {name}"):
-        seen = settle(place, [place.find(name)], client_for)[0]
-        one = seen.errand
+        one = place.find(name)
+        (seen,) = settle(place, client_for(one.cluster), [one])
+        one = seen.command
         if not one.is_open:
             raise OpsctlError(f"{name} is {one.state} already")
         if not dry_run:
@@ -125,37 +126,37 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
     """
     if bool(which) == ended:
         raise click.UsageError("name the ones to forget, or give --ended")
-    place = errands()
-    wanted = {one.errand: one for one in ([place.find(each) for each in which] if which else place.all())}
-    seen = [one for one in check(place, list(wanted.values()), client_for)[0] if which or not one.errand.is_open]
+    place = command_records()
+    wanted = {one.name: one for one in ([place.find(each) for each in which] if which else place.all())}
+    seen = [one for one in check(place, list(wanted.values()), client_for)[0] if which or not one.command.is_open]
     for one in seen:
-        name = one.errand.errand
-        if one.errand.is_open and one.unknown and not anyway:
+        name = one.command.name
+        if one.command.is_open and one.unknown and not anyway:
             raise OpsctlError(f"{name} is open, and Slurm does not say how it stands: --anyway ({one.unknown})")
-        if one.errand.is_open and not one.unknown:
+        if one.command.is_open and not one.unknown:
             raise OpsctlError(f"{name} is {one.state}: opsctl jobs cancel {name} ends it first")
     with place.locked("forget jobs"):
         for one in seen:
             if not dry_run:
-                place.forget(one.errand.errand)
-            if not dry_run and place.record(one.errand.errand).parent.exists():
+                place.forget(one.command.name)
+            if not dry_run and place.record(one.command.name).parent.exists():
                 raise OpsctlError(
-                    f"{place.record(one.errand.errand).parent} cannot be removed: look who may write there"
+                    f"{place.record(one.command.name).parent} cannot be removed: look who may write there"
                 )
-            show(one.errand.errand)
+            show(one.command.name)
 
 
 @command.command("exec", hidden=True)
-@click.option("--errand", required=True, help="Its name.")
+@click.option("--errand", "name", required=True, help="Its name.")
 @click.option("--number", type=int, required=True, help="Of its jobs, from 1 on.")
-def exec_(errand: str, number: int) -> int:
-    """One job of an errand; its batch script calls it."""
-    place, job_id = errands(), os.environ.get("SLURM_JOB_ID", "")
-    found = place.read(errand)
+def exec_(name: str, number: int) -> int:
+    """One job of a background command; its batch script calls it."""
+    place, job_id = command_records(), os.environ.get("SLURM_JOB_ID", "")
+    found = place.read(name)
     if found is None or not job_id.isdigit():
-        raise OpsctlError(f"{errand}: this is called by the job of an errand that is on record")
+        raise OpsctlError(f"{name}: this is called by the job of a command that is on record")
     client = client_for(found.cluster, patient=True)
-    return execute(place, client, errand, number, int(job_id), socket.gethostname(), dict(os.environ))
+    return execute(place, client, name, number, int(job_id), socket.gethostname(), dict(os.environ))
 
 
 #: Between two questions to Slurm of one who follows, seconds.

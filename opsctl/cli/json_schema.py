@@ -42,7 +42,7 @@ class Printed(NamedTuple):
 def all_printed() -> tuple[Printed, ...]:
     """Return what every command prints with `--json`."""
     from opsctl.cli import root
-    from opsctl.cli.long_command import ERRAND, LongCommand
+    from opsctl.cli.long_command import SENT, LongCommand
     from opsctl.cli.man import commands_below
     from opsctl.cli.selection import JsonOption
 
@@ -52,7 +52,7 @@ def all_printed() -> tuple[Printed, ...]:
         for option in command.params:
             if isinstance(option, JsonOption):
                 sends_itself = isinstance(command, LongCommand) and type(command).send is LongCommand.send
-                for key, shape, when in (*option.shapes, *([ERRAND] if sends_itself else ())):
+                for key, shape, when in (*option.shapes, *([SENT] if sends_itself else ())):
                     found[Printed(name, key, _resolve(shape), when)] = None
     return tuple(found)
 

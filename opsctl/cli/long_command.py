@@ -22,7 +22,7 @@ _OF_SBATCH = {
     "--cpus": "how many CPUs [default: Slurm's].",
 }
 #: What a long command prints with `--json` if it is sent as a job.
-ERRAND = ("errand", "opsctl.jobs.background.listing.PrintedErrand", "with `--job`")
+SENT = ("errand", "opsctl.jobs.background.listing.PrintedCommand", "with `--job`")
 #: All that a command gets beside its own options.
 JOB_OPTIONS = frozenset(("--job", *_OF_SBATCH))
 _METAVARS = {"--partition": "P", "--time": "T", "--account": "A", "--qos": "Q", "--cpus": "N"}
@@ -107,16 +107,16 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
     from pathlib import Path
 
     from opsctl.core.output import message, print_json, show, show_text
-    from opsctl.jobs.background.errand_jobs import Seen, new_errand, script_of, start
-    from opsctl.jobs.background.listing import printed_errand
-    from opsctl.jobs.background.records import errands
+    from opsctl.jobs.background.listing import printed_command
+    from opsctl.jobs.background.records import command_records
+    from opsctl.jobs.background.submission import Seen, new_command, script_of, start
     from opsctl.run.config.profile import jobs_table
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for
 
     refuse_job_in_a_job()
     run, params = _run_of(ctx.params), ctx.params
-    errand = new_errand(
+    sent = new_command(
         ctx.meta[_WORDS],
         str(Path.cwd()),
         job_umask(run.table.group if run else None),
@@ -127,20 +127,20 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
         internet=command.internet,
         run=run.table.name if run else "",
     )
-    place = errands()
+    place = command_records()
     if params.get("dry_run"):
-        show_text(script_of(place, errand))
+        show_text(script_of(place, sent))
         return
-    errand = start(place, client_for(errand.cluster), errand)
-    options = dict(errand.options)
+    sent = start(place, client_for(sent.cluster), sent)
+    options = dict(sent.options)
     where = f" on {options['partition']}" if "partition" in options else ""
-    message(f"{errand.errand}: job {errand.last.job_id}{where}, at most {options['time']} each; {errand.folder}")
-    message(f"output: {place.output(errand.errand)}")
-    message(f"next: opsctl jobs logs -f {errand.errand}; opsctl jobs; opsctl jobs cancel {errand.errand}")
+    message(f"{sent.name}: job {sent.last.job_id}{where}, at most {options['time']} each; {sent.folder}")
+    message(f"output: {place.output(sent.name)}")
+    message(f"next: opsctl jobs logs -f {sent.name}; opsctl jobs; opsctl jobs cancel {sent.name}")
     if params.get("as_json"):
-        print_json("errand", printed_errand(place, Seen(errand)))
+        print_json("errand", printed_command(place, Seen(sent)))
     else:
-        show(str(errand.last.job_id))
+        show(str(sent.last.job_id))
 
 
 def _run_of(params: dict[str, Any]) -> Any:
@@ -160,9 +160,9 @@ def _run_of(params: dict[str, Any]) -> Any:
 
 def refuse_job_in_a_job() -> None:
     """Raise click.UsageError inside a job that carries out such a command."""
-    from opsctl.run.state.background_progress import errand_at_work
+    from opsctl.run.state.background_progress import command_at_work
 
-    if errand_at_work():
+    if command_at_work():
         raise click.UsageError("--job inside such a job: it is carried out here, leave --job out")
 
 

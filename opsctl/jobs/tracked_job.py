@@ -13,8 +13,8 @@
 3. `settle` compares the open records with the queue, then with accounting. It covers a caller that was killed at any
    moment, and jobs that could not record their own end.
 
-A chain (`control.send_chain`), an errand (`background.errand_jobs`), a tick (`scheduler.chain`), a scheduled job
-(`scheduler.job_runs`) and an evaluation (`evaluation.jobs`) each have their own comment, record file and messages.
+A chain (`control.send_chain`), a background command (`background.submission`), which an evaluation is too, a tick
+(`scheduler.chain`) and a scheduled job (`scheduler.job_runs`) each have their own comment, record file and messages.
 """
 
 from __future__ import annotations

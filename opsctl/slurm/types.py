@@ -126,7 +126,7 @@ class JobEnd:
         )
 
 
-_SAID = {
+_WORDS = {
     End.TIME_LIMIT: "Slurm ended it at its time limit",
     End.CANCELLED: "a user cancelled it",
     End.PREEMPTED: "Slurm preempted it",
@@ -142,14 +142,14 @@ class JobOutcome:
     end: End | None  # what ended it; None where its script did
     is_success: bool
     exit_code: int  # of its script, 128 + N where signal N ended it
-    said: str  # in words
+    words: str
 
 
 def job_outcome(end: JobEnd) -> JobOutcome:
     """Return the meaning of `end`."""
     known, code = end_of(end.state), exit_code_of(end)
     if known is not None:
-        return JobOutcome(known, False, code, _SAID[known])
+        return JobOutcome(known, False, code, _WORDS[known])
     is_success = end.state == State.COMPLETED and not code
     return JobOutcome(None, is_success, code, "its own process put no end on record; Slurm says so")
 

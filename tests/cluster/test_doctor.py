@@ -36,14 +36,14 @@ def test_an_environment_is_built_by_a_job_and_is_the_next_ones(local_cluster: Ru
     with open_folder() as folder:
         loaded = write_built_run(folder, more=f'imports = ["tiny"]\npython = "{_python()}"')
         opsctl = Opsctl(local_cluster, folder)
-        errand = opsctl.ok("env", "build", "--job").strip()
+        command = opsctl.ok("env", "build", "--job").strip()
 
         def state() -> str:
             (found,) = printed("jobs list", opsctl.ok("jobs", "--json"))
             return str(found["state"])
 
         wait_until(lambda: state() in ("done", "failed", "lost", "stopped"), 60, "the build to end")
-        assert state() == "done", (errand, opsctl("jobs", "logs", errand))
+        assert state() == "done", (command, opsctl("jobs", "logs", command))
         assert seen_by(loaded.folder / "environment" / "activate.sh", "import tiny; print(tiny.VERSION)") == "1.0"
         checked = opsctl("env", "check")
         assert (checked.code, checked.out) == (0, "")

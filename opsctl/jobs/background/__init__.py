@@ -1,5 +1,5 @@
-"""Errands: long commands that Slurm jobs of their own carry out, one after the other past the time limit.
+"""Background commands: long commands that Slurm jobs of their own carry out, one after the other past the time limit.
 
-`records` keeps one folder per errand in the account's state folder. `errand_jobs` submits and settles its jobs,
+`records` keeps one folder per command in the account's state folder. `submission` submits and settles its jobs,
 `execute` runs the command inside a job, `listing` prints.
 """

@@ -1,4 +1,4 @@
-"""Errands as people and programs see them."""
+"""Background commands as people and programs see them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 from opsctl.core.files.trusted import open_file
 from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso, to_the_second
-from opsctl.jobs.background.errand_jobs import Seen
-from opsctl.jobs.background.records import Errand, Errands
+from opsctl.jobs.background.records import BackgroundCommand, CommandRecords
+from opsctl.jobs.background.submission import Seen
 from trainer.formats.json_text import Moment
 
 _LAST_BYTES = 4096
@@ -22,7 +22,7 @@ _COLUMNS = ("ID", "JOB", "STATE", "SINCE", "JOBS", "EXIT", "COMMAND")
 _WIDEST = 160
 
 
-class PrintedErrand(Struct, frozen=True, kw_only=True):
+class PrintedCommand(Struct, frozen=True, kw_only=True):
     """A command that runs as a Slurm job, and as further jobs after a time limit."""
 
     errand: Annotated[str, Meta(description="Its name.")]
@@ -50,11 +50,11 @@ class PrintedErrand(Struct, frozen=True, kw_only=True):
     last_line: Annotated[str, Meta(description="The last line of that.")]
 
 
-def printed_errand(place: Errands, seen: Seen) -> PrintedErrand:
+def printed_command(place: CommandRecords, seen: Seen) -> PrintedCommand:
     """Return the command as printed with `--json`."""
-    one = seen.errand
-    return PrintedErrand(
-        errand=one.errand,
+    one = seen.command
+    return PrintedCommand(
+        errand=one.name,
         command=command_of(one),
         folder=one.folder,
         run=one.run or None,
@@ -69,12 +69,12 @@ def printed_errand(place: Errands, seen: Seen) -> PrintedErrand:
         ended_at=to_the_second(one.ended_at),
         exit_code=one.exit_code,
         detail=one.detail,
-        output=str(place.output(one.errand)),
-        last_line=last_line(place, one.errand),
+        output=str(place.output(one.name)),
+        last_line=last_line(place, one.name),
     )
 
 
-def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
+def command_lines(printed: Sequence[PrintedCommand]) -> list[str]:
     """Return a table, with the last line of output under each command."""
     lines = table_lines([_COLUMNS, *(_row(one) for one in printed)])
     told = [lines[0]]
@@ -84,18 +84,18 @@ def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
     return told
 
 
-def command_of(errand: Errand) -> str:
+def command_of(command: BackgroundCommand) -> str:
     """Return the command line as it was typed, quoted for a shell."""
-    return shlex.join(("opsctl", *errand.words))
+    return shlex.join(("opsctl", *command.words))
 
 
-def last_line(place: Errands, name: str) -> str:
+def last_line(place: CommandRecords, name: str) -> str:
     """Return the last non-empty line that it printed; empty if there is none or it cannot be read."""
     lines = read_output(place, name, -_LAST_BYTES)[0].splitlines()
     return next((line.rpartition("\r")[2].strip() for line in reversed(lines) if line.strip()), "")
 
 
-def read_output(place: Errands, name: str, begin: int) -> tuple[str, int]:
+def read_output(place: CommandRecords, name: str, begin: int) -> tuple[str, int]:
     """Return the output from the byte `begin` on, and where it ends. A negative `begin` counts from the end."""
     try:
         fd = open_file(place.root, place.output(name))
@@ -110,7 +110,7 @@ def read_output(place: Errands, name: str, begin: int) -> tuple[str, int]:
     return data.decode(errors="replace"), start + len(data)
 
 
-def _row(one: PrintedErrand) -> tuple[str, ...]:
+def _row(one: PrintedCommand) -> tuple[str, ...]:
     command = printable(one.command)
     since = one.ended_at or one.began_at or one.asked_at
     exit_code = "" if one.exit_code is None else str(one.exit_code)

@@ -1,7 +1,7 @@
-"""Errands on record: one folder for each, of this account's own, with what it is, what it told, and what it printed.
+"""Background commands on record: one folder for each, of this account, with its record, progress and output.
 
-An errand is on record before Slurm is asked for its job, and each further job before that one is; so an answer that
-gets lost leaves nothing that could run twice. Who changes one holds the lock of all of them.
+A command is on record before Slurm is asked for its job, and each further job before that one is; so an answer that
+gets lost leaves nothing that could run twice. A process that changes one holds the lock of all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from opsctl.core.files.trusted import names_of
 from opsctl.core.timestamps import now
 from opsctl.run.config.locate import account_state_folder
 from opsctl.run.render.background import WORK_FOLDER
-from opsctl.run.state.background_progress import ErrandProgress
+from opsctl.run.state.background_progress import CommandProgress
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.job_match import Sent, sent_about
 from trainer.formats.json_text import Moment
 
 #: The states of a command. "stopped": unfinished, and no job continues it; "lost": its end is unknown.
-ErrandState = Literal["open", "done", "failed", "cancelled", "stopped", "lost"]
-#: Ended errands that are kept.
+CommandState = Literal["open", "done", "failed", "cancelled", "stopped", "lost"]
+#: Ended commands that are kept.
 KEPT = 100
 #: Of what is written here.
 SCHEMA_VERSION = 1
@@ -39,8 +39,8 @@ _LOCK_WAIT_S = 20.0
 _NAME = re.compile(r"e[0-9a-f]{7}")
 
 
-class ErrandJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One of an errand's Slurm jobs."""
+class CommandJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One of a background command's Slurm jobs."""
 
     asked_at: Moment
     job_id: Annotated[int, msgspec.Meta(ge=0, le=2**32)] = 0  # Slurm's; 0: not known (yet)
@@ -51,10 +51,10 @@ class ErrandJob(msgspec.Struct, frozen=True, kw_only=True):
     how: str = ""  # how it ended, in words
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class BackgroundCommand(msgspec.Struct, frozen=True, kw_only=True):
     """`errand.json`: a command that is carried out by Slurm jobs, one after the other."""
 
-    errand: Annotated[str, msgspec.Meta(pattern=r"\Ae[0-9a-f]{7}\Z")]
+    name: Annotated[str, msgspec.Meta(pattern=r"\Ae[0-9a-f]{7}\Z")] = msgspec.field(name="errand")
     words: tuple[str, ...]  # the command line, without `opsctl` and what made it a job
     folder: str  # where it was typed
     umask: int
@@ -64,9 +64,9 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     goes_on: bool  # whether another start continues where this one was; else it begins again
     run: str = ""  # the name of the run that it is for, if any
     asked_at: Moment
-    jobs: tuple[ErrandJob, ...]  # never empty; the last one counts
+    jobs: tuple[CommandJob, ...]  # never empty; the last one counts
     in_vain: int = 0  # starts in a row that came to their limit and told no progress
-    state: ErrandState = "open"
+    state: CommandState = "open"
     ended_at: Moment | None = None
     exit_code: int | None = None
     detail: str = ""
@@ -83,14 +83,14 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         return self.schema_version > SCHEMA_VERSION
 
     @property
-    def last(self) -> ErrandJob:
+    def last(self) -> CommandJob:
         """The job that counts."""
         return self.jobs[-1]
 
     @property
     def comment(self) -> str:
         """The Slurm comment of its last job, by which that is found again."""
-        return f"{comment_of(self.errand)} job={len(self.jobs)}"
+        return f"{comment_of(self.name)} job={len(self.jobs)}"
 
     @property
     def job_name(self) -> str:
@@ -103,21 +103,23 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         earliest, _ = sent_about(self.last.asked_at)
         return Sent(self.comment, account_name(), self.job_name, WORK_FOLDER, earliest)
 
-    def with_last(self, **changes: object) -> Errand:
+    def with_last(self, **changes: object) -> BackgroundCommand:
         """Return a copy with its last job changed."""
         last = msgspec.structs.replace(self.last, **changes)
         return msgspec.structs.replace(self, jobs=(*self.jobs[:-1], last))
 
-    def ended(self, state: ErrandState, detail: str = "", exit_code: int | None = None, how: str = "") -> Errand:
+    def ended(
+        self, state: CommandState, detail: str = "", exit_code: int | None = None, how: str = ""
+    ) -> BackgroundCommand:
         """Return a copy that ended now."""
         at = now()
         of_job = self.with_last(ended_at=at, how=how or detail)
         return msgspec.structs.replace(of_job, state=state, ended_at=at, exit_code=exit_code, detail=detail)
 
 
-def comment_of(errand: str) -> str:
+def comment_of(name: str) -> str:
     """Return the words that the Slurm comments of all its jobs begin with."""
-    return f"opsctl errand={errand}"
+    return f"opsctl errand={name}"
 
 
 def new_name() -> str:
@@ -126,8 +128,8 @@ def new_name() -> str:
 
 
 @dataclass(frozen=True)
-class Errands:
-    """All errands of an account."""
+class CommandRecords:
+    """All commands of an account."""
 
     root: Path
 
@@ -136,17 +138,17 @@ class Errands:
         """Held while one changes, and while a new one is handed to Slurm."""
         return self.root / "lock"
 
-    def record(self, errand: str) -> Path:
-        """Return the path of its Errand."""
-        return self.root / errand / "errand.json"
+    def record(self, name: str) -> Path:
+        """Return the path of its BackgroundCommand."""
+        return self.root / name / "errand.json"
 
-    def progress(self, errand: str) -> Path:
-        """Return the path of its ErrandProgress: the progress reported by the running start."""
-        return self.root / errand / "progress.json"
+    def progress(self, name: str) -> Path:
+        """Return the path of its CommandProgress: the progress reported by the running start."""
+        return self.root / name / "progress.json"
 
-    def output(self, errand: str) -> Path:
+    def output(self, name: str) -> Path:
         """Return the path of its output, that of all its jobs in order."""
-        return self.root / errand / "output.txt"
+        return self.root / name / "output.txt"
 
     @contextlib.contextmanager
     def locked(self, what: str) -> Iterator[None]:
@@ -155,28 +157,28 @@ class Errands:
         with locked(self.root, self.lock, _LOCK_WAIT_S, what):
             yield
 
-    def write(self, errand: Errand) -> None:
+    def write(self, command: BackgroundCommand) -> None:
         """Put it on record as it is now. Raises OSError, OpsctlError for one that a newer opsctl wrote."""
-        if errand.is_newer:
-            raise OpsctlError(f"{errand.errand} was written by a newer opsctl: use that one")
-        make_folder(self.root, self.record(errand.errand).parent)
-        write_state(self.root, self.record(errand.errand), errand)
+        if command.is_newer:
+            raise OpsctlError(f"{command.name} was written by a newer opsctl: use that one")
+        make_folder(self.root, self.record(command.name).parent)
+        write_state(self.root, self.record(command.name), command)
 
-    def read(self, name: str) -> Errand | None:
+    def read(self, name: str) -> BackgroundCommand | None:
         """Return the command of that name; None if there is none or it cannot be read."""
-        return read_state(self.root, self.record(name), Errand) if _NAME.fullmatch(name) else None
+        return read_state(self.root, self.record(name), BackgroundCommand) if _NAME.fullmatch(name) else None
 
-    def all(self) -> list[Errand]:
-        """Every errand on record, in the order in which they were asked for. Raises OSError."""
+    def all(self) -> list[BackgroundCommand]:
+        """Every command on record, in the order in which they were asked for. Raises OSError."""
         found = (self.read(name) for name in names_of(self.root, self.root, _MOST)) if self.root.is_dir() else ()
         return sorted((one for one in found if one is not None), key=lambda one: one.asked_at)
 
     def told(self, name: str) -> int:
         """Return how much the current or last start has reported as done; 0 if it reported nothing."""
-        found = read_state(self.root, self.progress(name), ErrandProgress)
+        found = read_state(self.root, self.progress(name), CommandProgress)
         return found.done if found else 0
 
-    def find(self, chosen: str) -> Errand:
+    def find(self, chosen: str) -> BackgroundCommand:
         """Return the command that `chosen` means: its name or the beginning of it, or its job's id. Raises
         OpsctlError.
         """
@@ -185,10 +187,10 @@ class Errands:
         if job_id:
             found = [one for one in known if any(job.job_id == job_id for job in one.jobs)][-1:]
         else:
-            found = [one for one in known if chosen and one.errand.startswith(chosen)]
+            found = [one for one in known if chosen and one.name.startswith(chosen)]
         if len(found) == 1:
             return found[0]
-        which = f"more than one begins with {chosen}" if found else f"no errand {chosen!r}"
+        which = f"more than one begins with {chosen}" if found else f"no command {chosen!r}"
         raise OpsctlError(f"{which}: opsctl jobs --all lists them")
 
     def forget(self, name: str) -> None:
@@ -201,9 +203,9 @@ class Errands:
     def forget_old(self) -> None:
         """Remove what is more than KEPT ended ones."""
         for one in [one for one in self.all() if not one.is_open][:-KEPT]:
-            self.forget(one.errand)
+            self.forget(one.name)
 
 
-def errands(environment: Mapping[str, str] = os.environ) -> Errands:
+def command_records(environment: Mapping[str, str] = os.environ) -> CommandRecords:
     """Those of this account."""
-    return Errands(account_state_folder(environment) / "errands")
+    return CommandRecords(account_state_folder(environment) / "errands")

@@ -41,23 +41,23 @@ def evaluations_seen(paths: RunPaths) -> EvaluationSeen | None:
 
 
 def _over(paths: RunPaths, lines: list[Evaluated]) -> set[int]:
-    """Return iterations with nothing open: the checkpoint is gone, or the caller's errand has ended."""
+    """Return iterations with nothing open: the checkpoint is gone, or the caller's command has ended."""
     last = {line.iteration: line.errand for line in lines if line.what in ("asked", "begun")}
-    ended = {errand for errand in last.values() if errand and _has_ended(errand)}
+    ended = {name for name in last.values() if name and _has_ended(name)}
     return {
         iteration
-        for iteration, errand in last.items()
-        if errand in ended or not (paths.checkpoints / tag_of(iteration)).exists()
+        for iteration, name in last.items()
+        if name in ended or not (paths.checkpoints / tag_of(iteration)).exists()
     }
 
 
 def _has_ended(name: str) -> bool:
-    """Return False too for another account's errand, which cannot be read."""
-    # Few runs are evaluated by errands, and every status asks.
-    from opsctl.jobs.background.records import errands
+    """Return False too for another account's command, which cannot be read."""
+    # Few runs are evaluated by commands, and every status asks.
+    from opsctl.jobs.background.records import command_records
 
-    errand = errands().read(name)
-    return errand is not None and not errand.is_open
+    command = command_records().read(name)
+    return command is not None and not command.is_open
 
 
 def seen_in(lines: list[Evaluated], over: Collection[int] = ()) -> EvaluationSeen:

@@ -29,7 +29,7 @@ from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, a
 from opsctl.jobs.evaluation.settings import Settings, Task, missing
 from opsctl.run.checkpoints.backups import digest_here, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.state.background_progress import errand_at_work, tell_progress
+from opsctl.run.state.background_progress import command_at_work, tell_progress
 from opsctl.run.state.checkpoint_readers import reading
 from trainer.formats.checkpoint.manifest import Manifest, tag_of
 from trainer.formats.file_lock import is_locked
@@ -102,8 +102,8 @@ class Evaluation:
         return found
 
     def _has_begun(self, due: Due) -> bool:
-        """Return whether an earlier start of this errand began: with --again only the first start deletes answers."""
-        own = errand_at_work()
+        """Return whether an earlier start of this command began: with --again only the first start deletes answers."""
+        own = command_at_work()
         lines = lines_of(self.paths) if own else []
         return any(
             (line.errand, line.what, line.iteration, line.of) == (own, "begun", due.iteration, due.of) for line in lines
@@ -202,7 +202,7 @@ class Evaluation:
             of=due.of,
             at=now(),
             by=account_and_host(),
-            errand=errand_at_work(),
+            errand=command_at_work(),
             job_id=self.job_id,
             tasks=len(self.settings.tasks),
             answered=sum(one.state == "done" for one in found.tasks) if found else 0,

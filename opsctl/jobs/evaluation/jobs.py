@@ -11,8 +11,8 @@ from opsctl.core.account import account_and_host
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import locked, make_folder
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.background.errand_jobs import start
-from opsctl.jobs.background.records import Errand, Errands, comment_of
+from opsctl.jobs.background.records import BackgroundCommand, CommandRecords, comment_of
+from opsctl.jobs.background.submission import start
 from opsctl.jobs.evaluation.execute import is_at_work
 from opsctl.jobs.evaluation.records import BELIEVED, Due, Evaluated, Standing, append, lines_of, standing
 from opsctl.jobs.tracked_job import TrackedJob, find, may_be_hidden
@@ -30,7 +30,7 @@ class AskedEvaluation(Struct, frozen=True, kw_only=True):
 
     run: Annotated[str, Meta(description="The run's name.")]
     iteration: Annotated[int, Meta(description="Which checkpoint.")]
-    errand: Annotated[str, Meta(description="The errand, as `opsctl jobs` knows it; empty where none was sent now.")]
+    errand: Annotated[str, Meta(description="The command, as `opsctl jobs` knows it; empty where none was sent now.")]
     job_id: Annotated[int, Meta(description="Its Slurm job; 0 where none was sent now.")]
     why_not: Annotated[str, Meta(description="Why none was sent now; empty where one was.")]
 
@@ -51,8 +51,8 @@ def ask_for(
     paths: RunPaths,
     name: str,
     due: Due,
-    make: Callable[[], Errand],
-    place: Errands,
+    make: Callable[[], BackgroundCommand],
+    place: CommandRecords,
     client: SlurmClient,
     again: bool = False,
 ) -> AskedEvaluation:
@@ -63,27 +63,27 @@ def ask_for(
         why_not = _why_not(paths, due, stands, client, again)
         if why_not:
             return AskedEvaluation(run=name, iteration=due.iteration, errand="", job_id=0, why_not=why_not)
-        errand = make()
-        _record(paths, due, errand)  # before Slurm has it: an unrecorded job would be submitted twice
+        command = make()
+        _record(paths, due, command)  # before Slurm has it: an unrecorded job would be submitted twice
         try:
-            errand = start(place, client, errand)
+            command = start(place, client, command)
         except OpsctlError:
-            if place.read(errand.errand) is None:  # Slurm does not have it
-                _record(paths, due, errand, "Slurm did not take it")
+            if place.read(command.name) is None:  # Slurm does not have it
+                _record(paths, due, command, "Slurm did not take it")
             raise
     return AskedEvaluation(
-        run=name, iteration=due.iteration, errand=errand.errand, job_id=errand.last.job_id, why_not=""
+        run=name, iteration=due.iteration, errand=command.name, job_id=command.last.job_id, why_not=""
     )
 
 
-def _record(paths: RunPaths, due: Due, errand: Errand, detail: str = "") -> None:
+def _record(paths: RunPaths, due: Due, command: BackgroundCommand, detail: str = "") -> None:
     line = Evaluated(
         iteration=due.iteration,
         what="withdrawn" if detail else "asked",
         of=due.of,
         at=now(),
         by=account_and_host(),
-        errand=errand.errand,
+        errand=command.name,
         detail=detail,
     )
     try:

@@ -130,7 +130,7 @@ def _end(run: CronRun, answer: Answer) -> RunEvent | None:
     """Return the event that closes a run; None where it may still run."""
     if answer.end is not None:
         word = job_outcome(answer.end)
-        return ended(run, ended_state(word, _STATES, "done", "failed"), now(), word.said, word.exit_code)
+        return ended(run, ended_state(word, _STATES, "done", "failed"), now(), word.words, word.exit_code)
     return ended(run, "lost", now(), answer.lost) if answer.lost else None
 
 

@@ -1,4 +1,4 @@
-"""The batch script of an errand's job. Pure."""
+"""The batch script of a background command's job. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ WORK_FOLDER = "/"
 
 
 @dataclass(frozen=True)
-class ErrandRequest:
-    """The request of one job of an errand."""
+class CommandRequest:
+    """The request of one job of a background command."""
 
-    name: str  # of the job
+    job_name: str
     comment: str
-    errand: str
-    number: int  # of this job among the errand's, from 1
+    name: str  # of the command
+    number: int  # of this job among the command's, from 1
     options: Sequence[tuple[str, str]]  # of sbatch, by the profile and the command line
     limit_s: int
     output: str  # absolute
@@ -30,16 +30,16 @@ class ErrandRequest:
     locale: str = ""  # the caller's LC_ALL, if set: Slurm's commands run without it
 
 
-def errand_script(request: ErrandRequest) -> str:
+def command_script(request: CommandRequest) -> str:
     """Return the script. Raises RunFileError for a value that does not fit in a script line."""
     directives = [
-        ("job-name", request.name),
+        ("job-name", request.job_name),
         ("comment", request.comment),
         *request.options,
         ("nodes", "1"),
         ("ntasks", "1"),
         ("signal", f"B:USR1@{warning_s(request.limit_s)}"),
-        # After a lost node Slurm restarts the job, because no other job of the errand exists.
+        # After a lost node Slurm restarts the job, because no other job of the command exists.
         ("requeue", None),
         ("chdir", WORK_FOLDER),
         ("output", filename_pattern(request.output)),
@@ -48,12 +48,12 @@ def errand_script(request: ErrandRequest) -> str:
         ("export", "ALL"),
     ]
     return render_template(
-        "errand.sh.j2",
+        "background.sh.j2",
         directives=directives,
         locale=request.locale,
         cluster=cluster_lines(request.cluster),
         python=request.python,
-        errand=request.errand,
+        command=request.name,
         number=request.number,
     )
 

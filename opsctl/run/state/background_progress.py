@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-#: Set for a command that is carried out by an errand's job: the file that it may tell its progress in.
+#: Set for a command that is carried out by a background command's job: the file that it may tell its progress in.
 PROGRESS_VARIABLE = "OPSCTL_ERRAND_PROGRESS"
 #: Between two words of one command, seconds.
 _PAUSE_S = 5.0
 _told_at: dict[str, float] = {}
 
 
-class ErrandProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """`progress.json` of an errand."""
+class CommandProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """`progress.json` of a background command."""
 
     done: int  # whatever the command counts, of this start: what no later start has to do again
 
@@ -33,10 +33,10 @@ def tell_progress(done: int) -> None:
     _told_at[place] = time.monotonic()
     path = Path(place)
     with contextlib.suppress(OSError):
-        write_state(path.parent, path, ErrandProgress(done=done))
+        write_state(path.parent, path, CommandProgress(done=done))
 
 
-def errand_at_work() -> str:
+def command_at_work() -> str:
     """Return the name of the background job that this process is; empty if the command was typed."""
     place = os.environ.get(PROGRESS_VARIABLE)
     return Path(place).parent.name if place else ""

@@ -9,8 +9,8 @@ import pytest
 
 from opsctl.cli.long_command import LongCommand, without_job_options
 from opsctl.cli.selection import json_option
-from opsctl.jobs.background import errand_jobs
-from opsctl.jobs.background.records import Errand, errands
+from opsctl.jobs.background import submission
+from opsctl.jobs.background.records import BackgroundCommand, command_records
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from tests.printed_json import printed
 from tests.tiny_run import write_run
@@ -59,19 +59,19 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(folder: Path, capsys: py
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[Errand]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[BackgroundCommand]:
     """Return what would have been handed to Slurm."""
-    found: list[Errand] = []
+    found: list[BackgroundCommand] = []
 
-    def start(_place: object, _client: object, errand: Errand) -> Errand:
-        found.append(errand)
-        return errand
+    def start(_place: object, _client: object, command: BackgroundCommand) -> BackgroundCommand:
+        found.append(command)
+        return command
 
-    monkeypatch.setattr(errand_jobs, "start", start)
+    monkeypatch.setattr(submission, "start", start)
     return found
 
 
-def test_what_a_run_shares_with_its_group_nobody_else_can_read(folder: Path, sent: list[Errand]) -> None:
+def test_what_a_run_shares_with_its_group_nobody_else_can_read(folder: Path, sent: list[BackgroundCommand]) -> None:
     write_run(folder, group="root")
     assert opsctl("checkpoints", "prune", "--job") == 0
     assert opsctl("data", "prepare", "x", "--output-prefix", "y", "--job") == 0
@@ -87,15 +87,15 @@ def test_what_a_run_shares_with_its_group_nobody_else_can_read(folder: Path, sen
     ],
 )
 def test_what_needs_the_internet_gets_it_and_what_begins_anew_is_not_gone_on_with(
-    folder: Path, sent: list[Errand], words: tuple[str, ...], goes_on: bool, internet: bool
+    folder: Path, sent: list[BackgroundCommand], words: tuple[str, ...], goes_on: bool, internet: bool
 ) -> None:
     (folder / "config" / "opsctl").mkdir(parents=True)
     (folder / "config" / "opsctl" / "profile.toml").write_text('[jobs]\npartition = "in"\ninternet_partition = "out"\n')
     write_run(folder)
     assert opsctl(*words, "--job") == 0
-    (errand,) = sent
-    assert (errand.words, errand.goes_on) == (words, goes_on)
-    assert dict(errand.options)["partition"] == ("out" if internet else "in")
+    (command,) = sent
+    assert (command.words, command.goes_on) == (words, goes_on)
+    assert dict(command.options)["partition"] == ("out" if internet else "in")
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_where_slurm_takes_nothing_nothing_is_left(folder: Path, capsys: pytest.
 def test_every_long_command_can_be_a_job(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl(*words, "--help") == 0
     assert "--job" in capsys.readouterr().out
-    assert errands({"XDG_STATE_HOME": "/x"}).root == Path("/x/opsctl/errands")
+    assert command_records({"XDG_STATE_HOME": "/x"}).root == Path("/x/opsctl/errands")

@@ -15,11 +15,11 @@ def an_end(state: str, exit_code: int = 0, number: int = 0) -> JobEnd:
 @pytest.mark.parametrize("state", sorted(ENDS))
 def test_each_end_that_slurm_brought_about_has_words_and_is_no_success(state: str) -> None:
     word = job_outcome(an_end(state))
-    assert word.end is not None and word.said and not word.is_success
+    assert word.end is not None and word.words and not word.is_success
 
 
 def test_the_same_end_by_another_name_is_said_in_the_same_words() -> None:
-    assert len({job_outcome(an_end(state)).said for state in ENDS}) == len(End)
+    assert len({job_outcome(an_end(state)).words for state in ENDS}) == len(End)
 
 
 @pytest.mark.parametrize(

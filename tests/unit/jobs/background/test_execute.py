@@ -17,11 +17,11 @@ import pytest
 
 from opsctl.core.errors import OpsctlError, SlurmUnreachable
 from opsctl.core.files.state_files import write_state
-from opsctl.jobs.background.errand_jobs import start
 from opsctl.jobs.background.execute import MOST_WITHOUT_PROGRESS, execute
-from opsctl.jobs.background.records import Errand
-from opsctl.run.state.background_progress import PROGRESS_VARIABLE, ErrandProgress
-from tests.unit.jobs.background.sent import a_place, an_errand
+from opsctl.jobs.background.records import BackgroundCommand
+from opsctl.jobs.background.submission import start
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE, CommandProgress
+from tests.unit.jobs.background.sent import a_command, a_place
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory
 
 LONG_S = 240
@@ -31,21 +31,21 @@ ENDS = f"trap 'exit 130' INT; {WAITS}"
 
 
 class Job:
-    """The job of an errand that is on record, about to begin."""
+    """The job of a background command that is on record, about to begin."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place, self.slurm = a_place(folder), SlurmInMemory()
         self.program = folder / "program"
         self.environment = {"PATH": os.environ["PATH"], "OF_MINE": "kept"}
         monkeypatch.setattr(sys, "executable", str(self.program))
-        self.errand = start(self.place, self.slurm, an_errand(folder))
+        self.command = start(self.place, self.slurm, a_command(folder))
 
     def change(self, **changes: object) -> None:
         self.place.write(msgspec.structs.replace(self.now, **changes))
 
     @property
-    def now(self) -> Errand:
-        found = self.place.read(self.errand.errand)
+    def now(self) -> BackgroundCommand:
+        found = self.place.read(self.command.name)
         assert found is not None
         return found
 
@@ -57,7 +57,7 @@ class Job:
         if helper:
             helper.start()
         try:
-            name = self.errand.errand
+            name = self.command.name
             return execute(self.place, self.slurm, name, number, job_id, "node1", self.environment)
         finally:
             if helper:
@@ -94,7 +94,7 @@ def test_the_command_has_its_words_folder_umask_and_environment_and_no_input(job
         os.dup2(own_input, 0)
     wanted = ("-P", "-m", "opsctl", "data", "prepare", "a b\nc", "--", "-x", str(tmp_path), "kept")
     assert tuple(told.read_text().split("|")) == (
-        *(*wanted, str(job.place.progress(job.errand.errand)), "0027", "", ""),
+        *(*wanted, str(job.place.progress(job.command.name)), "0027", "", ""),
     )
     assert (job.now.state, job.now.exit_code, job.now.last.starts, job.now.last.host) == ("done", 0, 1, "node1")
 
@@ -163,7 +163,7 @@ def test_starts_that_told_no_progress_are_counted_and_progress_ends_the_row(job:
     job.change(in_vain=MOST_WITHOUT_PROGRESS - 1)
 
     def told() -> None:
-        write_state(job.place.root, job.place.progress(job.errand.errand), ErrandProgress(done=5))
+        write_state(job.place.root, job.place.progress(job.command.name), CommandProgress(done=5))
         os.kill(os.getpid(), signal.SIGUSR1)
 
     assert job.run(ENDS, meanwhile=told) == 0
@@ -186,13 +186,13 @@ def test_a_job_that_slurm_starts_again_counts_what_its_last_start_told(job: Job)
 
 @pytest.mark.parametrize(("number", "job_id"), [(2, 101), (1, 999)])
 def test_a_job_that_is_not_the_one_that_counts_starts_nothing(job: Job, number: int, job_id: int) -> None:
-    with pytest.raises(OpsctlError, match=f"^{job.errand.errand} .* job 101"):
+    with pytest.raises(OpsctlError, match=f"^{job.command.name} .* job 101"):
         job.run("touch $0.ran", number=number, job_id=job_id)
     job.change(state="cancelled")
-    with pytest.raises(OpsctlError, match=f"^{job.errand.errand} .*cancelled"):
+    with pytest.raises(OpsctlError, match=f"^{job.command.name} .*cancelled"):
         job.run("touch $0.ran")
-    job.place.forget(job.errand.errand)
-    with pytest.raises(OpsctlError, match=f"^{job.errand.errand} "):
+    job.place.forget(job.command.name)
+    with pytest.raises(OpsctlError, match=f"^{job.command.name} "):
         job.run("touch $0.ran")
     assert not job.program.with_name("program.ran").exists()
 
@@ -206,7 +206,7 @@ def test_a_job_whose_id_got_lost_is_the_one_that_counts(job: Job) -> None:
 def test_where_the_next_job_cannot_be_had_it_is_stopped_with_the_reason(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opsctl.jobs.background.errand_jobs._PAUSE_S", 0)
+    monkeypatch.setattr("opsctl.jobs.background.submission._PAUSE_S", 0)
 
     def no_answer(_script: str) -> int:
         raise SlurmUnreachable("no answer")
@@ -244,9 +244,9 @@ def test_a_full_disk_at_its_record_costs_neither_the_exit_code_nor_what_is_on_re
         assert job.now.is_open
         second = FillsAndTakes(fills)
         (disk / "filler").unlink()
-        job.place.forget(job.errand.errand)
-        errand = start(job.place, second, an_errand(disk))
-        assert errand.last.job_id == 101 and [one.last.job_id for one in job.place.all()] == [0]
+        job.place.forget(job.command.name)
+        command = start(job.place, second, a_command(disk))
+        assert command.last.job_id == 101 and [one.last.job_id for one in job.place.all()] == [0]
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.errors import OpsctlError
-from opsctl.jobs.background.errand_jobs import settle, start
+from opsctl.jobs.background.submission import settle, start
 from opsctl.jobs.tracked_job import ON_ITS_WAY
 from opsctl.slurm.cluster import Cluster
 from tests.killed_in_python import killed_at_every_step
-from tests.unit.jobs.background.sent import a_place, an_errand
+from tests.unit.jobs.background.sent import a_command, a_place
 from tests.unit.jobs.background.slurm_in_a_file import SlurmInAFile
 
 
@@ -27,15 +27,15 @@ def test_wherever_a_submission_dies_slurms_job_is_on_record_and_none_is_asked_fo
         kinds.append((len(slurm.scripts), len(known)))
         assert len(slurm.scripts) <= len(known)
         if slurm.scripts:
-            (seen,) = settle(place, known, _client_of(slurm))
-            assert (seen.state, seen.errand.last.job_id) == ("pending", 101)
+            (seen,) = settle(place, _client_of(slurm)(known[0].cluster), known)
+            assert (seen.state, seen.command.last.job_id) == ("pending", 101)
             with pytest.raises(OpsctlError, match="job 101"):
-                start(place, slurm, an_errand(folder))
+                start(place, slurm, a_command(folder))
         elif known:  # no one can know whether Slurm was asked: after a minute the queue's word is enough
             place.write(known[0].with_last(asked_at=known[0].asked_at - ON_ITS_WAY - timedelta(seconds=1)))
-            assert start(place, slurm, an_errand(folder)).last.job_id == 101
+            assert start(place, slurm, a_command(folder)).last.job_id == 101
         else:
-            assert start(place, slurm, an_errand(folder)).last.job_id == 101
+            assert start(place, slurm, a_command(folder)).last.job_id == 101
     assert set(kinds) == {(0, 0), (0, 1), (1, 1)}
 
 
@@ -68,15 +68,15 @@ def test_of_two_at_once_one_is_sent(tmp_path: Path) -> None:
 )
 def test_no_word_gets_into_the_script_and_each_comes_back_as_it_was(tmp_path: Path, word: str) -> None:
     place, slurm = a_place(tmp_path), SlurmInAFile(tmp_path / "slurm")
-    errand = start(place, slurm, an_errand(tmp_path, "data", "prepare", word))
-    found = place.read(errand.errand)
+    command = start(place, slurm, a_command(tmp_path, "data", "prepare", word))
+    found = place.read(command.name)
     assert found is not None and found.words == ("data", "prepare", word)
     assert "gres" not in slurm.scripts[0] and len(slurm.scripts[0]) < 2000
 
 
 def _started(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    start(a_place(folder), SlurmInAFile(folder / "slurm"), an_errand(folder))
+    start(a_place(folder), SlurmInAFile(folder / "slurm"), a_command(folder))
 
 
 def _client_of(slurm: SlurmInAFile) -> Callable[[Cluster], SlurmInAFile]:

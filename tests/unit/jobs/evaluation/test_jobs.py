@@ -9,12 +9,12 @@ from msgspec import structs
 from opsctl.core.account import account_and_host
 from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.core.timestamps import now
-from opsctl.jobs.background.errand_jobs import script_of
-from opsctl.jobs.background.records import Errand
+from opsctl.jobs.background.records import BackgroundCommand
+from opsctl.jobs.background.submission import script_of
 from opsctl.jobs.evaluation.jobs import AskedEvaluation, ask_for, sbatch_options
 from opsctl.jobs.evaluation.records import Evaluated, append, read
 from opsctl.run.config.schema import EvaluationTable
-from tests.unit.jobs.background.sent import a_place, an_errand
+from tests.unit.jobs.background.sent import a_command, a_place
 from tests.unit.jobs.background.slurm_in_a_file import SlurmInAFile
 from tests.unit.jobs.evaluation.evaluated_runs import a_run, due, paths_of
 from tests.unit.jobs.scheduler.slurm_in_memory import SlurmInMemory
@@ -26,10 +26,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def asked(folder: Path, slurm: SlurmInMemory, step: int = 10, of: str = "mine", again: bool = False) -> AskedEvaluation:
-    """As a user whose errands are in the folder `of` asks."""
+    """As a user whose commands are in the folder `of` asks."""
 
-    def make() -> Errand:
-        return an_errand(folder, "evaluate", "run.toml", "--step", str(step))
+    def make() -> BackgroundCommand:
+        return a_command(folder, "evaluate", "run.toml", "--step", str(step))
 
     place = a_place(folder.parent / of)
     place.root.parent.mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ def test_nobody_can_pass_another_accounts_job_off_as_the_one_that_was_asked_for(
 
 def test_the_job_asks_for_what_the_run_file_says_gpus_too(folder: Path, tmp_path: Path) -> None:
     table = EvaluationTable(gpus=8, partition="gpu_p5", time="5:00:00", account="six@a100")
-    script = script_of(a_place(tmp_path), an_errand(folder, given=sbatch_options(table)))
+    script = script_of(a_place(tmp_path), a_command(folder, given=sbatch_options(table)))
     for line in ("gpus-per-node=8", "partition=gpu_p5", "time=5:00:00", "account=six@a100"):
         assert f"#SBATCH --{line}\n" in script
 

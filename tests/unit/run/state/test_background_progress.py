@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.files.state_files import read_state
-from opsctl.run.state.background_progress import PROGRESS_VARIABLE, ErrandProgress, tell_progress
+from opsctl.run.state.background_progress import PROGRESS_VARIABLE, CommandProgress, tell_progress
 
 
 def test_progress_is_told_where_somebody_listens_and_nothing_else_happens(
@@ -21,4 +21,4 @@ def test_progress_is_told_where_somebody_listens_and_nothing_else_happens(
     assert not place.exists()
     tell_progress(3)
     tell_progress(4)  # so soon after the first that it is not told
-    assert read_state(tmp_path, place, ErrandProgress) == ErrandProgress(done=3)
+    assert read_state(tmp_path, place, CommandProgress) == CommandProgress(done=3)

@@ -18,10 +18,10 @@ import msgspec
 import pytest
 
 from opsctl.core.files.state_files import write_state
-from opsctl.jobs.background.errand_jobs import new_errand, start
-from opsctl.jobs.background.records import Errand, Errands, errands
+from opsctl.jobs.background.records import BackgroundCommand, CommandRecords, command_records
+from opsctl.jobs.background.submission import new_command, start
 from opsctl.run.config.schema import JobsTable
-from opsctl.run.state.background_progress import ErrandProgress
+from opsctl.run.state.background_progress import CommandProgress
 from opsctl.slurm.backends import client_for
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
@@ -63,11 +63,11 @@ class Desk:
         os.close(self._writer)
 
     @property
-    def place(self) -> Errands:
-        return errands(self.opsctl.environment())
+    def place(self) -> CommandRecords:
+        return command_records(self.opsctl.environment())
 
     @property
-    def only(self) -> Errand:
+    def only(self) -> BackgroundCommand:
         (found,) = self.place.all()
         return found
 
@@ -75,29 +75,29 @@ class Desk:
         found: list[dict[str, Any]] = printed("jobs list", self.opsctl.ok("jobs", "--json"))
         return found
 
-    def send(self, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool = True) -> Errand:
-        """An errand of which the test says whether it is continued."""
+    def send(self, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool = True) -> BackgroundCommand:
+        """A background command of which the test says whether it is continued."""
         for name, value in self.opsctl.environment().items():
             monkeypatch.setenv(name, value)
         cluster = self.cluster.cluster
         given = {"time": "10:00"}
         words = (*PREPARE, "--overwrite")
-        errand = new_errand(
+        command = new_command(
             words, str(self.folder), 0o022, cluster, JobsTable(), given, goes_on=goes_on, internet=False, run=""
         )
-        return start(self.place, client_for(cluster), errand)
+        return start(self.place, client_for(cluster), command)
 
-    def at_work(self, starts: int = 1, jobs: int = 1) -> Errand:
+    def at_work(self, starts: int = 1, jobs: int = 1) -> BackgroundCommand:
         """Wait until the command of that start waits for its corpus."""
-        name = self.only.errand
+        name = self.only.name
 
-        def reads() -> Errand | None:
+        def reads() -> BackgroundCommand | None:
             one = self.place.read(name)
             is_begun = one is not None and (len(one.jobs), one.last.starts) == (jobs, starts)
             return one if is_begun and self.readers() else None
 
         found = wait_until(reads, LONG_S, f"start {starts} of job {jobs} to be at work")
-        assert isinstance(found, Errand)
+        assert isinstance(found, BackgroundCommand)
         return found
 
     def readers(self) -> list[int]:
@@ -105,16 +105,16 @@ class Desk:
         others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != str(os.getpid()))
         return [int(entry.name) for entry in others if _has_open(entry, self.pipe)]
 
-    def warn(self, errand: Errand) -> None:
+    def warn(self, command: BackgroundCommand) -> None:
         """The signal that Slurm itself sends before the limit, now."""
-        self.cluster.run("scancel", "--signal=USR1", "--batch", str(errand.last.job_id))
+        self.cluster.run("scancel", "--signal=USR1", "--batch", str(command.last.job_id))
 
     def feed(self) -> None:
         """Let anyone who looks at the corpus from now on read it."""
         self.pipe.rename(self.folder / "did_not_answer")
         self.pipe = self.folder / "did_not_answer"
 
-    def ended(self) -> Errand:
+    def ended(self) -> BackgroundCommand:
         """Wait until it has ended; what could not say so itself is closed by a look."""
 
         def over() -> bool:
@@ -124,11 +124,11 @@ class Desk:
                 one = self.only
             return not one.is_open
 
-        wait_until(over, LONG_S, "the errand to end")
+        wait_until(over, LONG_S, "the command to end")
         return self.only
 
     def output(self) -> str:
-        return self.place.output(self.only.errand).read_text()
+        return self.place.output(self.only.name).read_text()
 
 
 def _has_open(process: Path, path: Path) -> bool:
@@ -150,14 +150,14 @@ def desk(local_cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_the_same_command_line_runs_as_a_job_and_two_at_once_are_refused(desk: Desk) -> None:
     sent = desk.opsctl(*PREPARE, "--job", "--time=10:00")
     assert sent.code == 0, sent.err
-    errand = desk.at_work()
-    assert sent.out.strip() == str(errand.last.job_id) and f"opsctl jobs logs -f {errand.errand}" in sent.err
-    assert errand.words == PREPARE and Path(errand.folder) == desk.folder
+    command = desk.at_work()
+    assert sent.out.strip() == str(command.last.job_id) and f"opsctl jobs logs -f {command.name}" in sent.err
+    assert command.words == PREPARE and Path(command.folder) == desk.folder
     again = desk.opsctl(*PREPARE, "--time", "20:00", "--job")
-    assert again.code == 1 and re.search(rf"\b{errand.last.job_id}\b.*running.*{errand.errand}", again.err), again.err
+    assert again.code == 1 and re.search(rf"\b{command.last.job_id}\b.*running.*{command.name}", again.err), again.err
     (row,) = desk.listed()
     assert (row["state"], row["jobs"], row["starts"], row["exit_code"]) == ("running", 1, 1, None)
-    assert (row["job_id"], row["command"]) == (errand.last.job_id, "opsctl " + " ".join(PREPARE))
+    assert (row["job_id"], row["command"]) == (command.last.job_id, "opsctl " + " ".join(PREPARE))
 
 
 def test_it_does_what_the_same_command_line_does_here_and_is_followed_to_its_end(desk: Desk) -> None:
@@ -176,12 +176,12 @@ def test_it_does_what_the_same_command_line_does_here_and_is_followed_to_its_end
 def test_its_exit_code_and_its_words_are_kept(desk: Desk) -> None:
     desk.corpus.unlink()
     desk.opsctl.ok(*PREPARE, "--job")
-    errand = desk.ended()
+    command = desk.ended()
     direct = desk.opsctl(*PREPARE)
-    assert (errand.state, errand.exit_code) == ("failed", direct.code) and direct.code
+    assert (command.state, command.exit_code) == ("failed", direct.code) and direct.code
     (row,) = desk.listed()
     assert row["last_line"] == direct.err.strip().splitlines()[-1]
-    assert desk.opsctl("jobs", "logs", "-f", errand.errand).code == direct.code
+    assert desk.opsctl("jobs", "logs", "-f", command.name).code == direct.code
 
 
 def test_past_its_limit_the_next_job_goes_on_until_it_is_done(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +193,8 @@ def test_past_its_limit_the_next_job_goes_on_until_it_is_done(desk: Desk, monkey
     desk.cluster.wait_for_state(first.last.job_id, "COMPLETED", timeout_s=LONG_S)
     desk.feed()
     desk.warn(second)
-    errand = desk.ended()
-    assert (errand.state, errand.exit_code, len(errand.jobs), errand.in_vain) == ("done", 0, 3, 2)
+    command = desk.ended()
+    assert (command.state, command.exit_code, len(command.jobs), command.in_vain) == ("done", 0, 3, 2)
     assert f"job {second.last.job_id} " in desk.output()
     assert not list(desk.folder.glob("*.tmp*"))
 
@@ -203,16 +203,16 @@ def test_one_that_makes_no_progress_is_not_gone_on_with_for_ever(desk: Desk, mon
     desk.send(monkeypatch)
     first = desk.at_work()
     desk.place.write(msgspec.structs.replace(first, in_vain=2))
-    write_state(desk.place.root, desk.place.progress(first.errand), ErrandProgress(done=5))
+    write_state(desk.place.root, desk.place.progress(first.name), CommandProgress(done=5))
     desk.warn(first)
     second = desk.at_work(jobs=2)
     assert second.in_vain == 0
     # What the first one told does not count for the next.
     desk.place.write(msgspec.structs.replace(second, in_vain=2))
     desk.warn(second)
-    errand = desk.ended()
-    assert (errand.state, len(errand.jobs)) == ("stopped", 2)
-    assert "3 times" in errand.detail
+    command = desk.ended()
+    assert (command.state, len(command.jobs)) == ("stopped", 2)
+    assert "3 times" in command.detail
     wait_until(lambda: not desk.cluster.run("squeue", "-h").stdout, LONG_S, "the queue to be empty")
 
 
@@ -221,8 +221,8 @@ def test_one_that_would_begin_anew_is_stopped_at_its_limit_and_says_so(
 ) -> None:
     desk.send(monkeypatch, goes_on=False)
     desk.warn(desk.at_work())
-    errand = desk.ended()
-    assert (errand.state, len(errand.jobs)) == ("stopped", 1) and "longer --time" in errand.detail
+    command = desk.ended()
+    assert (command.state, len(command.jobs)) == ("stopped", 1) and "longer --time" in command.detail
     assert desk.readers() == []
 
 
@@ -231,12 +231,12 @@ def test_a_warning_that_meets_a_script_which_only_starts_stops_it(desk: Desk, mo
     os.mkfifo(waits)
     (desk.folder / "before.sh").write_text(f"touch {starts}; read -r _ < {waits}\n")
     monkeypatch.setenv("BASH_ENV", str(desk.folder / "before.sh"))  # what bash does before a script's first line
-    errand = desk.send(monkeypatch)
+    command = desk.send(monkeypatch)
     wait_until(starts.exists, LONG_S, "the batch script to start")
-    desk.warn(errand)
-    errand = desk.ended()
-    assert (errand.state, errand.exit_code, len(errand.jobs)) == ("stopped", 128 + signal.SIGUSR1, 1)
-    assert "--time" not in errand.detail
+    desk.warn(command)
+    command = desk.ended()
+    assert (command.state, command.exit_code, len(command.jobs)) == ("stopped", 128 + signal.SIGUSR1, 1)
+    assert "--time" not in command.detail
 
 
 def test_a_node_that_dies_costs_one_start(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,56 +252,56 @@ def test_a_node_that_dies_costs_one_start(desk: Desk, monkeypatch: pytest.Monkey
     (row,) = desk.listed()
     assert (row["state"], row["job_id"]) == ("pending", first.last.job_id)
     desk.cluster.run("scontrol", "update", f"JobId={first.last.job_id}", "StartTime=now")
-    errand = desk.ended()
-    assert (errand.state, len(errand.jobs), errand.last.starts) == ("done", 1, 2)
-    assert errand.last.job_id == first.last.job_id
+    command = desk.ended()
+    assert (command.state, len(command.jobs), command.last.starts) == ("done", 1, 2)
+    assert command.last.job_id == first.last.job_id
 
 
 def test_cancelled_it_ends_with_all_that_it_started_and_nothing_goes_on(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.send(monkeypatch)
-    errand = desk.at_work()
-    assert desk.opsctl.ok("jobs", "cancel", errand.errand) == str(errand.last.job_id)
+    command = desk.at_work()
+    assert desk.opsctl.ok("jobs", "cancel", command.name) == str(command.last.job_id)
     wait_until(lambda: not desk.readers(), LONG_S, "the command to be gone")
-    desk.cluster.wait_for_state(errand.last.job_id, "CANCELLED", timeout_s=LONG_S)
+    desk.cluster.wait_for_state(command.last.job_id, "CANCELLED", timeout_s=LONG_S)
     assert desk.ended().state == "cancelled" and len(desk.only.jobs) == 1
-    refused = desk.opsctl("jobs", "cancel", errand.errand)
-    assert refused.code == 1 and errand.errand in refused.err and "cancelled" in refused.err
+    refused = desk.opsctl("jobs", "cancel", command.name)
+    assert refused.code == 1 and command.name in refused.err and "cancelled" in refused.err
 
 
 def test_one_that_somebody_scancels_is_cancelled_by_slurms_word(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.send(monkeypatch)
     desk.cluster.run("scancel", str(desk.at_work().last.job_id))
-    errand = desk.ended()
-    assert (errand.state, len(errand.jobs)) == ("cancelled", 1) and not desk.readers()
+    command = desk.ended()
+    assert (command.state, len(command.jobs)) == ("cancelled", 1) and not desk.readers()
 
 
 def test_killed_with_all_it_is_said_to_have_failed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.send(monkeypatch)
-    name = desk.at_work().errand
+    name = desk.at_work().name
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and _is_exec(process, name):
             os.kill(int(process.name), signal.SIGKILL)
-    errand = desk.ended()
-    assert (errand.state, errand.exit_code) == ("failed", 128 + signal.SIGKILL)
+    command = desk.ended()
+    assert (command.state, command.exit_code) == ("failed", 128 + signal.SIGKILL)
 
 
 def test_a_job_that_is_not_the_one_that_counts_does_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.send(monkeypatch)
-    errand = desk.at_work()
+    command = desk.at_work()
     second = desk.cluster.sbatch(
-        f"{sys.executable} -m opsctl jobs exec --errand {errand.errand} --number 1",
+        f"{sys.executable} -m opsctl jobs exec --command {command.name} --number 1",
         f"--output={desk.folder}/second.out",
     )
     desk.cluster.wait_for_state(second, "FAILED", timeout_s=LONG_S)
-    assert f"job {errand.last.job_id}" in (desk.folder / "second.out").read_text()
+    assert f"job {command.last.job_id}" in (desk.folder / "second.out").read_text()
     assert len(desk.readers()) == 1
 
 
-def _is_exec(process: Path, errand: str) -> bool:
+def _is_exec(process: Path, command: str) -> bool:
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return words[4:8] == [b"jobs", b"exec", b"--errand", errand.encode()]
+    return words[4:8] == [b"jobs", b"exec", b"--errand", command.encode()]
