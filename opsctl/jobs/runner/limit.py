@@ -3,15 +3,13 @@
 The trainer is started with an exit duration that ends a margin before the limit. Slurm is asked again shortly before
 that moment. If the limit was raised, a note in the attempt's folder lets the trainer continue until the margin before
 the new one. If this fails (no answer, no disk, this process gone), the trainer leaves in time for the known limit. A
-lowered limit shows by Slurm's own warning; Slurm is then asked for the new limit.
+lowered limit shows by Slurm's own warning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +18,7 @@ from pathlib import Path
 from opsctl.core.errors import SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.runner.watch_thread import WatchThread, in_background
+from opsctl.jobs.runner.watch_thread import WatchThread
 from opsctl.jobs.signals import Signals
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import format_duration
@@ -35,8 +33,6 @@ ASKED_BEFORE_S = (300.0, 120.0, 30.0)
 _WITHOUT_LIMIT = timedelta(days=7)
 #: Slurm looks at limits once a minute: its warning may come this much earlier than asked for, and somewhat later.
 WARNING_EARLY_S = 90.0
-#: How long the stop request waits for Slurm's word of what a warning is about, seconds.
-ANSWER_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -114,8 +110,6 @@ class LimitWatch(WatchThread):
         self._ask, self._root, self._note, self._clock = ask, root, note, clock
         self._leaves_at: datetime | None = None  # when the trainer leaves, as far as is known
         self._warned = ""
-        self._asked_s: float | None = None  # when Slurm was asked what a warning is about
-        self._is_answered = threading.Event()
 
     def start(self) -> None:
         """Begin, where there is a limit to watch."""
@@ -138,25 +132,6 @@ class LimitWatch(WatchThread):
         if not self._warned and is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
             self._warned = limit_words(self.limit)
         return f"{self._warned}, {signals.names()}" if self._warned else f"the job got {signals.names()}"
-
-    def awaits_answer(self, signals: Signals) -> bool:
-        """Return whether Slurm is being asked about a warning that the known limit does not explain, for seconds."""
-        if signals.received != [signal.SIGUSR1]:
-            return False
-        if self._asked_s is None:
-            if is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
-                return False
-            self._asked_s = time.monotonic()
-            in_background(self._ask_about_warning, "warning")
-        return not self._is_answered.is_set() and time.monotonic() - self._asked_s < ANSWER_WAIT_S
-
-    def _ask_about_warning(self) -> None:
-        with contextlib.suppress(SlurmError):
-            found = self._ask()
-            if found is not None and found != self.limit:
-                self.limit = found
-                self.report(f"opsctl: the time limit has changed: {limit_words(found) or 'there is none'}")
-        self._is_answered.set()
 
     @property
     def has_warned(self) -> bool:

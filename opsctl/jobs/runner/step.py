@@ -135,8 +135,6 @@ class Step:
         self._seen_end = seen[-_OVERLAP_BYTES:]
 
     def _pass_on_signals(self) -> None:
-        if self.limit is not None and self.limit.awaits_answer(self.signals):
-            return
         if self.signals.any and not os.path.lexists(self.stop_request):
             why = self.limit.why(self.signals) if self.limit else f"the job got {self.signals.names()}"
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -88,55 +87,6 @@ def test_what_the_job_got_keeps_its_name_when_more_signals_come(tmp_path: Path) 
     plain, sent = LimitWatch(limit(90), 600, lambda: None, tmp_path, None, lambda: NOON), Signals()
     sent.note(TERM, None)
     assert plain.why(sent).endswith("SIGTERM") and "2:00:00" not in plain.why(sent) and not plain.has_warned
-
-
-def answered(watch: LimitWatch, signals: Signals) -> bool:
-    """Return whether the wait for Slurm's answer is over within a minute."""
-    return any(not watch.awaits_answer(signals) or threading.Event().wait(0.02) for _ in range(3000))
-
-
-def test_the_warning_before_a_limit_that_was_lowered_names_that_limit(tmp_path: Path) -> None:
-    lowered = Limit(NOON + timedelta(minutes=2), 300)
-    watch, signals = LimitWatch(limit(600), 600, lambda: lowered, tmp_path, None, lambda: NOON), Signals()
-    assert not watch.awaits_answer(signals)
-    signals.note(USR1, None)
-    assert answered(watch, signals)
-    assert "0:05:00" in watch.why(signals) and watch.has_warned
-    assert watch.limit == lowered and any("0:05:00" in line for line in watch.news())
-
-
-def test_a_warning_that_no_limit_explains_is_a_persons_and_slurm_is_asked_once(tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def ask() -> Limit | None:
-        asked.append(1)
-        return None if len(asked) > 1 else limit(600)
-
-    watch, signals = LimitWatch(limit(600), 600, ask, tmp_path, None, lambda: NOON), Signals()
-    signals.note(USR1, None)
-    assert answered(watch, signals) and watch.why(signals).endswith("SIGUSR1") and not watch.has_warned
-    assert not watch.awaits_answer(signals) and asked == [1] and watch.news() == []
-
-
-def test_a_slurm_that_does_not_answer_holds_up_the_stop_request_for_seconds_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("opsctl.jobs.runner.limit.ANSWER_WAIT_S", 0.1)
-    hangs = threading.Event()
-
-    def ask() -> Limit | None:
-        hangs.wait(30)
-        return None
-
-    watch, signals = LimitWatch(limit(600), 600, ask, tmp_path, None, lambda: NOON), Signals()
-    signals.note(USR1, None)
-    assert watch.awaits_answer(signals) and answered(watch, signals)
-    hangs.set()
-    at_its_end = LimitWatch(limit(10), 600, lambda: pytest.fail("asked"), tmp_path, None, lambda: NOON)
-    assert not at_its_end.awaits_answer(signals)  # the known limit explains it
-    signals.note(TERM, None)
-    told = LimitWatch(limit(600), 600, lambda: pytest.fail("asked"), tmp_path, None, lambda: NOON)
-    assert not told.awaits_answer(signals)  # Slurm ends the job: nothing waits
 
 
 def test_slurm_is_asked_three_times_before_the_trainer_leaves_and_not_at_the_last_moment() -> None:
