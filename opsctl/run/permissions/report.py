@@ -60,14 +60,13 @@ def check_folder(folder: Path, group: str, opening: Opening, report: Callable[[i
     report: regularly gets the number of checked entries.
     """
     seen = Seen()
-    opening = replace(opening, above=place_in_run(folder.resolve()))
 
     def take_in(found: Seen) -> None:
         seen.add(found)
         report(seen.entries)
 
     try:
-        walked = walk(folder, opening, take_in)
+        walked = walk(folder, replace(opening, above=place_in_run(folder.resolve())), take_in)
     except OSError as error:
         raise OpsctlError(f"cannot read {file_problem(error, folder)}") from None
     return _printed(folder, group, opening, seen, walked)
@@ -129,29 +128,27 @@ def _words(trouble: PrintedTrouble, dry_run: bool) -> str:
 
 def _printed(folder: Path, group: str, opening: Opening, seen: Seen, walked: Walked) -> PrintedPerms:
     command = shlex.join(["opsctl", "perms", "fix", "--group", group, "--", str(folder)])
-    owners = []
-    for uid in sorted({trouble.uid for trouble in seen.troubles}, key=account_name):
-        troubles = [
-            PrintedTrouble(
-                what="; ".join(one.lacks),
-                is_folder=one.is_folder,
-                count=seen.troubles[one].count,
-                state="mended" if one.is_fixed else "wrong",
-                why_not=one.why,
-                examples=seen.troubles[one].examples,
-            )
-            for one in sorted(seen.troubles, key=repr)
-            if one.uid == uid
-        ]
-        wrong = sum(one.count for one in troubles if one.state == "wrong")
-        name = account_name(uid)
-        owners.append(PrintedOwner(owner=name, wrong=wrong, troubles=troubles, command=command if wrong else None))
+    by_owner: dict[str, list[PrintedTrouble]] = {}
+    for one in sorted(seen.troubles, key=lambda one: (account_name(one.uid), repr(one))):
+        trouble = PrintedTrouble(
+            what="; ".join(one.lacks),
+            is_folder=one.is_folder,
+            count=seen.troubles[one].count,
+            state="mended" if one.is_fixed else "wrong",
+            why_not=one.why,
+            examples=seen.troubles[one].examples,
+        )
+        by_owner.setdefault(account_name(one.uid), []).append(trouble)
+    wrong = {owner: sum(one.count for one in found if one.state == "wrong") for owner, found in by_owner.items()}
     return PrintedPerms(
         folder=str(folder),
         group=group,
         entries=seen.entries,
-        wrong=sum(owner.wrong for owner in owners),
-        owners=owners,
+        wrong=sum(wrong.values()),
+        owners=[
+            PrintedOwner(owner=owner, wrong=count, troubles=by_owner[owner], command=command if count else None)
+            for owner, count in wrong.items()
+        ],
         other_runs=sorted(seen.own_runs),
         unread=walked.unread_count,
         unread_examples=[f"{one.place}: {one.why}" for one in walked.unread[:5]],

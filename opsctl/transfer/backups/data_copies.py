@@ -145,7 +145,14 @@ def back_up_data(
     done = SentData()
     with place.turn():
         before = next((one for one in place.ledger() if one.what is What.DATA), None)
-        _claim(place, before, is_shared, emptied)
+        place.refuse_the_runs_own_folder()
+        if not is_shared:
+            place.claim(emptied)
+        elif before and not before.lost and not emptied and not place.store.list(FOLDER):
+            raise OpsctlError(
+                f"{place.where} had data sets of {place.name} and has none now: is it mounted? "
+                "If it was emptied on purpose, add --emptied"
+            )
         noted = read_data_of(place.store, place.name, place.run_id)
         trusted = {one.folder for one in noted.sets} if noted and before and before.counts else set()
         reader, of_run = Reader(place.paths), []
@@ -157,72 +164,46 @@ def back_up_data(
             except (OpsctlError, OSError) as error:
                 why = file_problem(error) if isinstance(error, OSError) else str(error)
                 done.problems.append(f"{one.path} is not there whole: {why}")
-        if not done.problems:
-            _finish(place, tuple(of_run), noted, before, done)
+        if done.problems:
+            return done
+        moment = now().replace(microsecond=0)
+        note = FarRunData(run=place.name, run_id=place.run_id, sets=tuple(of_run), at=moment, by=account_and_host())
+        done.line = msgspec.structs.replace(note.line(place.to), verified_at=moment)
+        done.is_new = not (noted and noted.sets == note.sets and before and before.counts and before.of == done.line.of)
+        if not done.is_new:
+            done.line = before
+            return done
+        place.write(_note_of_run(place.name, place.run_id), note)
+        done.problems += place.record(done.line)
     return done
 
 
-def _claim(place: Destination, before: BackedUp | None, is_shared: bool, emptied: bool) -> None:
-    if not is_shared:
-        return place.claim(emptied)
-    place.refuse_the_runs_own_folder()
-    if before and not before.lost and not emptied and not place.store.list(FOLDER):
-        raise OpsctlError(
-            f"{place.store.where} had data sets of {place.name} and has none now: is it mounted? "
-            "If it was emptied on purpose, add --emptied"
-        )
-    return None
-
-
 def _send(
-    place: Destination,
-    one: NamedSet,
-    reader: Reader,
-    trusted: set[str],
-    done: SentData,
-    report: Callable[[str], None],
+    place: Destination, one: NamedSet, reader: Reader, trusted: set[str], done: SentData, report: Callable[[str], None]
 ) -> OfRun:
     """Have one set there, each file proven. Raises OpsctlError, OSError, StoreError."""
     sums = {part: reader.sum_of(file) for part, file in one.files.items()}
     digest = _digest(sorted((part, found.bytes, found.xxh64) for part, found in sums.items()))
     there = place.store.list(FOLDER)
-    folders = {name.partition("/")[0] for name in there}
-    folder = next((name for name in sorted(folders) if name.endswith(f"-{digest}")), f"{one.name}-{digest}")
-    far = read_note(place.store, f"{FOLDER}/{folder}/{NOTE}", FarSet)
-    is_new = far is None
-    if far is None:
-        names = {part: one.here(part).name if part else one.name for part in sums}
-        parts = {part: Part(found.bytes, found.xxh64, names[part]) for part, found in sums.items()}
-        far = FarSet(name=one.name, parts=parts, sent_at=now().replace(microsecond=0), by=account_and_host())
-    sizes = {part.name: part.bytes for part in far.parts.values()}
-    has_sizes = all((found := there.get(f"{folder}/{name}")) and found.bytes == size for name, size in sizes.items())
-    if is_new or folder not in trusted or not has_sizes:
+    folders = sorted({name.partition("/")[0] for name in there})
+    folder = next((name for name in folders if name.endswith(f"-{digest}")), f"{one.name}-{digest}")
+    noted = read_note(place.store, f"{FOLDER}/{folder}/{NOTE}", FarSet)
+    parts = {part: Part(found.bytes, found.xxh64, one.files[part].name) for part, found in sums.items()}
+    far = noted or FarSet(name=one.name, parts=parts, sent_at=now().replace(microsecond=0), by=account_and_host())
+    sizes = {f"{folder}/{part.name}": part.bytes for part in far.parts.values()}
+    has_sizes = all(name in there and there[name].bytes == size for name, size in sizes.items())
+    if noted is None or folder not in trusted or not has_sizes:
         for part, file in one.files.items():
-            with opened(file, Expected(sums[part].bytes, sums[part].xxh64)) as source:
+            with opened(file, far.parts[part].expected) as source:
                 moved = place.store.put_source(source, f"{FOLDER}/{folder}/{far.parts[part].name}", place.flow)
             if not moved.was_there:
                 done.files, done.bytes = done.files + 1, done.bytes + moved.bytes
-        if any(reader.has_changed(file, sums[part]) for part, file in one.files.items()):
+        if sums != {part: reader.sum_of(file) for part, file in one.files.items()}:
             raise OpsctlError("it changed while it was sent: the next backup sends what it is then")
-        if is_new:
+        if noted is None:
             place.write(f"{FOLDER}/{folder}/{NOTE}", far)
         report(f"{folder}: {len(far.parts)} files, {bytes_words(sum(sizes.values()))}")
     return OfRun(options=one.options, kind=one.kind, path=one.path, folder=folder, parts=far.parts)
-
-
-def _finish(
-    place: Destination, sets: tuple[OfRun, ...], noted: FarRunData | None, before: BackedUp | None, done: SentData
-) -> None:
-    """Write at the destination which sets are the run's, and record them."""
-    moment = now().replace(microsecond=0)
-    note = FarRunData(run=place.name, run_id=place.run_id, sets=sets, at=moment, by=account_and_host())
-    line = msgspec.structs.replace(note.line(place.to), verified_at=moment)
-    if noted is not None and noted.sets == sets and before is not None and before.counts and before.of == line.of:
-        done.line = before
-        return
-    place.write(_note_of_run(place.name, place.run_id), note)
-    done.line, done.is_new = line, True
-    done.problems += place.record(line)
 
 
 def restore_data(
@@ -233,19 +214,23 @@ def restore_data(
     A pair's `.idx` comes last: where it is, the pair is whole. Raises OpsctlError where something else is in a place,
     where a disk has no room, for what is not there as it was; StoreError.
     """
-    places = [one.path if into is None else _below(into, one) for one in data.sets]
-    # all places are checked before anything is fetched
-    missing = [_missing(one, path) for one, path in zip(data.sets, places, strict=True)]
+    places = [(one, one.path if into is None else _below(into, one)) for one in data.sets]
+    missing = [_missing(one, path) for one, path in places]  # all, before anything is fetched
     done = []
-    for one, path, parts in zip(data.sets, places, missing, strict=True):
-        size = sum(part.bytes for part in parts.values())
+    for (one, path), parts in zip(places, missing, strict=True):
         _fetch(store, one, path, parts, flow)
-        there = len(one.parts) - len(parts)
-        options = list(one.options)
-        done.append(
-            RestoredDataSet(options=options, was=one.path, path=path, files=len(parts), bytes=size, there=there)
+        found = RestoredDataSet(
+            options=list(one.options),
+            was=one.path,
+            path=path,
+            files=len(parts),
+            bytes=sum(part.bytes for part in parts.values()),
+            there=len(one.parts) - len(parts),
         )
-        report(f"{path}: {len(parts)} files, {bytes_words(size)}, each as it was sent; {there} were there")
+        report(
+            f"{path}: {found.files} files, {bytes_words(found.bytes)}, each as it was sent; {found.there} were there"
+        )
+        done.append(found)
     return done
 
 

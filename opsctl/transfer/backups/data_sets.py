@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,6 @@ class NamedSet:
     path: str  # absolute: the pair's prefix, the folder, the file
     files: Mapping[str, Path]
     name: str  # for people
-
-    def here(self, part: str) -> Path:
-        """Return where a part of it is, or is to be."""
-        return part_of(self.kind, self.path, part)
 
 
 def part_of(kind: str, path: str, part: str) -> Path:
@@ -114,43 +110,36 @@ class Sums(msgspec.Struct, frozen=True):
     files: dict[str, Sum] = {}  # by absolute path without links
 
 
-@dataclass
 class Reader:
-    """Knows what is in files, by what was read of them before: a data set of terabytes is not read at each backup."""
+    """The checksums of files by what was read of them before: a data set of terabytes is read once."""
 
-    paths: RunPaths
-    known: dict[str, Sum] = field(init=False)
-    _read_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        found = read_state(self.paths.output, self.paths.data_sums, Sums)
-        self.known = dict(found.files) if found else {}
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._known = dict((read_state(paths.output, paths.data_sums, Sums) or Sums()).files)
+        self._read_bytes = 0
 
     def sum_of(self, file: Path) -> Sum:
-        """Return what is in a file. Raises OpsctlError where it changes while it is read, OSError."""
+        """Return the checksum of a file. Raises OpsctlError where it changes while it is read, OSError."""
         real = file.resolve(strict=True)
-        stat = real.stat()
-        before = self.known.get(str(real))
-        if before is not None and _is_as(before, stat):
+        before = self._known.get(str(real))
+        if before is not None and before == _as_now(real, before.xxh64):
             return before
+        stat = _as_now(real, "")
         with opened(real, Expected()) as source:
-            xxh64 = digest_of(source)
-        found = Sum(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, xxh64)
-        if not _is_as(found, real.stat()):
+            found = _as_now(real, digest_of(source))
+        if msgspec.structs.replace(found, xxh64="") != stat:
             raise OpsctlError(f"{file} changed while it was read: send it when it rests")
-        self.known[str(real)] = found
+        self._known[str(real)] = found
         self._read_bytes += found.bytes
         tell_progress(self._read_bytes)
         with contextlib.suppress(OSError):  # it is read again then
-            write_state(self.paths.output, self.paths.data_sums, Sums(files=self.known))
+            write_state(self._paths.output, self._paths.data_sums, Sums(files=self._known))
         return found
 
-    def has_changed(self, file: Path, since: Sum) -> bool:
-        """Return whether a file is no more what it was; also where it is gone."""
-        try:
-            return not _is_as(since, file.resolve(strict=True).stat())
-        except OSError:
-            return True
+
+def _as_now(file: Path, xxh64: str) -> Sum:
+    stat = file.stat()
+    return Sum(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, xxh64)
 
 
 @contextlib.contextmanager
@@ -162,7 +151,3 @@ def opened(file: Path, expected: Expected) -> Iterator[Source]:
         raise OpsctlError(file_problem(error, file)) from None
     with held_folder(real.parent) as folder:
         yield file_source(folder, real.name, expected)
-
-
-def _is_as(one: Sum, stat: os.stat_result) -> bool:
-    return (one.bytes, one.changed_ns, one.touched_ns) == (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
