@@ -127,6 +127,8 @@ def sync(paths: RunPaths, name: str, settings: HubSettings, kinds: Sequence[str]
         wanted = [kind for kind in of_lane if kind in kinds]
         found = plan_sync(paths, settings, wanted)
         if found.files:
+            if other := _sender(paths, lane):
+                retry.say(f"waiting for {other}, which is sending {lane}")
             try:
                 with only_sender(paths, lane, retry.left_s):
                     found = plan_sync(paths, settings, wanted)  # another process may have sent it until now
@@ -182,14 +184,16 @@ def only_sender(paths: RunPaths, lane: str, wait_s: float) -> contextlib.Abstrac
 
 def current_senders(paths: RunPaths) -> str | None:
     """Return who is sending, for people; None if no process is."""
-    found = []
-    for lane in (FILES, CHECKPOINTS):
-        try:
-            with contextlib.suppress(OSError), only_sender(paths, lane, 0):
-                pass
-        except OpsctlError:
-            found.append((read_text(paths.output, _lock_file(paths, lane)) or "another process").strip())
-    return ", ".join(found) or None
+    return ", ".join(filter(None, (_sender(paths, lane) for lane in (FILES, CHECKPOINTS)))) or None
+
+
+def _sender(paths: RunPaths, lane: str) -> str:
+    try:
+        with contextlib.suppress(OSError), only_sender(paths, lane, 0):
+            pass
+    except OpsctlError:
+        return (read_text(paths.output, _lock_file(paths, lane)) or "another process").strip()
+    return ""
 
 
 def _lock_file(paths: RunPaths, lane: str) -> Path:
