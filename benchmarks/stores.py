@@ -27,7 +27,7 @@ _OURS = """
 import sys, time
 from pathlib import Path
 import fsspec, s3fs
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from opsctl.transfer.object_store.types import ANYTHING
 folder = Path(sys.argv[1])
 begun = time.monotonic()

@@ -13,8 +13,9 @@ from opsctl.run.state.run_view import RunView
 from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.backups.schedule import Policy, policy_of
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import Store, open_store
+from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Access
+from opsctl.transfer.object_store.urls import open_store
 from trainer.formats.byte_sizes import size_in_bytes
 
 

@@ -19,8 +19,8 @@ from opsctl.transfer.backups.destination import Wish, back_up, plan_backup
 from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder, restore_to_run
 from opsctl.transfer.backups.schedule import never_whole, policy_of
-from opsctl.transfer.object_store.store import refuse_secret
 from opsctl.transfer.object_store.types import StoreError
+from opsctl.transfer.object_store.urls import refuse_secret
 from trainer.formats.checkpoint.manifest import tag_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
 from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.distributed.pool import Pool
 from tests.distributed.test_hf_export import program, tensors_in
 from tests.distributed.whole_training import Seen, run_training, write_corpus

@@ -27,6 +27,7 @@ from opsctl.transfer.backups.destination import Destination
 from opsctl.transfer.backups.json_output import RestoredDataSet
 from opsctl.transfer.backups.remote_layout import read_note
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.folder import fetch
 from opsctl.transfer.object_store.sources import Source, digest_of
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected, StoreError
@@ -282,7 +283,7 @@ def _fetch(store: Store, one: OfRun, path: str, parts: dict[str, Part], flow: Fl
 
     last = {name for name in by_name if one.kind == PAIR and name.endswith(".idx")}
     for names in ([name for name in by_name if name not in last], sorted(last)):
-        store.fetch(names, source, folder, flow).raise_faults()
+        fetch(names, source, folder, flow).raise_faults()
 
 
 def refuse_without_room(folder: Path, size: int) -> None:

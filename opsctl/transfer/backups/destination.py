@@ -125,7 +125,7 @@ class Destination:
 
     def refuse_the_runs_own_folder(self) -> None:
         """Raise OpsctlError where a copy would be the original itself, or be removed with it."""
-        if not isinstance(self.store.backend, FolderStore):
+        if not isinstance(self.store, FolderStore):
             return
         to = Path(self.where).resolve()
         if any(one.samefile(self.paths.output) for one in (to, *to.parents)):
@@ -205,7 +205,7 @@ def back_up(place: Destination, table: BackupTable, wish: Wish, report: Callable
     place = replace(place, form=Form.TAR if table.tar else Form.FILES)
     with place.turn():
         place.claim(wish.emptied)
-        place.store.backend.abort_old_uploads()
+        place.store.abort_old_uploads()
         due = plan_backup(place, table, wish).due
         return send_all(place, place.paths, place.to, place.paths.backups, due, report)
 

@@ -25,6 +25,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.folder import fetch
 from opsctl.transfer.object_store.sources import Source
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.tars import INDEX, Index, put_tar, read_index
@@ -228,4 +229,4 @@ def put_files(store: Store, folder: int, manifest: Manifest, prefix: str, form: 
 
 def get_files(store: Store, found: Found, files: Mapping[str, SavedFile], folder: Path, flow: Flow) -> None:
     """Fetch `files` into `folder`, proven there. Raises FileFault, StoreError."""
-    store.fetch(files, lambda name: found.source(store, name), folder, flow).raise_faults()
+    fetch(files, lambda name: found.source(store, name), folder, flow).raise_faults()

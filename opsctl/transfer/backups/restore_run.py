@@ -33,6 +33,7 @@ from opsctl.transfer.backups.destination import read_run
 from opsctl.transfer.backups.remote_layout import Found, find_all
 from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose, restore_to_folder
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.folder import fetch
 from opsctl.transfer.object_store.sources import Source
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Expected
@@ -207,7 +208,7 @@ def _fetch_rest(store: Store, look: run_files.Look, made: Path, flow: Flow) -> N
         file = files[name]
         return store.source(f"{run_files.FOLDER}/{file.at}", Expected(file.bytes, file.xxh64))
 
-    store.fetch(files, opened, made, flow).raise_faults()
+    fetch(files, opened, made, flow).raise_faults()
 
 
 def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str, bool]:

@@ -8,23 +8,22 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from opsctl.core.files.trusted import Untrusted, create_file, readable
 from opsctl.transfer.object_store.below import folder_of, open_below
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.sources import Source, check_digest, digest_of, new_digest, read_chunks
-from opsctl.transfer.object_store.types import PART, FarFile, FileFault, StoreError, is_part
+from opsctl.transfer.object_store.sources import Source, check_digest, new_digest, read_chunks
+from opsctl.transfer.object_store.store import Store
+from opsctl.transfer.object_store.types import PART, FarFile, FileFault, Outcome, StoreError, is_part
 
 #: What concerns one name only; everything else is the file system's, and the next file would meet it too.
 _OF_ONE_FILE = (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EILSEQ, errno.ENOENT, 0)
 
 
-class FolderStore:
+class FolderStore(Store):
     """A folder that is there, held open. Raises StoreError where it is not, or cannot be looked into."""
-
-    workers = 4
 
     def __init__(self, path: str) -> None:
         self.where = path
@@ -48,18 +47,9 @@ class FolderStore:
                 return None
         return _far(found) if stat.S_ISREG(found.st_mode) else None
 
-    def list(self, prefix: str) -> dict[str, FarFile]:
+    def list(self, prefix: str = "") -> dict[str, FarFile]:
         """Return every whole file below the folder `prefix`, by its name there."""
         return {name: _far(one) for name, one in self._walk(prefix) if not is_part(name)}
-
-    def holds(self, name: str, source: Source) -> str | None:
-        """Return the checksum, where a file of that size is there with the same contents, which are read."""
-        expected = source.xxh64 or digest_of(source)
-        return expected if self._digest(name) == expected else None
-
-    def proves(self, name: str, source: Source) -> str | None:
-        """Return None: only reading proves a file of a folder."""
-        return None
 
     def send(self, source: Source, name: str, flow: Flow) -> str:
         """Write the file beside its place, prove that the disk has it, and put it there. Returns its xxh64."""
@@ -83,7 +73,7 @@ class FolderStore:
                 os.close(fd)
         return written
 
-    def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
+    def pieces(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
         """Yield the bytes of a file from `begin` to before `end`, as the disk has them; each is valid until the next.
 
         Raises FileFault where there is no such file, or it ends before `end`.
@@ -95,7 +85,7 @@ class FolderStore:
             finally:
                 os.close(fd)
 
-    def remove(self, name: str) -> None:
+    def remove_one(self, name: str) -> None:
         """Remove a file, and folders above it that are empty then; nothing happens where there is none."""
         with self._saying(name), contextlib.suppress(FileNotFoundError), folder_of(self._root, name) as (folder, last):
             os.unlink(last, dir_fd=folder)
@@ -125,9 +115,6 @@ class FolderStore:
                         with self._saying(name), contextlib.suppress(FileNotFoundError):
                             self._clean_one(f"{folder}/{name}" if folder else name)
 
-    def abort_old_uploads(self) -> None:
-        """Do nothing: `tidy` removes what killed transfers left."""
-
     def _clean_one(self, name: str) -> None:
         with folder_of(self._root, name) as (folder, last):
             fd = open_below(folder, last)
@@ -155,12 +142,6 @@ class FolderStore:
             except FileNotFoundError:
                 return
 
-    def _digest(self, name: str) -> str:
-        digest = new_digest()
-        for piece in self.read(name, 0, None):
-            digest.update(piece)
-        return str(digest.hexdigest())
-
     @contextlib.contextmanager
     def _saying(self, name: str) -> Iterator[None]:
         """Turn the system's errors into ours."""
@@ -170,6 +151,15 @@ class FolderStore:
             is_of_one = isinstance(error, Untrusted) or error.errno in _OF_ONE_FILE
             kind = FileFault if is_of_one else StoreError
             raise kind(f"{name!a} in {self.where}: {error.strerror or error}") from None
+
+
+def fetch(names: Collection[str], opened: Callable[[str], Source], folder: Path, flow: Flow) -> Outcome:
+    """Fetch what `opened` returns for each of `names` into `folder`, which is there, proven on its disk.
+
+    What is there with the right size and contents is not fetched again. Raises StoreError.
+    """
+    with FolderStore(str(folder)) as here:
+        return here.send_all(names, opened, "", flow)
 
 
 def _raise(error: OSError) -> None:

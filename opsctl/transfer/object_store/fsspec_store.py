@@ -6,13 +6,14 @@ import base64
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from opsctl.transfer.object_store.flow import Flow, NoAnswer, Stopped, limit_s, within
-from opsctl.transfer.object_store.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
+from opsctl.transfer.object_store.sources import CHUNK_BYTES, Source, check_digest, new_digest
+from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Access, FarFile, FileFault, StoreError, is_part, key_of, name_of
 from trainer.formats.distribution import install_command
 
@@ -33,10 +34,8 @@ _CHANGES_WITH_EVERY_WRITE = ("etag", "ETag", "generation", "md5Hash", "content_m
 _NO_CREDENTIALS = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials"
 
 
-class FsspecStore:
+class FsspecStore(Store):
     """The files below a URL. Raises StoreError where its package is missing."""
-
-    workers = 4
 
     def __init__(self, where: str, scheme: str, access: Access) -> None:
         self.where, self._patience_s = where, access.patience_s
@@ -52,15 +51,12 @@ class FsspecStore:
         self._root = root.rstrip("/")
         self._is_s3 = scheme in _S3
 
-    def close(self) -> None:
-        """Do nothing: fsspec closes its connections."""
-
     def stat(self, name: str) -> FarFile | None:
         """Return the file; None where there is none."""
         info = self._info(name)
         return None if info is None else _far(info)
 
-    def list(self, prefix: str) -> dict[str, FarFile]:
+    def list(self, prefix: str = "") -> dict[str, FarFile]:
         """Return every whole file below the folder `prefix`, by its name there."""
         top = self._path(prefix)
         with self._translated(prefix):
@@ -70,13 +66,6 @@ class FsspecStore:
                 return {}
         names = {name_of(path.removeprefix(f"{top}/")): _far(info) for path, info in found.items()}
         return {name: far for name, far in names.items() if not is_part(name)}
-
-    def holds(self, name: str, source: Source) -> str | None:
-        """Return the checksum where the file there has the source's contents: by the store's word, or by reading it."""
-        if (proven := self.proves(name, source)) is not None:
-            return proven
-        expected = source.xxh64 or digest_of(source)
-        return expected if self._digest(name) == expected else None
 
     def proves(self, name: str, source: Source) -> str | None:
         """Return the source's xxh64 where the checksum that the store computed is that of the source."""
@@ -94,13 +83,13 @@ class FsspecStore:
             found, own = self._write(source, name, flow)
             if self._checksum(self._info(name)) != own:
                 try:
-                    check_digest(name, self._digest(name), found, f"read back from {self.where}")
+                    check_digest(name, self.digest(name), found, f"read back from {self.where}")
                 except FileFault:
-                    self.remove(name)
+                    self.remove_one(name)
                     raise
         return found
 
-    def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
+    def pieces(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
         """Yield the bytes from `begin` to before `end`. Raises FileFault where there are none, or fewer."""
         far = self.stat(name)
         if far is None:
@@ -116,16 +105,10 @@ class FsspecStore:
             begin += len(piece)
             yield memoryview(piece)
 
-    def remove(self, name: str) -> None:
+    def remove_one(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
         with self._translated(name), contextlib.suppress(FileNotFoundError):
             self._waited_for(lambda: self._system.rm_file(self._path(name)))
-
-    def settle(self, names: Collection[str]) -> None:
-        """Do nothing: a store answers when an object is durable."""
-
-    def tidy(self, names: Collection[str]) -> None:
-        """Do nothing: whether another process writes a part now cannot be seen here."""
 
     def abort_old_uploads(self) -> None:
         """Remove the parts that killed uploads below the URL left on S3 long ago, if the account may list them."""
@@ -149,12 +132,6 @@ class FsspecStore:
             except FileNotFoundError:
                 return None
         return info if info.get("type") == "file" else None
-
-    def _digest(self, name: str) -> str:
-        digest = new_digest()
-        for piece in self.read(name, 0, None):
-            digest.update(piece)
-        return str(digest.hexdigest())
 
     def _checksum(self, info: dict[str, Any] | None) -> str | None:
         """Return the checksum that the store computed; None where it reports none."""

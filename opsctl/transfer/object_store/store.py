@@ -7,15 +7,11 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from types import TracebackType
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Self
 
 from opsctl.transfer.object_store.flow import Flow, Stopped
-from opsctl.transfer.object_store.folder import FolderStore
-from opsctl.transfer.object_store.fsspec_store import SCHEMES, FsspecStore
-from opsctl.transfer.object_store.sources import Source, digest_of, file_source
+from opsctl.transfer.object_store.sources import Source, digest_of, file_source, new_digest
 from opsctl.transfer.object_store.types import (
-    Access,
     Expected,
     FarFile,
     FileFault,
@@ -25,27 +21,58 @@ from opsctl.transfer.object_store.types import (
     check_name,
 )
 
-_FORMS = "a destination is /FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX"
-
 
 class Store:
-    """A place for copies of files; `open_store` makes one. Used in a `with`."""
+    """A place for copies of files; `urls.open_store` makes one. Used in a `with`.
 
-    def __init__(self, backend: FolderStore | FsspecStore) -> None:
-        self.backend = backend
+    Each kind of store has its own `stat`, `list`, `pieces`, `send` and `remove_one`. All methods raise StoreError where
+    the store takes or answers no more.
+    """
 
-    @property
-    def where(self) -> str:
-        """Return the destination, without any secret."""
-        return self.backend.where
+    where: str  # the destination, without any secret
+    workers = 4
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.backend.close()
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def stat(self, name: str) -> FarFile | None:
+        """Return a file; None where there is none."""
+        raise NotImplementedError
+
+    def list(self, prefix: str = "") -> dict[str, FarFile]:
+        """Return every whole file below the folder `prefix`, by its name there; empty where there is no such folder."""
+        raise NotImplementedError
+
+    def pieces(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
+        """Yield the bytes from `begin` to before `end`, each piece valid until the next. Raises FileFault for fewer."""
+        raise NotImplementedError
+
+    def send(self, source: Source, name: str, flow: Flow) -> str:
+        """Write the file, prove it where it went, and return its xxh64. Raises FileFault."""
+        raise NotImplementedError
+
+    def remove_one(self, name: str) -> None:
+        """Remove a file; nothing happens where there is none."""
+        raise NotImplementedError
+
+    def proves(self, name: str, source: Source) -> str | None:
+        """Return the source's xxh64 where a checksum that the store computed proves the file there; else None."""
+        return None
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+    def settle(self, names: Collection[str]) -> None:
+        """Make the names of files durable."""
+
+    def tidy(self, names: Collection[str]) -> None:
+        """Remove what killed transfers left in the folders of `names`, if no other process can be writing it now."""
+
+    def abort_old_uploads(self) -> None:
+        """Remove the parts that killed uploads left long ago."""
 
     def put(
         self, folder: Path | int, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None
@@ -55,28 +82,14 @@ class Store:
         What is there with the right size and contents is not sent again. Raises StoreError.
         """
         with held_folder(folder) as held:
-            return self._send_all(files, lambda name: file_source(held, name, files[name]), prefix, flow or Flow())
+            return self.send_all(files, lambda name: file_source(held, name, files[name]), prefix, flow or Flow())
 
     def put_source(self, source: Source, name: str, flow: Flow | None = None) -> Moved:
         """Send one content. Raises FileFault, StoreError."""
-        self.backend.tidy([name])
+        self.tidy([name])
         moved = self._send(source, name, flow or Flow())
-        self.backend.settle([name])
+        self.settle([name])
         return moved
-
-    def get(self, files: Mapping[str, Expected], folder: Path, prefix: str = "", flow: Flow | None = None) -> Outcome:
-        """Fetch `files` from below `prefix` into the folder `folder`, which is there, proven on its disk.
-
-        What is there with the right size and contents is not fetched again. Raises StoreError.
-        """
-        return self.fetch(files, lambda name: self.source(_joined(prefix, name), files[name]), folder, flow)
-
-    def fetch(
-        self, names: Collection[str], opened: Callable[[str], Source], folder: Path, flow: Flow | None = None
-    ) -> Outcome:
-        """Fetch what `opened` returns for each of `names`, as `get` does."""
-        with Store(FolderStore(str(folder))) as here:
-            return here._send_all(names, opened, "", flow or Flow())
 
     def check(
         self,
@@ -105,7 +118,7 @@ class Store:
 
         def prove(name: str) -> Moved:
             source = file_source(folder, name, Expected(files[name].bytes))
-            found = self.backend.proves(_joined(prefix, name), source)
+            found = self.proves(_joined(prefix, name), source)
             if found is None or found != files[name].xxh64:
                 raise FileFault(f"{name!a} in {self.where} is not proven by a checksum of the store's own")
             return Moved(source.bytes, found, was_there=True)
@@ -117,7 +130,7 @@ class Store:
 
         flow: for what is read and goes nowhere.
         """
-        far = self.backend.stat(name)
+        far = self.stat(name)
         if far is None or expected.bytes not in (None, far.bytes):
             raise FileFault(self._wrong(name, far, expected.bytes))
         return self.part(name, name, 0, far.bytes, expected.xxh64, flow)
@@ -126,7 +139,7 @@ class Store:
         """Return `size` bytes of the store's file `file` as a source `name`."""
 
         def chunks() -> Iterator[memoryview]:
-            for chunk in self.backend.read(file, begin, begin + size):
+            for chunk in self.pieces(file, begin, begin + size):
                 if flow:
                     flow.take(len(chunk))
                     flow.done(len(chunk))
@@ -134,30 +147,27 @@ class Store:
 
         return Source(name, size, xxh64, chunks, where=f"in {self.where}")
 
-    def list(self, prefix: str = "") -> dict[str, FarFile]:
-        """Return every whole file below the folder `prefix`, by its name there; empty where there is no such folder."""
-        return self.backend.list(prefix)
-
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """Return a small file, or a part of one. Raises FileFault where there is none, StoreError."""
-        return b"".join(bytes(piece) for piece in self.backend.read(name, begin, end))
+        return b"".join(bytes(piece) for piece in self.pieces(name, begin, end))
 
     def read_if_there(self, name: str) -> bytes | None:
         """Return a small file; None where there is none. Raises StoreError."""
-        return None if self.backend.stat(name) is None else self.read(name)
+        return None if self.stat(name) is None else self.read(name)
 
     def remove(self, names: Iterable[str], prefix: str = "") -> None:
         """Remove files; those that are not there are ignored. Raises StoreError."""
 
         def remove(name: str) -> Moved:
             check_name(name)
-            self.backend.remove(_joined(prefix, name))
+            self.remove_one(_joined(prefix, name))
             return Moved(0, "", was_there=True)
 
         self._each(list(names), remove, Flow()).raise_faults()
 
-    def _send_all(self, names: Collection[str], opened: Callable[[str], Source], prefix: str, flow: Flow) -> Outcome:
-        self.backend.tidy([_joined(prefix, name) for name in names])
+    def send_all(self, names: Collection[str], opened: Callable[[str], Source], prefix: str, flow: Flow) -> Outcome:
+        """Send what `opened` returns for each of `names`, as `put` does."""
+        self.tidy([_joined(prefix, name) for name in names])
 
         def send(name: str) -> Moved:
             check_name(name)
@@ -166,18 +176,32 @@ class Store:
         return self._settled(self._each(names, send, flow), prefix)
 
     def _send(self, source: Source, name: str, flow: Flow) -> Moved:
-        far = self.backend.stat(name)
-        found = self.backend.holds(name, source) if far is not None and far.bytes == source.bytes else None
+        far = self.stat(name)
+        found = self._holds(name, source) if far is not None and far.bytes == source.bytes else None
         if found is not None:
             flow.done(source.bytes)
             return Moved(source.bytes, found, was_there=True)
-        return Moved(source.bytes, self.backend.send(source, name, flow), was_there=False)
+        return Moved(source.bytes, self.send(source, name, flow), was_there=False)
+
+    def _holds(self, name: str, source: Source) -> str | None:
+        """Return the checksum where the file there has the source's contents: by the store's word, or by reading it."""
+        if (proven := self.proves(name, source)) is not None:
+            return proven
+        expected = source.xxh64 or digest_of(source)
+        return expected if self.digest(name) == expected else None
+
+    def digest(self, name: str) -> str:
+        """Return the xxh64 of a file, which is read."""
+        digest = new_digest()
+        for piece in self.pieces(name, 0, None):
+            digest.update(piece)
+        return str(digest.hexdigest())
 
     def _settled(self, outcome: Outcome, prefix: str) -> Outcome:
         """Make what was sent durable, and list it once more: a store may lose what it has acknowledged."""
         if not outcome.moved:
             return outcome
-        self.backend.settle([_joined(prefix, name) for name in outcome.moved])
+        self.settle([_joined(prefix, name) for name in outcome.moved])
         there = self.list(prefix)
         lost = {
             name: self._wrong(_joined(prefix, name), there.get(name), moved.bytes)
@@ -203,7 +227,7 @@ class Store:
             except FileFault as fault:
                 faults[name] = str(fault)
 
-        with ThreadPoolExecutor(min(self.backend.workers, max(1, len(names)))) as pool:
+        with ThreadPoolExecutor(min(self.workers, max(1, len(names)))) as pool:
             futures = [pool.submit(one, name) for name in names]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
@@ -216,42 +240,6 @@ class Store:
             {name: moved[name] for name in names if name in moved},
             {name: faults[name] for name in names if name in faults},
         )
-
-
-def open_store(url: str, access: Access | None = None) -> Store:
-    """Return the store behind `/folder`, `file:///folder`, `s3://bucket/prefix` or `gs://bucket/prefix`.
-
-    Only a folder is known to be there then. Raises StoreError where there can be no such store, or a package is
-    missing.
-    """
-    if url.startswith("/"):
-        return Store(FolderStore(url))
-    parts = _parts(url)
-    if parts.scheme == "file" and not parts.netloc:
-        return Store(FolderStore(unquote(parts.path)))
-    if parts.scheme in SCHEMES and parts.netloc:
-        return Store(FsspecStore(url, parts.scheme, access or Access()))
-    raise StoreError(f"{url!a} names no store: {_FORMS}")
-
-
-def refuse_secret(url: str) -> None:
-    """Raise StoreError for a URL that may have a secret in it. The text has none of it."""
-    if not url.startswith("/"):
-        _parts(url)
-
-
-def _parts(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        has_secret = parts.username is not None or bool(parts.query or parts.fragment)
-    except ValueError:
-        raise StoreError(f"a destination's URL cannot be read: {_FORMS}") from None
-    if has_secret:
-        raise StoreError(
-            f"a destination's URL, {parts.scheme}://..., has a user, a password, a query or a # in it: "
-            "everybody sees URLs; give credentials by the store's own variables and files"
-        )
-    return parts
 
 
 def _raise_first(futures: Iterable[Future[None]]) -> None:

@@ -18,7 +18,7 @@ from opsctl.run.state.identity import make_run_id
 from opsctl.transfer.backups.destination import Destination, Wish, back_up
 from opsctl.transfer.backups.verify import prove
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from opsctl.transfer.sending.checkpoint import Sent
 from tests.unit.jobs.control.checkpoint_runs import care_run, save, seen
 

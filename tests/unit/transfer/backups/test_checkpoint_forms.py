@@ -17,7 +17,7 @@ from opsctl.transfer.backups.remote_layout import TAR, TAR_INDEX
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
 from opsctl.transfer.backups.verify import Sample, Verified, verify
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from opsctl.transfer.sending.checkpoint import Sent
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import save, seen
@@ -100,13 +100,13 @@ def test_each_checkpoint_is_one_tar_that_tar_itself_opens_and_comes_back_whole(
 def test_a_single_file_is_fetched_by_its_range_alone(folder: Path, disk: Path, tmp_path: Path) -> None:
     in_tar(folder, disk)
     with open_store(str(disk)) as store:
-        chosen, asked, read = choose(store, 20, False), [], store.backend.read
+        chosen, asked, read = choose(store, 20, False), [], store.pieces
 
         def noted(name: str, begin: int, end: int | None) -> Iterator[memoryview]:
             asked.append((Path(name).name, (end or 1 << 60) - begin))
             return read(name, begin, end)
 
-        store.backend.read = noted  # type: ignore[method-assign]
+        store.pieces = noted  # type: ignore[method-assign]
         one = b"".join(map(bytes, chosen.found.source(store, LAYER).chunks()))
     assert one == (checkpoint(folder, 20) / LAYER).read_bytes()
     assert [size for name, size in asked if name == TAR] == [len((checkpoint(folder, 20) / LAYER).read_bytes())]

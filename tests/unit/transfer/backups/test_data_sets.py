@@ -29,7 +29,7 @@ from opsctl.transfer.backups.data_sets import named_sets
 from opsctl.transfer.backups.json_output import RestoredDataSet
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.s3_server import Proxy
 from tests.tiny_run import write_data

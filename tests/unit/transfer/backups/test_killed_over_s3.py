@@ -16,7 +16,7 @@ from opsctl.run.state.identity import Standing, place_of
 from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.fork_server import SERVER
 from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import latest, seen

@@ -26,7 +26,7 @@ from opsctl.transfer.backups.destination import Wish
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
 from opsctl.transfer.backups.verify import prove, verify
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.s3_server import Fault, Proxy
 from tests.tiny_run import ready
 from tests.unit.jobs.control.checkpoint_runs import seen, there

@@ -16,7 +16,7 @@ from opsctl.transfer.backups.restore_checkpoint import (
     restore_to_run,
 )
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import latest, save, seen, there
 from tests.unit.transfer.backups import backed_up_runs

@@ -19,7 +19,7 @@ from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
 from opsctl.transfer.backups.restore_run import Asked, RestoredRun, restore_run, with_output
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import latest, save, seen, there
 from tests.unit.transfer.backups import backed_up_runs

@@ -11,7 +11,7 @@ from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import read_run_id
 from opsctl.transfer.backups.remote_layout import NOTE
 from opsctl.transfer.backups.run_files import KEPT, Kept, Look, back_up_rest, newest_look, numbers_there
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import seen
 from tests.unit.transfer.backups import backed_up_runs

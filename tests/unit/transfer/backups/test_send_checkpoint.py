@@ -21,7 +21,7 @@ from opsctl.transfer.backups.restore_run import Asked, restore_run
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from opsctl.transfer.sending.checkpoint import Sent
 from tests.s3_server import Fault, Proxy
 from tests.unit.jobs.control.checkpoint_runs import save, seen

@@ -13,9 +13,11 @@ import pytest
 import xxhash
 
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.folder import fetch
 from opsctl.transfer.object_store.sources import digest_of, file_source
-from opsctl.transfer.object_store.store import open_store
-from opsctl.transfer.object_store.types import ANYTHING, PART, Expected, FileFault, StoreError
+from opsctl.transfer.object_store.store import Store
+from opsctl.transfer.object_store.types import ANYTHING, PART, Expected, FileFault, Outcome, StoreError
+from opsctl.transfer.object_store.urls import open_store
 from tests.killed_in_python import killed_at_every_step
 
 
@@ -30,6 +32,12 @@ def small() -> Iterator[Path]:
             yield Path(folder)
         finally:
             subprocess.run(["umount", folder], check=True)
+
+
+def get(store: Store, files: dict[str, Expected], folder: Path, prefix: str = "") -> Outcome:
+    """Fetch files of a store."""
+    below = f"{prefix}/" if prefix else ""
+    return fetch(files, lambda name: store.source(below + name, files[name]), folder, Flow())
 
 
 def files_of(folder: Path) -> dict[str, Expected]:
@@ -58,7 +66,7 @@ def test_every_file_arrives_and_comes_back_whatever_its_name(here: Path, there: 
         back = tmp_path / "back"
         back.mkdir()
         known = {name: Expected(moved.bytes, moved.xxh64) for name, moved in outcome.moved.items()}
-        store.get(known, back, "run 1/-step").raise_faults()
+        get(store, known, back, "run 1/-step").raise_faults()
     assert same(here, back)
     assert known["large.bin"].xxh64 == xxhash.xxh64((here / "large.bin").read_bytes()).hexdigest()
 
@@ -68,7 +76,7 @@ def test_only_named_files_are_fetched(here: Path, there: Path, tmp_path: Path) -
         store.put(here, files_of(here)).raise_faults()
         back = tmp_path / "back"
         back.mkdir()
-        store.get({"a b": ANYTHING, "layer_01/shard 1.pt": ANYTHING}, back).raise_faults()
+        get(store, {"a b": ANYTHING, "layer_01/shard 1.pt": ANYTHING}, back).raise_faults()
     assert set(files_of(back)) == {"a b", "layer_01/shard 1.pt"}
 
 
@@ -121,7 +129,7 @@ def test_one_flipped_bit_is_found_by_reading(here: Path, there: Path) -> None:
         assert set(store.check(known).faults) == {"large.bin", "a b"}
         back = there.parent / "back"
         back.mkdir()
-        assert set(store.get(known, back).faults) == {"large.bin", "a b"}
+        assert set(get(store, known, back).faults) == {"large.bin", "a b"}
     assert not (back / "large.bin").exists() and not parts(back)
 
 
@@ -188,7 +196,7 @@ def test_of_a_file_that_grows_what_there_was_is_sent(here: Path, there: Path) ->
 def test_no_name_leads_out(here: Path, there: Path, name: str) -> None:
     with open_store(str(there)) as store:
         assert store.put(here, {name: ANYTHING}).faults[name].startswith(f"{name!a} ")
-        assert store.get({name: ANYTHING}, here).faults[name].startswith(f"{name!a} ")
+        assert get(store, {name: ANYTHING}, here).faults[name].startswith(f"{name!a} ")
         with pytest.raises(FileFault, match=f"^{re.escape(f'{name!a}')} "):
             store.remove([name])
 
@@ -291,13 +299,13 @@ def test_a_destination_that_loses_a_file_after_taking_it_is_found(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(str(there)) as store:
-        settle = store.backend.settle
+        settle = store.settle
 
         def losing(names: list[str]) -> object:
             (there / "a b").unlink()
             return settle(names)
 
-        monkeypatch.setattr(store.backend, "settle", losing)
+        monkeypatch.setattr(store, "settle", losing)
         outcome = store.put(here, {"a b": ANYTHING, "-rf": ANYTHING, "manifest.json": ANYTHING})
     assert [*outcome.faults] == ["a b"] and str(there) in outcome.faults["a b"]
 

@@ -17,11 +17,12 @@ from urllib.parse import quote
 import pytest
 
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import Store, held_folder, open_store
+from opsctl.transfer.object_store.store import Store, held_folder
 from opsctl.transfer.object_store.types import ANYTHING, Access, Expected, FileFault, StoreError
+from opsctl.transfer.object_store.urls import open_store
 from tests.free_port import free_port
 from tests.s3_server import Fault, Proxy, proxied
-from tests.unit.transfer.object_store.test_folder import files_of, names_in, same
+from tests.unit.transfer.object_store.test_folder import files_of, get, names_in, same
 from trainer.formats.distribution import install_command
 
 _EMULATOR = """
@@ -84,7 +85,7 @@ def test_every_file_arrives_and_comes_back_whatever_its_name(here: Path, url: st
         known = {name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}
         assert set(store.list("run/step")) == set(known)
         assert all(one.was_there for one in store.put(here, files_of(here), "run/step").moved.values())
-        store.get(known, back, "run/step").raise_faults()
+        get(store, known, back, "run/step").raise_faults()
         assert not store.check(known, "run/step").faults
         assert store.read("run/step/large.bin", 5, 25) == (here / "large.bin").read_bytes()[5:25]
         store.remove(known, "run/step")
@@ -138,7 +139,7 @@ def test_what_names_no_store_is_refused_in_a_line_without_its_secret(url: str, t
 _OPEN = """
 import sys
 sys.modules[sys.argv[2]] = None
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 open_store(sys.argv[1])
 """
 
@@ -196,7 +197,7 @@ def test_what_passes_at_gcs_is_waited_for(here: Path, gcs: Proxy, emulator: str,
         outcome = store.put(here, names, "x")
         outcome.raise_faults()
         assert not gcs.faults[0].times
-        store.get({name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}, back, "x")
+        get(store, {name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}, back, "x")
     for name in names:
         assert there(emulator, f"{place}/x/{name}") == (back / name).read_bytes() == (here / name).read_bytes()
 

@@ -18,10 +18,10 @@ import xxhash
 
 from opsctl.transfer.object_store import fsspec_store
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
 from opsctl.transfer.object_store.types import ANYTHING, Access, Expected, FileFault, StoreError
+from opsctl.transfer.object_store.urls import open_store
 from tests.s3_server import KEY, SECRET, Fault, Proxy, environment
-from tests.unit.transfer.object_store.test_folder import files_of, flip, replaced, same
+from tests.unit.transfer.object_store.test_folder import files_of, flip, get, replaced, same
 
 #: The least that s3fs takes.
 PART = 5 << 20
@@ -71,7 +71,7 @@ def test_every_file_arrives_and_comes_back_whatever_its_name(
         outcome = store.put(here, files_of(here), "run 1/-step")
         assert not outcome.faults
         assert set(store.list("run 1/-step")) == set(files_of(here))
-        store.get({name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}, back, "run 1/-step")
+        get(store, {name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}, back, "run 1/-step")
     assert same(here, back)
     found = contents(s3, bucket)
     assert found["pre fix/run 1/-step/layer_01/shard 1.pt"] == (here / "layer_01/shard 1.pt").read_bytes()
@@ -140,7 +140,7 @@ def test_what_is_not_as_it_was_sent_is_found_by_reading(
         s3.put_object(Bucket=bucket, Key="weights.pt", Body=os.urandom(1000))
         s3.delete_object(Bucket=bucket, Key="manifest.json")
         assert set(store.check(known(large)).faults) == {"weights.pt", "manifest.json"}
-        assert set(store.get(known(large), back).faults) == {"weights.pt", "manifest.json"}
+        assert set(get(store, known(large), back).faults) == {"weights.pt", "manifest.json"}
     assert set(files_of(back)) == {"states.pt"}
 
 
@@ -160,7 +160,7 @@ import sys
 from pathlib import Path
 from opsctl.transfer.object_store import fsspec_store
 fsspec_store.PART_BYTES = {PART}
-from opsctl.transfer.object_store.store import open_store
+from opsctl.transfer.object_store.urls import open_store
 from opsctl.transfer.object_store.types import ANYTHING
 folder = Path(sys.argv[2])
 with open_store(sys.argv[1]) as store:
@@ -309,7 +309,7 @@ def test_parts_of_uploads_that_were_killed_long_ago_are_removed(
     for key in ("run/states.pt", "other/states.pt"):
         s3.create_multipart_upload(Bucket=bucket, Key=key)
     with open_store(f"s3://{bucket}/run") as store:
-        store.backend.abort_old_uploads()
+        store.abort_old_uploads()
         assert {one["Key"] for one in s3.list_multipart_uploads(Bucket=bucket)["Uploads"]} == left
         proxy.faults.append(Fault("uploads", "answer", 100, 403, "AccessDenied"))
-        store.backend.abort_old_uploads()
+        store.abort_old_uploads()

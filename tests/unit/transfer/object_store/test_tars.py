@@ -8,9 +8,9 @@ import pytest
 import xxhash
 
 from opsctl.transfer.object_store.flow import Flow
-from opsctl.transfer.object_store.store import open_store
 from opsctl.transfer.object_store.tars import INDEX, put_tar, read_index
 from opsctl.transfer.object_store.types import ANYTHING, Expected, FileFault, StoreError
+from opsctl.transfer.object_store.urls import open_store
 from tests.s3_server import Fault, Proxy
 from tests.unit.transfer.object_store.test_folder import files_of, names_in, same
 
