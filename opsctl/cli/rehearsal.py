@@ -13,7 +13,7 @@ def rehearsal_text(chosen: str | None, name: str) -> str:
     from opsctl.core.output import message
     from opsctl.run.config.load import expanded_file, load_run_file
     from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.state.rehearsals import twin_of
+    from opsctl.run.init.rehearsal import twin_of
 
     if chosen is None:
         raise click.UsageError("--rehearsal is of a run: --from RUN says which")

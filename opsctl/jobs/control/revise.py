@@ -12,10 +12,11 @@ from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.send_chain import ChainOptions, Submitted, send
-from opsctl.jobs.control.submit import changes_of, check
+from opsctl.jobs.control.submit import check
 from opsctl.run.checkpoints.resumption import layout_change
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
+from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.state import chains
 from opsctl.run.state.chains import Chain
 from opsctl.run.state.revisions import (
@@ -63,7 +64,7 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     """
     checked = check(loaded, ChainOptions())
     run = checked.run
-    warnings = (*checked.warnings, *changes_of(run, is_for_own_job=resubmit))
+    warnings = (*checked.warnings, *changes_since_last(run, is_for_own_job=resubmit))
     refuse_to_publish(run)
     before = newest(run.paths)
     if before is not None and before.damage:

@@ -21,7 +21,6 @@ from opsctl.run.logs.measurements import measured
 from opsctl.run.planning.costs import with_measured
 from opsctl.run.state.chains import SUBMIT
 from opsctl.run.state.register import register
-from opsctl.run.state.rehearsals import never_rehearsed
 from opsctl.run.state.revisions import contents, is_published, refuse_to_publish
 from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.backends import client_for
@@ -47,7 +46,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> Submit
     """
     checked = check(loaded, options)
     run, name = checked.run, checked.run.file.run.name
-    changes = changes_of(run, is_for_own_job=True)  # before the lock: an environment script takes its time
+    changes = changes_since_last(run, is_for_own_job=True)  # before the lock: an environment script takes its time
     with live_jobs.run_lock(run.paths, f"submit {name}", run.file) as opened:
         client = client_for(cluster)
         live = live_jobs.settled(run.paths, cluster, client)
@@ -66,7 +65,7 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> tu
     checked = check(loaded, options)
     run, client = checked.run, client_for(cluster)
     after, more = _decide(checked, live_jobs.snapshot(run.paths, cluster, client), cluster, client)
-    warnings = [*checked.warnings, *changes_of(run), *more]
+    warnings = [*checked.warnings, *changes_since_last(run), *more]
     listed = excluded_now(run.paths, client, what_it_wants(run, checked.options))
     first, *rest = pieces(client, checked.options.array or "")
     if rest:
@@ -97,11 +96,6 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
     if refused:
         raise RunFileError(f"{loaded.path}: {refused[0]}")
     return Checked(replace(options, array=array), run, chain, (*warnings, *slow, *found))
-
-
-def changes_of(run: ExpandedRun, is_for_own_job: bool = False) -> tuple[str, ...]:
-    """Return what differs from the last attempt and from the rehearsal, one line each."""
-    return (*changes_since_last(run, is_for_own_job), *never_rehearsed(run.file, run.paths))
 
 
 def _machine_problems(chain: ExpandedRun) -> list[str]:

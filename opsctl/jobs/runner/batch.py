@@ -43,7 +43,6 @@ from opsctl.run.logs.pulse import alert_line
 from opsctl.run.state import kill_switch, lease
 from opsctl.run.state.attempt_folder import set_aside
 from opsctl.run.state.lease import Held, OwnLease
-from opsctl.run.state.rehearsals import record_rehearsal
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -237,24 +236,12 @@ def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, hea
     task.log.add_line(end_line(ended))
     if ended.exit_code:
         keep_off_bad_nodes(task)
-    if ended.reason == Ending.FINISHED and task.revision.file.run.rehearses is not None:
-        _tell_rehearsed(task, ended)
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
 
 
 def _is_to_leave(task: Task, signals: Signals, handler: RequestHandler) -> bool:
     return signals.any or handler.to_end is not None or kill_switch.is_triggered(task.kill_switch)
-
-
-def _tell_rehearsed(task: Task, ended: Attempt) -> None:
-    """Record the rehearsal with the run that this one rehearses."""
-    try:
-        record_rehearsal(task.revision.file, task.paths.output, task.revision.name, ended.environment)
-    except (OpsctlError, OSError) as error:
-        task.log.add_line(f"opsctl: {task.revision.file.run.rehearses} has no record of this rehearsal: {error}")
-    else:
-        task.log.add_line(f"opsctl: rehearsed: it is on the record of {task.revision.file.run.rehearses}")
 
 
 def _rollbacks(task: Task) -> list[Rollback]:

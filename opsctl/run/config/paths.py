@@ -79,8 +79,6 @@ class RunPaths:
     chains = Place(".opsctl/chains.jsonl")
     #: The submission whose outcome is not on record yet.
     submitting = Place(".opsctl/submitting.json")
-    #: A line for each rehearsal of this run that came to its end; only added to.
-    rehearsals = Place(".opsctl/rehearsals.jsonl")
     #: A line for each cancel of the run's jobs; append-only.
     cancels = Place(".opsctl/cancels.jsonl")
     #: A line for each attempt opened and each closed; only added to.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,6 @@ from opsctl.run.config.load import load_run_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.environments import changes
 from opsctl.run.environments.changes import changes_since_last, environment_here
-from opsctl.run.state.rehearsals import record_rehearsal
 from tests.tiny_run import expand, write_run
 from tests.tiny_wheel import install, make_venv, make_wheel
 from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment, digest_of
@@ -71,25 +69,6 @@ def test_packages_and_modules_that_changed_are_one_line_and_this_shells_modules_
     script.write_text(script.read_text().replace("cuda/12.4", "cuda/12.6"))
     (line,) = changes_since_last(run)
     assert "attempt 1" in line and line.endswith(": tiny 1.0 -> 2.0, module cuda cuda/12.4 -> cuda/12.6")
-
-
-def test_a_run_that_was_rehearsed_with_other_packages_is_said_to_be(run: ExpandedRun, tmp_path: Path) -> None:
-    twin = RunPaths(tmp_path / "twin" / "output")
-    found = record_attempt(run, twin)
-    file = msgspec.structs.replace(run.file.run, rehearses=str(tmp_path / "run.toml"))
-    of_twin = msgspec.structs.replace(run.file, run=file)
-    record_rehearsal(of_twin, twin.output, "0001", "")
-    record_rehearsal(of_twin, twin.output, "0001", digest_of(found))
-    assert changes_since_last(run) == ()
-    install(tmp_path / "venv" / "bin" / "python", make_wheel(tmp_path, "tiny", "2.0"))
-    (line,) = changes_since_last(run)
-    assert f" {twin.output}, " in line and line.endswith(": tiny 1.0 -> 2.0")
-    assert changes_since_last(replace(run, file=of_twin)) == ()
-    changed = msgspec.structs.replace(run.file, trainer={**run.file.trainer, "lr": 0.5})
-    assert changes_since_last(replace(run, file=changed)) == ()  # never rehearsed with it
-    record_attempt(run)
-    install(tmp_path / "venv" / "bin" / "python", make_wheel(tmp_path, "tiny", "3.0"))
-    assert [one.rpartition(": ")[2] for one in changes_since_last(run)] == ["tiny 2.0 -> 3.0", "tiny 1.0 -> 3.0"]
 
 
 def test_a_kernel_that_only_the_nodes_compiled_is_no_change(run: ExpandedRun) -> None:
