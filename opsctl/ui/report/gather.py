@@ -31,7 +31,7 @@ from opsctl.ui.report import run_tables
 from opsctl.ui.report.curves import ALERT, Mark
 from opsctl.ui.report.html_page import Known, Table
 from opsctl.ui.report.log_source import LogSource
-from opsctl.ui.report.log_tables import headline, progress, starts, utilisation
+from opsctl.ui.report.log_tables import figures, progress, starts, utilisation
 from opsctl.ui.report.rows import Utilisation
 from opsctl.ui.report.run_tables import spent
 
@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 def known_of_log(log: LogSource) -> Known:
     """Return the facts of the log alone."""
-    return Known(headline=headline(log.course), tables=(progress(log.course), starts(log.course)))
+    return Known(figures=figures(log.course), tables=(progress(log.course), starts(log.course)))
 
 
 def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
     """Return all facts of a run for the page. An unreachable Slurm is reported, not raised."""
     seen = gather(run, slurm, PAGE_PARTS, is_tolerant=True)
     overview = Overview(run.table.name, run.table.team, run.paths.output, seen)
-    problems = [f"not looked at: {why}" for _, why in seen.problems] + ([seen.blind] if seen.blind is not None else [])
+    problems = [f"not read: {why}" for _, why in seen.problems] + ([seen.blind] if seen.blind is not None else [])
 
     def told(what: Callable[[], T], otherwise: T) -> T:
         try:
@@ -81,9 +81,16 @@ def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
     marks = told(lambda: _alerts(run), none_told)
     if problems:
         rows = [[str(number), why] for number, why in enumerate(dict.fromkeys(problems), 1)]
-        tables.append(Table(title="What could not be looked at", headings=["No.", "Why"], rows=rows))
+        tables.append(Table(title="What could not be read", headings=["No.", "Why"], rows=rows))
     return Known(
-        headline=headline(log.course, overview.state),
+        figures=figures(
+            log.course,
+            overview.state,
+            overview.percent_text,
+            None if until < seen.now else seen.now.timestamp(),
+            utilised,
+            None if goodput is None else goodput.trained_percent,
+        ),
         tables=tuple(one for one in tables if one is not None and one.rows),
         timeline=tuple(run_tables.timeline(found)),
         shares=tuple(run_tables.shares(goodput)) if goodput is not None else (),

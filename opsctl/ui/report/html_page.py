@@ -64,6 +64,14 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     hours: float
 
 
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A large number at the head of a run."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
 class PageMark(msgspec.Struct, frozen=True, kw_only=True):
     """A mark; see `course.Mark`."""
 
@@ -96,7 +104,7 @@ class PageRun(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[PageMark]
     saves: int  # checkpoints in all
     marks_left_out: int  # older than those told, saves aside
-    headline: str
+    figures: list[Figure]
     tables: list[Table] = []
     timeline: list[Stretch] = []
     shares: list[Share] = []
@@ -116,7 +124,7 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
 class Known:
     """The facts of a run besides its log."""
 
-    headline: str = ""
+    figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     timeline: tuple[Stretch, ...] = ()
     shares: tuple[Share, ...] = ()
@@ -156,7 +164,7 @@ def page_run(name: str, source: str, course: Course, known: Known, most_points: 
         marks=_told([*_newest(others), *_newest(saves)]),
         saves=len(saves),
         marks_left_out=max(0, len(others) - MOST_MARKS),
-        headline=known.headline,
+        figures=list(known.figures),
         tables=list(known.tables),
         timeline=list(known.timeline),
         shares=list(known.shares),

@@ -19,7 +19,7 @@ from opsctl.run.planning.gpus import planned_peak
 from opsctl.run.planning.sizes import model_shape
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.report.curves import LATEST_S, Course
-from opsctl.ui.report.html_page import Table
+from opsctl.ui.report.html_page import Figure, Table
 from opsctl.ui.report.rows import Utilisation
 from trainer.formats.logs.log_lines import write_zone
 from trainer.recipe.model_shape import ModelShape
@@ -32,15 +32,36 @@ _NEWEST = 200
 _CLOCK_S = 3 * 86400
 
 
-def headline(course: Course, state: str = "") -> str:
-    """Return the state in a sentence."""
-    if not len(course):
-        return f"{state}: nothing trained yet" if state else "no iteration in this log"
-    last, in_all = course.last_iteration, course.total_iterations
-    of_all = f" of {in_all:,}, {100 * last / in_all:.1f} %" if in_all else ""
-    loss = course.newest("loss")
-    words = f"iteration {last:,}{of_all}; loss {loss:.4g}" if math.isfinite(loss) else f"iteration {last:,}{of_all}"
-    return f"{state}: {words}" if state else words
+def figures(
+    course: Course,
+    state: str = "",
+    percent: str = "",
+    now_s: float | None = None,
+    utilised: Utilisation | None = None,
+    trained_percent: float | None = None,
+) -> tuple[Figure, ...]:
+    """Return the large numbers of a run, without those that are not known. percent: of the training that is done."""
+    told = [("State", state, "")]
+    if len(course):
+        last, in_all = course.last_iteration, course.total_iterations
+        percent = percent or (f"{100 * last / in_all:.1f} %" if in_all else "")
+        iteration = f"iteration {last:,}" + (f" of {in_all:,}" if in_all else "")
+        told.append(("Progress", percent or f"{last:,}", iteration))
+        told.append(_figure("Loss", _lowest(course.column("loss"), course.column("iteration"))))
+        told.append(("Tokens", (_count(course.newest("tokens")) or "").partition(" (")[0], ""))
+        told.append(_figure("Tokens per second", _typical(course.column("tokens_per_second"), "")))
+        told.append(_figure("MFU", _typical(utilised.percent if utilised else course.column("mfu"), " %")))
+        left = dict(_left(course, now_s))
+        done = left.get("Done", "").removeprefix("about ").partition("; ")
+        told.append(("Expected end", done[0], left.get("Left at this speed", "")))
+    if trained_percent is not None:
+        told.append(("Goodput", f"{trained_percent:.0f} %", "of the wall time trained"))
+    return tuple(Figure(name=name, value=value, note=note) for name, value, note in told if value)
+
+
+def _figure(name: str, words: str | None) -> tuple[str, str, str]:
+    value, _, note = (words or "").partition(", ")
+    return name, value, note
 
 
 def arrival_of(course: Course, now_s: float | None = None) -> Arrival | None:

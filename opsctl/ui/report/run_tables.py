@@ -88,7 +88,8 @@ def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Tab
             ]
         )
     headings = ["Attempt", "Began", "Waited", "Ran", "Iterations", "Lost", "Nodes", "Revision", "Ended"]
-    return Table(title="Attempts", headings=headings, rows=rows)
+    note = "Waited: time in the queue before the attempt. Lost: iterations that a later attempt had to train again."
+    return Table(title="Attempts", headings=headings, rows=rows, note=note)
 
 
 def lost_table(report: GoodputReport) -> Table:
@@ -146,8 +147,8 @@ def plan_table(sections: Sequence[Section], came: Mapping[str, str]) -> Table:
             kwh, low, high = (amount(one, 0) for one in (values.kwh, values.low_kwh, values.high_kwh))
             planned.append(("Electricity", f"{kwh} kWh ({low} to {high})"))
     rows = [[name, value, came.get(name, "")] for name, value in planned]
-    note = "Planned for the whole training, by what the run file expects; what came is as of now."
-    return Table(title="The plan beside what came", headings=["What", "Planned", "Came"], rows=rows, note=note)
+    note = "The plan is for the whole training, by the run file's [expect]; the result is as of now."
+    return Table(title="Plan and result", headings=["What", "Planned", "So far"], rows=rows, note=note)
 
 
 def carbon_table(energy: EnergySeen) -> Table:

@@ -3,6 +3,9 @@ import { AXES, MARKS, has, page, whole } from "./data.js";
 
 // Slider positions to iterations: 0, then by factors.
 export const WINDOWS = [0, 3, 10, 30, 100, 300, 1000, 3000, 10000];
+// The smoothing at first: about a hundredth of the longest run.
+const longest = Math.max(0, ...page.runs.map((run) => run.columns.iteration.at(-1) ?? 0));
+export const USUAL = WINDOWS.findLast((window) => window <= longest / 200) ?? 0;
 const STEPS = 1000;
 
 const made = (tag, properties = {}, ...children) => {
@@ -38,7 +41,10 @@ export class Controls {
         this.where = made("output", { className: "where", htmlFor: "position" });
         state.moved = () => this.showPosition();
         state.zoomed = () => this.showPosition();
-        root.append(this.axes(), this.look(), this.marks(), ...this.runs(), this.place());
+        state.redraw = () => this.redraw();
+        const folded = made("details", { open: !matchMedia("(max-width: 40rem)").matches });
+        folded.append(made("summary", { textContent: "Controls" }), this.axes(), this.look(), this.marks(), ...this.runs());
+        root.append(folded, this.place());
     }
 
     redraw() {
@@ -75,10 +81,6 @@ export class Controls {
             this.redraw();
         });
         tell();
-        const log = tick("Logarithmic", this.state.isLog, (isOn) => {
-            this.state.isLog = isOn;
-            this.redraw();
-        });
         const theme = made("select", { id: "theme" });
         for (const name of ["auto", "light", "dark"]) theme.append(made("option", { value: name, textContent: name }));
         theme.value = this.state.theme;
@@ -87,7 +89,7 @@ export class Controls {
             document.documentElement.dataset.theme = theme.value;
             this.redraw();
         });
-        return made("div", { className: "look" }, labelled("Smoothing", window), words, log, labelled("Colours", theme));
+        return made("div", { className: "look" }, labelled("Smoothing", window), words, labelled("Colours", theme));
     }
 
     marks() {

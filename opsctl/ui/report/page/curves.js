@@ -1,32 +1,30 @@
 // The curves: one uPlot for each quantity, all with one axis, one zoom and one position.
 import { AXES, CURVES, along, axisWords, has, momentWords, page, placeOf, tickWords, whole, worded } from "./data.js";
 import { colourOf, css } from "./colours.js";
-import { drawMarks, drawSuperseded } from "./drawn.js";
+import { drawMarks, drawSuperseded, smoothed } from "./drawn.js";
 import { pinchable } from "./touch.js";
 
 const HEIGHT = 220;
-
-// The running mean over about `window` iterations of a column: later values weigh more.
-const smoothed = (iterations, column, window) => {
-    if (window <= 0) return column;
-    const found = new Array(column.length);
-    let sum = 0;
-    let weight = 0;
-    for (let place = 0; place < column.length; place += 1) {
-        const keep = place ? Math.exp(-(iterations[place] - iterations[place - 1]) / window) : 0;
-        const value = column[place];
-        if (Number.isFinite(value)) {
-            sum = sum * keep + value * (1 - keep || 1);
-            weight = weight * keep + (1 - keep || 1);
-        }
-        found[place] = weight ? sum / weight : NaN;
-    }
-    return found;
-};
+// A run has one colour; its evaluations differ by dashes and dots.
+const DASHES = [[4, 3], [1, 3], [9, 4], [9, 3, 2, 3]];
 
 const yRange = (low, high, isLog) => {
     if (low === null || low === undefined) return [isLog ? 1 : 0, isLog ? 10 : 1];
-    return isLog ? uPlot.rangeLog(low, high, 10, false) : uPlot.rangeNum(low, high, 0.1, true);
+    const pad = Math.max(1.02, (high / low) ** 0.05);
+    return isLog ? [low / pad, high * pad] : uPlot.rangeNum(low, high, 0.1, true);
+};
+
+// Ticks of a logarithmic axis: 1, 2 and 5 of each power of ten, or even steps within less than one.
+const logTicks = (low, high) => {
+    const decades = Math.log10(high / low);
+    const power = 10 ** Math.floor(Math.log10(decades < 0.7 ? (high - low) / 3 : low));
+    if (decades < 0.7) {
+        const step = power * [1, 2, 5].findLast((one) => one * power <= (high - low) / 3);
+        return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, place) => (Math.ceil(low / step) + place) * step);
+    }
+    const each = decades > 4 ? [1] : decades > 2 ? [1, 5] : [1, 2, 5];
+    const all = Array.from({ length: Math.ceil(decades) + 2 }, (_, place) => each.map((one) => one * power * 10 ** place)).flat();
+    return all.filter((one) => low <= one && one <= high);
 };
 
 const drawable = (column, isLog) =>
@@ -77,11 +75,27 @@ export class Curves {
         const source = Object.assign(document.createElement("p"), { className: "note", textContent: this.sourceOf(curve) });
         const reading = document.createElement("p");
         const canvas = document.createElement("div");
-        title.textContent = curve.title;
+        const link = Object.assign(document.createElement("a"), { href: `#${curve.key}`, textContent: curve.title });
+        link.addEventListener("click", (event) => {
+            event.preventDefault();
+            this.state.chart = curve.key;
+            this.state.changed();
+            figure.scrollIntoView({ behavior: "smooth" });
+        });
+        title.append(link);
+        const log = Object.assign(document.createElement("button"), { type: "button", textContent: "log", className: "log" });
+        log.title = `Logarithmic axis: ${curve.title}`;
+        log.setAttribute("aria-pressed", this.state.logs.has(curve.key));
+        log.addEventListener("click", () => {
+            if (!this.state.logs.delete(curve.key)) this.state.logs.add(curve.key);
+            this.state.redraw();
+            document.querySelector(`#${curve.key} .log`).focus();
+        });
         reading.className = "reading";
         canvas.className = "canvas";
         canvas.setAttribute("role", "img");
-        caption.append(title, reading);
+        caption.append(title, reading, log);
+        figure.id = curve.key;
         figure.append(caption, canvas, ...(source.textContent ? [source] : []));
         figure.dataset.curve = curve.key;
         this.root.append(figure);
@@ -92,7 +106,8 @@ export class Curves {
     }
 
     series(curve) {
-        const { axis, isLog } = this.state;
+        const { axis } = this.state;
+        const isLog = this.state.logs.has(curve.key);
         const smoothing = curve.isSet ? 0 : this.state.smoothing;
         const [series, tables, modes, readers] = [[{}], [], [], []];
         const add = (all, values, style) => {
@@ -116,8 +131,8 @@ export class Curves {
             readers.push({ run, column, soft });
             if (curve.key !== "loss") continue;
             Object.entries(run.evaluations).forEach(([group, [iterations, losses]], number) => {
-                const points = { show: true, size: 6 + 2 * (number % 3), fill: css(`--set-${number % 4}`), stroke };
-                const line = { stroke: css(`--set-${number % 4}`), width: 1, dash: [4, 3], points, spanGaps: true };
+                const points = { show: true, size: 6 + 2 * (number % 3), fill: number % 2 ? css("--paper") : stroke, stroke };
+                const line = { stroke, width: 1, dash: DASHES[number % DASHES.length], points, spanGaps: true };
                 add(iterations.map((one) => along(run, axis, one)), drawable(losses, isLog), line);
                 readers.push({ run, group, iterations, losses });
             });
@@ -126,7 +141,8 @@ export class Curves {
     }
 
     options(curve, series, canvas) {
-        const { axis, isLog, range } = this.state;
+        const { axis, range } = this.state;
+        const isLog = this.state.logs.has(curve.key);
         const clock = this.runs[0]?.clock;
         const isTime = axis === "at_s" && clock !== "trained";
         const ink = { stroke: css("--ink"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid") } };
@@ -150,7 +166,13 @@ export class Curves {
                     values: (_, ticks, __, ___, width) =>
                         ticks.map((one) => (isTime ? tickWords(one, width, clock) : worded(axis === "at_s" ? one / 3600 : one))),
                 },
-                { ...ink, font, size: 64, values: (_, ticks) => ticks.map((one) => (one === null ? "" : worded(one, 3))) },
+                {
+                    ...ink,
+                    font,
+                    size: 64,
+                    values: (_, ticks) => ticks.map((one) => (one === null ? "" : worded(one, 3))),
+                    ...(isLog ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, ticks) => ticks } : {}),
+                },
             ],
             cursor: { drag: { x: true, y: false }, y: false, points: { size: 7 } },
             hooks: {
@@ -192,7 +214,8 @@ export class Curves {
                 const left = position === null ? -10 : plot.valToPos(position, "x");
                 plot.setCursor({ left, top: plot.over.clientHeight / 2 });
             }
-            reading.textContent = this.told(curve, readers, position);
+            const words = this.told(curve, readers, position);
+            reading.replaceChildren(...words.flatMap((one, place) => (place ? [" · ", one] : [one])));
         }
         this.isFollowing = false;
     }
@@ -201,18 +224,21 @@ export class Curves {
         const { axis } = this.state;
         const smoothing = curve.isSet ? 0 : this.state.smoothing;
         const isOne = this.runs.length === 1;
-        const words = readers.map(({ run, group, column, soft, iterations, losses }) => {
+        return readers.map(({ run, group, column, soft, iterations, losses }) => {
             const name = isOne ? "" : `${run.name} `;
             const last = run.columns[axis].length - 1;
             const place = position === null ? last : placeOf(run.columns[axis], position);
+            const words = document.createElement("span");
+            if (!isOne) words.className = `run-${run.number % 6}`;
             if (group !== undefined) {
                 const at = placeOf(iterations, run.columns.iteration[place]);
-                return `${name}${group} ${worded(losses[at], curve.digits)}`;
+                words.textContent = `${name}${group} ${worded(losses[at], curve.digits)}`;
+                return words;
             }
             const mean = smoothing > 0 ? ` (mean ${worded(soft[place], curve.digits)})` : "";
-            return `${name}${worded(column[place], curve.digits)}${curve.unit ? ` ${curve.unit}` : ""}${mean}`;
+            words.textContent = `${name}${worded(column[place], curve.digits)}${curve.unit ? ` ${curve.unit}` : ""}${mean}`;
+            return words;
         });
-        return words.join(" · ");
     }
 
     // What a curve shows, for who cannot see it.

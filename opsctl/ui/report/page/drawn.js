@@ -15,7 +15,25 @@ const within = ({ ctx, bbox }, draw) => {
     ctx.restore();
 };
 
-export const drawSuperseded = (plot, curve, runs, { axis, isLog, isAgain }) => {
+// The running mean over about `window` iterations of a column: later values weigh more.
+export const smoothed = (iterations, column, window) => {
+    if (window <= 0) return column;
+    const found = new Array(column.length);
+    let sum = 0;
+    let weight = 0;
+    for (let place = 0; place < column.length; place += 1) {
+        const keep = place ? Math.exp(-(iterations[place] - iterations[place - 1]) / window) : 0;
+        const value = column[place];
+        if (Number.isFinite(value)) {
+            sum = sum * keep + value * (1 - keep || 1);
+            weight = weight * keep + (1 - keep || 1);
+        }
+        found[place] = weight ? sum / weight : NaN;
+    }
+    return found;
+};
+
+export const drawSuperseded = (plot, curve, runs, { axis, logs, isAgain, smoothing }) => {
     if (!isAgain) return;
     within(plot, (ctx) => {
         ctx.globalAlpha = 0.4;
@@ -23,10 +41,10 @@ export const drawSuperseded = (plot, curve, runs, { axis, isLog, isAgain }) => {
         for (const run of runs) {
             ctx.strokeStyle = colourOf(run.number);
             for (const { columns } of run.superseded) {
-                const [xs, ys] = [columns[axis], columns[curve.key]];
+                const [xs, ys] = [columns[axis], smoothed(columns.iteration, columns[curve.key], curve.isSet ? 0 : smoothing)];
                 ctx.beginPath();
                 ys.forEach((y, place) => {
-                    if (!Number.isFinite(y) || !Number.isFinite(xs[place]) || (isLog && y <= 0)) return;
+                    if (!Number.isFinite(y) || !Number.isFinite(xs[place]) || (logs.has(curve.key) && y <= 0)) return;
                     ctx.lineTo(plot.valToPos(xs[place], "x", true), plot.valToPos(y, "y", true));
                 });
                 ctx.stroke();

@@ -70,11 +70,30 @@ const timeline = (run) => {
 };
 
 const LEGEND = {
-    attempt: "attempts that left well, or run",
-    bad: "attempts that ended badly",
-    waited: "waiting in the queue",
-    idle: "nothing queued",
+    attempt: "attempt that runs or ended as planned",
+    bad: "attempt that failed; its work since the last checkpoint is lost",
+    waited: "waited: a job was in the queue",
+    idle: "idle: no job was in the queue",
     "not-known": "not known",
+};
+const PARTS = {
+    started: "from the start of a job to its first iteration",
+    left: "from the last iteration to the end of a job that ended as planned",
+    lost: "iterations that were trained again, failed starts and hangs, by cause",
+    waited: "in the queue",
+    idle: "no job in the queue",
+};
+
+// The large numbers of a run.
+const figuresOf = (run) => {
+    const list = document.createElement("dl");
+    list.className = "figures";
+    for (const { name, value, note } of run.figures) {
+        const one = document.createElement("div");
+        one.append(text("dt", name), text("dd", value), ...(note ? [text("dd", note, { className: "note" })] : []));
+        list.append(one);
+    }
+    return list;
 };
 
 // A share of a wall time, in the unit that leaves few digits.
@@ -85,7 +104,9 @@ const spanWords = (hours) => {
 
 const shares = (run) => {
     const rows = run.shares.map((one) => [one.part, `${one.percent.toFixed(1)} %`, spanWords(one.hours)]);
-    const box = table({ title: "Where the time went", headings: ["Part", "Of the wall time", "Time"], rows }, run);
+    const meant = Object.entries(PARTS).filter(([part]) => run.shares.some((one) => one.part.startsWith(part)));
+    const note = meant.map(([part, words]) => `${part}: ${words}`).join("; ");
+    const box = table({ title: "Where the time went", headings: ["Part", "Of the wall time", "Time"], rows, note }, run);
     box.querySelectorAll("tbody tr").forEach((row, place) => {
         const bar = document.createElement("meter");
         Object.assign(bar, { min: 0, max: 100, value: run.shares[place].percent });
@@ -123,7 +144,7 @@ export const tell = (go) => {
     document.getElementById("made").textContent = `As of ${momentWords(Date.parse(page.made_at) / 1000, "world")}${again}`;
     for (const run of page.runs) {
         const name = () => (isOne ? [] : [text("h2", run.name)]);
-        summary.append(text("p", isOne ? run.headline : `${run.name}: ${run.headline}`, { className: "headline" }));
+        summary.append(...(isOne ? [] : [text("h2", run.name, { className: `run-${run.number % 6}` })]), figuresOf(run));
         const events = [...(run.timeline.length ? [timeline(run)] : []), ...happenings(run, go)];
         happened.append(...(events.length ? [...name(), ...events] : []));
         tables.append(...name(), ...(run.shares.length ? [shares(run)] : []), ...run.tables.map((one) => table(one, run)));

@@ -144,6 +144,43 @@ def test_a_hover_says_what_the_log_says_of_that_iteration_in_all_curves(browser:
     assert 100 < iteration < ITERATIONS and f"{losses[iteration]:.4f}".startswith(browser.reading("loss")[:5])
 
 
+def test_the_head_has_the_numbers_that_a_reader_asks_first(browser: Browser) -> None:
+    browser.open("run")
+    names = [one.text for one in browser.driver.find_elements(By.CSS_SELECTOR, ".figures dt")]
+    assert names == ["State", "Progress", "Loss", "Tokens", "Tokens per second", "MFU", "Goodput"]
+    assert f"iteration {ITERATIONS:,} of {ITERATIONS:,}" in browser.one(".figures").text
+
+
+def test_a_log_axis_is_one_charts_and_fits_its_values(browser: Browser) -> None:
+    browser.open("run", "log=grad_norm")
+    pressed = "return [...document.querySelectorAll('.log[aria-pressed=true]')].map((one) => one.closest('figure').id)"
+    assert browser.run(pressed) == ["grad_norm"]
+    module = (Path(report.__file__).parent / "page" / "curves.js").read_text()
+    script = "\n".join(re.findall(r"^const (?:yRange|logTicks) = .*?^};\n", module, flags=re.MULTILINE | re.DOTALL))
+    low, high = browser.run(script + "return yRange(1.9, 11, true)")
+    assert 1.5 < low < 1.9 and 11 < high < 13
+    assert browser.run(script + "return logTicks(1.7, 12)") == [2, 5, 10]
+    assert browser.run(script + "return logTicks(0.012, 900)") == [0.1, 1, 10, 100]
+    assert len(browser.run(script + "return logTicks(1.91, 1.99)")) >= 3
+
+
+def test_a_link_leads_to_a_chart(browser: Browser) -> None:
+    browser.open("run", "mfu&smooth=0")
+    top = "return document.getElementById('mfu').getBoundingClientRect().top"
+    browser.until(lambda: browser.run(top) < 300)
+    browser.run("arguments[0].click()", browser.one("#tflops h3 a"))
+    browser.until(lambda: "#tflops&smooth=0" in browser.driver.current_url)
+
+
+def test_controls_are_folded_on_a_phone(browser: Browser) -> None:
+    browser.open("run")
+    assert browser.one("#axis").is_displayed() and not browser.one("summary").is_displayed()
+    browser.open("run", width=390)
+    assert not browser.one("#axis").is_displayed()
+    browser.one("summary").click()
+    assert browser.one("#axis").is_displayed()
+
+
 def test_dragging_zooms_all_curves_and_a_double_click_shows_all_again(browser: Browser) -> None:
     browser.open("run")
     over = browser.one("[data-curve=grad_norm] .u-over")
@@ -177,8 +214,8 @@ def test_everything_can_be_done_by_keyboard(browser: Browser) -> None:
     assert browser.where != first
     browser.one("#smoothing").send_keys(Keys.END)
     assert "(mean " in browser.reading("loss") and "(mean " not in browser.reading("batch")
-    browser.labelled("Logarithmic").send_keys(Keys.SPACE)
-    browser.until(lambda: "log=1" in browser.driver.current_url)
+    browser.pressed("Logarithmic axis: Loss")
+    browser.until(lambda: "log=loss" in browser.driver.current_url)
     browser.one("button[title='Zoom in']").send_keys(Keys.ENTER)
     browser.until(lambda: "from=" in browser.driver.current_url)
     reached = set()
@@ -250,13 +287,13 @@ def test_runs_are_compared_and_one_can_be_left_out(browser: Browser) -> None:
 
 
 def test_a_reload_shows_what_was_shown(browser: Browser) -> None:
-    browser.open("run", "x=tokens&smooth=30&log=1&theme=dark")
+    browser.open("run", "x=tokens&smooth=30&log=loss&theme=dark")
     browser.one("button[title='Zoom to the newest tenth']").click()
     browser.until(lambda: "from=" in browser.driver.current_url)
     browser.driver.refresh()
     browser.until(lambda: browser.run("return document.documentElement.dataset.ready") == "yes")
     assert Select(browser.one("#axis")).first_selected_option.text == "tokens"
-    assert browser.labelled("Logarithmic").is_selected()
+    assert browser.one("#loss .log").get_attribute("aria-pressed") == "true"
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
 
 

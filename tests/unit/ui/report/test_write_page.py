@@ -19,7 +19,7 @@ import pytest
 from opsctl.core.errors import OpsctlError
 from opsctl.ui.report import html_page as writing
 from opsctl.ui.report.curves import ALERT, KILL, SAVE, Course, Mark
-from opsctl.ui.report.html_page import Known, PageData, page_html, page_run, write_page
+from opsctl.ui.report.html_page import Figure, Known, PageData, page_html, page_run, write_page
 from opsctl.ui.report.rows import Rows, Superseded
 from tests.unit.ui.report.test_curves import course_of, line
 
@@ -57,7 +57,9 @@ def parsed(html: str) -> Elements:
 
 
 def page(name: str, course: Course | None = None) -> str:
-    run = page_run(name, name, course or course_of(line(1), line(2)), Known(headline=name))
+    run = page_run(
+        name, name, course or course_of(line(1), line(2)), Known(figures=(Figure(name="State", value=name),))
+    )
     return page_html(PageData(title=name, made_at="2026-03-01T12:00:00+00:00", follow_s=0, runs=[run]))
 
 
