@@ -70,7 +70,7 @@ def assemble(options: Options, process: Process) -> Training:
     tell(stamp("after model, optimizer, and learning rate scheduler are built"))
     guarding = _guarding(options, engine, resumption, tell)
     observers = _observers(options, process, prepared, engine, guarding, of_model)
-    rolling_back = None
+    drill, rolling_back = SpikeDrill.of(options), None
     if prepared.destination is not None:
         to_save = prepared.destination, prepared.identity
         rolling_back = RollingBack(engine, *to_save, guarding, resumption.progress, observers, tell)
@@ -92,7 +92,7 @@ def assemble(options: Options, process: Process) -> Training:
         skipped=SkippedIterations.of(options),
         shown=shown_iterations(options),
         rolling_back=rolling_back,
-        drill=_drill(options, engine, parallel, tell),
+        drill=Drill(drill, engine.module.loss_fn, parallel.data_rank == 0, tell) if drill else None,
     )
 
 
@@ -111,7 +111,8 @@ def _observers(
     for line in size_lines(parallel, throughput):
         say_if(parallel.rank == 0)(line)
     tell = say_if(parallel.rank == parallel.world_size - 1)  # the last rank has the loss first
-    curves = _curves(options, parallel, shape, _continued_from(options, resumption))
+    continues = resumption.found is not None and resumption.start.kind != "finetuned" and not only_evaluates(options)
+    curves = _curves(options, parallel, shape, resumption.progress if continues else None)
     evaluated = partial(evaluate, engine, **of_model, has_to_end=leaving.has_to_end)
     loss = LastLoss()
     observers: list[Observer] = [
@@ -139,7 +140,8 @@ def _observers(
         contents = contents_of(options, prepared.identity, resumption.schedule, history, loss, kept, mark)
         whole = engine, prepared.destination, contents, not options.no_save_optim
         begin = beginner(*whole) if options.async_save else None
-        saved, ends = _saved_iteration(options, resumption), leaving.has_to_end
+        saves_there = saves_where_it_loads(options) and not options.finetune
+        saved, ends = resumption.saved_iteration if saves_there else None, leaving.has_to_end
 
         def when_saved() -> None:
             leaving.look_again()
@@ -173,21 +175,10 @@ def _guarding(
     return Guarding(SpikeGuard.of(options), of_checkpoint, partial(replica_loss, engine), tell, exactly)
 
 
-def _drill(options: Options, engine: PipelineEngine, parallel: Parallel, tell: Callable[[str], None]) -> Drill | None:
-    drill = SpikeDrill.of(options)
-    return None if drill is None else Drill(drill, engine.module.loss_fn, parallel.data_rank == 0, tell)
-
-
-def _continued_from(options: Options, resumption: Resumption) -> Progress | None:
-    """Return where this training continues one of the same folder; None if it begins, or only evaluates."""
-    continues = resumption.found is not None and resumption.start.kind != "finetuned" and not only_evaluates(options)
-    return resumption.progress if continues else None
-
-
 def _curves(options: Options, parallel: Parallel, shape: ModelShape, continued_from: Progress | None) -> Curves:
     writes = parallel.rank == parallel.world_size - 1
     return Curves(
-        on_every_rank(lambda: open_writers(options, continued_from) if writes else None, (OptionsError,)),
+        on_every_rank(lambda: open_writers(options, continued_from) if writes else (), (OptionsError,)),
         options,
         parallel.world_size,
         parallel.data_size,
@@ -199,8 +190,3 @@ def _last_save_s(options: Options) -> float:
     """Seconds that the save before leaving may take: the margin that is left for it, or as long as a rank waits."""
     margin, minutes = options.exit_margin_in_mins, float(options.distributed_timeout_minutes)
     return minutes * 60 if margin is None else max(margin * 60, HARD_END_AFTER_S)
-
-
-def _saved_iteration(options: Options, resumption: Resumption) -> int | None:
-    """Return the iteration of --save's latest checkpoint: the one that was loaded from there."""
-    return resumption.saved_iteration if saves_where_it_loads(options) and not options.finetune else None

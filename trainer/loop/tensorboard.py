@@ -122,30 +122,8 @@ def open_writer(options: Options) -> ScalarWriter:
     return writer
 
 
-class Several:
-    """Writers that all get the same points."""
-
-    def __init__(self, writers: Sequence[ScalarWriter]) -> None:
-        self._writers = writers
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        """See `ScalarWriter`, and so below."""
-        for writer in self._writers:
-            writer.add_scalar(tag, value, step)
-
-    def flush(self) -> None:
-        """Flush all writers."""
-        for writer in self._writers:
-            writer.flush()
-
-    def close(self) -> None:
-        """Close all writers."""
-        for writer in self._writers:
-            writer.close()
-
-
-def open_writers(options: Options, continued_from: Progress | None = None) -> ScalarWriter | None:
-    """Open all writers that the options ask for; None if they ask for none. Raises OptionsError.
+def open_writers(options: Options, continued_from: Progress | None = None) -> tuple[ScalarWriter, ...]:
+    """Open all writers that the options request. Raises OptionsError.
 
     continued_from: where the training continues. Points after it are trained again, so those in the folder are set
     aside.
@@ -157,7 +135,7 @@ def open_writers(options: Options, continued_from: Progress | None = None) -> Sc
         writers.append(open_writer(options))
     if options.wandb_project:
         writers.append(WandbWriter(options))
-    return Several(writers) if writers else None
+    return tuple(writers)
 
 
 def _set_aside_beyond(folder: Path, at: Progress) -> None:
@@ -169,12 +147,17 @@ def _set_aside_beyond(folder: Path, at: Progress) -> None:
 
 
 class Curves(Observer):
-    """The curves of one training: points after the steps, and what others hand over. With no writer: none."""
+    """The curves of one training: points after each step, and those of other observers, for every writer."""
 
     def __init__(
-        self, writer: ScalarWriter | None, options: Options, world_size: int, data_size: int, flops_per_sample: float
+        self,
+        writers: Sequence[ScalarWriter],
+        options: Options,
+        world_size: int,
+        data_size: int,
+        flops_per_sample: float,
     ) -> None:
-        self._writer = writer
+        self._writers = writers
         self._options = options
         self._world_size = world_size
         self._data_size = data_size
@@ -190,7 +173,7 @@ class Curves(Observer):
         if result is None or not wanted or at.iteration % options.tensorboard_log_interval:
             return
         params_norm = step.parameters_norm if options.log_params_norm else None  # on all ranks, or none gets it
-        if self._writer is None:
+        if not self._writers:
             return
         self._add("steps-vs-samples/y=steps,x=samples", at.iteration, at.consumed_train_samples)
         self._add("steps-vs-samples/y=samples,x=steps", at.consumed_train_samples, at.iteration)
@@ -239,27 +222,24 @@ class Curves(Observer):
         self._three(tag, loss, at, gigaflos=True)
         if self._options.log_validation_ppl_to_tensorboard:
             self._three(f"{tag} ppl", perplexity(loss), at, gigaflos=True)
-        if self._writer is not None:
-            self._writer.flush()
+        for writer in self._writers:
+            writer.flush()
 
     def after_going_back(self, progress: Progress) -> None:
         """Continue in another file, without the points that came after the checkpoint."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = self._opened_anew(progress)
-
-    def _opened_anew(self, progress: Progress) -> ScalarWriter | None:
-        """No curve is worth a training that would go on."""
+        if not self._writers:
+            return
+        self.close()
         try:
-            return open_writers(self._options, progress)
-        except OptionsError as error:
+            self._writers = open_writers(self._options, progress)
+        except OptionsError as error:  # no curve is worth a training that would continue
             complain(f"trainer: no curves from here on: {error}")
-            return None
+            self._writers = ()
 
     def close(self) -> None:
-        """Close the writer, which puts its last points on disk."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close the writers, which puts their last points on disk."""
+        for writer in self._writers:
+            writer.close()
 
     def _three(self, tag: str, value: float, at: Progress, gigaflos: bool = False) -> None:
         self._add(tag, value, at.iteration)
@@ -270,5 +250,5 @@ class Curves(Observer):
             self._add(f"{tag} vs gigaflos (without embeddings)", value, int(done))
 
     def _add(self, tag: str, value: float, step: int) -> None:
-        if self._writer is not None:
-            self._writer.add_scalar(tag, value, step)
+        for writer in self._writers:
+            writer.add_scalar(tag, value, step)

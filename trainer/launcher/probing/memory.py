@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainer.formats.attempt.node_samples import Effort
-from trainer.launcher.probing.parts import Tell
-from trainer.launcher.probing.rates import seconds_of
+from trainer.launcher.probing.parts import Tell, seconds_of
 
 _ARRAY_BYTES = 32 << 20
 _MOST_SHARE = 0.05  # of the free memory, that copying may take

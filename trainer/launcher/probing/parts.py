@@ -11,6 +11,7 @@ import mmap
 import os
 import signal
 import socket
+import statistics
 import sys
 import tempfile
 import time
@@ -130,6 +131,8 @@ _BLOCK_BYTES = 1 << 20
 _BLOCKS_A_TIME = 8
 _SHM = Path("/dev/shm")
 _SHM_BYTES = 64 << 20
+#: The least number of measurements for a median.
+_FEWEST_TIMES = 5
 
 
 def measure_disk(tell: Tell, effort: Effort) -> None:
@@ -201,3 +204,18 @@ def measure_run_folder(tell: Tell, folder: Path, node: str) -> None:
 def _outside(server: float, before: float, after: float) -> float:
     """Seconds by which this clock is ahead, 0 where the server's time lies between the two looks at it."""
     return before - server if server < before - 1 else min(0.0, after - server)
+
+
+def seconds_of(work: Callable[[], object], window_s: float) -> float:
+    """Seconds of one `work`: the median over `window_s`, at least five times, after one that does not count.
+
+    The median and not the best: a node that is held up again and again has moments in which it is not.
+    """
+    work()
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < _FEWEST_TIMES or time.perf_counter() - began < window_s:
+        before = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - before)
+    return statistics.median(times)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.formats.attempt.node_samples import Effort
-from trainer.launcher.probing.parts import Tell
-from trainer.launcher.probing.rates import seconds_of
+from trainer.launcher.probing.parts import Tell, seconds_of
 
 _SEED = 20_220_311
 _SIZE = 1024

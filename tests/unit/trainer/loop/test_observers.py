@@ -53,7 +53,7 @@ class Points:
 
 
 def curves_to(points: Points | None, **changes: Any) -> Curves:
-    return Curves(points, options_with(**changes), world_size=1, data_size=1, flops_per_sample=1.0)
+    return Curves([points] if points else [], options_with(**changes), world_size=1, data_size=1, flops_per_sample=1.0)
 
 
 def test_a_line_of_the_log_is_about_the_iterations_since_the_line_before() -> None:
@@ -368,8 +368,8 @@ def test_an_event_file_that_vanishes_while_it_is_read_ends_no_training(
 ) -> None:
     gone = tmp_path / "events.out.tfevents.1.node"
     monkeypatch.setattr(rewind, "event_files", lambda _folder: [gone])
-    writer = open_writers(options_with(tensorboard_dir=str(tmp_path)), step_at(1).progress)
-    assert writer is not None and gone.name in capfd.readouterr().err
+    (writer,) = open_writers(options_with(tensorboard_dir=str(tmp_path)), step_at(1).progress)
+    assert gone.name in capfd.readouterr().err
     writer.close()
 
 
