@@ -40,15 +40,16 @@ def with_model_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def model_errors(options: Mapping[str, Any]) -> list[str]:
     """Return the contradictions between the model's options, independent of the layout. Both values are named."""
-    return [
-        *_width_errors(options),
-        *_key_value_errors(options),
-        *_length_errors(options),
-        *_rotary_errors(options),
-        *_norm_errors(options),
-        *_gate_errors(options),
-        *_dropout_errors(options),
-    ]
+    errors = [*_width_errors(options), *_key_value_errors(options), *_rotary_errors(options), *_dropout_errors(options)]
+    positions, length = options["max_position_embeddings"], options["seq_length"]
+    if positions is not None and length is not None and positions < length:
+        errors.append(f"--max-position-embeddings {positions} is smaller than --seq-length {length}")
+    epsilon, same = options["layernorm_epsilon"], options["norm_epsilon"]
+    if same not in (None, epsilon):
+        errors.append(f"--norm-epsilon {same:g} with --layernorm-epsilon {epsilon:g}: they are the same, give one")
+    if options["swiglu"] and options["glu_activation"] != "swiglu":
+        errors.append(f"--swiglu with --glu-activation {options['glu_activation']}: choose one")
+    return errors
 
 
 def is_rotary(options: Mapping[str, Any]) -> bool:
@@ -83,13 +84,6 @@ def _width_errors(options: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _length_errors(options: Mapping[str, Any]) -> list[str]:
-    positions, length = options["max_position_embeddings"], options["seq_length"]
-    if positions is None or length is None or positions >= length:
-        return []
-    return [f"--max-position-embeddings {positions} is smaller than --seq-length {length}"]
-
-
 def _key_value_errors(options: Mapping[str, Any]) -> list[str]:
     heads, groups = options["num_attention_heads"], options["num_query_groups"]
     if groups is None:
@@ -122,18 +116,6 @@ def _rotary_errors(options: Mapping[str, Any]) -> list[str]:
             f"{hidden // heads} (--hidden-size {hidden} / --num-attention-heads {heads}) are {turned}"
         ]
     return []
-
-
-def _gate_errors(options: Mapping[str, Any]) -> list[str]:
-    gate = options["glu_activation"]
-    return [f"--swiglu with --glu-activation {gate}: choose one"] if options["swiglu"] and gate != "swiglu" else []
-
-
-def _norm_errors(options: Mapping[str, Any]) -> list[str]:
-    epsilon, same = options["layernorm_epsilon"], options["norm_epsilon"]
-    if same is None or same == epsilon:
-        return []
-    return [f"--norm-epsilon {same:g} with --layernorm-epsilon {epsilon:g}: they are the same, give one"]
 
 
 def _dropout_errors(options: Mapping[str, Any]) -> list[str]:

@@ -23,6 +23,13 @@ from trainer.recipe.schedule_rules import schedule_errors
 from trainer.recipe.spike_guard import ROLLBACK, SKIP, SpikeDrill
 
 _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
+#: Options that exclude each other, with the correction.
+_EXCLUSIVE = (
+    ("fp16", "bf16", "choose one"),
+    ("save_interval", "save_schedule", "choose one"),
+    ("override_lr_scheduler", "use_checkpoint_lr_scheduler", "choose one"),
+    ("load_step", "load_fallback", "a checkpoint that is named has none in its place; leave one out"),
+)
 
 
 def missing_errors(options: Mapping[str, Any]) -> list[str]:
@@ -52,17 +59,14 @@ def combination_errors(
         *_batch_errors(options, world_size),
         *([] if consumed_samples is None else ramp_errors(options, world_size, consumed_samples)),
         *schedule_errors(options),
-        *_precision_errors(options),
+        *_exclusive_errors(options),
         *recomputation_errors(options),
         *sequence_errors(options),
         *_vocabulary_errors(options),
         *_data_errors(options),
-        *_save_errors(options),
-        *_lease_errors(options),
-        *_load_errors(options),
+        *_parsed_errors(options),
         *_evaluation_errors(options),
         *_carbon_errors(options),
-        *_range_errors(options),
         *_guard_errors(options),
     ]
 
@@ -100,7 +104,7 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
             errors.append("--rampup-batch-size needs --global-batch-size, the batch it grows to")
         elif start >= batch:
             errors.append(f"--rampup-batch-size starts at {start}, not below --global-batch-size {batch}")
-        elif not _can_grow(options):
+        elif (batch - start) % increment:
             errors.append(
                 f"--rampup-batch-size: from {start} to {batch} is no whole number of increments of {increment}"
             )
@@ -118,8 +122,11 @@ def ramp_errors(options: Mapping[str, Any], world_size: int | None, consumed_sam
     start, increment, _ = options["rampup_batch_size"]
     named = {"the start of --rampup-batch-size,": start}
     if consumed_samples:
-        batch = _batch_at(options, consumed_samples)
-        if batch is None or batch == options["global_batch_size"]:
+        try:
+            batch = BatchRamp.of(options).batch_at(consumed_samples)
+        except (TypeError, ValueError):
+            return []  # another rule reports an impossible ramp-up
+        if batch == options["global_batch_size"]:
             return []  # the ramp is over
         named = {f"the batch of --rampup-batch-size at sample {consumed_samples},": batch}
     named["the increment of --rampup-batch-size,"] = increment
@@ -131,29 +138,17 @@ def _indivisible(what: str, samples: int, micro: int, copies: int) -> str:
     return f"{what} {samples} is not divisible by --micro-batch-size {micro} x DP {copies} = {micro * copies}"
 
 
-def _batch_at(options: Mapping[str, Any], consumed_samples: int) -> int | None:
-    """Return the batch size; None for an impossible ramp-up, which another rule reports."""
-    try:
-        return BatchRamp.of(options).batch_at(consumed_samples)
-    except (TypeError, ValueError):
-        return None
-
-
-def _can_grow(options: Mapping[str, Any]) -> bool:
-    try:
-        BatchRamp.of(options)
-    except ValueError:
-        return False
-    return True
-
-
-def _precision_errors(options: Mapping[str, Any]) -> list[str]:
-    errors = []
-    if options["fp16"] and options["bf16"]:
-        errors.append("--fp16 with --bf16: choose one")
+def _exclusive_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = [
+        f"{option_name(one)} with {option_name(other)}: {advice}"
+        for one, other, advice in _EXCLUSIVE
+        if options[one] not in (None, False) and options[other]
+    ]
     scale = options["initial_loss_scale"]
     if scale & (scale - 1):
         errors.append(f"--initial-loss-scale {scale} is no power of two")
+    if (options["lease_path"] is None) != (options["lease_number"] is None):
+        errors.append("--lease-path and --lease-number go together: the file, and this job's number in it")
     return errors
 
 
@@ -193,16 +188,6 @@ def _data_errors(options: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _save_errors(options: Mapping[str, Any]) -> list[str]:
-    if options["save_interval"] and options["save_schedule"]:
-        return ["--save-interval with --save-schedule: choose one"]
-    try:
-        SaveSchedule.of(options)
-    except ValueError as error:
-        return [f"--save-schedule: {error}"]
-    return []
-
-
 def _carbon_errors(options: Mapping[str, Any]) -> list[str]:
     country, region = options["carbon_country"], options["carbon_region"]
     if country is not None and not re.fullmatch("[A-Z]{3}", country):
@@ -225,20 +210,20 @@ def _guard_errors(options: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _range_errors(options: Mapping[str, Any]) -> list[str]:
+def _parsed_errors(options: Mapping[str, Any]) -> list[str]:
+    """Return the errors of options whose words have a form of their own."""
     errors = []
-    for look in (SkippedIterations.of, shown_iterations, SpikeDrill.of):
+    for parse, prefix in (
+        (SaveSchedule.of, "--save-schedule: "),
+        (SkippedIterations.of, ""),
+        (shown_iterations, ""),
+        (SpikeDrill.of, ""),
+    ):
         try:
-            look(options)
+            parse(options)
         except ValueError as error:
-            errors.append(str(error))
+            errors.append(f"{prefix}{error}")
     return errors
-
-
-def _load_errors(options: Mapping[str, Any]) -> list[str]:
-    if options["load_step"] is None or not options["load_fallback"]:
-        return []
-    return ["--load-step with --load-fallback: a checkpoint that is named has none in its place; leave one out"]
 
 
 def _evaluation_errors(options: Mapping[str, Any]) -> list[str]:
@@ -250,9 +235,3 @@ def _evaluation_errors(options: Mapping[str, Any]) -> list[str]:
     if not options["eval_iters"]:
         return [f"{given[0]} with --eval-iters 0: give how many batches of each set to evaluate"]
     return []
-
-
-def _lease_errors(options: Mapping[str, Any]) -> list[str]:
-    if (options["lease_path"] is None) == (options["lease_number"] is None):
-        return []
-    return ["--lease-path and --lease-number go together: the file, and the number that this job has in it"]

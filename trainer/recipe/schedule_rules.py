@@ -34,8 +34,6 @@ def schedule_errors(options: Mapping[str, Any]) -> list[str]:
     errors = [*_unit_errors(options), *_twice_errors(options), *_warmup_errors(options)]
     if options["lr"] is not None and options["min_lr"] > options["lr"]:
         errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
-    if options["override_lr_scheduler"] and options["use_checkpoint_lr_scheduler"]:
-        errors.append("--override-lr-scheduler with --use-checkpoint-lr-scheduler: choose one")
     errors += [*_wsd_errors(options), *_cooldown_errors(options), *_length_errors(options)]
     return errors or _end_errors(options)
 
