@@ -8,10 +8,9 @@ import gc
 import multiprocessing
 import os
 import signal
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from trainer.data import program
@@ -49,56 +48,59 @@ def each(
 ) -> list[R]:
     """Return `work(task)` for every task, in order. Forked processes take the next task when they are free.
 
-    done: called with each task's index when it ends. The first failure ends the others: a CheckpointError is raised
-    unchanged, another error with its traceback as RuntimeError, a killed worker as CheckpointError. The processes
-    share everything from before the fork; this process must not have used several threads of torch's.
+    done: called with each task's index when it ends. The first failure ends the others and is raised: an OSError and a
+    killed worker as CheckpointError. The processes share everything from before the fork; this process must not have
+    used several threads of torch's.
     """
-    context = multiprocessing.get_context("fork")
+    global _job
+    if not tasks:
+        return []
     results: dict[int, R] = {}
-    left = iter(range(len(tasks)))
-    running: dict[Connection, BaseProcess] = {}
-    try:
-        for index in [index for _, index in zip(range(min(workers, len(tasks))), left, strict=False)]:
-            ours, theirs = context.Pipe()
-            process: BaseProcess = context.Process(
-                target=_serve, args=(theirs, [*running, ours], tasks, work), daemon=True
-            )
-            with _inheriting_no_garbage():
-                process.start()
-            theirs.close()
-            running[ours] = process
-            ours.send(index)
-        while running:
-            for connection in wait(list(running)):
-                assert isinstance(connection, Connection)
-                index, result = _received(connection, running[connection])
-                results[index] = result
-                done(index)
-                following = next(left, None)
-                connection.send(following)
-                if following is None:
-                    connection.close()
-                    running.pop(connection).join()
-    finally:
-        for connection, process in running.items():
-            process.kill()
-            process.join()
-            connection.close()
+    others = multiprocessing.active_children()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, _begin_worker) as pool:
+        _job = tasks, work
+        # Threads do not exist in the child. If it found a process group of torch's to be garbage, it would wait for its
+        # threads forever at the end, or die of SIGSEGV.
+        gc.freeze()
+        try:
+            futures = {pool.submit(_run, index): index for index in range(len(tasks))}  # the first one forks all
+            gc.unfreeze()
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                done(futures[future])
+        except BrokenProcessPool:
+            raise CheckpointError("a worker process was killed: was its memory limited?") from None
+        except BaseException:
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            raise
+        finally:
+            _job = (), work
+            gc.unfreeze()
+            pool.shutdown(cancel_futures=True)
     return [results[index] for index in range(len(tasks))]
 
 
-@contextlib.contextmanager
-def _inheriting_no_garbage() -> Iterator[None]:
-    """Fork with all existing objects out of the garbage collector's reach.
+#: The tasks and the work of the running `each`, which forked processes inherit: it need not be picklable.
+_job: tuple[Sequence[Any], Callable[[Any], Any]] = ((), id)
 
-    Threads do not exist in the child. If it found a process group of torch's to be garbage, it would wait for its
-    threads forever at the end, or die of SIGSEGV.
-    """
-    gc.freeze()
+
+def _begin_worker() -> None:
+    """Prepare a forked process. It ends with its parent, which also handles interruptions."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run(index: int) -> Any:
+    tasks, work = _job
     try:
-        yield
-    finally:
-        gc.unfreeze()
+        return work(tasks[index])
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        raise CheckpointError(f"{where}{error.strerror or error}") from None
 
 
 def adding_up(sizes: list[int], reached: Callable[[int], None]) -> Callable[[int], None]:
@@ -111,45 +113,3 @@ def adding_up(sizes: list[int], reached: Callable[[int], None]) -> Callable[[int
         reached(ended)
 
     return done
-
-
-def _received(connection: Connection, process: BaseProcess) -> tuple[int, Any]:
-    """Receive (index, result) of an ended task. Raises the task's error."""
-    try:
-        index, result, error, trace = connection.recv()
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-        reason = ": was its memory limited?" if code == -signal.SIGKILL else ""
-        raise CheckpointError(f"a worker process ended {how}{reason}") from None
-    if trace is not None:
-        raise RuntimeError(trace)
-    if error is not None:
-        raise CheckpointError(error)
-    return index, result
-
-
-def _serve(connection: Connection, others: list[Connection], tasks: Sequence[Any], work: Callable[[Any], Any]) -> None:
-    """Do the tasks whose indices arrive, until the pipe closes. Ends with the parent."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:
-        other.close()
-    with contextlib.suppress(EOFError, OSError):
-        while (index := connection.recv()) is not None:
-            connection.send((index, *_outcome(work, tasks[index])))
-
-
-def _outcome(work: Callable[[Any], Any], task: Any) -> tuple[Any, str | None, str | None]:
-    """Return (result, text of a CheckpointError, traceback of any other error)."""
-    try:
-        return work(task), None, None
-    except CheckpointError as error:
-        return None, str(error), None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return None, f"{where}{error.strerror or error}", None
-    except Exception:
-        return None, None, traceback.format_exc()

@@ -51,8 +51,8 @@ def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
         each(["missing"], lambda name: (tmp_path / name).read_text(), 1)
 
 
-def test_any_other_error_comes_with_its_traceback() -> None:
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+def test_any_other_error_is_raised_here() -> None:
+    with pytest.raises(ZeroDivisionError):
         each([0], lambda task: 1 // task, 1)
 
 
@@ -62,7 +62,7 @@ def test_a_killed_worker_is_named_and_nobody_waits_for_it() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
-    with pytest.raises(CheckpointError, match="SIGKILL"):
+    with pytest.raises(CheckpointError, match="killed"):
         each(range(2), work, 2)
 
 
