@@ -118,7 +118,7 @@ class Speaker:
             raise CheckpointError("the training had no tokenizer, only a vocabulary size: give --tokenizer")
         self._tokenizer = Tokenizer.from_str(found.texts[TOKENIZER])
         self._encoder = Encoder(Tokenizer.from_str(found.texts[TOKENIZER]))
-        self._end = found.special.end
+        self._end = found.special["eos_token_id"]
 
     def tokens_of(self, prompt: str) -> list[int]:
         """Return the prompt's tokens; for an empty prompt the end of a document. Raises CheckpointError if too long."""

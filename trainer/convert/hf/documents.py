@@ -21,201 +21,32 @@ from trainer.formats.checkpoint.manifest import Manifest, tag_of
 from trainer.formats.data.vocabulary_files import Noted, read_notes, tokenizer_identity, tokenizer_path
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.json_text import json_file_text
-from trainer.recipe.model_shape import ModelShape
-
-CARD = "README.md"
-_HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n"
-_USE = """\
-```python
-from transformers import AutoModelForCausalLM{tokenizer}
-
-model = AutoModelForCausalLM.from_pretrained("FOLDER")
-```
-"""
-
-
-def card(name: str, model: SavedModel, manifest: Manifest, with_tokenizer: bool) -> str:
-    """Return the page of the model named `name`, in Markdown."""
-    shape = model.shape
-    layout = manifest.layout
-    rows = [
-        (
-            "architecture",
-            f"{model.family.architecture}, {shape.layers} layers, hidden {shape.hidden}, {_heads(shape)}",
-        ),
-        ("parameters", f"{sum(entry.size for entry in model.entries):,}"),
-        ("vocabulary", f"{shape.tokens:,} tokens"),
-        ("sequence length", f"{model.options['seq_length']:,} tokens"),
-        ("weights", model.dtype),
-        ("iteration", f"{manifest.iteration:,}"),
-        ("samples", f"{manifest.consumed_train_samples:,}"),
-        ("tokens", f"{manifest.consumed_train_tokens:,}"),
-        ("loss of the last step", "unknown" if manifest.loss is None else f"{manifest.loss:.4f}"),
-        ("trained in", manifest.precision),
-        ("trained as", f"TP {layout.get('tensor')} x PP {layout.get('pipeline')} x DP {layout.get('data')}"),
-    ]
-    table = "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
-    use = _USE.format(tokenizer=", AutoTokenizer" if with_tokenizer else "")
-    if with_tokenizer:
-        use = use.replace('")\n```', '")\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```')
-    return f"{_HEAD}\n# {_plain(name)}\n\n{table}\n\n{use}"
-
-
-def _heads(shape: ModelShape) -> str:
-    shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
-    return f"{shape.heads} heads{shared}"
-
-
-def _plain(name: str) -> str:
-    """Remove the characters of a name that have a meaning in Markdown or a terminal."""
-    return re.sub(r"[^\w .,:+-]", "_", name).strip() or "model"
-
 
 TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_LARGEST_CONFIG_BYTES = 1 << 24
 #: Names of the other special tokens in vocabularies, in order of preference.
 _BEGIN_NAMES = ("<s>", "<bos>", "<|begin_of_text|>")
 _PADDING_NAMES = ("<pad>", "<|pad|>", "[PAD]")
-_LARGEST_CONFIG_BYTES = 1 << 24
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+---
 
+# {name}
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Ids of special tokens for generation; None if the vocabulary lacks one."""
+| | |
+|---|---|
+{rows}
 
-    begin: int | None = None
-    end: int | None = None
-    padding: int | None = None
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    def as_config(self) -> dict[str, int | None]:
-        """Return the ids as in transformers' configurations. A missing key would mean another vocabulary's default."""
-        return {"bos_token_id": self.begin, "eos_token_id": self.end, "pad_token_id": self.padding}
-
-
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """The files to write, by name, and the facts for the model's configuration."""
-
-    texts: Mapping[str, str]
-    special: SpecialTokens
-
-
-@dataclass(frozen=True)
-class _Found:
-    tokenizer: Tokenizer
-    folder: Path  # its folder
-    text: str  # as tokenizer.json
-
-
-def tokenizer_files(
-    options: Mapping[str, Any], trained_with: str | None, tokens: int, sequence_length: int, given: Path | None = None
-) -> TokenizerFiles | None:
-    """Return the files for the tokenizer `given`, or for the one in the training's options or its data's notes.
-
-    trained_with: the result of `tokenizer_identity` at the save. tokens: of the model's vocabulary. None if the
-    training knew only the number of tokens. Raises CheckpointError for a tokenizer that cannot be read, has changed,
-    or has more tokens than the model.
-    """
-    noted = _noted(options)
-    try:
-        if given is None and trained_with is not None and tokenizer_identity(options) != trained_with:
-            raise DataError("the options' tokenizer is not the training's: its files have changed")
-        found = _load(options, noted, given)
-    except (DataError, OSError) as error:
-        raise CheckpointError(f"{error}; give --tokenizer, or --no-tokenizer to omit it") from None
-    if found is None:
-        return None
-    size = bpe.vocab_size(found.tokenizer)
-    if size > tokens:
-        raise CheckpointError(
-            f"the tokenizer has {size:,} tokens, the model {tokens:,}: give the model's own with --tokenizer"
-        )
-    names = _names(found.tokenizer, _known_config(found.folder), noted)
-    described = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": sequence_length,
-        "clean_up_tokenization_spaces": False,
-        **names,
-    }
-    ids = {name: found.tokenizer.token_to_id(text) for name, text in names.items()}
-    return TokenizerFiles(
-        {TOKENIZER: found.text, TOKENIZER_CONFIG: json.dumps(described, indent=2, ensure_ascii=False) + "\n"},
-        SpecialTokens(ids.get("bos_token"), ids.get("eos_token"), ids.get("pad_token")),
-    )
-
-
-def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -> _Found | None:
-    """Find and read the tokenizer. Raises DataError and OSError."""
-    name = options.get("tokenizer_name_or_path")
-    if given is None and options.get("vocab_file"):
-        vocab, merges = Path(options["vocab_file"]), Path(options["merge_file"])
-        try:
-            tokenizer = bpe.load_vocab_and_merges(vocab, merges)
-        except Exception as error:  # tokenizers raises bare Exception
-            raise DataError(f"{vocab} with {merges} cannot be read: {str(error).splitlines()[0]}") from None
-        return _Found(tokenizer, vocab.parent, tokenizer.to_str(pretty=True))
-    if given is not None:
-        return _read(given)
-    if name:
-        return _read(tokenizer_path(str(name)))
-    if noted is None or noted.tokenizer == "unknown":
-        return None
-    found = _read(Path(noted.tokenizer))
-    text = found.tokenizer.to_str(pretty=True)
-    if noted.tokenizer_sha256 not in (None, hashlib.sha256(text.encode()).hexdigest()):
-        raise DataError(f"{noted.tokenizer} is not the tokenizer of the data")
-    return found
-
-
-def _read(path: Path) -> _Found:
-    """Read a tokenizer file or folder. A tokenizer.json is not changed, so that its contents stay comparable."""
-    tokenizer, file = bpe.load(path), path / TOKENIZER if path.is_dir() else path
-    text = file.read_text(encoding="utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
-    return _Found(tokenizer, file.parent, text)
-
-
-def _noted(options: Mapping[str, Any]) -> Noted | None:
-    """Return the first notes next to the training's data. The data may have moved."""
-    for prefix in map(str, options.get("data_path") or ()):
-        with contextlib.suppress(DataError):
-            if noted := read_notes(prefix):
-                return noted
-    return None
-
-
-def _known_config(folder: Path) -> dict[str, Any]:
-    """Return the tokenizer's own configuration, if it has a readable one."""
-    try:
-        value = json.loads(read_plain(folder / TOKENIZER_CONFIG, _LARGEST_CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _names(tokenizer: Tokenizer, known: Mapping[str, Any], noted: Noted | None) -> dict[str, str]:
-    """Return special tokens by their name in a configuration. The end is the one of the training's documents."""
-    names = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        token = known.get(name)
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str) and tokenizer.token_to_id(text) is not None:
-            names[name] = text
-    end = noted.eod if noted is not None else None
-    if end is None and "eos_token" not in names:
-        with contextlib.suppress(DataError):
-            end = bpe.end_of_document(tokenizer)
-    if end is not None and (text := tokenizer.id_to_token(end)):
-        names["eos_token"] = text
-    # GPT-2's vocabulary has one token for both ends.
-    both = [bpe.END_OF_DOCUMENT] if names.get("eos_token") == bpe.END_OF_DOCUMENT else []
-    for name, candidates in (("bos_token", [*_BEGIN_NAMES, *both]), ("pad_token", _PADDING_NAMES)):
-        there = (text for text in candidates if tokenizer.token_to_id(text) is not None)
-        if name not in names and (text := next(there, None)):
-            names[name] = text
-    return names
-
-
-GENERATION_CONFIG = "generation_config.json"
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```
+"""
 
 
 @dataclass(frozen=True)
@@ -247,7 +78,8 @@ def documents(model: SavedModel, manifest: Manifest, files: Sequence[TensorFile]
     if about.with_tokenizer:
         trained_with = manifest.training.get("tokenizer")
         found = tokenizer_files(model.options, trained_with, model.shape.tokens, length, about.tokenizer)
-    special = (found.special if found else SpecialTokens()).as_config()
+    # A missing key would mean another vocabulary's default.
+    special = found.special if found else dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config = {
         "architectures": [model.family.architecture],
         "model_type": model.family.name,
@@ -259,10 +91,143 @@ def documents(model: SavedModel, manifest: Manifest, files: Sequence[TensorFile]
     }
     texts = {
         CONFIG: json_file_text(config),
-        GENERATION_CONFIG: json_file_text({"_from_model_config": True, **special}),
-        CARD: card(about.name or tag_of(manifest.iteration), model, manifest, found is not None),
+        "generation_config.json": json_file_text({"_from_model_config": True, **special}),
+        "README.md": card(about.name or tag_of(manifest.iteration), model, manifest),
         **(found.texts if found else {}),
     }
     if len(files) > 1:
         texts[INDEX] = json_file_text(index_of(files))
     return Documents(texts, found is not None)
+
+
+def card(name: str, model: SavedModel, manifest: Manifest) -> str:
+    """Return the page of the model named `name`, in Markdown."""
+    shape, layout = model.shape, manifest.layout
+    shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
+    size = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads{shared}"
+    rows = {
+        "architecture": f"{model.family.architecture}, {size}",
+        "parameters": f"{sum(entry.size for entry in model.entries):,}",
+        "vocabulary": f"{shape.tokens:,} tokens",
+        "sequence length": f"{model.options['seq_length']:,} tokens",
+        "weights": model.dtype,
+        "iteration": f"{manifest.iteration:,}",
+        "samples": f"{manifest.consumed_train_samples:,}",
+        "tokens": f"{manifest.consumed_train_tokens:,}",
+        "loss of the last step": "unknown" if manifest.loss is None else f"{manifest.loss:.4f}",
+        "trained in": manifest.precision,
+        "trained as": f"TP {layout.get('tensor')} x PP {layout.get('pipeline')} x DP {layout.get('data')}",
+    }
+    # Without the characters of a name that have a meaning in Markdown or a terminal.
+    plain = re.sub(r"[^\w .,:+-]", "_", name).strip() or "model"
+    return _CARD.format(name=plain, rows="\n".join(f"| {what} | {value} |" for what, value in rows.items()))
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The files to write, by name, and the ids of special tokens, as in transformers' configurations."""
+
+    texts: Mapping[str, str]
+    special: Mapping[str, int | None]
+
+
+def tokenizer_files(
+    options: Mapping[str, Any], trained_with: str | None, tokens: int, sequence_length: int, given: Path | None = None
+) -> TokenizerFiles | None:
+    """Return the files for the tokenizer `given`, or for the one in the training's options or its data's notes.
+
+    trained_with: the result of `tokenizer_identity` at the save. tokens: of the model's vocabulary. None if the
+    training knew only the number of tokens. Raises CheckpointError for a tokenizer that cannot be read, has changed,
+    or has more tokens than the model.
+    """
+    noted = _noted(options)
+    try:
+        if given is None and trained_with is not None and tokenizer_identity(options) != trained_with:
+            raise DataError("the options' tokenizer is not the training's: its files have changed")
+        found = _load(options, noted, given)
+    except (DataError, OSError) as error:
+        raise CheckpointError(f"{error}; give --tokenizer, or --no-tokenizer to omit it") from None
+    if found is None:
+        return None
+    tokenizer, text, folder = found
+    size = bpe.vocab_size(tokenizer)
+    if size > tokens:
+        raise CheckpointError(
+            f"the tokenizer has {size:,} tokens, the model {tokens:,}: give the model's own with --tokenizer"
+        )
+    names = _names(tokenizer, _known_config(folder), noted)
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": sequence_length,
+        "clean_up_tokenization_spaces": False,
+        **names,
+    }
+    special = {
+        f"{name}_id": tokenizer.token_to_id(names[name]) if name in names else None
+        for name in ("bos_token", "eos_token", "pad_token")
+    }
+    config = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    return TokenizerFiles({TOKENIZER: text, _TOKENIZER_CONFIG: config}, special)
+
+
+def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -> tuple[Tokenizer, str, Path] | None:
+    """Return the tokenizer, its tokenizer.json and its folder. Raises DataError and OSError."""
+    name = options.get("tokenizer_name_or_path")
+    if given is None and options.get("vocab_file"):
+        vocab, merges = Path(options["vocab_file"]), Path(options["merge_file"])
+        try:
+            tokenizer = bpe.load_vocab_and_merges(vocab, merges)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise DataError(f"{vocab} with {merges} cannot be read: {str(error).splitlines()[0]}") from None
+        return tokenizer, tokenizer.to_str(pretty=True), vocab.parent
+    is_noted = given is None and not name
+    if is_noted and (noted is None or noted.tokenizer == "unknown"):
+        return None
+    path = given or (tokenizer_path(str(name)) if name or noted is None else Path(noted.tokenizer))
+    tokenizer, file = bpe.load(path), path / TOKENIZER if path.is_dir() else path
+    own = tokenizer.to_str(pretty=True)
+    if is_noted and noted and noted.tokenizer_sha256 not in (None, hashlib.sha256(own.encode()).hexdigest()):
+        raise DataError(f"{noted.tokenizer} is not the tokenizer of the data")
+    # A tokenizer.json is not changed, so that its contents stay comparable.
+    return tokenizer, file.read_text(encoding="utf-8") if file.is_file() else own, file.parent
+
+
+def _noted(options: Mapping[str, Any]) -> Noted | None:
+    """Return the first notes next to the training's data. The data may have moved."""
+    for prefix in map(str, options.get("data_path") or ()):
+        with contextlib.suppress(DataError):
+            if noted := read_notes(prefix):
+                return noted
+    return None
+
+
+def _known_config(folder: Path) -> dict[str, Any]:
+    """Return the tokenizer's own configuration, if it has a readable one."""
+    try:
+        value = json.loads(read_plain(folder / _TOKENIZER_CONFIG, _LARGEST_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _names(tokenizer: Tokenizer, known: Mapping[str, Any], noted: Noted | None) -> dict[str, str]:
+    """Return special tokens by their name in a configuration. The end is the one of the training's documents."""
+    names = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = known.get(name)
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str) and tokenizer.token_to_id(text) is not None:
+            names[name] = text
+    end = noted.eod if noted is not None else None
+    if end is None and "eos_token" not in names:
+        with contextlib.suppress(DataError):
+            end = bpe.end_of_document(tokenizer)
+    if end is not None and (text := tokenizer.id_to_token(end)):
+        names["eos_token"] = text
+    # GPT-2's vocabulary has one token for both ends.
+    both = [bpe.END_OF_DOCUMENT] if names.get("eos_token") == bpe.END_OF_DOCUMENT else []
+    for name, candidates in (("bos_token", [*_BEGIN_NAMES, *both]), ("pad_token", _PADDING_NAMES)):
+        there = (text for text in candidates if tokenizer.token_to_id(text) is not None)
+        if name not in names and (text := next(there, None)):
+            names[name] = text
+    return names
