@@ -21,7 +21,6 @@ from opsctl.run.config.locate import locate_run_file
 from opsctl.run.environments import inspection
 from opsctl.run.environments.building import BuiltEnvironment, planned
 from opsctl.run.environments.building import build as build_environment
-from opsctl.run.environments.extension_locks import remove_dead
 from opsctl.run.environments.inspection import Target, lock_text
 from opsctl.run.environments.query import why_not_started
 from opsctl.run.environments.recipe import LOCK, recipe_of
@@ -39,13 +38,12 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @json_option(built="opsctl.run.environments.building.BuiltEnvironment")
 def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
-    """Build what [environment] of the run file describes, beside the environment in use; then the next step uses it.
+    """Build the environment that [environment] of the run file describes, next to the one in use.
 
-    It is complete and checked before anything names it, and the one in use is neither changed nor removed: running
-    jobs keep it. After a build that was killed, the next one starts again and finds what was fetched. [run] environment
-    names the script activate.sh in its folder.
+    The next step uses it once it is complete and checked. Running jobs keep theirs. After a killed build the next
+    one starts again with the files that were downloaded. [run] environment names the script activate.sh in its folder.
     """
-    loaded = _needed(run)
+    loaded = load_run_file(locate_run_file(run))
     recipe = recipe_of(loaded)
     if dry_run:
         show_lines(planned(recipe, offline, again))
@@ -53,8 +51,8 @@ def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: b
     done = build_environment(recipe, offline, again, lambda words: message(f"{loaded.file.run.name}: {words}"))
     if not done.is_new:
         message(f"nothing to do: {done.folder} was built from the same; --again builds another")
-    elif done.others:
-        message(f"{done.others} older in {recipe.places.built}: remove those that no job uses any more")
+    else:
+        message(f"older ones in {recipe.places.built}: remove those that no job uses")
     named = loaded.file.run.environment
     if named is None or loaded.folder / named != recipe.places.activate:
         message(f'next: under [run] write environment = "{recipe.places.activate}"')
@@ -100,29 +98,17 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
 @click.option(
     "--against", type=click.Path(path_type=Path), metavar="FILE", help="A lock, or what env freeze --json wrote."
 )
-@click.option(
-    "--remove-stale-locks", "remove", is_flag=True, help="Remove your locks of extensions that no process compiles."
-)
 @_trust_option
-@click.option("-v", "--verbose", is_flag=True, help="Also what follows from another environment being in use.")
 @json_option(checked="opsctl.run.environments.inspection.CheckedEnvironment")
 @click.pass_context
-def check(
-    ctx: click.Context,
-    run: str | None,
-    against: Path | None,
-    remove: bool,
-    trust: bool,
-    verbose: bool,
-    as_json: bool,
-) -> None:
-    """Check the environment that the run's next step starts with, as this host sees it, against what it should be.
+def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool, as_json: bool) -> None:
+    """Check the environment of the run's next step on this host, and print its differences.
 
-    That is FILE, what env build left, or the requirements of [environment]. Each file of its packages is read, and a
-    file that was changed after it was installed is reported. Its imports are tried, and locks that a compilation has
-    left, for which the next start would wait without end, are listed. If the next step does not start with what was
-    built, only that reason is printed. Exits 1 if anything is not as it should be. On a node: opsctl shell, or
-    srun --overlap --jobid JOB opsctl env check.
+    It is compared with FILE, with the last env build, or with the requirements of [environment]. Its modules are
+    imported, files that changed after their installation are listed, and so are locks of killed compilations, for
+    which the next start would wait forever. If the next step does not use the environment that was built, only this
+    reason is printed. Exits with 1 if there are differences. On a node: opsctl shell, or srun --overlap --jobid JOB
+    opsctl env check.
     """
     loaded = _at_hand(run)
     target = _target(loaded, trust)
@@ -133,21 +119,15 @@ def check(
         if against is None and loaded.file.environment.requirements:
             recipe = recipe_of(loaded)
             places, against = recipe.places, inspection.what_it_should_be(recipe.places, recipe.requirements)
-    if remove and (found := target.ask().found) is not None:
-        for line in remove_dead(inspection.locks_of(found)):
-            message(line)
     with _reported_if_long():
         checked = inspection.check(replace(target, reads_files=True), against, imports, places)
     if as_json:
         print_json("checked", checked)
     else:
-        told = checked.problems if verbose else inspection.without_what_follows(checked.problems)
-        for one in told:
+        for one in checked.problems:
             show(f"{one.kind}: {one.text}" + (f" [{one.todo}]" if one.todo else ""))
-        if more := len(checked.problems) - len(told):
-            message(f"{more} more that may follow from it: -v shows them")
-        what = f"held against {checked.held_against}" if checked.held_against else "held against nothing: name a FILE"
-        message(f"{checked.python or 'no Python'} on {checked.host}, {what}; other hosts were not looked at")
+        what = f"compared with {checked.held_against}" if checked.held_against else "compared with nothing: give a FILE"
+        message(f"{checked.python or 'no Python'} on {checked.host}, {what}; other hosts were not checked")
     ctx.exit(1 if checked.problems else 0)
 
 
@@ -165,16 +145,11 @@ def _reported_if_long() -> Iterator[None]:
         timer.join()
 
 
-def _needed(chosen: str | None) -> LoadedRun:
-
-    return load_run_file(locate_run_file(chosen))
-
-
 def _at_hand(chosen: str | None) -> LoadedRun | None:
     """Return the chosen run; None if none is named and none is here."""
     if chosen is None and not os.environ.get("OPSCTL_RUN") and not Path("run.toml").exists():
         return None
-    return _needed(chosen)
+    return load_run_file(locate_run_file(chosen))
 
 
 def _target(loaded: LoadedRun | None, trust: bool) -> Target:

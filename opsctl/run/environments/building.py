@@ -84,7 +84,6 @@ class Built:
 
     folder: Path
     is_new: bool  # False: the one in use was built from the same recipe
-    others: int  # other complete ones, which running jobs may use
 
 
 def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], None]) -> Built:
@@ -98,7 +97,7 @@ def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], No
     with locked(places.folder, places.lock, _LOCK_WAIT_S, "build an environment"), _ended_with_its_command():
         in_use = places.newest()
         if in_use is not None and not again and _is_of(places, in_use, recipe):
-            return Built(in_use, False, _others(places, in_use))
+            return Built(in_use, False)
         _remove_incomplete(places)
         folder = places.built / f"{now():%Y%m%d-%H%M%S}-{recipe.digest}-{secrets.token_hex(2)}"
         if os.pathsep in str(folder):
@@ -112,7 +111,7 @@ def build(recipe: Recipe, offline: bool, again: bool, report: Callable[[str], No
             raise OpsctlError(
                 f"cannot build it: {file_problem(error, folder)}; the environment in use was not changed"
             ) from None
-        return Built(folder, True, _others(places, folder))
+        return Built(folder, True)
 
 
 def planned(recipe: Recipe, offline: bool, again: bool) -> list[str]:
@@ -254,10 +253,6 @@ def _environment_of_the_hub(places: Places, environment: Mapping[str, str]) -> d
 def _is_of(places: Places, folder: Path, recipe: Recipe) -> bool:
     mark = read_state(places.folder, folder / BUILT, Mark)
     return mark is not None and mark.recipe == recipe.digest
-
-
-def _others(places: Places, folder: Path) -> int:
-    return sum(one != folder and (one / BUILT).is_file() for one in places.built.iterdir())
 
 
 def _remove_incomplete(places: Places) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,9 +15,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.run.environments import recipe
-from opsctl.run.environments.extension_locks import ExtensionLock, find_locks
 from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, import_problem
 from trainer.formats.attempt.environment import PLACES, Environment, Package, differences
 from trainer.formats.tolerant import decode
@@ -28,8 +30,8 @@ _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\
 _MOST_FILES = 3
 _HEAD = "# The installed packages at the time of writing. Comments name facts that an installer cannot restore."
 Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
-#: Problems that can follow from the use of another environment.
-_FOLLOWS = ("differs", "missing", "more", "cannot be imported")
+#: torch creates a file `lock` when it begins to compile an extension, and removes it at the end.
+_LOCK, _STALE_AFTER_S = "lock", 3600.0
 
 
 class Discrepancy(Struct, frozen=True, kw_only=True):
@@ -99,22 +101,15 @@ def check(
         found = [*_differences(environment, expected), *_edited(environment, expected)]
         found += [Discrepancy(kind="cannot be seen", text=one) for one in environment.problems]
         found += _not_importable(target, imports)
-        if found and places is not None:
-            found = [*_not_in_use(target, environment, places), *found]
-        found += stale_locks(locks_of(environment))
+        if found and places is not None:  # the differences follow from the use of another environment
+            found = _not_in_use(target, environment, places) or found
+        found += stale_locks(_extensions_folder(environment), time.time())
     return CheckedEnvironment(
         host=platform.node(),
         python="" if environment is None else environment.executable,
         held_against="" if against is None else str(against),
         problems=found,
     )
-
-
-def locks_of(environment: Environment) -> list[ExtensionLock]:
-    """Return the locks in its folder of compiled extensions."""
-    named = environment.variables.get("TORCH_EXTENSIONS_DIR")
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return find_locks(Path(named) if named else Path(cache) / "torch_extensions")
 
 
 def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Path | None:
@@ -125,24 +120,29 @@ def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Pa
     return requirements[0] if len(requirements) == 1 else None
 
 
-def without_what_follows(problems: Sequence[Discrepancy]) -> list[Discrepancy]:
-    """Leave out problems that may follow from the first one, the use of another environment."""
-    if not problems or problems[0].kind != "not in use":
-        return list(problems)
-    return [one for one in problems if one.kind not in _FOLLOWS]
+def _extensions_folder(environment: Environment) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(environment.variables.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions")
 
 
-def stale_locks(locks: Sequence[ExtensionLock]) -> list[Discrepancy]:
-    """Return the locks for which the next compilation would wait."""
+def stale_locks(folder: Path, now_s: float) -> list[Discrepancy]:
+    """Return the locks of killed compilations under torch's folder of extensions: later processes wait for them.
+
+    A lock is stale if nothing next to it has changed for an hour. now_s: since the epoch.
+    """
     found = []
-    for lock in locks:
-        age = f"{lock.age_s / 3600:.1f} hours" if lock.age_s >= 3600 else f"{max(lock.age_s, 0) / 60:.0f} minutes"
-        state = "a process here compiles" if lock.is_held_here else f"nothing next to it has changed for {age}"
-        todo = "opsctl env check --remove-stale-locks" if lock.is_own else f"ask {lock.owner} to remove it"
-        if not lock.is_dead:
-            todo = "wait until it is compiled, or an hour, and check again"
-        text = f"{lock.path} of {lock.owner}: every process that uses that extension waits for it; {state}"
-        found.append(Discrepancy(kind="stale lock", text=text, todo=todo))
+    for path in sorted(folder.rglob(_LOCK)):
+        try:
+            changed_s = max(one.stat(follow_symlinks=False).st_mtime for one in os.scandir(path.parent))
+            owner_id = path.stat().st_uid
+        except OSError:
+            continue  # removed meanwhile
+        if now_s - changed_s > _STALE_AFTER_S:
+            owner = account_name(owner_id)
+            age = f"nothing next to it has changed for {(now_s - changed_s) / 3600:.1f} hours"
+            text = f"{path} of {owner}: every process that uses that extension waits for it; {age}"
+            todo = f"rm {shlex.quote(str(path))}" if owner_id == os.geteuid() else f"ask {owner} to remove it"
+            found.append(Discrepancy(kind="stale lock", text=text, todo=todo))
     return found
 
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from opsctl.core.timestamps import now
-from opsctl.run.attempts.ending import Ending
-from opsctl.run.attempts.events import Attempt, append_closed, append_opened
+from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import load_run_file
-from opsctl.run.config.paths import RunPaths
 from opsctl.run.environments import changes
 from opsctl.run.environments.changes import changes_since_last, environment_here
 from tests.tiny_run import expand, write_run
 from tests.tiny_wheel import install, make_venv, make_wheel
-from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment, digest_of
+from trainer.formats.attempt.environment import ENVIRONMENT_FILE
 from trainer.formats.json_text import json_file_text
 
 
@@ -38,20 +34,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExpandedRun:
     return expand(load_run_file(path))
 
 
-def record_attempt(run: ExpandedRun, paths: RunPaths | None = None) -> Environment:
-    """Record an attempt, of the run or in `paths`, with the current environment."""
-    paths = paths or run.paths
+def record_attempt(run: ExpandedRun) -> None:
+    """Record an attempt of the run with the current environment."""
     found = environment_here(run).found
     assert found is not None and found.module_files == ()
-    folder = paths.attempt_folder(7)
+    folder = run.paths.attempt_folder(7)
     folder.mkdir(parents=True)
     (folder / ENVIRONMENT_FILE).write_text(json_file_text(found))
-    attempt = Attempt(number=1, id="a", job_id=7)
-    append_opened(paths, attempt)
-    if paths is not run.paths:
-        ended = {"reason": Ending.FINISHED, "closed_at": now(), "closed_by": "job", "environment": digest_of(found)}
-        append_closed(paths, msgspec.structs.replace(attempt, **ended))
-    return found
+    append_opened(run.paths, Attempt(number=1, id="a", job_id=7))
 
 
 def test_before_any_attempt_and_where_nothing_changed_nothing_is_said(run: ExpandedRun) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
 
 from opsctl.cli import root
-from opsctl.run.environments.extension_locks import ExtensionLock
-from opsctl.run.environments.inspection import stale_locks
 from opsctl.ui.doctor.check import examined
 from opsctl.ui.doctor.gather import CHECKS
 from tests.unit.ui.doctor.test_checks import BREAKS, HEALTHY
@@ -19,8 +16,7 @@ from tests.unit.ui.doctor.test_checks import BREAKS, HEALTHY
 
 def advised() -> Iterator[str]:
     """Every `opsctl ...` in an answer, with whatever words come after it in its clause."""
-    locks = [ExtensionLock(Path("/x/lock"), "bob", is_own, 1e5, False) for is_own in (True, False)]
-    texts = {one.todo for one in stale_locks(locks)}
+    texts: set[str] = set()
     for seen in (HEALTHY, *(broken for _, broken, *_ in BREAKS)):
         texts |= {text for one in examined(CHECKS, seen) for text in (one.text, one.todo)}
     for text in sorted(texts):
