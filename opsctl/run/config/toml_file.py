@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,8 @@ _AT_LINE = re.compile(r"at line (\d+)")
 #: Of a line that is not shown: a person may have put a secret there.
 _SECRET = re.compile(r"\btoken\b|secret|passw|_key\b|credential|://", re.IGNORECASE)
 _LONGEST_LINE = 100
-#: Of a longer file no line is tried that the parser has not named.
-_MOST_LINES = 300
 #: Words of `tomllib` for a key that it has read already.
 _TWICE = "Cannot overwrite a value"
-#: What other languages write for a value that is not there.
-_NO_VALUE = ("none", "null", "nil")
-#: What word processors make of quotes.
-_CURLY = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
 
 
 def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
@@ -68,65 +61,19 @@ def parse_toml(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _line_words(error: str, text: str) -> str:
-    """Return the line that the parser stopped at, and the same line as it may have been meant; empty without one."""
+    """Return the line at which the parser stopped, with advice; empty without one. A possible secret is not shown."""
     found, lines = _AT_LINE.search(error), text.splitlines()
-    number = int(found[1]) if found else _line_left_open(lines)
+    number = int(found[1]) if found else 0
     if not 0 < number <= len(lines):
         return ""
     line = lines[number - 1].strip()
     table = next((one.strip() for one in reversed(lines[:number]) if one.lstrip().startswith("[")), "")
     if table.startswith("[alerts") or _SECRET.search(line):
         return ": a text goes in quotes, with both of them on its line"
-    where = "" if found else f"line {number}: "
-    return f": {where}{shortened(line, _LONGEST_LINE)}{_advice(error, line)}"
-
-
-def _advice(error: str, line: str) -> str:
-    key, _, value = line.partition("=")
-    if _is_toml(line):
-        return f"; {key.strip()} is in this table twice: remove one" if error.startswith(_TWICE) and value else ""
-    if value.partition("#")[0].strip().lower() in _NO_VALUE:
-        return f"; TOML has no such value: leave {key.strip()} out, or give a number or a text in quotes"
-    meant = next((one for one in _as_meant(line) if _is_toml(one)), None)
-    return f"; write {meant}" if meant else ""
-
-
-def _line_left_open(lines: list[str]) -> int:
-    """Return the number of the line without which, as it may have been meant, all of it is TOML; 0 without one."""
-    for number, line in enumerate(lines[:_MOST_LINES]):
-        if not _is_toml(line) and any(
-            _is_toml("\n".join([*lines[:number], one, *lines[number + 1 :]])) for one in _as_meant(line)
-        ):
-            return number + 1
-    return 0
-
-
-def _as_meant(line: str) -> Iterator[str]:
-    yield line.translate(_CURLY)
-    key, sign, said = line.partition("=")
-    if not sign:
-        key, sign, said = line.partition(":")
-    key, value = key.strip(), said.partition(" #")[0].strip()
-    for end in ('"', "'", "]"):
-        yield f"{key} = {value}{end}"
-    if not sign or not value:
-        return
-    yield f"{key} = {value}"
-    yield f"{key} = {value.lower()}"
-    if value.isdecimal():
-        yield f"{key} = {int(value)}"
-    if "," in value:
-        yield f"{key} = [{value}]"
-    plain = value.strip("\"'")
-    yield f"{key} = '{plain}'" if "\\" in plain else f"{key} = {toml_value(plain)}"
-
-
-def _is_toml(line: str) -> bool:
-    try:
-        tomllib.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    advice = (
+        "remove one of the two" if error.startswith(_TWICE) else "write a text in quotes, true or false in lower case"
+    )
+    return f": {shortened(line, _LONGEST_LINE)}; {advice}"
 
 
 def toml_value(value: Any) -> str:

@@ -15,7 +15,7 @@ from opsctl.core.output import printable
 from opsctl.run.config import schema
 from opsctl.run.config.schema import RunFile, RunTable
 from trainer.recipe.lengths import EVALUATE_ONLY
-from trainer.recipe.nearest_name import likeness, nearest_name
+from trainer.recipe.nearest_name import nearest_name
 from trainer.recipe.option_table import OPTIONS, REFUSED
 from trainer.recipe.options import BY_KEY, check_mapping
 
@@ -27,9 +27,6 @@ _LARGEST = 2**53
 #: A batch size ramp-up of more stages is a slip, and walking it would take minutes.
 MOST_RAMP_STAGES = 10_000
 _FLAG = re.compile(r"--([A-Za-z][A-Za-z0-9-]*)")
-_INDIVISIBLE = re.compile(r"(?P<given>\d+)(?P<extra> \+ 2 embeddings)? is not divisible by .*?(?P<divisor>\d+)$")
-#: Likeness from which on a key of another table is meant.
-_SURE = 0.85
 #: Table -> its struct, of run files and profiles.
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     name.removesuffix("Table").lower(): struct for name, struct in vars(schema).items() if name.endswith("Table")
@@ -88,22 +85,10 @@ def combination_problems(options: Mapping[str, Any], world_size: int | None, con
 
 
 def _in_run_file_words(error: str) -> str:
-    """`error` with `num_layers` for `--num-layers`, the table in front, and the nearest numbers that would divide."""
+    """Return `error` with `[trainer] num_layers` for `--num-layers`."""
     tables = [BY_KEY[key].table for name in _FLAG.findall(error) if (key := name.replace("-", "_")) in BY_KEY]
     text = _FLAG.sub(lambda match: match[1].replace("-", "_"), error)
-    if tables and tables[0] in OPTION_TABLES:
-        text = f"[{tables[0]}] {text}"
-    match = _INDIVISIBLE.search(text)
-    if match and int(match["divisor"]):
-        text += f"; {_nearest_multiples(int(match['given']), int(match['divisor']), 2 if match['extra'] else 0)}"
-    return text
-
-
-def _nearest_multiples(given: int, divisor: int, extra: int) -> str:
-    """Return the numbers around `given` that, with `extra` added, divide by `divisor`."""
-    below = (given + extra) // divisor * divisor - extra
-    around = [str(one) for one in (below, below + divisor) if one > 0]
-    return "the nearest that is: " + around[0] if len(around) == 1 else "the nearest that are: " + " and ".join(around)
+    return f"[{tables[0]}] {text}" if tables and tables[0] in OPTION_TABLES else text
 
 
 def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
@@ -147,22 +132,19 @@ def shown(value: Any) -> str:
 
 def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
     """Return the message for a key that `[table]` does not have: its right table, or the nearest name."""
-    name = shown_key(key)
-    for other in (*STRUCTS, *OPTION_TABLES):
-        if other != table and key.replace("-", "_") in keys_of(other):
-            return f"[{table}] {name} is not known here: {key.replace('-', '_')} goes into [{other}]"
-    spelled = key.replace("-", "_")
+    name, spelled = shown_key(key), key.replace("-", "_")
+    others = [other for other in (*STRUCTS, *OPTION_TABLES) if other != table]
     if spelled in known:
         return f"[{table}] {name} is not known: run files write _ for -: {spelled}"
-    here = nearest_name(spelled, known)
-    if here is None or likeness(spelled, here) < _SURE:
-        for other in (*STRUCTS, *OPTION_TABLES):
-            if near := nearest_name(spelled, keys_of(other), _SURE):
-                return f"[{table}] {name} is not known; did you mean {near} in [{other}]?"
-    if here:
-        return f"[{table}] {name} is not known; did you mean {here}?"
-    nearest = nearest_name(spelled, known, 0.0) or ""
-    return f"[{table}] {name} is not known; the nearest name is {nearest}"
+    for other in others:
+        if spelled in keys_of(other):
+            return f"[{table}] {name} is not known here: {spelled} goes into [{other}]"
+    if near := nearest_name(spelled, known):
+        return f"[{table}] {name} is not known; did you mean {near}?"
+    for other in others:
+        if near := nearest_name(spelled, keys_of(other)):
+            return f"[{table}] {name} is not known; did you mean {near} in [{other}]?"
+    return f"[{table}] {name} is not known; the nearest name is {nearest_name(spelled, known, 0.0) or ''}"
 
 
 def keys_of(table: str) -> tuple[str, ...]:

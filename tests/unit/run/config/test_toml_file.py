@@ -1,8 +1,7 @@
-"""A file that is no TOML: the line, and the same line as it may have been meant."""
+"""A file that is no TOML."""
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,39 +20,16 @@ def refusal(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("name = tr1-13B", "tr1-13B"),
-        ('name = "tr1', "tr1"),
-        ("name = 'tr1  # the first", "tr1"),
-        ("name = \u201ctr1\u201d", "tr1"),
-        ('name = "C:\\runs\\x"', "C:\\runs\\x"),
-        ("name: tr1", "tr1"),
-        ("name: 4", 4),
-        ("name = True", True),
-        ("name = 007", 7),
-        ("name = 1, 2", [1, 2]),
-        ("name = [1, 2", [1, 2]),
-        ("name = 20:00", "20:00"),
-        ("name = C:/data # where", "C:/data"),
-    ],
+    "line", ["name = tr1-13B", "name = \u201ctr1\u201d", "name: tr1", "name = True", "name = 1, 2"]
 )
-def test_a_line_that_is_no_toml_is_shown_with_what_may_have_been_meant(line: str, meant: object) -> None:
-    said = refusal(f"[run]\n{line}\n")
-    assert "line 2" in said and line in said
-    assert tomllib.loads(said.rpartition("; write ")[2]) == {"name": meant}
+def test_a_line_that_is_no_toml_is_shown(line: str) -> None:
+    shown = refusal(f"[run]\n{line}\n")
+    assert "line 2" in shown and f": {line}; " in shown
 
 
-@pytest.mark.parametrize("text", ["a = 1\na = 2\n", "[run]\n[run]\n", "a = [1, 2\nb = 3\n", "= 3\n"])
-def test_where_the_line_by_itself_is_right_or_beyond_guessing_nothing_is_suggested(text: str) -> None:
-    said = refusal(text)
-    assert "; write " not in said and text.splitlines()[-1] in said
-
-
-@pytest.mark.parametrize("value", ["None", "null", "nil  # unset"])
-def test_a_key_without_a_value_is_named_without_a_suggestion(value: str) -> None:
-    said = refusal(f"[trainer]\nseed = {value}\n")
-    assert "; write " not in said and "seed" in said
+@pytest.mark.parametrize("text", ["a = [1, 2\nb = 3\n", "[run]\n[run]\n"])
+def test_a_table_twice_and_a_list_without_an_end_are_refused(text: str) -> None:
+    assert "run.toml: not TOML: " in refusal(text)
 
 
 def test_a_key_that_the_file_has_twice_is_named() -> None:
