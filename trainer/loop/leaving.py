@@ -19,16 +19,13 @@ import torch.distributed as dist
 
 from trainer.formats.attempt.attempt_records import (
     HARD_END_STATUS,
-    LATER_EXIT,
     LEAVING_NOTE,
     ExitReport,
-    LaterExit,
     LeavingNote,
 )
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.json_text import json_file_text
 from trainer.formats.logs.guard_lines import Reason, leave_line
-from trainer.formats.tolerant import decode
 from trainer.loop.resuming import Place
 from trainer.loop.save import AskedSaves
 from trainer.recipe.options import Options
@@ -153,18 +150,9 @@ class Leaving:
             raise LeavesEarly(*found)
 
     def _duration_is_over(self, minutes: float) -> bool:
-        """Return whether the exit duration has passed, including a later one that the job has recorded since.
-
-        Without a record, or with an unreadable one, the duration of the start counts. The first rank checks, on the
-        job's own node: both use one clock.
-        """
+        """Return whether the exit duration has passed."""
         limit = self._options.exit_duration_in_mins
-        if limit is None or minutes <= limit:
-            return False
-        later: LaterExit | None = None
-        with contextlib.suppress(OSError):
-            later = decode(self._exit_report.read(LATER_EXIT), LaterExit)
-        return later is None or datetime.now().astimezone() >= later.at
+        return limit is not None and minutes > limit
 
     def _line(self, reason: Reason, minutes: float) -> str:
         details: dict[Reason, object] = {

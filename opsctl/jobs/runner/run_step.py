@@ -1,6 +1,4 @@
-"""Running the step of a task: what is particular to the job among the trainer's arguments, the watch over its limit,
-and what its end says.
-"""
+"""Running the step of a task: what is particular to the job among the trainer's arguments, and what its end says."""
 
 from __future__ import annotations
 
@@ -14,7 +12,14 @@ from opsctl.core.timestamps import iso, now
 from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import watch_over
 from opsctl.jobs.runner.launch import Launch, free_port, launchers_python, master_address
-from opsctl.jobs.runner.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes
+from opsctl.jobs.runner.limit import (
+    Limit,
+    ask_limit,
+    exit_duration_arguments,
+    exit_minutes,
+    is_limits_warning,
+    why_signalled,
+)
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.requests import RequestHandler
 from opsctl.jobs.runner.step import Step
@@ -25,7 +30,7 @@ from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.states import State, end_of
-from trainer.formats.attempt.attempt_records import EXIT_REPORT, LATER_EXIT, SAVE_REQUEST
+from trainer.formats.attempt.attempt_records import EXIT_REPORT, SAVE_REQUEST
 from trainer.formats.attempt.lease import Holder
 from trainer.formats.logs.guard_lines import LEAVES_EARLY, Reason
 from trainer.recipe.options import Options, to_arguments
@@ -42,8 +47,9 @@ def run_step(
         raise task.options
     if problem := task.checkpoint_problem():
         raise OpsctlError(problem)
-    limit = _limit_watch(task, task.options, folder)
-    launch = _launch(task, task.options, folder, limit.limit, heartbeat.lease.holder)
+    limit = _limit(task)
+    launch = _launch(task, task.options, folder, limit, heartbeat.lease.holder)
+    margin_s = parse_duration_s(task.revision.file.slurm.exit_margin)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
 
@@ -62,17 +68,17 @@ def run_step(
         stop_request,
         has_left,
         heartbeat=heartbeat,
-        limit=limit,
+        why_signalled=lambda: why_signalled(signals, limit, margin_s),
         handler=handler,
         cron=cron,
         hangs=hangs,
     )
     handler.begin_step()
-    with limit, cron:
+    with cron:
         code = step.run()
     _follow(task, step)
-    why = limit.why(signals) if signals.any else ""
-    is_told, ends_at = signals.ended_at is not None, limit.limit.ends_at
+    why = why_signalled(signals, limit, margin_s) if signals.any else ""
+    is_told, ends_at = signals.ended_at is not None, limit.ends_at
     limit_reached = is_told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     said = exit_report(task.paths.output, task.paths.attempt_folder(task.allocation.job_id)).reason
     state, preempted_at = _slurm_state(task) if code or said == Reason.STOP_REQUEST else ("", None)
@@ -85,7 +91,7 @@ def run_step(
         lost_nodes=lost_nodes,
         first_exit=step.first_exit,
         overtaken=heartbeat.lost,
-        limit_warned=limit.has_warned,
+        limit_warned=is_limits_warning(signals, limit, margin_s),
         asked_for=handler.to_end.ending if handler.to_end else None,
         ended_on_request=step.ended_on_request,
         ended_hung=step.ended_hung,
@@ -139,19 +145,6 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
         ],
         revision=task.revision.number,
     )
-
-
-def _limit_watch(task: Task, options: Options, folder: Path) -> LimitWatch:
-    """Return the watch over this job's limit. An exit duration that ends sooner than the limit stays."""
-    limit, margin_s = _limit(task), parse_duration_s(task.revision.file.slurm.exit_margin)
-    minutes, asked = exit_minutes(limit.ends_at, now(), margin_s), options.exit_duration_in_mins
-    sooner = minutes is not None and bool(asked) and asked < minutes
-    note = None if sooner else folder / LATER_EXIT
-
-    def ask() -> Limit | None:
-        return ask_limit(client_for(task.cluster), task.allocation.job_id)
-
-    return LimitWatch(limit, margin_s, ask, task.paths.output, note)
 
 
 def _limit(task: Task) -> Limit:

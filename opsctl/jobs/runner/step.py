@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import HangWatch
-from opsctl.jobs.runner.limit import LimitWatch
 from opsctl.jobs.runner.main_log import FLUSH_S, MainLog
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.task import request_stop
@@ -50,19 +49,20 @@ class Step:
         stop_request: Path,
         has_left: Callable[[], bool],
         heartbeat: LeaseHeartbeat | None = None,
-        limit: LimitWatch | None = None,
+        why_signalled: Callable[[], str] | None = None,
         handler: RequestHandler | None = None,
         leave_s: float = LEAVE_S,
         cron: CronWatch | None = None,
         hangs: HangWatch | None = None,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. has_left: whether the trainer has recorded that
-        it leaves early. The others watch the step, each where it is given.
+        it leaves early. why_signalled: the reason for the signals. The others watch the step, each where it is given.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
-        self.has_left, self.heartbeat, self.limit, self.leave_s = has_left, heartbeat, limit, leave_s
+        self.has_left, self.heartbeat, self.leave_s = has_left, heartbeat, leave_s
         self.handler, self.hangs = handler, hangs
-        self._watches = [one for one in (hangs, limit, cron, heartbeat, handler) if one is not None]
+        self._why_signalled = why_signalled or (lambda: f"the job got {signals.names()}")
+        self._watches = [one for one in (hangs, cron, heartbeat, handler) if one is not None]
         self.ended_hard = False
         self.ended_on_request = False
         self.ended_hung = False
@@ -136,7 +136,7 @@ class Step:
 
     def _pass_on_signals(self) -> None:
         if self.signals.any and not os.path.lexists(self.stop_request):
-            why = self.limit.why(self.signals) if self.limit else f"the job got {self.signals.names()}"
+            why = self._why_signalled()
             try:
                 request_stop(self.root, self.stop_request, why)
             except OSError as error:

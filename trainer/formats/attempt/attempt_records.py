@@ -2,7 +2,7 @@
 
 Launchers write `ranks-NODERANK.json` (a list of RankPlace) and `failure-NODERANK.json` (a Failure). Global rank 0
 writes `leaving.json` (a LeavingNote) and `exit.json` (an ExitReport). The job writes `stop-request` (a StopRequest;
-the trainer checks only that it exists), `exit-later.json` (a LaterExit) and `save-request` (a SaveRequest), which rank
+the trainer checks only that it exists) and `save-request` (a SaveRequest), which rank
 0 answers with `saved.json` (a SavedNote). All are read with `trainer.formats.tolerant`, because a crash may have
 truncated any of them.
 """
@@ -23,7 +23,6 @@ CLOCK_FILES = "clock-*.json"
 LEAVING_NOTE = "leaving.json"
 EXIT_REPORT = "exit.json"
 STOP_REQUEST = "stop-request"
-LATER_EXIT = "exit-later.json"
 SAVE_REQUEST = "save-request"
 SAVED_NOTE = "saved.json"
 
@@ -100,13 +99,6 @@ class StopRequest(msgspec.Struct, frozen=True):
     why: str = ""
     at: Moment | None = None
     by: str = ""
-
-
-class LaterExit(msgspec.Struct, frozen=True):
-    """A later end for --exit-duration-in-mins, because Slurm's time limit was raised."""
-
-    at: Moment
-    why: str = ""
 
 
 class SaveRequest(msgspec.Struct, frozen=True):

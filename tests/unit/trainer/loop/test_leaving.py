@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
-from trainer.formats.attempt.attempt_records import EXIT_REPORT, LATER_EXIT, LEAVING_NOTE, LaterExit
+from trainer.formats.attempt.attempt_records import EXIT_REPORT, LEAVING_NOTE
 from trainer.formats.checkpoint.history import Progress
 from trainer.formats.logs.guard_lines import Reason
 from trainer.loop.leaving import LeavesEarly, Leaving
@@ -43,30 +42,9 @@ def test_word_of_leaving_is_there_before_the_report_and_says_when(tmp_path: Path
     assert not (tmp_path / EXIT_REPORT).exists()
 
 
-def test_past_its_exit_duration_it_goes_on_only_as_long_as_the_job_has_written_down(tmp_path: Path) -> None:
-    leaving = leaving_in(tmp_path, exit_duration_minutes=90)  # since 1970
-
-    def leaves() -> bool:
-        found = leaving.reason(7, 1)
-        assert found is None or found[0] == Reason.EXIT_DURATION
-        return found is not None
-
-    def write(at: datetime) -> None:
-        (tmp_path / LATER_EXIT).write_text(msgspec.json.encode(LaterExit(at, "raised")).decode())
-
-    assert leaves()
-    now = datetime.now().astimezone()
-    write(now + timedelta(hours=1))
-    assert not leaves()
-    write(now - timedelta(seconds=1))
-    assert leaves()
-    # Whatever cannot be read as a later moment is none.
-    for text in ("", "null", "[]", '{"at": "2099-01-01T00:00:00"}', '{"at": 5}', "x" * 200_000):
-        (tmp_path / LATER_EXIT).write_text(text)
-        assert leaves(), text[:40]
-    (tmp_path / LATER_EXIT).unlink()
-    os.mkfifo(tmp_path / LATER_EXIT)
-    assert leaves()
+def test_past_its_exit_duration_it_leaves(tmp_path: Path) -> None:
+    found = leaving_in(tmp_path, exit_duration_minutes=90).reason(7, 1)  # since 1970
+    assert found is not None and found[0] == Reason.EXIT_DURATION
 
 
 def test_word_of_leaving_that_cannot_be_written_hurts_nobody(tmp_path: Path) -> None:
