@@ -9,12 +9,9 @@ import math
 from array import array
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
-from itertools import accumulate, islice, pairwise
 from math import isfinite
-from operator import mul
-from typing import Any
 
-from opsctl.monitoring.series import USUAL, excursions_of
+from opsctl.monitoring.series import excursions_of
 from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.reader import Found
 from opsctl.run.logs.records import Alert, Pulse, Setting, SkippedRange
@@ -28,24 +25,8 @@ from trainer.formats.logs.log_lines import (
     FreshStart,
     Stamp,
 )
-from trainer.formats.logs.training_line import AlikeLines, TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
-#: Rows that are thinned together. So many at the end stay whole.
-THINNED_AT_ONCE = 1 << 16
-#: Fewer alike lines than this are taken one by one.
-_FEW = 4
-#: Columns of a row, by the field of a training line that they hold.
-_FIELDS = {
-    "samples": "consumed_samples",
-    "tokens": "consumed_tokens",
-    "loss": "loss",
-    "learning_rate": "learning_rate",
-    "batch": "global_batch_size",
-    "grad_norm": "grad_norm",
-    "tflops": "tflops",
-    "mfu": "mfu_percent",
-    "model_tflops": "model_tflops",
-}
 #: Kinds of marks.
 START, SPIKE, SKIP, KILL, SAVE, REVISION, ALERT = "start", "spike", "skip", "kill", "checkpoint", "revision", "alert"
 _NAN = math.nan
@@ -114,9 +95,6 @@ class Course:
     left_out_to: int = 0  # the newest iteration that was left out on request since a start or a rollback
     goes_on_from: int | None = None  # the iteration that was loaded or gone back to since the newest line
     is_rolled_back: bool = False  # within a start, which goes on
-    thinned: int = 0  # rows at the beginning of which only the lowest and highest values are left
-    before_thinned: Rows = field(default_factory=Rows)  # the newest of them as they were
-    thinned_spikes: list[Mark] = field(default_factory=list)  # found before their rows were thinned
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -137,98 +115,11 @@ class Course:
     @property
     def lines(self) -> int:
         """The number of iteration lines that count."""
-        return int(sum(self.rows.column("lines")))
-
-    def take_alike(self, alike: AlikeLines) -> None:
-        """Add training lines that are given as columns."""
-        columns = alike.columns
-        if len(alike) < _FEW or alike.logged_at is not None or any(columns.get("skipped_on_request", ())):
-            for line in alike.lines():
-                self.take(line)
-            return
-        first = next(alike.lines())
-        self._iteration(first)
-        rest = {name: column[1:] for name, column in columns.items()}
-        if self._take_columns(first, rest):
-            self._thin()
-            return
-        for line in islice(alike.lines(), 1, None):
-            self._iteration(line)
-
-    def _take_columns(self, first: TrainingLine, columns: dict[str, list[Any]]) -> bool:
-        """Add lines that follow `first`; False, and nothing is added, where a line needs a look of its own."""
-        iterations, seconds = columns["iteration"], columns.get("seconds_per_iteration", [])
-        trained = [later - earlier for earlier, later in pairwise([first.iteration, *iterations])]
-        if self.last_iteration != first.iteration or self.left_out_to > first.iteration or min(trained) <= 0:
-            return False
-        if not seconds or min(seconds) < 0 or self.clock_s is None:
-            return False
-        clock = [*accumulate(map(mul, seconds, trained), initial=self.clock_s)]
-        if not clock[-1] < LATEST_S:
-            return False
-        tokens_per_second = self._tokens_per_second_each(first, columns)
-        if tokens_per_second is None:
-            return False
-        count = len(iterations)
-        found = {
-            "iteration": iterations,
-            "trained": trained,
-            "lines": [1] * count,
-            "at_s": clock[1:],
-            "seconds": seconds,
-            "tokens_per_second": tokens_per_second,
-            "ranks": [_NAN if self.world_size is None else self.world_size] * count,
-            "nodes": [_NAN if self.nodes is None else self.nodes] * count,
-        }
-        names = {name: field for name, field in _FIELDS.items() if field in columns}
-        if "tflops" not in names and "model_tflops" in names:
-            names["tflops"] = "model_tflops"
-        self.rows.add_columns(found | {name: columns[field] for name, field in names.items()}, count)
-        self.clock_s, self.starts[-1].last = clock[-1], iterations[-1]
-        self.total_iterations = columns["total_iterations"][-1]
-        return True
-
-    def _tokens_per_second_each(self, first: TrainingLine, columns: dict[str, list[Any]]) -> list[float] | None:
-        """Return `_tokens_per_second` of each line; None where the lines differ in what they have."""
-        count = len(columns["iteration"])
-        if "consumed_tokens" in columns and "consumed_samples" in columns:
-            rates = columns.get("samples_per_second")
-            if rates is None or not all(rates):
-                return None
-            samples = [first.consumed_samples, *columns["consumed_samples"]]
-            # `first` has its tokens by the sequence length too.
-            tokens = [int(self.newest("tokens")), *columns["consumed_tokens"]]
-            new_samples = [later - earlier for earlier, later in pairwise(samples)]
-            new_tokens = [later - earlier for earlier, later in pairwise(tokens)]
-            if min(new_samples) <= 0 or min(new_tokens) < 0:
-                return None
-            return [rate * many / of for rate, many, of in zip(rates, new_tokens, new_samples, strict=True)]
-        per_gpu = columns.get("tokens_per_second_per_gpu")
-        if per_gpu is None or not self.world_size:
-            return [_NAN] * count
-        return [one * self.world_size for one in per_gpu]
-
-    def _thin(self) -> None:
-        """Thin the oldest whole rows when there are many, so that a long log takes little memory."""
-        while len(self.rows) - self.thinned >= 2 * THINNED_AT_ONCE:
-            begin, end = self.thinned, self.thinned + THINNED_AT_ONCE
-            self.thinned_spikes += self._spikes_between(begin, end)
-            self.before_thinned = self.rows.between(end - USUAL, end)
-            self.thinned = self.rows.thin(begin, end, THINNED_AT_ONCE // 8)
+        return len(self.rows)
 
     def spikes(self) -> list[Mark]:
         """Return the excursions of the loss, computed from it; none for a log with the spike guard's own lines."""
-        if any(mark.kind == SPIKE for mark in self.marks):
-            return []
-        return [*self.thinned_spikes, *self._spikes_between(self.thinned, len(self.rows))]
-
-    def _spikes_between(self, begin: int, end: int) -> list[Mark]:
-        """Return the spikes that begin in these rows, by the usual loss of the rows before and with the rows after."""
-        if begin >= end:
-            return []
-        rows = Rows(self.before_thinned.numbers + self.rows.between(begin, end + USUAL).numbers)
-        iterations = self.rows.column("iteration")
-        return [one for one in _spikes(rows) if iterations[begin] <= one.iteration <= iterations[end - 1]]
+        return [] if any(mark.kind == SPIKE for mark in self.marks) else _spikes(self.rows)
 
     def take(self, record: Found) -> None:
         """Add the record of a line."""
@@ -268,10 +159,9 @@ class Course:
             *(line.iteration, line.consumed_samples, line.consumed_tokens, self.clock_s),
             *(line.loss, line.learning_rate, line.global_batch_size, line.grad_norm),
             *(tflops, line.mfu_percent, self._tokens_per_second(line), line.seconds_per_iteration),
-            *(line.model_tflops, trained, self.world_size, self.nodes, 1),
+            *(line.model_tflops, trained, self.world_size, self.nodes),
         )
         self.rows.add(values)
-        self._thin()
 
     def _trained(self, line: TrainingLine, before: int) -> int:
         """Return how many iterations since the previous line it covers, without those skipped on request."""
@@ -304,8 +194,6 @@ class Course:
         """Set `iteration` and all after it aside; how many iterations that were."""
         last = self.last_iteration
         gone = Superseded(iteration, last, self.rows.cut(iteration))
-        self.thinned = min(self.thinned, len(self.rows))
-        self.thinned_spikes = [mark for mark in self.thinned_spikes if mark.iteration < iteration]
         self.superseded.append(gone)
         for group, points in self.evaluations.items():
             self.evaluations[group] = [point for point in points if point[0] < iteration]
@@ -428,10 +316,7 @@ class Course:
             rows.shift(by_s)
         for start in self.starts:
             start.at_s = None if start.at_s is None else start.at_s + by_s
-        self.marks, self.thinned_spikes = (
-            [one if one.at_s is None else replace(one, at_s=one.at_s + by_s) for one in marks]
-            for marks in (self.marks, self.thinned_spikes)
-        )
+        self.marks = [one if one.at_s is None else replace(one, at_s=one.at_s + by_s) for one in self.marks]
         self.clock_s = None if self.clock_s is None else self.clock_s + by_s
 
     def _mark(self, kind: str, iteration: int, text: str) -> None:

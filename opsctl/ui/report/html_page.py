@@ -116,7 +116,6 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     title: str
     made_at: str
-    follow_s: int  # the page is written again so often; 0: it is not
     runs: list[PageRun]
 
 

@@ -1,4 +1,4 @@
-"""A log that is read on as it grows: its course, and of our own logs each attempt's part of the time."""
+"""A log read as a whole: its course, and of our own logs each attempt's part of the time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.trusted import open_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import spans
-from opsctl.run.logs.reader import Found, LogReader, Progress, digests, is_same
+from opsctl.run.logs.reader import LogReader, Progress
 from opsctl.run.logs.spans import Span
 from opsctl.ui.report.curves import Course
 from trainer.formats.logs.training_line import AlikeLines
@@ -20,21 +21,18 @@ from trainer.formats.logs.training_line import AlikeLines
 
 @dataclass
 class LogSource:
-    """One log. What was read of it once is not read again, unless it was cut or replaced."""
+    """One log and what was read of it."""
 
     path: Path
     open_log: Callable[[], int]  # raises OSError
     course: Course = field(default_factory=Course)
     spans: list[Span] = field(default_factory=list)
-    _reader: LogReader = field(default_factory=LogReader)
     is_local: bool = False  # written on this cluster: moments without a zone are local
-    _told_by: tuple[str, str] | None = None  # what was read, by its digests
 
-    def look(self, progress: Progress | None = None) -> bool:
-        """Read the new part of the log, and return whether there is one.
-
-        Raises FileNotFoundError, and OpsctlError for any other problem.
-        """
+    def read(self, progress: Progress | None = None) -> None:
+        """Read the log. Raises FileNotFoundError, and OpsctlError for any other problem."""
+        reader = LogReader()
+        self.course = Course(is_local=self.is_local)
         try:
             fd = self.open_log()
         except FileNotFoundError:
@@ -42,38 +40,17 @@ class LogSource:
         except OSError as error:
             raise self._unreadable(error) from None
         try:
-            return self._read(fd, progress)
-        except OSError as error:  # what was read stays; the next read continues there
+            for found in chain(reader.read_on(fd, progress), reader.finish()):
+                for one in found.lines() if isinstance(found, AlikeLines) else (found,):
+                    self.course.take(one)
+                spans.take(self.spans, found)
+        except OSError as error:
             raise self._unreadable(error) from None
         finally:
             os.close(fd)
 
     def _unreadable(self, error: OSError) -> OpsctlError:
         return OpsctlError(f"{self.path}: cannot read the log: {file_problem(error)}")
-
-    def finish(self) -> None:
-        """Take a last line without an end as a whole line, since it is not read again."""
-        for found in self._reader.finish():
-            self._keep(found)
-
-    def _read(self, fd: int, progress: Progress | None) -> bool:
-        is_new = self._told_by is not None and not is_same(fd, self._reader.at, self._told_by)
-        if is_new:
-            self.course, self.spans, self._reader = Course(is_local=self.is_local), [], LogReader()
-        try:
-            for found in self._reader.read_on(fd, progress):
-                self._keep(found)
-                is_new = True
-            return is_new
-        finally:
-            self._told_by = digests(fd, self._reader.at)
-
-    def _keep(self, found: Found | AlikeLines) -> None:
-        if isinstance(found, AlikeLines):
-            self.course.take_alike(found)
-        else:
-            self.course.take(found)
-        spans.take(self.spans, found)
 
 
 def log_of_run(paths: RunPaths) -> LogSource:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from itertools import pairwise
 
 from opsctl.core.units import count_words
 from opsctl.monitoring.series import middle, quantile
@@ -30,6 +26,8 @@ from trainer.recipe.sizes import MODEL_PASSES, tflops_per_gpu
 _NEWEST = 200
 #: A nearer end than this is shown with its hour.
 _CLOCK_S = 3 * 86400
+#: The time whose pace tells the expected end.
+_PACE_S = 28 * 86400.0
 
 
 def figures(
@@ -52,7 +50,7 @@ def figures(
         told.append(_figure("Tokens per second", _typical(course.column("tokens_per_second"), "")))
         told.append(_figure("MFU", _typical(utilised.percent if utilised else course.column("mfu"), " %")))
         left = dict(_left(course, now_s))
-        done = left.get("Done", "").removeprefix("about ").partition("; ")
+        done = left.get("Done", "").removeprefix("about ").partition(", ")
         told.append(("Expected end", done[0], left.get("Left at this speed", "")))
     if trained_percent is not None:
         told.append(("Goodput", f"{trained_percent:.0f} %", "of the wall time trained"))
@@ -62,17 +60,6 @@ def figures(
 def _figure(name: str, words: str | None) -> tuple[str, str, str]:
     value, _, note = (words or "").partition(", ")
     return name, value, note
-
-
-def arrival_of(course: Course, now_s: float | None = None) -> Arrival | None:
-    """When the iterations of the log will be done, from its end or from `now_s`; None where it does not say."""
-    times, done = _known_pairs(course)
-    if not course.total_iterations or not times:
-        return None
-    left, samples_left = float(course.total_iterations - course.last_iteration), _samples_left(course)
-    if samples_left is not None:
-        done, left = _samples(course, len(times)), samples_left
-    return arrival(times, done, left, max(now_s or 0.0, times[-1]))
 
 
 def progress(
@@ -142,15 +129,34 @@ def _left(course: Course, now_s: float | None) -> list[tuple[str, str]]:
     rows = []
     if seconds and left * middle(seconds) < LATEST_S:
         rows.append(("Left at this speed", f"{format_duration(left * middle(seconds))} of training"))
-    found = arrival_of(course, now_s)
-    if found is not None and course.clock_s is not None:
+    wait_s = _seconds_left(course, now_s)
+    if wait_s is not None and course.clock_s is not None:
         from_s = max(now_s or 0.0, course.clock_s)
         # A clock, and not just seconds of training; until when the calendar has days.
-        if from_s > 631_152_000 and from_s + found.late_s < LATEST_S:
-            named = _day if found.late_s > _CLOCK_S else partial(_moment, course=course)
-            days = [named(from_s + one) for one in (found.likely_s, found.early_s, found.late_s)]
-            rows.append(("Done", f"about {days[0]}; nine times of ten between {days[1]} and {days[2]}"))
+        if from_s > 631_152_000 and from_s + wait_s < LATEST_S:
+            end = _day(from_s + wait_s) if wait_s > _CLOCK_S else _moment(from_s + wait_s, course)
+            rows.append(("Done", f"about {end}, at the pace of the last four weeks with all waits"))
     return rows
+
+
+def _seconds_left(course: Course, now_s: float | None) -> float | None:
+    times, done = _known_pairs(course)
+    if not times:
+        return None
+    left, samples_left = float(course.total_iterations - course.last_iteration), _samples_left(course)
+    if samples_left is not None:
+        done, left = list(course.column("samples")[-len(times) :]), samples_left
+    return wall_seconds_left(times, done, left, max(now_s or 0.0, times[-1]))
+
+
+def wall_seconds_left(times_s: Sequence[float], done: Sequence[float], left: float, until_s: float) -> float | None:
+    """Return the seconds until `left` more is done, at the pace of the four weeks before `until_s`, waits included.
+
+    times_s: ascending; done: how much was done by then. None if nothing was done in those weeks.
+    """
+    begin = max(0, bisect_right(times_s, until_s - _PACE_S) - 1)
+    trained = done[-1] - done[begin]
+    return left * (until_s - times_s[begin]) / trained if trained > 0 else None
 
 
 def _done_again(course: Course) -> str | None:
@@ -178,10 +184,6 @@ def _known_pairs(course: Course) -> tuple[list[float], list[float]]:
         if not math.isnan(at)
     ]
     return [at for at, _ in pairs], [iteration for _, iteration in pairs]
-
-
-def _samples(course: Course, count: int) -> list[float]:
-    return list(course.column("samples")[-count:])
 
 
 def _lowest(losses: array[float], iterations: array[float]) -> str | None:
@@ -232,67 +234,6 @@ def _moment(at_s: float | None, course: Course) -> str:
 
 def _day(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
-
-
-DAY_S = 86_400.0
-#: Draws; stretches of a short training; at most so many stretches back are looked at; and ahead.
-_DRAWS, _STRETCHES, _NEWEST_STRETCHES, _MOST_STRETCHES = 400, 24, 28, 3_000
-#: Of a stretch fewer than this tell nothing.
-_LEAST = 4
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """Seconds from now: the middle, and between what nine draws of ten are."""
-
-    likely_s: float
-    early_s: float
-    late_s: float
-
-
-def arrival(times_s: Sequence[float], done: Sequence[float], left: float, now_s: float) -> Arrival | None:
-    """When `left` more will be done; None where the past is too short to tell.
-
-    times_s: ascending; done: how much was done by then, also ascending; both from the same lines. now_s: until when
-    the past goes, at least the last of `times_s`.
-    """
-    if left <= 0:
-        return Arrival(0.0, 0.0, 0.0)
-    if len(times_s) < 2 * _LEAST or times_s[-1] <= times_s[0]:
-        return None
-    length_s = min(DAY_S, (now_s - times_s[0]) / _STRETCHES)
-    rates = _per_stretch(times_s, done, max(now_s, times_s[-1]), length_s)
-    if len(rates) < _LEAST or sum(rates) <= 0:
-        return None
-    if left / (sum(rates) / len(rates)) > _MOST_STRETCHES:
-        return None
-    chance = random.Random(1)
-    draws = sorted(_one_draw(rates, left, chance) for _ in range(_DRAWS))
-    return Arrival(*(draws[int(share * (_DRAWS - 1))] * length_s for share in (0.5, 0.05, 0.95)))
-
-
-def _per_stretch(times_s: Sequence[float], done: Sequence[float], end_s: float, length_s: float) -> list[float]:
-    """Return the amount in each of the newest stretches, oldest first."""
-    count = min(_NEWEST_STRETCHES if length_s == DAY_S else _STRETCHES, int((end_s - times_s[0]) / length_s + 1e-9))
-    amounts = [_done_by(times_s, done, end_s - number * length_s) for number in range(count, -1, -1)]
-    return [later - earlier for earlier, later in pairwise(amounts)]
-
-
-def _done_by(times_s: Sequence[float], done: Sequence[float], at_s: float) -> float:
-    place = bisect_right(times_s, at_s)
-    return done[place - 1] if place else done[0]
-
-
-def _one_draw(rates: Sequence[float], left: float, chance: random.Random) -> float:
-    """Stretches, the last one by its share."""
-    stretches = 0.0
-    while stretches < _MOST_STRETCHES:
-        rate = chance.choice(rates)
-        if rate >= left:
-            return stretches + left / rate
-        left -= rate
-        stretches += 1
-    return stretches
 
 
 def utilisation(course: Course, options: Options, gpu: GpuTable, slurm: SlurmTable) -> Utilisation | None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 #: What runs along an axis, then what is drawn over it.
 AXES = ("iteration", "samples", "tokens", "at_s")
 CURVES = ("loss", "learning_rate", "batch", "grad_norm", "tflops", "mfu", "tokens_per_second", "seconds")
 #: All columns of a row. Besides the above: TFLOP/s without recomputed activations, where a line has both; the number of
-#: iterations that were trained, not left out on request; the ranks or nodes that trained them; and the number of lines
-#: of the log that the row is for, more than 1 where thinning has dropped some.
-COLUMNS = (*AXES, *CURVES, "model_tflops", "trained", "ranks", "nodes", "lines")
+#: iterations that were trained, not left out on request; and the ranks or nodes that trained them.
+COLUMNS = (*AXES, *CURVES, "model_tflops", "trained", "ranks", "nodes")
 #: Curves of which thinning keeps the lowest and highest values.
 SHAPES = ("loss", "grad_norm", "seconds")
 _WIDTH, _PLACES = len(COLUMNS), {name: place for place, name in enumerate(COLUMNS)}
@@ -45,34 +43,6 @@ class Rows:
     def add(self, values: Sequence[float | None]) -> None:
         """Add a line; None is unknown."""
         self.numbers.extend([math.nan if value is None else value for value in values])
-
-    def add_columns(self, columns: Mapping[str, Iterable[float]], count: int) -> None:
-        """Add `count` lines, given as columns; a column that is not among them is not known."""
-        unknown = [math.nan] * count
-        rows = zip(*(columns.get(name, unknown) for name in COLUMNS), strict=True)
-        self.numbers.extend(chain.from_iterable(rows))
-
-    def between(self, begin: int, end: int) -> Rows:
-        """Return a copy of the lines from `begin` to before `end`."""
-        return Rows(self.numbers[_WIDTH * begin : _WIDTH * end])
-
-    def thin(self, begin: int, end: int, most: int) -> int:
-        """Keep about `most` of the lines from `begin` to before `end`, and return the new end.
-
-        The lowest and highest values of the curves stay. The counts of a dropped line are added to the next kept line.
-        """
-        found = self.between(begin, end)
-        places = kept([found.column(name) for name in SHAPES], most, tail=0, always=[end - begin - 1])
-        counts = {_PLACES[name]: found.column(name) for name in ("trained", "lines")}
-        numbers, before = array("d"), 0
-        for place in places:
-            row = found.numbers[_WIDTH * place : _WIDTH * (place + 1)]
-            for at, column in counts.items():
-                row[at] = sum(column[before : place + 1])
-            numbers.extend(row)
-            before = place + 1
-        self.numbers[_WIDTH * begin : _WIDTH * end] = numbers
-        return begin + len(places)
 
     def cut(self, iteration: int) -> Rows:
         """Take `iteration` and all after it away."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -82,7 +78,6 @@ def test_logs_of_one_name_are_told_apart_by_their_folders(here: Path) -> None:
     [
         (["--log", "none.txt"], 1, "none.txt"),
         (["--publish", "--log", "x"], 2, "--publish"),
-        (["--publish", "--follow"], 2, "report-publish"),
         (["--all-runs", "--output", "x"], 2, "--all-runs"),
     ],
 )
@@ -93,26 +88,6 @@ def test_what_cannot_be_is_refused_in_a_line(
     assert said in capsys.readouterr().err and not list(here.glob("*.html"))
 
 
-def test_a_page_that_is_followed_is_written_again_as_the_log_grows(tmp_path: Path) -> None:
-    log, page = tmp_path / "log.txt", tmp_path / "page.html"
-    lines = log_text(40).splitlines(keepends=True)
-    log.write_text("".join(lines[:20]))
-    words = ["report", "--log", str(log), "--output", str(page), "--follow", "--every", "5"]
-    follower = subprocess.Popen([sys.executable, "-m", "opsctl", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    try:
-        _until(page.exists)
-        assert '"follow_s":5' in page.read_text() and "iteration 40 of 40" not in page.read_text()
-        with log.open("a") as file:
-            file.write("".join(lines[20:]))
-        _until(lambda: "iteration 40 of 40" in page.read_text())
-        follower.send_signal(signal.SIGINT)
-        assert follower.wait(30) == 130
-    finally:
-        if follower.poll() is None:
-            os.kill(follower.pid, signal.SIGKILL)
-            follower.wait()
-
-
 def test_a_page_that_is_published_is_on_the_hub_as_it_is_here_and_once(desk: Desk) -> None:
     desk.write("logs/main_log.txt", log_text(30).encode())
     words = ["report", "--publish", "--run", str(desk.folder / "run" / "run.toml")]
@@ -121,14 +96,6 @@ def test_a_page_that_is_published_is_on_the_hub_as_it_is_here_and_once(desk: Des
     assert "tiny: " in done.stdout
     assert desk.downloaded() == {"report/index.html": desk.paths.page.read_bytes()}
     assert b"iteration 30 of 30" in desk.paths.page.read_bytes()
-
-
-def _until(holds: object) -> None:
-    assert callable(holds)
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("output", ["main_log.txt", "other.txt"])

@@ -75,5 +75,4 @@ const printed = (theme) => () => {
 addEventListener("beforeprint", printed("light"));
 addEventListener("afterprint", printed());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => controls.redraw());
-if (page.follow_s) setTimeout(() => location.reload(), 1000 * page.follow_s);
 document.documentElement.dataset.ready = "yes";

@@ -140,8 +140,7 @@ export const tell = (go) => {
     const isOne = page.runs.length === 1;
     const [summary, happened, tables] = ["summary", "happenings", "tables"].map((id) => document.getElementById(id));
     document.getElementById("title").textContent = page.title;
-    const again = page.follow_s ? `; written again every ${page.follow_s} s` : "";
-    document.getElementById("made").textContent = `As of ${momentWords(Date.parse(page.made_at) / 1000, "world")}${again}`;
+    document.getElementById("made").textContent = `As of ${momentWords(Date.parse(page.made_at) / 1000, "world")}`;
     for (const run of page.runs) {
         const name = () => (isOne ? [] : [text("h2", run.name)]);
         summary.append(...(isOne ? [] : [text("h2", run.name, { className: `run-${run.number % 6}` })]), figuresOf(run));

@@ -60,7 +60,7 @@ def page(name: str, course: Course | None = None) -> str:
     run = page_run(
         name, name, course or course_of(line(1), line(2)), Known(figures=(Figure(name="State", value=name),))
     )
-    return page_html(PageData(title=name, made_at="2026-03-01T12:00:00+00:00", follow_s=0, runs=[run]))
+    return page_html(PageData(title=name, made_at="2026-03-01T12:00:00+00:00", runs=[run]))
 
 
 def test_a_hostile_name_comes_out_as_it_went_in_and_makes_no_element() -> None:
