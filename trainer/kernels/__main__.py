@@ -1,7 +1,6 @@
-"""`python -m trainer.kernels --why [-- OPTIONS]`: who computes what in a training with these options, here, and why.
+"""`python -m trainer.kernels --why [-- OPTIONS]`: print the implementation of each operation here, and the reason.
 
-`--measure [-- OPTIONS]` (`opsctl kernels measure`): time each way that there is to compute it, for trainings to choose
-by.
+`--measure [-- OPTIONS]` (`opsctl kernels measure`): time each implementation, for trainings to choose by.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 #: Options of a model for the default: the choice depends on few options.
 _ANY_MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 128, "vocab_size": 256}
 _ANY = {**_ANY_MODEL, "micro_batch_size": 1, "lr": 1e-4, "train_iters": 1}
-#: The sizes that are timed by default: usual ones for such a device.
+#: The default sizes of a measurement: usual ones for such a device.
 _MEASURED: dict[str, dict[str, Any]] = {
     "cuda": {"hidden_size": 4096, "num_attention_heads": 32, "seq_length": 2048, "micro_batch_size": 4, "bf16": True},
     "cpu": {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 512, "micro_batch_size": 4},
@@ -33,7 +32,7 @@ _VOCABULARY = {"cuda": 50_304, "cpu": 8192}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 told, 1 nothing could be measured or kept, 2 wrong usage, or constraints that are not met."""
+    """Return 0, 1 if nothing could be measured or stored, 2 for wrong usage or constraints that are not met."""
     arguments = _parser().parse_args(argv)
     import torch
 
@@ -79,7 +78,7 @@ def _measure(words: list[str], device: torch.device, as_json: bool) -> int:
     try:
         target = keep(times, device)
     except (OSError, CacheError) as error:
-        return failed(f"the times cannot be kept: {error}", 1)
+        return failed(f"cannot store the times: {error}", 1)
     if as_json:
         sys.stdout.write(printed_json_text("times", times))
         return 0
@@ -105,8 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         "python -m trainer.kernels", description=__doc__.splitlines()[0], allow_abbrev=False
     )
     verb = parser.add_mutually_exclusive_group(required=True)
-    verb.add_argument("--why", action="store_true", help="say who computes what, and why")
-    verb.add_argument("--measure", action="store_true", help="time each way there is, and keep it for trainings")
+    verb.add_argument("--why", action="store_true", help="print each implementation and the reason")
+    verb.add_argument("--measure", action="store_true", help="time each implementation, for trainings to choose by")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="[default: the GPU where there is one]")
     parser.add_argument("--json", action="store_true", help="print JSON with schema_version")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="after --: a training's own")

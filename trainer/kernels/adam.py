@@ -1,4 +1,4 @@
-"""Adam over flat buffers, and the look at all gradients that comes before it.
+"""Adam over flat buffers, and the sum of squares of all gradients before it.
 
 Source: Loshchilov and Hutter, arXiv 1711.05101 (decay apart from the gradient), as torch.optim.AdamW computes it.
 """
@@ -43,7 +43,7 @@ class AdamKernels(Protocol):
     """Kernels for Adam."""
 
     def step(self, buffers: Sequence[AdamBuffers], settings: AdamSettings, scale: Tensor | float = 1.0) -> None:
-        """One update. Each gradient times `scale` as it is read: 1 / loss scale and clipping in one number."""
+        """Update all buffers. Each gradient is multiplied by `scale`: 1 / loss scale and clipping in one number."""
 
     def squares(self, gradients: Sequence[Tensor]) -> Tensor:
         """fp64 [1] on the gradients' device: the sum of all squares, no finite number where a gradient is none.

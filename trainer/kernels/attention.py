@@ -196,7 +196,7 @@ class AttentionKernels(Protocol):
 
 
 def attention_of_product(qkv_bsgxd: Tensor, slopes_n: Tensor | None, scale: float, kernels: AttentionKernels) -> Tensor:
-    """out_bsgmd of a product in which each group has its m queries, then its key and its value: x is m + 2."""
+    """Return out_bsgmd of a product in which each group has its m queries, its key and its value: x is m + 2."""
     out: Tensor = _OfProduct.apply(_with_rows(qkv_bsgxd), slopes_n, scale, kernels)
     return out
 
@@ -204,7 +204,7 @@ def attention_of_product(qkv_bsgxd: Tensor, slopes_n: Tensor | None, scale: floa
 def attention(
     q_bsgmd: Tensor, k_bsgd: Tensor, v_bsgd: Tensor, slopes_n: Tensor | None, scale: float, kernels: AttentionKernels
 ) -> Tensor:
-    """out_bsgmd of queries, keys and values that lie apart."""
+    """Return out_bsgmd of separate queries, keys and values."""
     inputs = (_with_rows(one) for one in (q_bsgmd, k_bsgd, v_bsgd))
     out: Tensor = _Apart.apply(*inputs, slopes_n, scale, kernels)
     return out

@@ -1,4 +1,4 @@
-"""Measure each way to compute the families of operations of a training here."""
+"""Measure each implementation of the operations of a training on this device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainer.kernels.times import COMPILED, buffer_sets, cache_bytes, device_nam
 from trainer.kernels.ways import Sizes, work_of
 from trainer.recipe.options import Options
 
-#: What a way's turn takes; a family is timed in three turns of each way.
+#: Seconds of one turn; each implementation of a family has three turns.
 _TURN_S = 0.3
-#: How many weights Adam updates: by far more than any cache holds, and the same for every model.
+#: Number of weights that Adam updates: more than any cache holds, the same for every model.
 _WEIGHTS = {"cuda": 1 << 27, "cpu": 1 << 22}
 
 
@@ -45,7 +45,7 @@ def measured(
         for name, operation in _operations_of(family, options, source, device, work.operation, say):
             try:
                 work.run(operation, *sets[0])
-            except Exception as error:  # whatever a compiler or another library raises, it is no way then
+            except Exception as error:  # from a compiler or another library: this implementation is left out
                 say(f"{family.name} by {name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
                 continue
             ways[name] = lambda *buffers, own=operation, run=work.run: run(own, *buffers)
@@ -74,7 +74,7 @@ def _operations_of(
     operation: Callable[[Any], Callable[..., Any]],
     say: Callable[[str], None],
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """(name of a way, what it computes the family by)."""
+    """Yield (name, function) of each implementation of a family."""
     ours = family_kernels(family, options, source)
     if isinstance(ours, str):
         say(f"{family.name} by {source.by}: {ours}")

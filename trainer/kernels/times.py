@@ -1,4 +1,4 @@
-"""Times of each way to compute a family of operations: how they are measured, kept, and chosen by."""
+"""Times of each implementation of an operation: measuring them, storing them, and choosing by them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeptTimes:
     notes: tuple[str, ...] = ()
 
 
-#: Nothing was measured, or nothing is to be chosen by it.
+#: No measurements, or none that count.
 NOTHING_MEASURED = KeptTimes()
 
 
@@ -51,12 +51,12 @@ def device_name(device: torch.device) -> str:
 
 
 def kept_times(device: torch.device) -> KeptTimes:
-    """All that was measured for `device` with these versions and sources. Never raises."""
+    """Return all measurements of `device` with these versions and sources. Never raises."""
     try:
         name, beginning = device_name(device), f"times-{_key(device)}-"
         files = [(cache, file) for cache in cache_folders() for file in sorted(cache.glob(f"{beginning}*.json"))]
     except (OSError, RuntimeError) as error:
-        return KeptTimes(notes=(f"measured times cannot be looked for: {error}",))
+        return KeptTimes(notes=(f"measured times cannot be read: {error}",))
     found: dict[tuple[str, str, str, int], FamilyTimes] = {}
     notes = []
     for cache, file in files:
@@ -72,9 +72,9 @@ def kept_times(device: torch.device) -> KeptTimes:
 
 
 def keep(times: KernelTimes, device: torch.device) -> Path:
-    """Write them for trainings on such a device, in the place of an earlier measurement of the same sizes.
+    """Write the times for trainings on such a device. Replaces an earlier measurement of the same sizes.
 
-    Raises OSError, and CacheError where there is no folder for them.
+    Raises OSError, and CacheError if there is no folder for them.
     """
     cache = cache_folders()[0]
     make_folder(cache)
@@ -119,18 +119,17 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-#: What one way may take longer than another and still be taken.
+#: Up to this ratio, a slower implementation is still used.
 NOISE = 1.03
-#: In doublings of the width: what is faster in small may be slower in large.
+#: Longest distance to a measured width, in doublings: small and large sizes differ.
 FARTHEST = 1.0
-#: Measured beside the others and never taken: torch compiles it when it first sees a shape, and trainings compile
-#: nothing.
+#: Measured and never used: torch compiles it at the first use of a shape, and trainings compile nothing.
 COMPILED = "torch.compile"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The way that is taken, and why where that is for its time; beside: a faster one that cannot be."""
+    """The chosen implementation. why: set if chosen for its time. beside: a faster one that cannot be used."""
 
     way: str
     why: str | None = None
@@ -150,7 +149,7 @@ def times_for(
 
 
 def decided(ways: Sequence[str], times: FamilyTimes | None, device: str) -> Decision:
-    """Among `ways`, the preferred one first. A way without a time is neither better nor worse than others."""
+    """Choose among `ways`, of which the first is preferred. A way without a time is not compared."""
     first = ways[0]
     if times is None or first not in times.seconds:
         return Decision(first)
@@ -167,11 +166,11 @@ def decided(ways: Sequence[str], times: FamilyTimes | None, device: str) -> Deci
     return Decision(taken, why, beside)
 
 
-#: What lies in the cache is not read from memory: buffers in turn have so many times its size.
+#: Buffers in turn have this many times the cache's size, so that each is read from memory.
 _TIMES_THE_CACHE = 4
 _WARM_UP, _TIMES, _ROUNDS = 10, 50, 3
 _COPIED_BYTES = 1 << 30
-#: Of the GPU's clock: some hundred microseconds, in which the slowest way has started all its kernels.
+#: Cycles of the GPU's clock in which the slowest implementation has started all its kernels.
 _CYCLES_TO_START_ONE = 500_000
 Buffers = Sequence[Tensor | None]
 
@@ -186,7 +185,7 @@ class Turns:
 
 
 def median_s(work: Callable[..., Any], sets: Sequence[Buffers], turns: Turns, device: torch.device) -> float:
-    """Seconds of one `work(*buffers)` on `device`, each time on the next of `sets`."""
+    """Return the median seconds of `work(*buffers)` on `device`, each time on the next of `sets`."""
     for turn in range(turns.warm_up):
         work(*sets[turn % len(sets)])
     timed = _timed_on_gpu if device.type == "cuda" else _timed_on_cpu
@@ -196,9 +195,9 @@ def median_s(work: Callable[..., Any], sets: Sequence[Buffers], turns: Turns, de
 def in_turns(
     ways: Mapping[str, Callable[..., Any]], sets: Sequence[Buffers], device: torch.device, budget_s: float
 ) -> dict[str, float]:
-    """Seconds of each way's `work(*buffers)`: the least of its medians, as ways take turns and other work may come by.
+    """Return the seconds of each way's `work(*buffers)`: the least median of several turns, against other load.
 
-    budget_s: what one way's turn may take, or nearly; its first calls, which may compile, are not counted.
+    budget_s: approximate seconds of one turn, without its first calls, which may compile.
     """
     turns = {name: _fitting(work, sets, device, budget_s) for name, work in ways.items()}
     found: dict[str, float] = dict.fromkeys(ways, math.inf)
@@ -209,21 +208,21 @@ def in_turns(
 
 
 def _fitting(work: Callable[..., Any], sets: Sequence[Buffers], device: torch.device, budget_s: float) -> Turns:
-    """As many turns as fit into the budget, three at least."""
+    """Return as many repetitions as fit into the budget, at least three."""
     once_s = median_s(work, sets, Turns(2, 3), device)
     times = min(_TIMES, max(3, int(budget_s / max(once_s, 1e-7))))
     return Turns(min(_WARM_UP, times), times)
 
 
 def buffer_sets(make: Callable[[], Buffers], cache_bytes: int) -> list[Buffers]:
-    """As many sets as are needed for none to be in the cache when its turn comes; two at least."""
+    """Return enough sets, at least two, for none to be in the cache when its turn comes."""
     first = make()
     size = sum(one.numel() * one.element_size() for one in first if one is not None)
     return [first, *(make() for _ in range(max(1, math.ceil(_TIMES_THE_CACHE * cache_bytes / size))))]
 
 
 def copy_rate(device: torch.device, cache_bytes: int, turns: Turns) -> float:
-    """Bytes a second that a copy from memory to memory reads and writes, both counted."""
+    """Return the bytes a second that a copy in memory reads and writes, both counted."""
     count = turns.copied_bytes // 4
 
     def make() -> Buffers:
@@ -242,7 +241,7 @@ def cache_bytes(device: torch.device) -> int:
 
 def _timed_on_gpu(work: Callable[..., Any], sets: Sequence[Buffers], times: int) -> list[float]:
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(times)]
-    # All is handed over while the GPU waits: what is timed is how fast it computes, not how fast Python starts it.
+    # The GPU waits until all work is queued, so that Python's speed is not measured.
     torch.cuda._sleep(times * _CYCLES_TO_START_ONE)
     for turn, (begin, end) in enumerate(events):
         begin.record()

@@ -24,7 +24,7 @@ from trainer.recipe.layout import splits_sequence
 from trainer.recipe.model_options import Vocabulary, has_tanh_gelu, precision_of
 from trainer.recipe.options import Options
 
-#: Rows of the output layer where only the tokenizer, which is not asked, says how many there are.
+#: Rows of the output layer if only the tokenizer knows their number.
 _SOME_VOCABULARY = 50_304
 ADAM_SETTINGS = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.1, 10)
 
@@ -48,7 +48,7 @@ class Sizes:
 
     @classmethod
     def of(cls, options: Options) -> Sizes:
-        """Those of a training with these options."""
+        """Return the sizes of a training with these options."""
         tensor, tanh = options.tensor_model_parallel_size, has_tanh_gelu(options)
         rows = Vocabulary.of(options.vocab_size or _SOME_VOCABULARY, options).rows
         return cls(
@@ -67,7 +67,7 @@ class Sizes:
         )
 
     def kind(self, family: str) -> str:
-        """Return the kind of a family's operation; empty if it has one."""
+        """Return the kind of a family's operation; empty if there is only one."""
         if family == "norms":
             return "RMSNorm" if self.rms else "LayerNorm"
         if family == "activations":
@@ -75,7 +75,7 @@ class Sizes:
         return self.gate or "" if family == "gates" else ""
 
     def columns(self, family: str) -> int:
-        """Elements of a row."""
+        """Return the number of elements of a row."""
         if family in ("activations", "gates"):
             return self.width
         return self.vocabulary if family == "cross entropy" else self.hidden
@@ -85,8 +85,8 @@ class Sizes:
 class Work:
     """One family's work in a step.
 
-    operation: given kernels (None: torch) a function of some of the buffers. run: calls such a function on what `make`
-    makes, and what comes back to it in the backward pass.
+    operation: given kernels (None: torch), a function of some of the buffers. run: calls such a function, forward and
+    backward, on the buffers of `make`.
     """
 
     shape: str

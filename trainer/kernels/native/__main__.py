@@ -21,7 +21,7 @@ _ARCH = "GPUs by compute capability, 7.0 8.0 9.0 without it"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0 when all that was asked for is there, 1 when something is not, 2 for wrong usage."""
+    """Return 0 if all requested artifacts are there, 1 if not, 2 for wrong usage."""
     arguments = _parser().parse_args(words)
     try:
         cache_folders()
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         return failed(f"{error.filename or 'the sources'}: {error.strerror or error}", 1)
     except KeyboardInterrupt:
-        return failed("interrupted; what was built stays", 130)
+        return failed("interrupted; complete artifacts stay", 130)
     if arguments.json:
         sys.stdout.write(printed_json_text("kernels", found))
     else:
@@ -73,7 +73,7 @@ def _table(found: KernelCache) -> list[str]:
 
 
 def _architecture(text: str) -> str:
-    """`8.0`, `80` and `sm_80` as `sm_80`. Raises ValueError."""
+    """Return `8.0`, `80` or `sm_80` as `sm_80`. Raises ValueError."""
     read = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)", text)
     if not read:
         raise ValueError(f"--arch: {text!r} is no compute capability such as 8.0")
@@ -84,9 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m trainer.kernels.native", description=__doc__)
     verbs = result.add_subparsers(dest="verb", required=True, metavar="build|list|check")
     for verb, words in (
-        ("build", "build what is not there yet"),
-        ("list", "what is there"),
-        ("check", "load it, and hold it to its sources and checksums"),
+        ("build", "build missing artifacts"),
+        ("list", "list the artifacts"),
+        ("check", "load the artifacts, and check sources and checksums"),
     ):
         one = verbs.add_parser(verb, help=words)
         one.add_argument("--arch", nargs="+", action="extend", default=[], metavar="M.N", help=_ARCH)

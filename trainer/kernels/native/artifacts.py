@@ -15,7 +15,7 @@ _INCLUDED = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def csrc_folder() -> Path:
-    """`csrc`: beside the packages in a checkout, inside opsctl's in an installed wheel."""
+    """Return `csrc`: next to the packages in a checkout, inside opsctl's in an installed wheel."""
     packages = Path(__file__).resolve().parents[3]
     inside = packages / "opsctl" / "_shipped" / "csrc"
     return inside if inside.is_dir() else packages / "csrc"
@@ -50,16 +50,16 @@ def with_included(sources: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-#: Of a kernel's compilation, whichever compiler. Divisions and roots are exact, denormals stay.
+#: Flags of every CUDA compiler. Divisions and roots are exact, denormals stay.
 CUDA_FLAGS = ("-std=c++17", "-fmad=false")
-#: Levels of x86-64 agree to the bit where the compiler may not fuse products and sums; a source that wants it asks.
+#: All levels of x86-64 give equal bits, because products and sums are fused only if a source requests it.
 _CXX_FLAGS = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC"),
     *("-fvisibility=hidden", "-fno-gnu-unique", "-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
 #: The chips of a build that names none: V100, A100, H100.
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
-#: name of a CPU's level -> what of /proc/cpuinfo says that it has it, from the highest down.
+#: Level of a CPU -> its flags in /proc/cpuinfo, from the highest down.
 _X86_LEVELS = {
     "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
     "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
@@ -72,9 +72,9 @@ _FOLDER_OF = {"operations": "cpu", "data": "data"}
 
 @dataclass(frozen=True)
 class Artifact:
-    """One thing that is built: a library for a CPU's level, or all kernels for an architecture.
+    """A library for a CPU's level, or all kernels for an architecture.
 
-    key: of all that a job knows without a compiler: sources, flags, torch's version, the architecture.
+    key: hash of all that a job knows without a compiler: sources, flags, torch's version, the architecture.
     """
 
     name: str
@@ -106,7 +106,7 @@ def library_artifact(library: str, level: str) -> Artifact | None:
 
 
 def library_artifacts(levels: tuple[str, ...]) -> Iterator[Artifact]:
-    """Every library for every one of `levels`."""
+    """Yield every library for each of `levels`."""
     for library in LIBRARIES:
         for level in levels:
             artifact = library_artifact(library, level)

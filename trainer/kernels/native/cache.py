@@ -54,7 +54,7 @@ def why_untrusted(cache: Path, path: Path) -> str | None:
 
 
 def _on_the_way(cache: Path, path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
-    """Each with whether it lies above the cache."""
+    """Yield each path component with its status, and True if it is above the cache."""
     above = {*cache.parents, *cache.resolve().parents}
     for one in (path, *path.parents, *cache.resolve().parents):
         yield one, one.lstat(), one in above
@@ -121,7 +121,7 @@ _UNFINISHED_S = 7200
 
 @dataclass(frozen=True)
 class Built:
-    """An artifact that lies in a cache.
+    """An artifact that is stored in a cache.
 
     compiler: name and version, CUDA's too. files: name -> SHA-256. kernels: name of a kernel -> its file, registers,
     bytes of shared memory and of spills; of cubins only.
@@ -137,7 +137,7 @@ class Built:
 
 
 class CacheError(RuntimeError):
-    """Something in a cache that is not to be used; the text says what and why."""
+    """Something in a cache must not be used; the text says what and why."""
 
 
 def cache_folders() -> tuple[Path, ...]:
@@ -173,7 +173,7 @@ def find(artifact: Artifact) -> Built | None:
 
 
 def find_by(artifact: Artifact, compiler: str) -> Built | None:
-    """As `find`, of this compiler alone."""
+    """Return the build of this compiler, as `find`."""
     for cache in cache_folders():
         folder = cache / _folder_name(artifact, compiler)
         if folder.is_dir():
@@ -182,7 +182,7 @@ def find_by(artifact: Artifact, compiler: str) -> Built | None:
 
 
 def others_of(name: str, key: str) -> list[Path]:
-    """Folders with the same artifact of other sources or settings."""
+    """Return the folders of the same artifact with other sources or settings."""
     folders = [folder for cache in cache_folders() for folder in _folders_of(cache, f"{name}-")]
     rest = len(name) + 1
     return [one for one in folders if one.name[rest:].count("-") == 1 and one.name[rest:].partition("-")[0] != key]

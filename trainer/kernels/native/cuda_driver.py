@@ -41,11 +41,11 @@ class CudaDriver:
         self.call("cuInit", ctypes.c_uint(0))
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call it. Raises KernelError with CUDA's name of the error, and its words."""
+        """Call a function of libcuda. Raises KernelError with CUDA's name and text of the error."""
         self.check(function, getattr(self._library, function)(*arguments))
 
     def function(self, name: str, *types: Any) -> Callable[..., int]:
-        """One of libcuda's that is called at each launch: what it returns is for `check`."""
+        """Return a function of libcuda for repeated calls; `check` takes its result."""
         found = self._library[name]  # a separate object, whose types are not shared
         found.argtypes = types
         return found
@@ -60,7 +60,7 @@ class CudaDriver:
             raise KernelError(f"{function}: {said}")
 
     def device(self, number: int) -> ctypes.c_int:
-        """CUDA's handle of the GPU that this process counts as `number`."""
+        """Return CUDA's handle of this process's GPU `number`."""
         handle = ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(number))
         return handle
@@ -104,7 +104,7 @@ class CudaRunner:
         self._shared_allowed: dict[str, int] = {}
 
     def launch(self, launch: Launch) -> None:
-        """Start it on the current stream; it has run when the stream says so."""
+        """Start a kernel on the current stream. Does not wait for its end."""
         self.make_current()
         kernel, shared_bytes = launch.kernel, launch.shared_bytes
         function = self._functions.get(kernel) or self._function(kernel)
@@ -120,7 +120,7 @@ class CudaRunner:
             self._say_which(launch, failed)
 
     def make_current(self) -> None:
-        """Give the calling thread the GPU's context: one that has not used CUDA yet, as autograd's, has none."""
+        """Give the calling thread the GPU's context. A thread without CUDA calls, such as autograd's, has none."""
         current = ctypes.c_void_p()
         self._driver.check("cuCtxGetCurrent", self._get_current(ctypes.byref(current)))
         if current.value != self._context.value:
@@ -151,7 +151,7 @@ class CudaRunner:
 
 
 def smoke(driver: CudaDriver, cubin: Path) -> None:
-    """Run `csrc/cuda/smoke.cu` on the first GPU. Raises KernelError where it cannot be, or gives other numbers."""
+    """Run `csrc/cuda/smoke.cu` on the first GPU. Raises KernelError if it fails or gives wrong numbers."""
     threads = 64
     runner = CudaRunner(driver, 0, Cubins("", {"smoke_f32": cubin}), lambda: 0)
     runner.make_current()

@@ -21,7 +21,7 @@ from trainer.kernels.native.libraries import NotBuilt, cubins_for, library_file
 
 
 def every_artifact(architectures: Iterable[str] = ARCHITECTURES) -> Iterator[Artifact]:
-    """All that this version can build, libraries first."""
+    """Yield all artifacts that this version can build, libraries first."""
     yield from library_artifacts(every_level())
     for architecture in architectures:
         artifact = cuda_artifact(architecture)
@@ -40,7 +40,7 @@ def artifacts_for_here(architectures: Iterable[str] = ()) -> Iterator[Artifact]:
 
 
 def kernel_cache(artifacts: Iterable[Artifact], thoroughly: bool) -> KernelCache:
-    """Each of `artifacts` as it is in the cache; thoroughly: read again, loaded, and on a GPU run."""
+    """Return the state of `artifacts` in the cache. thoroughly: read them again, load them, and run one on a GPU."""
     gpu = gpu_here()
     own = own_levels()[:1]
     listed = []
@@ -91,7 +91,7 @@ def _listed(artifact: Artifact, is_used: bool, thoroughly: bool) -> BuiltArtifac
 
 
 def _tried(artifact: Artifact, built: Built) -> str:
-    """Why it cannot be used here, empty where it can."""
+    """Return why it cannot be used here; empty if it can."""
     try:
         if artifact.is_cuda:
             smoke(CudaDriver(), built.folder / built.kernels["smoke_f32"]["file"])

@@ -1,4 +1,4 @@
-"""Starting a kernel: one value that says all, and what takes it, a GPU's driver or the emulator of the tests."""
+"""The launch of a kernel as a value, for a GPU's driver or the emulator of the tests."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ class DeviceFacts:
 
 
 class KernelRunner(Protocol):
-    """Something that launches run on."""
+    """A device, real or emulated, that runs launches."""
 
     @property
     def facts(self) -> DeviceFacts:
-        """The device's."""
+        """The facts of the device."""
         ...
 
     def launch(self, launch: Launch) -> None:
-        """Start it, after all that was started before. Raises KernelError."""
+        """Start a kernel after all earlier ones. Raises KernelError."""
         ...
 
 
 class KernelError(RuntimeError):
-    """A kernel that cannot be started, or that did what no kernel may."""
+    """A kernel cannot be started, or has done something undefined."""
 
 
 def argument_pointers(arguments: tuple[Argument, ...]) -> ctypes.Array[ctypes.c_void_p]:

@@ -21,7 +21,7 @@ BUILD = "opsctl kernels build"
 
 @dataclass(frozen=True)
 class NotBuilt:
-    """Why something that could be compiled is not there to be used."""
+    """The reason why a compiled library or kernel cannot be used."""
 
     why: str
 

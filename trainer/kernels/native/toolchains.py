@@ -61,12 +61,12 @@ CudaCompiler = Nvcc | Nvrtc
 
 
 class CompilerError(RuntimeError):
-    """A compiler that is missing, or that refused a source; the text is what it said."""
+    """A compiler is missing, or refused a source; the text is its message."""
 
 
 @functools.cache
 def host_compiler() -> HostCompiler | None:
-    """`$CXX`, else g++, else clang++, whichever is there first."""
+    """Return `$CXX`, else g++, else clang++, the first that exists."""
     for name in (*filter(None, [os.environ.get("CXX")]), "g++", "clang++"):
         path = shutil.which(name)
         said = _output_of([path, "--version"]) if path else None
@@ -90,7 +90,7 @@ def nvcc() -> Nvcc | None:
 
 @functools.cache
 def nvrtcs() -> tuple[Nvrtc, ...]:
-    """Every NVRTC that is installed as a wheel beside us or lies in `$CUDA_HOME`, the newest first."""
+    """Return every NVRTC in a wheel of this Python or in `$CUDA_HOME`, the newest first."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     folders = [Path(home) / "lib64"] if home else []
     spec = importlib.util.find_spec("nvidia")
