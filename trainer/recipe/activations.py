@@ -47,10 +47,9 @@ def alibi_feature_count(head_size: int) -> int:
 class MicroBatch:
     """One micro-batch on one of `tensor` ranks that share each layer.
 
-    on_cpu: CPU kernels keep other tensors than GPU kernels. wide: a CPU without 16-bit products, which computes
-    attention in fp32 and keeps its input and output in fp32. `sequence_parallel` splits by sequence what all ranks
-    otherwise hold; `split_checkpoints` splits the input of recomputation. keeps_weights: attention uses the softmax
-    kernels between two products.
+    on_cpu: CPU kernels keep other tensors than GPU kernels; its products must support the precision.
+    sequence_parallel: each rank has a slice of what all ranks otherwise hold. split_checkpoints: the input of
+    recomputation is split. keeps_weights: attention uses the softmax kernels between two products.
     """
 
     shape: ModelShape
@@ -61,7 +60,6 @@ class MicroBatch:
     sequence_parallel: bool = False
     split_checkpoints: bool = False
     on_cpu: bool = False
-    wide: bool = False
     keeps_weights: bool = False
 
     @property
@@ -82,10 +80,6 @@ class MicroBatch:
     @property
     def _cut(self) -> int:
         return self.tensor if self.sequence_parallel else 1
-
-    @property
-    def _product_bytes(self) -> int:
-        return _FP32 if self.wide else self.element_bytes
 
     @property
     def _heads(self) -> int:
@@ -132,10 +126,10 @@ class MicroBatch:
         shape, size = self.shape, self.shape.head_size
         wide_size = size + (alibi_feature_count(size) if shape.alibi else 0)
         heads = self.tokens * self._heads
-        kept = (self._queries_keys_values(wide_size) + self._head_norms_numbers()) * self._product_bytes
+        kept = (self._queries_keys_values(wide_size) + self._head_norms_numbers()) * self.element_bytes
         kept_beside = self._head_norms_bytes()
         if shape.rotary_size:  # sines and cosines, shared by all blocks
-            kept_beside += self.length * shape.rotary_size * self._product_bytes
+            kept_beside += self.length * shape.rotary_size * self.element_bytes
         kept += kept_beside
         if self.keeps_weights:
             without_features = self._queries_keys_values(size) + self._head_norms_numbers()
@@ -144,10 +138,10 @@ class MicroBatch:
         if shape.attention_dropout and self.on_cpu:
             weights = heads * self.length
             masks = weights + self.length**2
-            return kept + weights * (_FP32 + self._product_bytes) + masks + self._mixed_numbers() * self.element_bytes
-        kept += heads * (wide_size * self._product_bytes + _FP32)  # the output, and the sums of its softmax
+            return kept + weights * (_FP32 + self.element_bytes) + masks + self._mixed_numbers() * self.element_bytes
+        kept += heads * (wide_size * self.element_bytes + _FP32)  # the output, and the sums of its softmax
         # The next product reads the output in place if it is stored token by token, as the queries are.
-        copied = shape.alibi or shape.rotary_size or shape.query_key_norm or self.wide or shape.attention_dropout
+        copied = shape.alibi or shape.rotary_size or shape.query_key_norm or shape.attention_dropout
         return kept + (self._mixed_numbers() * self.element_bytes if copied else 0)
 
     def _queries_keys_values(self, wide_size: int) -> int:
@@ -160,7 +154,7 @@ class MicroBatch:
     def _head_norms_numbers(self) -> int:
         """Return the numbers of the inputs of query and key norms that no other operation holds."""
         shape = self.shape
-        if not shape.query_key_norm or (shape.rms_norm and self.on_cpu and self._product_bytes < _FP32):
+        if not shape.query_key_norm or (shape.rms_norm and self.on_cpu and self.element_bytes < _FP32):
             return 0
         shared = self._groups != self._heads
         held = not (shape.alibi or shared or (shape.attention_dropout and self.on_cpu))
@@ -170,8 +164,7 @@ class MicroBatch:
         if not self.shape.query_key_norm:
             return 0
         rows, size = self.tokens * (self._heads + self._groups), self.shape.head_size
-        weights = 2 * size * (1 if self.shape.rms_norm else 2) * _FP32 if self.wide else 0
-        return self._norm_bytes(rows, size, self._product_bytes, keeps_input=False) + weights
+        return self._norm_bytes(rows, size, self.element_bytes, keeps_input=False)
 
     def _qkv_numbers(self) -> int:
         return self.tokens * (self._heads + 2 * self._groups) * self.shape.head_size
@@ -205,7 +198,7 @@ class MicroBatch:
     def loss_bytes(self, sums_weight: bool = False) -> int:
         """Return the peak bytes of the loss besides its input. The loss computes its gradients in the forward pass.
 
-        The peak is the larger of two moments: one chunk's logits, in fp32 and in 16 bits if products need both, with
+        The peak is the larger of two moments: one chunk's logits, in fp32 and, for 16-bit products, in 16 bits, with
         the stream's gradient; or, later, the gradients of the stream and of the final norm's input. Sequence
         parallelism adds the gathered stream. sums_weight: the engine has no fp32 sum of the weight's gradients, so the
         loss holds one micro-batch's, in fp32 and then in the weight's type.
@@ -213,7 +206,7 @@ class MicroBatch:
         weight = word_embedding(self.shape).size // self.tensor if sums_weight else 0
         rows = self.shape.vocabulary // self.tensor
         logits = chunk_tokens(self.tokens, rows, "cpu" if self.on_cpu else "cuda") * rows
-        of_logit = _FP32 + (self.element_bytes if is_half(self.shape.precision) and not self.wide else 0)
+        of_logit = _FP32 + (self.element_bytes if is_half(self.shape.precision) else 0)
         stream = self.tokens * self.shape.hidden * self.element_bytes
         gathered = stream if self.sequence_parallel else 0
         forward = stream + logits * of_logit + weight * (_FP32 + self.element_bytes)

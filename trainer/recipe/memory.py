@@ -49,21 +49,18 @@ def rank_memory(
     layout: Layout,
     stage: int,
     on_cpu: bool = False,
-    wide: bool = False,
     keeps_weights: bool = False,
 ) -> RankMemory:
     """Return the peak of a rank of one pipeline stage, from the second step on, at the full batch.
 
-    on_cpu, wide, keeps_weights: as `MicroBatch` has them.
+    on_cpu, keeps_weights: as `MicroBatch` has them.
     Raises ValueError where ranks cannot share a layer alike, or the blocks do not divide.
     """
     stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
     held = parameters_of_ranks(shape, stages, layout.tensor)[stage]
     in_fp32 = shape.precision == "bf16" or (shape.precision == "fp16" and options["accumulate_allreduce_grads_in_fp32"])
     states = _States(shape.precision, held, layout.data, options["zero_reduce_bucket_size"], in_fp32, on_cpu)
-    flow = _Flow(
-        options, micro_batch(options, shape, layout, on_cpu, wide, keeps_weights), layout, stage, stages[stage]
-    )
+    flow = _Flow(options, micro_batch(options, shape, layout, on_cpu, keeps_weights), layout, stage, stages[stage])
     process = _CPU_PROCESS_BYTES.get(shape.precision, 0) if on_cpu else 0
     return max(states.at_reduction(process), *states.at_backward(flow, process), key=lambda one: one.peak_bytes)
 
@@ -84,7 +81,6 @@ def micro_batch(
     shape: ModelShape,
     layout: Layout,
     on_cpu: bool = False,
-    wide: bool = False,
     keeps_weights: bool = False,
 ) -> MicroBatch:
     """Return the options' micro-batch on a rank."""
@@ -97,7 +93,6 @@ def micro_batch(
         sequence_parallel=splits_sequence(options),
         split_checkpoints=options["partition_activations"] or options["distribute_checkpointed_activations"],
         on_cpu=on_cpu,
-        wide=wide and is_half(shape.precision),
         keeps_weights=keeps_weights,
     )
 

@@ -76,7 +76,6 @@ def test_the_loss_holds_a_chunk_of_logits_and_no_gradient_of_its_weight_that_the
     batch = MicroBatch(shape, 1, 600, on_cpu=True)
     assert batch.loss_bytes() == logits * 6 + stream
     assert batch.loss_bytes(sums_weight=True) == logits * 6 + stream + weight * 6
-    assert MicroBatch(shape, 1, 600, on_cpu=True, wide=True).loss_bytes() == logits * 4 + stream
     assert MicroBatch(shape, 1, 6000, on_cpu=True).loss_bytes() == 546 * 250_880 * 6 + 10 * stream
 
 
