@@ -19,8 +19,8 @@ from opsctl.run.state import alert_log, alerts
 from opsctl.run.state.group_folder import explained_disk_errors
 from opsctl.run.state.run_view import RunView, glance
 
-why_option = click.option("--why", default="", metavar="TEXT", help="Why, for the others.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+why_option = click.option("--why", default="", metavar="TEXT", help="The reason, shown to the group.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 
 
 @click.group()
@@ -33,7 +33,7 @@ def command() -> None:
 
 @command.command("list")
 @run_option
-@click.option("--all", "with_messages", is_flag=True, help="Every message that was made, and who got it.")
+@click.option("--all", "with_messages", is_flag=True, help="List every message and its receivers.")
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
     """List open alerts, and the messages that wait on each channel."""
@@ -52,7 +52,10 @@ def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
 @dry_run_option
 @click.pass_context
 def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Send a test to every channel now, or to those whose names have CHANNEL in them, and say what happened."""
+    """Send a test message to the channels and print the result.
+
+    With CHANNEL only to channels with that text in their names.
+    """
     seen = _run(run)
     known = channels_of(alert_settings(seen))
     wanted = [one for one in known if channel is None or channel in one.name]
@@ -85,7 +88,10 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
 @dry_run_option
 @click.pass_context
 def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Send what waits, reminders that are due too, without looking at the run."""
+    """Send waiting messages and due reminders now.
+
+    The run is not checked again.
+    """
     seen = _run(run)
     if dry_run:
         for one in alert_log.channels_seen(alert_log.events(seen.paths), now()):
@@ -103,15 +109,16 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
 
 @command.command()
 @click.argument("keys", nargs=-1, metavar="KEY...")
-@click.option("--all", "is_all", is_flag=True, help="All that is open.")
+@click.option("--all", "is_all", is_flag=True, help="Acknowledge all open alerts.")
 @run_option
 @why_option
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
-    """Acknowledge alerts: no more reminders to any channel, until the finding gets worse or returns.
+    """Acknowledge alerts, which stops their reminders.
 
-    KEY is a key of `opsctl alerts list`, or the name of a check for all of its findings.
+    No channel reminds of them until the finding gets worse or returns. KEY is a key of `opsctl alerts list`, or a check
+    for all of its findings.
     """
     if bool(keys) == is_all:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
@@ -132,9 +139,10 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
-    """Send no messages until a time such as 18:00 or 2026-03-02T18:00, or for a Slurm duration such as 2:00:00.
+    """Send no messages until a time, or for a duration.
 
-    Alerts that are open at the end are sent then.
+    Takes a time such as 18:00 or 2026-03-02T18:00, or a Slurm duration such as 2:00:00. Alerts that are open at the end
+    are sent then.
     """
     end = moment_ahead(until, now())
     paths = _run(run).paths
@@ -150,7 +158,7 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
-    """End the silence: the next look says what is open."""
+    """End the silence. The next check sends what is open."""
     paths = _run(run).paths
     was = alerts.silence_of(paths, now())
     if was is not None and not dry_run:

@@ -10,21 +10,20 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @click.command()
 @run_argument
 @cluster_option
-@click.option("--report", is_flag=True, help="Where the time has gone since the first submission, and the GPU hours.")
-@click.option("--since", metavar="TIME", help="With --report: from then on (12h, 3d, 2026-03-01T08:00).")
+@click.option("--report", is_flag=True, help="Show where the time since the first submission went, and the GPU hours.")
+@click.option("--since", metavar="TIME", help="With --report: count from this time (12h, 3d, 2026-03-01T08:00).")
 @json_option(
     attempts="list[opsctl.run.attempts.table.PrintedAttempt]",
     goodput=("opsctl.diagnosis.goodput.report.GoodputReport", "with `--report`"),
 )
 def command(run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool) -> None:
-    """List every attempt: when, where, from and to which iteration, why it ended, and who failed first.
+    """List every attempt: time, nodes, iterations, why it ended, what failed first.
 
-    Attempts that could not record their end (a lost node, kill -9) are closed with Slurm's data. Without Slurm the list
-    is printed too, with "not known" for open ones; likewise for other users' jobs that Slurm hides, and for jobs on
-    another cluster.
+    Attempts that could not record their end (a lost node, kill -9) are closed with Slurm's data. "not known" marks open
+    ones if Slurm does not answer, hides other users' jobs, or is another cluster.
 
-    --report adds where the time went: trained, waited, started, evaluated, saved, idle, lost by cause; how often to
-    save, by the failures so far; and what to fix next.
+    --report shows the time spent on training, waiting, starting, evaluating, saving, idling and on losses by cause,
+    how often to save, and what to fix next.
     """
     from opsctl.core.errors import OpsctlError, SlurmError
     from opsctl.core.output import message, print_json, printable, show_lines

@@ -38,7 +38,7 @@ class _LongGroup(LongCommand, click.Group):
 @all_runs_option
 @to_option
 @emptied_option
-@click.option("--data", is_flag=True, help="The data sets too that the options name, as with [backup] data = true.")
+@click.option("--data", is_flag=True, help="Also copy the data sets of the run, as [backup] data = true does.")
 @limit_option
 @json_option(backups="list[opsctl.transfer.backups.json_output.BackedUpRun]")
 @click.pass_context
@@ -52,11 +52,11 @@ def command(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Copy logs, curves, energy, records and the run file to another place, and data sets where that is asked for.
+    """Copy a run's logs, records and run file to another place; with --data also its data sets.
 
-    What of these says [backup]. Checkpoints are for `opsctl checkpoints backup`. Only what has changed is sent, and
-    nothing there is written over: the last looks are kept whole. With --all-runs only runs that are yours and have a
-    [backup].
+    [backup] selects the files and the destinations. To copy checkpoints, use `opsctl checkpoints backup`. Only changed
+    files are sent, and nothing at the destination is overwritten: it keeps complete earlier versions. --all-runs
+    selects your runs with a [backup].
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -133,7 +133,7 @@ def _options(run: RunView) -> Mapping[str, Any]:
 @run_option
 @json_option(backups="list[opsctl.transfer.backups.json_output.PrintedBackup]")
 def list_(run: str | None, as_json: bool) -> None:
-    """List the backups at each destination, according to the ledger."""
+    """List the recorded backups at each destination."""
     seen = glance(run)
     lines = read_backups(seen.paths)
     if as_json:
@@ -148,7 +148,9 @@ def list_(run: str | None, as_json: bool) -> None:
 @run_option
 @all_runs_option
 @to_option
-@click.option("--sample", metavar="PERCENT", help="Only such a share of the files, as 5%; each day another one.")
+@click.option(
+    "--sample", metavar="PERCENT", help="Read only this share of the files, such as 5%; each day another share."
+)
 @limit_option
 @json_option(verified="list[opsctl.transfer.backups.json_output.VerifiedBackups]")
 @click.pass_context
@@ -161,10 +163,10 @@ def verify(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Read again what is there, and compare it with its manifests.
+    """Read the backups again and compare them with their manifests.
 
-    What is lost or wrong there is marked, so that prune no longer relies on it and the next backup sends it again. What
-    the ledger here does not know is put on record. Exits 1 where anything is lost.
+    Lost and damaged copies are marked, so that prune does not rely on them and the next backup sends them again. Copies
+    that are not recorded here yet are recorded. Exits 1 if anything is lost or damaged.
     """
     if all_runs and (run or to):
         raise click.UsageError("--all-runs, or one run with --to: give one of them")

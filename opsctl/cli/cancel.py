@@ -9,7 +9,7 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 @click.command()
 @run_argument
-@click.option("--queued", is_flag=True, help="Only jobs that have not started.")
+@click.option("--queued", is_flag=True, help="Cancel only jobs that have not started.")
 @click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
 @cluster_option
@@ -22,9 +22,10 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Cancel your own jobs of a run; others' are named. Prints the ids.
+    """Cancel your own jobs of a run. Running jobs end at once, without saving.
 
-    What runs is ended at once: opsctl kill-switch trigger saves first.
+    Nothing is saved: training since the last checkpoint is lost. To save first, use opsctl kill-switch trigger. Jobs of
+    other users are listed and left alone. Prints the ids of the cancelled jobs.
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.jobs.control.cancel import advice, advice_on_unseen, cancel

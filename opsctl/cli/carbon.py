@@ -28,33 +28,47 @@ def command() -> None:
     "folders",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Read this folder of energy records in place of the run's (repeatable; needs no run).",
-)
-@click.option("--extrapolate", is_flag=True, help="Weigh what was measured up to all node hours, with an interval.")
-@click.option(
-    "--node-hours", type=click.FloatRange(min=0), metavar="H", help="All node hours [default: the attempts']."
-)
-@click.option("--embodied", is_flag=True, help="Add the use's share of building the machines.")
-@click.option("--idle", is_flag=True, help="Add what idle and shared machines take: --idle-w for each node hour.")
-@click.option("--idle-w", type=click.FloatRange(min=0), metavar="W", help="Of a node [default: [carbon] idle_node_w].")
-@click.option("--country", metavar="ABC", help="Use codecarbon's intensity of this country's electricity.")
-@click.option("--intensity", type=click.FloatRange(min=0), metavar="G", help="Use this intensity, in g CO2e per kWh.")
-@click.option(
-    "--pue", type=click.FloatRange(min=1), metavar="P", help="Electricity of the site for that of its machines."
+    help="Read this folder of energy records, without a run (repeatable).",
 )
 @click.option(
-    "--gpu-power-w", type=click.FloatRange(min=1), metavar="W", help="Assumed of a GPU where nothing measured."
+    "--extrapolate", is_flag=True, help="Extrapolate the measured energy to all node hours, with an interval."
 )
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs of a node [default: the run's].")
-@click.option("--ranks-per-node", type=click.IntRange(1, 4096), metavar="N", help="Of files that name no host.")
+@click.option(
+    "--node-hours", type=click.FloatRange(min=0), metavar="H", help="All node hours [default: those of the attempts]."
+)
+@click.option("--embodied", is_flag=True, help="Add the share of manufacturing the machines.")
+@click.option("--idle", is_flag=True, help="Add the power of idle and shared machines for each node hour.")
+@click.option(
+    "--idle-w",
+    type=click.FloatRange(min=0),
+    metavar="W",
+    help="Watts per node for --idle [default: [carbon] idle_node_w].",
+)
+@click.option("--country", metavar="ABC", help="Use codecarbon's carbon intensity of this country.")
+@click.option(
+    "--intensity", type=click.FloatRange(min=0), metavar="G", help="Use this carbon intensity, in g CO2e per kWh."
+)
+@click.option("--pue", type=click.FloatRange(min=1), metavar="P", help="Power usage effectiveness of the site.")
+@click.option(
+    "--gpu-power-w",
+    type=click.FloatRange(min=1),
+    metavar="W",
+    help="Watts per GPU to assume where nothing was measured.",
+)
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs per node [default: the run's].")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1, 4096), metavar="N", help="Ranks per node, for records that name no host."
+)
 @click.option(
     "--rank-gpus",
     type=click.Choice(("node", "own")),
     default="node",
     show_default=True,
-    help="What each rank's tracker saw, of files that name no host: its node's GPUs, or its own.",
+    help="GPUs that each rank measured, for records that name no host: its node's or its own.",
 )
-@click.option("--slurm", "ask_slurm", is_flag=True, help="Show Slurm's own count beside it, where the site has one.")
+@click.option(
+    "--slurm", "ask_slurm", is_flag=True, help="Also show the energy that Slurm counted, if the site enables that."
+)
 @cluster_option
 @json_option(carbon="opsctl.diagnosis.carbon.report.CarbonReport")
 def report(
@@ -76,10 +90,11 @@ def report(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Add up nodes, attempts and array tasks, each once, and mark each line as measured, estimated or assumed.
+    """Add up the energy and CO2e of all nodes and attempts.
 
-    Reads the tracker files of a run, or with --folder any that codecarbon's releases 1 to 3 have written, also one per
-    rank. If nothing was measured, it computes from the attempts' GPU hours at --gpu-power-w, marked as assumed.
+    Reads the tracker files of a run, or with --folder files of codecarbon 1 to 3, also one per rank. Each number is
+    marked as measured, estimated or assumed, and each node hour counts once. If nothing was measured, it multiplies the
+    attempts' GPU hours by --gpu-power-w, marked as assumed.
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.diagnosis.carbon.brief import remember

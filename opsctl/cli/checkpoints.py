@@ -18,12 +18,11 @@ _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 @run_argument
 @json_option(checkpoints="list[opsctl.run.checkpoints.listing.ListedCheckpoint]")
 def list_(run: str | None, as_json: bool) -> None:
-    """List every checkpoint, and what is wrong with it.
+    """List all checkpoints with their state and backups.
 
-    Iteration, samples, when it was saved, size, whether it is complete, which one is the latest, and where it is
-    backed up: `full [1]`, `weights [2]` without optimizer states, with the destinations below. Complete is one whose
-    manifest is whole and whose files all have their sizes, unless the last `verify`, which reads every byte, found
-    damage.
+    Shows iteration, samples, save time, size, state, which one is the latest, and the backups: `full [1]`, or `weights
+    [2]` without optimizer states, with the destinations below. A checkpoint is complete if its manifest is valid and
+    all files have their sizes, unless the last `verify` found damage.
     """
     import shutil
 
@@ -54,15 +53,21 @@ def list_(run: str | None, as_json: bool) -> None:
 
 @click.command()
 @run_argument
-@click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="Which [default: the newest complete one].")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
-@click.option("--dry-run", is_flag=True, help="Say which one it would be; change nothing.")
+@click.option(
+    "--to",
+    type=click.IntRange(min=0),
+    metavar="ITERATION",
+    help="Iteration of the checkpoint [default: the newest complete one].",
+)
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the record.")
+@click.option("--dry-run", is_flag=True, help="Print the checkpoint that would become the latest; change nothing.")
 @json_option(repointed="opsctl.jobs.control.json_output.RepointedCheckpoints")
 def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool) -> None:
     """Make another checkpoint the latest; later ones stay.
 
-    The next task resumes from it. Prints its name. It must be complete, and no job may be training. Later ones are
-    replaced when the training reaches them again. The user and the reason are recorded in checkpoints/rollbacks.jsonl.
+    The next task resumes from it. It must be complete, and no job may be training. Later checkpoints are replaced when
+    the training reaches them again. The user and the reason are recorded in checkpoints/rollbacks.jsonl. Prints the
+    checkpoint's name.
     """
     from opsctl.core.output import message, print_json, printable, show_lines
     from opsctl.jobs.control.json_output import RepointedCheckpoints
@@ -88,25 +93,43 @@ def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json
 
 @click.command(cls=LongCommand, goes_on=False)
 @run_argument
+@click.option("--folder", metavar="DIR", help="A checkpoint, or a folder of them, that belongs to no run.")
+@click.option("--to", type=click.Choice(["universal", "native"]), required=True, help="Format to write.")
 @click.option(
-    "--folder", metavar="DIR", help="Instead of a run's: a checkpoint, ours or universal, or a folder of them."
+    "--step", type=click.IntRange(min=0), metavar="N", help="Iteration of the run's checkpoint [default: the latest]."
 )
-@click.option("--to", type=click.Choice(["universal", "native"]), required=True, help="What it shall be.")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which one of a run's [default: the latest].")
-@click.option("--output", metavar="DIR", required=True, help="The new folder; nothing may be there.")
-@click.option("--tensor-parallel", type=click.IntRange(min=1), metavar="N", help="Of a native one [default: 1].")
-@click.option("--pipeline-parallel", type=click.IntRange(min=1), metavar="N", help="Of a native one [default: 1].")
-@click.option("--data-parallel", type=click.IntRange(min=1), metavar="N", help="Of a native one [default: 1].")
+@click.option("--output", metavar="DIR", required=True, help="The new folder, which must not exist.")
 @click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes [default: one per core, at most 16]."
+    "--tensor-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Tensor-parallel size of a native checkpoint [default: 1].",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and what room it needs.")
+@click.option(
+    "--pipeline-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Pipeline-parallel size of a native checkpoint [default: 1].",
+)
+@click.option(
+    "--data-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Data-parallel size of a native checkpoint [default: 1].",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of processes [default: one per core, at most 16].",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be written and the space it needs; change nothing.")
 @json_option(converted="trainer.formats.checkpoint.exchanged.ConvertedCheckpoint")
 def convert(run: str | None, folder: str | None, to: str, step: int | None, **options: Any) -> int:
     """Convert to DeepSpeed's universal format, or back from it.
 
-    A training loads a checkpoint of any layout as it is: universal ones are for DeepSpeed's own engines and for others'
-    programs. A native one, with its `latest`, is written for the layout that is asked for. The original stays.
+    Our trainer loads any native checkpoint; universal ones are for DeepSpeed's own engines and other programs. A native
+    checkpoint is written with its `latest`, for the given layout. The original is kept.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance

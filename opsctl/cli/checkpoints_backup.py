@@ -38,31 +38,31 @@ def _without_secret(_ctx: click.Context, option: click.Parameter, url: str | Non
 
 def to_option(function: Function) -> Function:
     """`--to`."""
-    what = "A folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, this run's alone [default: [backup] to]."
+    what = "Destination: a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX [default: [backup] to]."
     return click.option("--to", metavar="URL", callback=_without_secret, help=what)(function)
 
 
 def from_option(function: Function) -> Function:
     """`--from`."""
-    what = "Where the copies are, as --to of the backup was."
+    what = "Location of the backup, as given to --to."
     return click.option("--from", "from_", metavar="URL", required=True, callback=_without_secret, help=what)(function)
 
 
 def endpoint_option(function: Function) -> Function:
     """`--endpoint`."""
-    what = "Address of an S3 server that is not Amazon's [default: AWS_ENDPOINT_URL_S3, then AWS_ENDPOINT_URL]."
+    what = "URL of an S3-compatible server [default: AWS_ENDPOINT_URL_S3, then AWS_ENDPOINT_URL]."
     return click.option("--endpoint", metavar="URL", callback=_without_secret, help=what)(function)
 
 
 def limit_option(function: Function) -> Function:
     """`--limit`."""
-    what = "Bytes a second of all that is moved, such as 200MB [default: [backup] limit]."
+    what = "Bytes per second for the whole transfer, such as 200MB [default: [backup] limit]."
     return click.option("--limit", metavar="RATE", help=what)(function)
 
 
 def emptied_option(function: Function) -> Function:
     """Add the option `--emptied`."""
-    what = "Write to a destination that lost its copies. Confirms that it was emptied and is mounted."
+    what = "Confirm that the destination is mounted and was emptied, and send everything again."
     return click.option("--emptied", is_flag=True, help=what)(function)
 
 
@@ -71,9 +71,16 @@ def emptied_option(function: Function) -> Function:
 @all_runs_option
 @to_option
 @emptied_option
-@click.option("--step", "steps", type=click.IntRange(min=0), multiple=True, metavar="ITERATION", help="These alone.")
-@click.option("--weights-only", is_flag=True, help="Without optimizer states.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent and why; send nothing.")
+@click.option(
+    "--step",
+    "steps",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="ITERATION",
+    help="Iteration of a checkpoint to copy, in place of the schedule (repeatable).",
+)
+@click.option("--weights-only", is_flag=True, help="Copy without optimizer states.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent and why; change nothing.")
 @limit_option
 @json_option(backups="list[opsctl.transfer.backups.json_output.BackedUpRun]")
 @click.pass_context
@@ -89,11 +96,12 @@ def backup(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Copy checkpoints to another place, by schedule.
+    """Copy checkpoints to another place, by the schedule of [backup].
 
-    What [backup] says: full_every whole, weights_every without optimizer states, pinned ones whole. Each file is proven
-    there by its checksum, and the manifest goes last: what has none is no copy. What is there is not sent again, so an
-    interrupted backup is typed again. With --all-runs only runs that are yours and have a [backup].
+    [backup] full_every selects complete copies, weights_every copies without optimizer states; pinned checkpoints are
+    copied completely. Each sent file is verified by its checksum, and the manifest is sent last: a copy without a
+    manifest does not count. Files that arrived are not sent again, so repeat the command after an interruption.
+    --all-runs selects your runs with a [backup].
     """
     if all_runs and (run or to or steps or emptied):
         raise click.UsageError("--all-runs, or one run with --to, --step and --emptied: give one of them")
@@ -153,9 +161,11 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
 @click.command(cls=LongCommand, internet=True)
 @run_argument
 @from_option
-@click.option("--step", type=click.IntRange(min=0), required=True, metavar="ITERATION", help="Which checkpoint.")
-@click.option("--weights-only", is_flag=True, help="Without optimizer states, also where they are there.")
-@click.option("--into", metavar="FOLDER", help="There instead of into the run's checkpoints; no run is needed then.")
+@click.option(
+    "--step", type=click.IntRange(min=0), required=True, metavar="ITERATION", help="Iteration of the checkpoint."
+)
+@click.option("--weights-only", is_flag=True, help="Restore without optimizer states.")
+@click.option("--into", metavar="FOLDER", help="Restore into this folder; needs no run.")
 @endpoint_option
 @limit_option
 @json_option(restored="opsctl.transfer.backups.json_output.RestoredCheckpoint")
@@ -169,13 +179,13 @@ def restore(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Restore a checkpoint.
+    """Restore one checkpoint from a backup.
 
-    It is assembled under a temporary name and renamed when every file is verified. After an interruption type the same
-    command again. After a complete restore it reports this and exits 0. Nothing is overwritten, and no job may be
-    training. If the run has no checkpoint, it becomes the latest; otherwise use `checkpoints repoint`. The trainer
-    takes one without optimizer states with --no-load-optim or --finetune. For a destination of the run's [backup] to,
-    --endpoint defaults to that table's endpoint.
+    The files are written under a temporary name, verified, and renamed. After an interruption, repeat the command.
+    Nothing is overwritten, and no job may be training. If the run has no checkpoint, the restored one becomes the
+    latest; otherwise use `checkpoints repoint`. To train from a checkpoint without optimizer states, give the trainer
+    --no-load-optim or --finetune. --endpoint defaults to the endpoint of the run's [backup], if --from is one of its
+    destinations.
     """
     if into is not None and run:
         raise click.UsageError("a run and --into given: give one of them")

@@ -32,8 +32,10 @@ LONGEST_REASON = 1000
 @click.command(cls=LongCommand, internet=True)
 @run_argument
 @all_runs_option
-@click.option("--dry-run", is_flag=True, help="Say what would go and why the rest stays; change nothing.")
-@click.option("--yes", is_flag=True, help="Do remove them: without it nothing is, as with --dry-run.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be deleted and why the rest is kept. This is the default."
+)
+@click.option("--yes", is_flag=True, help="Delete the checkpoints. Without this option the command only prints them.")
 @json_option(pruned="list[opsctl.jobs.control.json_output.PrunedRun]")
 @click.pass_context
 def prune(
@@ -44,14 +46,13 @@ def prune(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove what the run file's [retention] does not keep.
+    """Delete checkpoints that [retention] does not keep.
 
-    Never the latest, the two newest complete ones, pinned ones, or what is not complete or was found damaged by a
-    check; nothing where it is not sure what may go. What goes because it is backed up goes only where its content is
-    proven at a destination of [backup] to: unchanged since it was last proven there, by what the store says of it,
-    otherwise by reading the copy once. It may be called while the training goes on. Each one is on record in
-    checkpoints/prunes.jsonl.
-    With --all-runs only runs that are yours and have a [retention].
+    Without --yes it only prints what it would delete. It never deletes the latest checkpoint, the two newest complete
+    ones, pinned ones, incomplete ones, or ones that a check found damaged. If [retention] lets a checkpoint go because
+    it is backed up, the copy is verified first, by reading it unless the store proves that it did not change. The
+    training may run meanwhile. Deletions are recorded in checkpoints/prunes.jsonl. --all-runs selects your runs with a
+    [retention].
     """
     if yes and dry_run:
         raise click.UsageError("--yes, or --dry-run: give one of them")
@@ -82,17 +83,19 @@ def prune(
 
 @click.command()
 @run_argument
-@click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="The checkpoint to resume from.")
+@click.option(
+    "--to", type=click.IntRange(min=0), metavar="ITERATION", help="Iteration of the checkpoint to resume from."
+)
 @click.option(
     "--undo",
     is_flag=False,
     flag_value="newest",
     metavar="[NUMBER]",
-    help="Bring back what the newest rollback, or that one, has set aside.",
+    help="Undo the rollback with this number [default: the newest].",
 )
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
-@click.option("--keep-curves", is_flag=True, help="Leave TensorBoard's files as they are.")
-@click.option("--dry-run", is_flag=True, help="Say what would be set aside; change nothing.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the record.")
+@click.option("--keep-curves", is_flag=True, help="Do not change TensorBoard's files.")
+@click.option("--dry-run", is_flag=True, help="Print what would be set aside; change nothing.")
 @json_option(rolled_back="opsctl.jobs.control.json_output.RolledBackRun")
 def rollback(
     run: str | None,
@@ -106,8 +109,8 @@ def rollback(
     """Go back to an earlier checkpoint; set later ones aside.
 
     Later checkpoints, and the later part of TensorBoard's files, move to set-aside/NUMBER in the output folder. Nothing
-    is deleted, and --undo brings them back. No job may be training. It is recorded in checkpoints/rollbacks.jsonl. The
-    training log does not change.
+    is deleted, and --undo moves them back. No job may be training. The rollback is recorded in
+    checkpoints/rollbacks.jsonl. The training log does not change.
     """
     if (to is None) == (undo is None):
         raise click.UsageError("give --to ITERATION, or --undo")

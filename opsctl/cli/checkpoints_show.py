@@ -18,7 +18,7 @@ from trainer.formats.checkpoint.manifest import checkpoint_folders, latest_folde
 from trainer.formats.errors import CheckpointError
 
 _step = click.option(
-    "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Which checkpoint [default: the latest]."
+    "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Iteration of the checkpoint [default: the latest]."
 )
 
 
@@ -27,10 +27,10 @@ _step = click.option(
 @_step
 @json_option(checkpoint="opsctl.run.checkpoints.contents.ShownCheckpoint")
 def show(run: str | None, step: int | None, as_json: bool) -> None:
-    """Tell what is in a checkpoint, and how the training came there.
+    """Print the contents and history of a checkpoint.
 
-    Model, layout, samples, tokens, loss, learning rate, who saved it, every start with what it changed. All of it
-    stands in its manifest.json; no weight is read.
+    Shows model, layout, samples, tokens, loss, learning rate, who saved it, and every start with its changes. All of it
+    is in manifest.json; no weight is read.
     """
     (folder,) = _folders(run, step, False)
     try:
@@ -46,8 +46,8 @@ def show(run: str | None, step: int | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 @_step
-@click.option("--all", "all_of_them", is_flag=True, help="Every checkpoint.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes that read [default: one per core].")
+@click.option("--all", "all_of_them", is_flag=True, help="Verify every checkpoint.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes [default: one per core].")
 @json_option(verified="list[opsctl.run.checkpoints.contents.VerifiedCheckpoint]")
 @click.pass_context
 def verify(
@@ -60,9 +60,9 @@ def verify(
 ) -> None:
     """Compare every byte of a checkpoint with its manifest.
 
-    Reads all of its files, and compares sizes and checksums. Names what is missing, short or changed; exits 1 when
-    anything is. The result is recorded in the checkpoint's verified.json. A damaged checkpoint counts as incomplete,
-    for every command and for the trainer, until it is verified again without a problem or saved again.
+    Reads all files and compares sizes and checksums. Prints missing, short and changed files, and exits 1 if there are
+    any. The result is recorded in the checkpoint's verified.json. A damaged checkpoint counts as incomplete, for every
+    command and for the trainer, until it is verified without a problem or saved again.
     """
     if step is not None and all_of_them:
         raise click.UsageError("--step, or --all: give one of them")

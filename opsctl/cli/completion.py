@@ -30,15 +30,16 @@ Values = Callable[[Params], Iterable[tuple[str, str]]]  # each value, and a word
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print what makes Tab complete commands, options, runs, jobs, nodes and checkpoints.
+    """Print the shell script that enables completion with Tab.
 
     \b
       bash   opsctl completion bash > ~/.local/share/bash-completion/completions/opsctl
       zsh    opsctl completion zsh > DIR/_opsctl          where DIR is one of $fpath
       fish   opsctl completion fish > ~/.config/fish/completions/opsctl.fish
 
-    For this shell alone: source <(opsctl completion bash). What is not known within a second is not offered;
-    $OPSCTL_COMPLETION_SECONDS sets another time.
+    It completes commands, options, runs, jobs, nodes and checkpoints. For this shell only: source <(opsctl completion
+    bash). Answers that take longer than a second are not offered;
+    $OPSCTL_COMPLETION_SECONDS sets another limit.
     """  # noqa: D301 - click looks for that very character
     show_text(_shell(shell, click.Command("opsctl")).source())
 

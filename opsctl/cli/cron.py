@@ -34,7 +34,7 @@ SHOWN = 8
 folder_option = click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="The cron folder [default: $OPSCTL_CRON_FOLDER, the profile's [cron] folder, or this account's own].",
+    help="The cron folder [default: $OPSCTL_CRON_FOLDER, then [cron] folder of the profile, then your own].",
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 
@@ -43,8 +43,8 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 def command() -> None:
     """Run hourly and daily jobs where no crond is available.
 
-    The jobs are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. A tick queues the next ticks,
-    then submits each job. All of it runs as the user who started the chain.
+    The jobs are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. Each tick queues the next ticks,
+    then submits each job. All jobs run as the user who started the scheduler.
     """
 
 
@@ -54,12 +54,12 @@ def command() -> None:
 @click.option(
     "--via",
     type=click.Choice(["slurm", "scrontab", "crontab"]),
-    help="What carries it [default: scrontab where Slurm enables it, else slurm].",
+    help="Program that starts the ticks [default: scrontab if Slurm enables it, else slurm].",
 )
 @click.option(
-    "--tick", metavar="TIME", help="How long an hour is, for a trial: 20s, or a Slurm duration up to an hour."
+    "--tick", metavar="TIME", help="Time between two ticks, at most an hour, for a trial: 20s or a Slurm duration."
 )
-@click.option("--take-over", is_flag=True, help="Also take over a scheduler of another user that is alive.")
+@click.option("--take-over", is_flag=True, help="Take over the scheduler even if another user's is alive.")
 @dry_run_option
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def start(
@@ -97,7 +97,7 @@ def start(
 @dry_run_option
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
-    """Stop the scheduler, whatever its owner. Running jobs continue."""
+    """Stop the scheduler of any owner. Running jobs continue."""
     cron = _cron(folder, cluster)
     if not dry_run:
         found, notes = chain.stop(cron)
@@ -112,13 +112,13 @@ def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool)
 @command.command()
 @folder_option
 @cluster_option
-@click.option("-n", "--last", "count", default=SHOWN, show_default=True, help="How many due times and runs.")
+@click.option("-n", "--last", "count", default=SHOWN, show_default=True, help="Number of past ticks and runs to show.")
 @json_option(cron="opsctl.jobs.scheduler.overview.PrintedCron")
 @click.pass_context
 def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: int, as_json: bool) -> None:
-    """Print the owner, the last heartbeat, queued ticks, and the state of the last ticks and of each job.
+    """Print the scheduler's owner, heartbeat, ticks and jobs.
 
-    Exits 1 when the scheduler is dead or something cannot be checked.
+    Exits 1 if the scheduler is dead or something cannot be checked.
     """
     ctx.exit(_show(_cron(folder, cluster), as_json, count))
 
@@ -140,10 +140,10 @@ def list_jobs(folder: Path | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
-@click.option("--daily", is_flag=True, help="Once a day, not at every tick.")
-@click.option("--name", help="Its name [default: the file's name].")
-@click.option("--shipped", metavar="NAME", help="A job that is shipped with opsctl, instead of a file.")
-@click.option("--replace", is_flag=True, help="Replace a job of that name.")
+@click.option("--daily", is_flag=True, help="Run the job once a day instead of at every tick.")
+@click.option("--name", help="Name of the job [default: the file's name].")
+@click.option("--shipped", metavar="NAME", help="Use this job, which opsctl ships, instead of a file.")
+@click.option("--replace", is_flag=True, help="Replace an existing job of that name.")
 @folder_option
 @dry_run_option
 def add(
@@ -182,7 +182,7 @@ def remove(name: str, folder: Path | None, dry_run: bool) -> None:
 @cluster_option
 @dry_run_option
 def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) -> None:
-    """Submit a job now, as yourself; prints Slurm's id."""
+    """Submit a job now as yourself, and print its Slurm id."""
     cron = _cron(folder, cluster)
     file = _file(cron, name)
     if dry_run:
@@ -200,7 +200,7 @@ def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) 
 
 @command.command()
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Until it ends.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
 @folder_option
 def logs(name: str, follow: bool, folder: Path | None) -> None:
     """Print the output of the newest run of a job."""

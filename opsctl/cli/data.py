@@ -18,34 +18,37 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Turn text into the trainer's data files, mix them, build ahead what a training builds of them, look into both."""
+    """Prepare, mix, index and inspect the trainer's data files."""
 
 
 @command.command("prepare", cls=LongCommand)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
-@click.option("--output-prefix", metavar="P", required=True, help="Files are named P_KEY_document.{bin,idx,json}.")
-@click.option("--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt.")
+@click.option("--output-prefix", metavar="P", required=True, help="Prefix of the files P_KEY_document.{bin,idx,json}.")
+@click.option(
+    "--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or one with vocab.json and merges.txt."
+)
 @click.option(
     "--vocab-size",
     type=click.IntRange(min=257),
     metavar="N",
     help="Train a byte-level BPE of N tokens on INPUT [default: 32768].",
 )
-@click.option("--json-key", metavar="KEY", default="text", show_default=True, help="The key or column with the text.")
+@click.option("--json-key", metavar="KEY", default="text", show_default=True, help="Key or column of the text.")
 @click.option(
-    "--append-eod/--no-append-eod", default=True, show_default=True, help="End each document with its own token."
+    "--append-eod/--no-append-eod",
+    default=True,
+    show_default=True,
+    help="End each document with the end-of-document token.",
 )
-@click.option("--include", metavar="GLOB", multiple=True, help="Of a folder, only files like this (repeatable).")
+@click.option("--include", metavar="GLOB", multiple=True, help="In a folder, read only matching files (repeatable).")
 @click.option(
-    "--exclude", metavar="GLOB", multiple=True, help="Of a folder, no files or folders like this (repeatable)."
+    "--exclude", metavar="GLOB", multiple=True, help="In a folder, skip matching files and folders (repeatable)."
 )
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that encode [default: one per core]."
-)
-@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes [default: one per core].")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @json_option(data="trainer.formats.data.vocabulary_files.PreparedData")
 def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
-    """Write INPUT as Megatron's .bin/.idx.
+    """Convert text to Megatron's .bin/.idx data files.
 
     INPUT is a file of JSON lines (also in gzip or zstd) or Parquet, or a folder: of such files, or with one document
     per file, read in the order of their names. Files that are not UTF-8 text are skipped and counted. Without
@@ -65,13 +68,13 @@ def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
 
 @command.command("index", cls=LongCommand)
 @run_argument
-@click.option("--dry-run", is_flag=True, help="Say what is there and what would be built; build nothing.")
+@click.option("--dry-run", is_flag=True, help="Print which files exist and which would be built; change nothing.")
 @json_option(indexed="trainer.formats.data.data_inspected.IndexedData")
 def index(run: str | None, **options: Any) -> int:
-    """Build the orders of samples that the training would build at its first start, while its nodes wait.
+    """Build the sample order before the training starts.
 
-    For the run file as it is now and from where the training would go on: its training, validation and test data, at
-    their lengths. They lie where the training looks for them, which then builds none; what is there is left alone.
+    The training's nodes then do not wait for it. Uses the run file as it is now and the checkpoint from which the
+    training would resume. Existing files are kept.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.background_progress import tell_progress
@@ -84,22 +87,34 @@ def index(run: str | None, **options: Any) -> int:
 
 @command.command("mix", cls=LongCommand, goes_on=False)
 @click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
-@click.option("--output", metavar="P", required=True, help="Files are named P.train.txt, P.valid.txt and P.test.txt.")
-@click.option("--alpha", type=float, required=True, metavar="A", help="Shares as tokens^A: 1 by size, 0 all equal.")
-@click.option("--train", metavar="START:END", default="0:0.949", show_default=True, help="Documents to train on.")
-@click.option("--valid", metavar="START:END", default="0.949:0.999", show_default=True, help="To validate on, or none.")
-@click.option("--test", metavar="START:END", default="0.999:1", show_default=True, help="To test on, or none.")
-@click.option("--train-samples", type=click.IntRange(min=1), metavar="N", help="How long the training is.")
-@click.option("--seq-length", type=click.IntRange(min=1), metavar="N", help="Tokens of a sample.")
-@click.option("--overwrite", is_flag=True, help="Replace files that say something else.")
+@click.option(
+    "--output", metavar="P", required=True, help="Prefix of the files P.train.txt, P.valid.txt and P.test.txt."
+)
+@click.option(
+    "--alpha",
+    type=float,
+    required=True,
+    metavar="A",
+    help="Exponent A of the shares, tokens^A: 1 by size, 0 all equal.",
+)
+@click.option(
+    "--train", metavar="START:END", default="0:0.949", show_default=True, help="Share of the documents for training."
+)
+@click.option(
+    "--valid", metavar="START:END", default="0.949:0.999", show_default=True, help="Share for validation, or none."
+)
+@click.option("--test", metavar="START:END", default="0.999:1", show_default=True, help="Share for testing, or none.")
+@click.option("--train-samples", type=click.IntRange(min=1), metavar="N", help="Length of the training in samples.")
+@click.option("--seq-length", type=click.IntRange(min=1), metavar="N", help="Tokens per sample.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files that differ.")
 @click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
 @run_option
 @json_option(mixed="trainer.formats.data.data_inspected.MixedData")
 def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
-    """Write the weighted split files that have a training mix the data sets PREFIX, each a .bin/.idx pair.
+    """Write weighted split files that mix data sets.
 
-    A set's share grows with its tokens to the power of --alpha, so that small ones count for more than their size.
-    With --run the training is as long as that run's. A run file names the files as train_weighted_split_paths_path,
+    PREFIX names a .bin/.idx pair. The share of a data set is its tokens to the power of --alpha. --run takes the length
+    of the training from that run. A run file names the written files as train_weighted_split_paths_path,
     valid_weighted_split_paths_path and test_weighted_split_paths_path.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
@@ -114,13 +129,13 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
 @command.command("inspect", cls=LongCommand, goes_on=False)
 @click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
 @run_option
-@click.option("--iterations", metavar="A:B", help="What its iterations A to B read, both in, counted from 1.")
+@click.option("--iterations", metavar="A:B", help="Print the samples of iterations A to B, inclusive, counted from 1.")
 @click.option(
     "--mixture",
     metavar="[UP_TO]",
     is_flag=False,
     flag_value="",
-    help="The use of each data set in UP_TO samples consumed [default: its latest checkpoint's, or all].",
+    help="Print each data set's share of the first UP_TO samples [default: of the latest checkpoint, or all].",
 )
 @json_option(
     data_sets=("list[trainer.formats.data.data_inspected.InspectedSet]", "of data sets"),
@@ -128,11 +143,10 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
     mixture=("trainer.formats.data.data_inspected.RealisedMixture", "with `--mixture`"),
 )
 def inspect(prefixes: tuple[str, ...], run: str | None, as_json: bool, **what: str | None) -> int:
-    """Print what is in the data sets PREFIX, or what a run reads of its own.
+    """Print the contents of data sets, or what a run reads.
 
-    With --iterations it prints the text of their samples, and skipped samples are marked; with --mixture the realised
-    share of each data set, and the iterations at which its epochs end. Without either and without PREFIX it prints what
-    is in the run's training data.
+    PREFIX names a data set; the default is the run's training data. --iterations prints the text of the samples and
+    marks skipped ones. --mixture prints the share of each data set and the iterations at which its epochs end.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 

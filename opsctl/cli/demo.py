@@ -10,12 +10,12 @@ from opsctl.cli.export import NEEDED
 
 
 @click.command("demo")
-@click.option("--keep", is_flag=True, help="Leave the cluster up, and say how to play with it.")
+@click.option("--keep", is_flag=True, help="Keep the local cluster running, and print how to use it.")
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("demo"),
-    help="Where the run folders go [default: ./demo].",
+    help="Folder for the runs of the demo [default: ./demo].",
 )
 def command(keep: bool, folder: Path) -> int:
     """Run a small training with all main commands, on a real Slurm on this machine, in a few minutes.

@@ -36,13 +36,13 @@ _LONGEST_DAYS = 36_500  # what is longer is for ever
 # Not click's own type of paths, which looks at what is named: that may hang.
 _folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
 _within = click.option(
-    "--within", default="7-0", show_default=True, metavar="T", help="What goes within this time, a Slurm duration."
+    "--within", default="7-0", show_default=True, metavar="T", help="Time ahead to list, a Slurm duration."
 )
 _days = click.option(
     "--days",
     type=click.IntRange(min=1),
     metavar="DAYS",
-    help="After how many days without a touch files are removed [default: [watch] purge_days].",
+    help="Days without access after which the site deletes files [default: [watch] purge_days].",
 )
 
 
@@ -68,15 +68,22 @@ def command() -> None:
 @command.command(_USE, cls=LongCommand)
 @_folders
 @run_option
-@click.option("--by", type=click.Choice(["user", "folder"]), help="Only by account, or only by folder.")
-@click.option("--budget", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS")
+@click.option("--by", type=click.Choice(["user", "folder"]), help="Show only users, or only folders.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time to count files.",
+)
 @json_option(disk="list[opsctl.monitoring.disk.json_output.PrintedDisk]")
 def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: float, as_json: bool) -> None:
-    """Say who uses how much, how fast that grows, and when it is full.
+    """Show disk use by user and folder, growth, and time until full.
 
-    Largest growth first. A walk through large folders stops after --budget seconds and goes on at the next call; until
-    it is whole the numbers are the last whole one's, with their age. Growth is what came within a week; "full in" is
-    how long what is left on the file system lasts for that growth alone.
+    Largest growth first. Growth is that of the last week; "full in" assumes that it continues. In large folders the
+    count stops after --budget seconds and continues at the next call. Until it is complete, the last complete numbers
+    are shown with their age.
     """
     systems, told = FileSystems(), []
     where = _where(folders, run)
@@ -97,9 +104,9 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
 @_days
 @json_option(purge="list[opsctl.monitoring.disk.json_output.PrintedPurge]")
 def purge(folders: tuple[Path, ...], run: str | None, within: str, days: int | None, as_json: bool) -> None:
-    """List what the file system is about to remove, day by day.
+    """List files that the site is about to delete, by day.
 
-    By the time of the last reading or writing, whichever is later. Checkpoints that would be damaged are named.
+    Uses the last access or modification time, whichever is later. Names checkpoints that would be damaged.
     """
     watch = _watch(folders, run)
     after, soon, told = _purge_after(watch, days), _duration(within), []
@@ -118,7 +125,7 @@ def purge(folders: tuple[Path, ...], run: str | None, within: str, days: int | N
 @run_option
 @_within
 @_days
-@click.option("--dry-run", is_flag=True, help="Say what would be touched; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be touched; change nothing.")
 @json_option(touched="list[opsctl.monitoring.disk.json_output.PrintedTouch]")
 @click.pass_context
 def touch(
@@ -130,12 +137,11 @@ def touch(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make your files look used, where this site allows it.
+    """Set the access time of your files, if the site allows it.
 
-    Only where the profile says `[watch] touch = true`; ask your site. Without FOLDER what is about to be purged of the
-    run's output; in a FOLDER that is named all of yours that are about to be. Sets the time of the last reading and no
-    other. Exits 1 when a file could not be touched, or a folder
-    not looked into.
+    This keeps the site from deleting them. It needs `[watch] touch = true` in the profile; ask your site. Touches files
+    of yours that are about to be deleted, in FOLDER or in the run's output folder. Only the access time changes. Exits
+    1 if a file could not be touched, or a folder not read.
     """
     if not site_watch_table().touch:
         raise OpsctlError(

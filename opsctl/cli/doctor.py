@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @json_option(checks="list[opsctl.ui.doctor.check.PrintedCheck]")
 @click.pass_context
 def command(ctx: click.Context, run: str | None, cluster: str | None, as_json: bool) -> None:
-    """Check what is missing on this host, for this user, run and cluster, and print what to type; the worst comes last.
+    """Check this host, user, run and cluster, and print how to fix each problem.
 
-    Works without a run and without Slurm. It changes nothing and does not use the internet. A check without an answer
-    within 40 s is unknown. Exits 1 if anything is missing or unknown.
+    The worst problem comes last. Works without a run and without Slurm, changes nothing, does not use the internet. A
+    check without an answer within 40 s is unknown. Exits 1 if anything is missing or unknown.
     """
     import os
 

@@ -33,15 +33,16 @@ def command() -> None:
 
 @command.command("build", cls=LongCommand, internet=True)
 @run_argument
-@click.option("--offline", is_flag=True, help="From what an earlier build has fetched; no network.")
-@click.option("--again", is_flag=True, help="Build also if the one in use was built from the same.")
+@click.option("--offline", is_flag=True, help="Use only files that an earlier build has downloaded.")
+@click.option("--again", is_flag=True, help="Build even if an identical environment is in use.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @json_option(built="opsctl.run.environments.building.BuiltEnvironment")
 def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
-    """Build the environment that [environment] of the run file describes, next to the one in use.
+    """Build the Python environment of [environment].
 
-    The next step uses it once it is complete and checked. Running jobs keep theirs. After a killed build the next
-    one starts again with the files that were downloaded. [run] environment names the script activate.sh in its folder.
+    The run's next step uses it. It is built next to the one in use, which running jobs keep, and is checked before it
+    replaces that one. After a killed build, repeat the command; downloaded files are used again. [run] environment
+    names the script activate.sh in its folder.
     """
     loaded = load_run_file(locate_run_file(run))
     recipe = recipe_of(loaded)
@@ -66,7 +67,7 @@ def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: b
 
 
 _trust_option = click.option(
-    "--trust", is_flag=True, help="Start the run's environment script although others can change it."
+    "--trust", is_flag=True, help="Start the run's environment script although other users can change it."
 )
 
 
@@ -75,9 +76,10 @@ _trust_option = click.option(
 @_trust_option
 @json_option(environment="trainer.formats.attempt.environment.Environment")
 def freeze(run: str | None, trust: bool, as_json: bool) -> None:
-    """Print what is in the environment that the run's next step starts with: a lock file, or with --json all of it.
+    """Print the packages of the run's environment.
 
-    Without a run it is the Python that runs opsctl. The same environment gives the same text.
+    Prints a lock file, or with --json all details, of the environment that the run's next step starts with. Without a
+    run it is the Python that runs opsctl.
     """
     target = replace(_target(_at_hand(run), trust), reads_files=True)
     with _reported_if_long():
@@ -96,13 +98,16 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
 @command.command("check")
 @run_argument
 @click.option(
-    "--against", type=click.Path(path_type=Path), metavar="FILE", help="A lock, or what env freeze --json wrote."
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Compare with this lock file or output of env freeze --json.",
 )
 @_trust_option
 @json_option(checked="opsctl.run.environments.inspection.CheckedEnvironment")
 @click.pass_context
 def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool, as_json: bool) -> None:
-    """Check the environment of the run's next step on this host, and print its differences.
+    """Check the run's environment and print its differences.
 
     It is compared with FILE, with the last env build, or with the requirements of [environment]. Its modules are
     imported, files that changed after their installation are listed, and so are locks of killed compilations, for

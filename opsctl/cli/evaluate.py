@@ -40,7 +40,9 @@ class _OneJobForEach(LongCommand):
 @click.command("evaluate", cls=_OneJobForEach, internet=False)
 @run_argument
 @all_runs_option
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="This checkpoint, whatever the schedule says.")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="Evaluate this checkpoint, independent of the schedule."
+)
 @click.option("--again", is_flag=True, help="Re-run completed evaluations.")
 @click.option("--dry-run", is_flag=True, help="Print what would be evaluated; start nothing.")
 @json_option(
@@ -57,13 +59,13 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Run lm-eval on the checkpoints that [evaluation] wants, the oldest first.
+    """Run lm-eval on the checkpoints that [evaluation] selects, the oldest first.
 
-    Exports each checkpoint, runs the tasks in lm-eval's own Python, and removes the export. Results are in
-    logs/evaluation, in TensorBoard and in status. Completed evaluations and tasks are not repeated. A checkpoint that
-    failed three times is left to --step. With --all-runs only your runs with an [evaluation].
+    Exports each checkpoint, runs the tasks in lm-eval's own Python, and deletes the export. Results are in
+    logs/evaluation, in TensorBoard and in status. Completed evaluations are not repeated, and a checkpoint that failed
+    three times needs --step. --all-runs selects your runs with an [evaluation].
 
-    Exits 1 where a task failed or is missing.
+    Exits 1 if a task failed or is missing.
     """
     done: list[EvaluatedCheckpoint] = []
     is_well = True

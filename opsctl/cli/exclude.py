@@ -26,20 +26,24 @@ from opsctl.slurm.nodes import expand_nodes
 
 @click.group()
 def command() -> None:
-    """Keep a run off nodes: what is submitted, and what is in the queue already.
+    """Exclude nodes from a run's new and queued jobs.
 
-    Evidence excludes nodes by itself, for some days and a few at a time; see docs/nodes.md.
+    opsctl also excludes nodes by itself after evidence from several attempts; see docs/nodes.md.
     """
 
 
 @command.command()
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
-@click.option("--why", required=True, metavar="TEXT", help="What is wrong with them, for the others.")
-@click.option("--until", metavar="TIME", help="18:00, 2026-03-02T18:00 or so long from now, 2-0. [default: 30 days]")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, shown to the group.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="End of the exclusion: 18:00, 2026-03-02T18:00, or a duration, 2-0 [default: 30 days].",
+)
 @run_option
 @cluster_option
 def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cluster: str | None) -> None:
-    """Exclude nodes: names, or x[03-04] as Slurm folds them."""
+    """Exclude nodes, such as x03 or x[03-04]."""
     if not why.strip():
         raise click.UsageError("--why is empty: say what is wrong with them")
     seen, client, looks, wanted = _asked(run, cluster)
@@ -68,7 +72,7 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
 @run_option
 @cluster_option
 def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None:
-    """Let nodes be used again: what spoke against them until now no longer counts."""
+    """Allow nodes again and discard the evidence against them."""
     seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in expand_nodes(folded)))
     exclusion.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
@@ -82,9 +86,9 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
 @cluster_option
 @json_option(exclusions="list[opsctl.diagnosis.nodes.exclusion_list.ListedExclusion]")
 def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
-    """List the excluded nodes: until when, by whom, why, and which of them the run still uses.
+    """List the excluded nodes, with end, author and reason.
 
-    Slurm is asked only if a node is excluded. Without an answer the list is shown as it is.
+    Also shows which excluded nodes the run still uses, if Slurm answers.
     """
     place, found = read_listed(glance(run).paths)
     used = _used(run, cluster) if found.in_force(now()) else {}

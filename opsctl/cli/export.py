@@ -15,31 +15,31 @@ NEEDED = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash", 
 
 @click.group()
 def command() -> None:
-    """Write checkpoints in the formats that others read."""
+    """Export checkpoints to the formats of other programs."""
 
 
 @command.command("hf", cls=LongCommand)
 @run_argument
-@click.option("--checkpoints", metavar="DIR", help="Another folder of checkpoints than a run's.")
-@click.option("--output", metavar="DIR", required=True, help="The model's folder; with --steps the one above.")
+@click.option("--checkpoints", metavar="DIR", help="A folder of checkpoints that belongs to no run.")
+@click.option("--output", metavar="DIR", required=True, help="Folder of the model; with --steps the parent folder.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
-@click.option("--steps", metavar="A:B:C", help="From A to B every C, each to DIR/global_stepN.")
+@click.option("--steps", metavar="A:B:C", help="Export every C-th checkpoint from A to B, each to DIR/global_stepN.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Type of the weights; float32 comes from the optimizer's own [default: as saved].",
+    help="Data type of the weights; float32 uses the optimizer's copy [default: as saved].",
 )
 @click.option("--tokenizer", metavar="DIR", help="The tokenizer's folder or file [default: the training's].")
-@click.option("--no-tokenizer", is_flag=True, help="Go without a tokenizer.")
-@click.option("--name", metavar="NAME", help="The model's name on its card [default: the run's].")
-@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
+@click.option("--no-tokenizer", is_flag=True, help="Export without a tokenizer.")
+@click.option("--name", metavar="NAME", help="Name of the model on its card [default: the run's].")
+@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
 @json_option(exported="list[trainer.formats.checkpoint.exchanged.ExportedModel]")
 def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:
-    """Write a checkpoint as a folder that Hugging Face transformers loads.
+    """Export a checkpoint as a Hugging Face model folder.
 
-    Weights (safetensors, without the vocabulary's padding), configuration, tokenizer and a card, from a checkpoint of
-    any layout. ALiBi with a LayerNorm after the embedding becomes BLOOM, learned positions become GPT-2, rotary ones
-    Llama. Other models are refused by name. With --steps, complete folders are skipped.
+    Writes weights (safetensors, without the vocabulary's padding), configuration, tokenizer and model card, from any
+    layout. The format is BLOOM for ALiBi with a LayerNorm after the embedding, GPT-2 for learned positions, and Llama
+    for rotary ones. A model that none of them can express is refused. --steps skips complete folders.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance

@@ -15,26 +15,42 @@ from opsctl.cli.selection import json_option, run_argument
 
 @click.command("generate", cls=LongCommand, goes_on=False)
 @partial(run_argument, metavar="[RUN|CHECKPOINT]")
-@click.option("--prompt", metavar="TEXT", multiple=True, required=True, help="Its beginning (repeatable).")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="At most so many.")
+@click.option("--prompt", metavar="TEXT", multiple=True, required=True, help="Text to continue (repeatable).")
 @click.option(
-    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: the most likely each time."
+    "--step", type=click.IntRange(min=0), metavar="N", help="Iteration of the checkpoint [default: the latest]."
 )
-@click.option("--top-k", type=click.IntRange(min=0), default=0, help="Draw from so many of the likeliest [0: all].")
-@click.option("--seed", type=click.IntRange(min=0, max=(1 << 63) - 1), default=1, show_default=True, help="Of a draw.")
-@click.option("--tokenizer", metavar="DIR", help="The tokenizer's folder or file [default: the training's].")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Largest number of tokens to add.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 always takes the most likely token.",
+)
+@click.option(
+    "--top-k", type=click.IntRange(min=0), default=0, help="Sample from the K most likely tokens; 0 means all."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=(1 << 63) - 1), default=1, show_default=True, help="Seed for sampling."
+)
+@click.option("--tokenizer", metavar="DIR", help="Folder or file of the tokenizer [default: the training's].")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Type that the weights are used in [default: float32; on a GPU as saved].",
+    help="Data type of the weights [default: float32; on a GPU as saved].",
 )
 @json_option(generated="list[trainer.formats.checkpoint.exchanged.GeneratedText]")
 def command(run: str | None, step: int | None, **options: Any) -> int:
-    """Continue a text with the model of a checkpoint: of a run, or of a folder global_stepN in any layout.
+    """Continue a text with a checkpoint's model.
 
-    It runs the trainer's model in one process, on a GPU if there is one, and needs memory for all weights. The text
-    stops at the end of a document. The same command gives the same text.
+    CHECKPOINT is a folder global_stepN of any layout. The model runs in one process, on a GPU if there is one, and
+    needs memory for all weights. The text stops at the end of a document. The same command gives the same text.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 

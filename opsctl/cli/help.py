@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("words", nargs=-1, metavar="[COMMAND ...]")
 def command(words: tuple[str, ...]) -> None:
-    """Every command in a line, by what a person wants; of a named one what its --help says."""
+    """List every command in one line, or show the help of one."""
     from opsctl.cli import COMMANDS, GROUPS, root
     from opsctl.core.output import show_lines
 

@@ -27,17 +27,18 @@ from opsctl.transfer.hub.sync import sync as send_new
 
 @click.group("hub")
 def command() -> None:
-    """Send a run's logs, curves, carbon and checkpoints to a hub; see what is there.
+    """Send a run's logs, curves, carbon and checkpoints to a hub, and compare them.
 
-    What goes where is the run file's [hub]. Nothing is asked of the hub while nothing changed.
+    The run file's [hub] names the repositories. A sync without new files does not contact the hub.
     """
 
 
 @command.command()
 def login() -> None:
-    """Log this account in to the hub: the token is asked for, or read from a pipe, and tried.
+    """Log in to the hub with a token, which is asked for.
 
-    It is kept where huggingface_hub keeps it, readable by you alone; opsctl stores none of its own.
+    At a terminal it prompts for the token, else it reads standard input, and tries the token. huggingface_hub stores it
+    in its usual file, readable by you alone.
     """
     token = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     show(log_in(str(token).strip()))
@@ -48,9 +49,9 @@ def login() -> None:
 @json_option(checked="opsctl.transfer.hub.json_output.CheckedHub")
 @click.pass_context
 def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
-    """Token, repositories, the right to write, where the cron's syncs run, what would be sent.
+    """Check the token, the repositories and the right to write.
 
-    Sends nothing. Exits 1 where something is in the way.
+    Also prints where the scheduler's syncs run and what a sync would send. Sends nothing. Exits 1 on a problem.
     """
     seen = view(run)
     found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition)
@@ -73,16 +74,16 @@ def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
 @click.argument("kind", type=click.Choice([*KINDS, "all"]), default="all")
 @run_option
 @all_runs_option
-@click.option("--dry-run", is_flag=True, help="Say what would be sent; ask and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; change nothing.")
 @json_option(synced="list[opsctl.transfer.hub.json_output.SyncedRun]")
 @click.pass_context
 def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run: bool, as_json: bool) -> None:
-    """Send what is new of one KIND, or of all: logs, tensorboard, carbon, report, checkpoints.
+    """Send new files of one KIND, or of all kinds.
 
-    One at a time for each run, over hosts. It may be killed at any time: what has arrived is not sent again. With
-    --all-runs only runs that are yours and have a [hub].
+    KIND is logs, tensorboard, carbon, report or checkpoints. Only one sync per run works at a time, on all hosts. It
+    may be killed at any time: files that arrived are not sent again. --all-runs selects your runs with a [hub].
 
-    Exits 1 where something is left, and says what.
+    Exits 1 and prints the reason if a file was not sent.
     """
     kinds = KINDS if kind == "all" else (kind,)
     done = _sync_all(kinds, dry_run) if all_runs else [_sync_one(run, kinds, dry_run)]
@@ -100,13 +101,14 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 
 @command.command()
 @run_argument
-@click.option("--repair", is_flag=True, help="Send again what is not there as it was sent.")
+@click.option("--repair", is_flag=True, help="Send missing and different files again.")
 @json_option(hub="opsctl.transfer.hub.json_output.ComparedHub")
 @click.pass_context
 def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> None:
-    """Compare the sent files with those in the repositories: every name, and every content that the hub stores.
+    """Compare the sent files with the hub's repositories.
 
-    Exits 1 if they differ, with --repair if they still differ afterwards.
+    Compares every name, and every content that the hub stores. Exits 1 if they differ, with --repair if they still
+    differ afterwards.
     """
     seen = view(run)
     settings = settings_of(seen)

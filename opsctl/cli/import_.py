@@ -13,25 +13,25 @@ from opsctl.cli.selection import json_option
 
 @click.group()
 def command() -> None:
-    """Read what others have published as a checkpoint."""
+    """Import a published model as a checkpoint."""
 
 
 @command.command("hf", cls=LongCommand, goes_on=False)
 @click.argument("folder", metavar="FOLDER")
-@click.option("--output", metavar="DIR", required=True, help="Folder for checkpoints, of a new run or any other.")
+@click.option("--output", metavar="DIR", required=True, help="Folder for checkpoints, of a new run or of any other.")
 @click.option(
     "--make-vocab-size-divisible-by",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The vocabulary is padded to a multiple of this [default: 128].",
+    help="Pad the vocabulary to a multiple of N [default: 128].",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
 @json_option(imported="trainer.formats.checkpoint.exchanged.ImportedModel")
 def hf(folder: str, **options: Any) -> int:
-    """Write a model that transformers has saved as the checkpoint that a training begins from.
+    """Import a Hugging Face model as the first checkpoint.
 
-    FOLDER has config.json and safetensors of a BLOOM, GPT-2 or Llama. Prints what a run file needs
-    for this model. The checkpoint has weights alone and fits every layout.
+    FOLDER has config.json and safetensors files of a BLOOM, GPT-2 or Llama model. Prints what a run file needs for this
+    model. The checkpoint contains only weights and loads into every layout.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 

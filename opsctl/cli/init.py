@@ -40,24 +40,26 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
     metavar="EXAMPLE",
     help="demo, llama-1B, tr1-13B, tr11-176B-ml, tr11d-760M-ml, setup-test-n2 [default: demo]; with --rehearsal a run.",
 )
-@click.option("--rehearsal", is_flag=True, help="The small twin of a run, on two nodes, to try a change with.")
-@click.option("--from-script", "script", metavar="FILE", help="Read a launch script of Megatron-DeepSpeed's kind.")
-@click.option("--params", type=Number(whole=False), help="A model of about so many parameters: 1.3B.")
-@click.option("--tokens", type=Number(whole=False), help="To be trained on so many tokens [default: 20 a parameter].")
 @click.option(
-    "--gpus", type=click.IntRange(1, 100_000), metavar="N", help="On so many GPUs [default: two weeks' worth]."
+    "--rehearsal", is_flag=True, help="Make a small copy of the run of --from, for two nodes, to try a change."
+)
+@click.option("--from-script", "script", metavar="FILE", help="Read a launch script of a Megatron-DeepSpeed training.")
+@click.option("--params", type=Number(whole=False), help="Parameters of the model, such as 1.3B.")
+@click.option("--tokens", type=Number(whole=False), help="Tokens to train on [default: 20 per parameter].")
+@click.option(
+    "--gpus", type=click.IntRange(1, 100_000), metavar="N", help="Number of GPUs [default: enough for two weeks]."
 )
 @click.option(
     "--gpu",
     metavar="KIND",
     help="V100-16, V100-32, A100-40, A100-80, H100, H200, GH200, B200, GB200, MI300X, L40S [default: Slurm's].",
 )
-@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="With --from-script: on so many nodes.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
-@click.option("--partition", metavar="P", help="Slurm's partition.")
-@click.option("--account", metavar="A", help="The account that is charged.")
-@click.option("--time", metavar="T", help="The limit of each job, a Slurm duration.", callback=_duration)
-@click.option("--yes", is_flag=True, help="Ask nothing, also at a terminal.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="With --from-script: number of nodes.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs per node.")
+@click.option("--partition", metavar="P", help="Slurm partition.")
+@click.option("--account", metavar="A", help="Slurm account.")
+@click.option("--time", metavar="T", help="Time limit of each job, a Slurm duration.", callback=_duration)
+@click.option("--yes", is_flag=True, help="Ask no questions.")
 @cluster_option
 def command(
     name: str,
@@ -68,13 +70,16 @@ def command(
     yes: bool,
     **said: Any,
 ) -> None:
-    """Make the folder NAME with a run file: by a few questions, from an example, or from a launch script.
+    """Make a run folder with a run file, from questions, an example or a launch script.
 
-    NAME is a folder here, or an absolute path. At a terminal it asks, and every question has an answer that Enter
-    takes; with any option, or where no person is, it asks nothing. An example's own name implies it: `opsctl init
-    tr11-176B-ml`. A rehearsal has its own name, output folder and kill switch; sizes and lengths are scaled, which is
-    said, and everything else is the run's. ARGUMENTS are those of a launch script: `opsctl init a-run --from-script
-    sweep.slurm -- 1e-4 0.1`.
+    NAME is a folder here, or an absolute path. At a terminal it asks questions, and Enter takes the default answer.
+    With any option, or without a terminal, it asks nothing. The name of an example selects it: `opsctl init
+    tr11-176B-ml`.
+
+    --rehearsal copies the run of --from and scales sizes and lengths to two nodes and half an hour. Each scaled value
+    is printed; all other settings are the run's. The copy has its own name, output folder and kill switch.
+
+    ARGUMENTS are passed to the launch script: `opsctl init a-run --from-script sweep.slurm -- 1e-4 0.1`.
     """
     folder, run_name = _wanted_folder(name)
     cluster = said.pop("cluster")

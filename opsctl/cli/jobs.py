@@ -34,17 +34,17 @@ class _ListByDefault(click.Group):
 
 @click.group(cls=_ListByDefault)
 def command() -> None:
-    """List the commands that you have made Slurm jobs of with --job; without a command, as `list`."""
+    """List the commands that run as Slurm jobs (--job). The default command is `list`."""
 
 
 @command.command("list")
-@click.option("--all", "show_all", is_flag=True, help="Those too that ended more than a week ago.")
+@click.option("--all", "show_all", is_flag=True, help="Include commands that ended more than a week ago.")
 @json_option(errands="list[opsctl.jobs.background.listing.PrintedCommand]")
 @click.pass_context
 def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
-    """List them: how each stands by Slurm's word, its jobs so far, its exit code, what it printed last.
+    """List these commands with their state, jobs and exit code.
 
-    Exits 1 where Slurm does not answer: then what is open is shown as last known.
+    Also shows the last line of output. Exits 1 if Slurm does not answer; open commands are then shown as last known.
     """
     place = command_records()
     chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
@@ -63,12 +63,12 @@ def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
 
 @command.command()
 @click.argument("which", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Until it ends, over all of its jobs.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the command ends.")
 @click.pass_context
 def logs(ctx: click.Context, which: str, follow: bool) -> None:
-    """Show what it has printed. ID is its name, or the id of one of its Slurm jobs.
+    """Print the output of a command. ID is its name, or the id of one of its Slurm jobs.
 
-    With -f the exit code is the command's.
+    With -f, exits with the exit code of the command.
     """
     place = command_records()
     name = place.find(which).name
@@ -98,7 +98,7 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 @click.argument("which", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
 def cancel(which: str, dry_run: bool) -> None:
-    """Cancel it, and submit no further job for it. Its results so far stay."""
+    """Cancel a command and all of its jobs. Its results so far are kept."""
     place = command_records()
     name = place.find(which).name
     with place.locked(f"cancel {name}"):
@@ -115,14 +115,14 @@ def cancel(which: str, dry_run: bool) -> None:
 
 @command.command()
 @click.argument("which", metavar="[ID]...", nargs=-1)
-@click.option("--ended", is_flag=True, help="All that have ended.")
-@click.option("--anyway", is_flag=True, help="Also one that is open, of which Slurm cannot be asked any more.")
-@click.option("--dry-run", is_flag=True, help="Print what would be forgotten; change nothing.")
+@click.option("--ended", is_flag=True, help="Remove all commands that have ended.")
+@click.option("--anyway", is_flag=True, help="Also remove an open one if its cluster no longer answers.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> None:
-    """Take those that have ended off the list, with what they printed.
+    """Remove ended commands and their output from the list.
 
-    One that is open stays, for its job may still do something: cancel it. With --anyway it goes where Slurm does not
-    answer, as of a cluster that is gone; should its job start after all, it does nothing.
+    Cancel an open command first, because its job may still work. --anyway removes one of a cluster that no longer
+    exists; if its job starts after all, it does nothing.
     """
     if bool(which) == ended:
         raise click.UsageError("name the ones to forget, or give --ended")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("json-schema")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 def command(words: tuple[str, ...]) -> None:
-    """Print the JSON Schema (draft 2020-12) of what a command prints with --json; without one, of all commands.
+    """Print the JSON Schema (draft 2020-12) of a command's --json, or of all commands.
 
     `opsctl json-schema checkpoints list`. While schema_version is the same, keys are added and none is removed or
     changed: docs/json.md says the rest.

@@ -9,10 +9,12 @@ import click
 
 from opsctl.cli.selection import Function, json_option, run_option
 
-_arch_option = click.option("--arch", multiple=True, metavar="M.N...", help="GPUs by compute capability; 7.0 8.0 9.0.")
+_arch_option = click.option(
+    "--arch", multiple=True, metavar="M.N...", help="Compute capabilities of the GPUs, such as 7.0 8.0 9.0."
+)
 #: What follows the first word of --arch: an option of click's takes one.
 _more_arch = click.argument("more_arch", nargs=-1, metavar="")
-_here_option = click.option("--here", is_flag=True, help="Only what this machine's CPU and GPU take.")
+_here_option = click.option("--here", is_flag=True, help="Only kernels for this machine's CPU and GPU.")
 
 
 def _which_options(function: Function) -> Function:
@@ -22,22 +24,27 @@ def _which_options(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """Operations compiled ahead of a training: C++ for CPUs, CUDA for GPUs, the data path.
+    """Compile operations before a training: C++ for CPUs, CUDA for GPUs.
 
-    A training compiles nothing: it loads what was built of its own version, beside the same torch, and computes the
-    rest by torch. $OPSCTL_KERNELS_CACHE names the folder, or several with colons between: all are looked into, the
-    first is built into. Without it, it is opsctl/kernels in ~/.cache.
+    A training compiles nothing: it loads kernels built for its own version and torch, and uses torch for the others.
+    $OPSCTL_KERNELS_CACHE names the folder [default: ~/.cache/opsctl/kernels]. It may name several, separated by colons;
+    new kernels are built into the first.
     """
 
 
 @command.command("build")
 @_which_options
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at once; as many as CPUs.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of compilers that run at the same time [default: one per core].",
+)
 def build(**options: Any) -> int:
-    """Build missing kernels, for every level of this kind of CPU and for the named GPUs.
+    """Build missing kernels for CPUs and the named GPUs.
 
-    Several nodes may start this at the same time: the first complete result is kept. Without a compiler for some
-    kernels, a message names them, the rest is built, and the exit code is 1.
+    Several nodes may run this at the same time: the first complete result is kept. If a compiler is missing, the
+    kernels that need it are listed, the others are built, and the exit code is 1.
     """
     options["jobs"] = options["jobs"] or len(os.sched_getaffinity(0))
     return _run("build", **options)
@@ -46,27 +53,32 @@ def build(**options: Any) -> int:
 @command.command("list")
 @_which_options
 def list_(**options: Any) -> int:
-    """Show what there is of the present sources, and by which compiler."""
+    """List the kernels that are built, and their compilers."""
     return _run("list", **options)
 
 
 @command.command("check")
 @_which_options
 def check(**options: Any) -> int:
-    """Hold what there is to its sources and checksums, load it, and on a GPU run it; 1 when anything is amiss."""
+    """Verify and load the built kernels; on a GPU run them.
+
+    Compares them with their sources and checksums. Exits 1 on any problem.
+    """
     return _run("check", **options)
 
 
 @command.command("measure")
 @run_option
-@click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: the GPU where there is one]")
+@click.option(
+    "--device", type=click.Choice(("cuda", "cpu")), help="Device to measure on [default: the GPU if there is one]."
+)
 @json_option(times="trainer.formats.attempt.kernels.KernelTimes")
 def measure(run: str | None, device: str | None, as_json: bool) -> int:
-    """Time each way that there is to compute each family of operations, here, and have trainings choose by it.
+    """Measure each implementation of each operation here.
 
-    On a node with a GPU: our kernels, torch, torch.compile and NVIDIA's apex where it is installed; on a CPU the C++
-    operations and torch. At the sizes of a run that is named or at hand, else at some that are common. What is found
-    lies beside the built kernels, for this kind of device and these versions.
+    Trainings then use the fastest one. On a GPU it compares our kernels, torch, torch.compile and NVIDIA's apex if it
+    is installed; on a CPU the C++ operations and torch. It uses the sizes of the run, else common ones. The result is
+    stored next to the kernels, for this kind of device and these versions.
     """
     from opsctl.cli import trainer_program
 

@@ -33,20 +33,20 @@ def command() -> None:
 @command.command()
 @_change_options
 def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Let the run file's group trigger the run's switch; submit does it as well."""
+    """Let the run's group trigger the switch, as submit does."""
     from opsctl.jobs.control import kill_switch
 
     _print(kill_switch.arm(*kill_switch.switch_of(run), dry_run), as_json)
 
 
 @command.command()
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the record.")
 @click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for the training to confirm.")
 @_change_options
 def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run: bool) -> None:
-    """Make the training save and exit, and queued tasks exit at their start.
+    """Stop the training and its queued tasks; it saves first.
 
-    Fails when a live job looks where it cannot be triggered from here.
+    The queued tasks exit when they start. Fails if a live job reads its switch from another folder.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.jobs.control import kill_switch
@@ -61,7 +61,7 @@ def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run:
 @command.command()
 @_change_options
 def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Remove the switch: the next task trains again."""
+    """Remove the switch, so that the next task trains again."""
     from opsctl.jobs.control import kill_switch
 
     paths, _ = kill_switch.switch_of(run)
@@ -72,7 +72,7 @@ def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
 @run_argument
 @_json_option
 def status(run: str | None, as_json: bool) -> None:
-    """Print whether the switch is armed and triggered, by whom and why."""
+    """Print whether the switch is armed or triggered."""
     from opsctl.core.output import show
     from opsctl.jobs.control import kill_switch
 

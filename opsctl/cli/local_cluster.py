@@ -31,7 +31,7 @@ def where_options(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """Run a real Slurm on this machine: controller, nodes, munge, optional accounting; in one folder, without root."""
+    """Run a real Slurm on this machine, in one folder, without root."""
 
 
 @command.command()
@@ -39,20 +39,24 @@ def command() -> None:
 @click.option("--nodes", type=click.IntRange(1, 1024), help="Nodes [default: 4].")
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs per node [default: 2].")
 @click.option(
-    "--shape", type=click.Choice(["bloom"]), help="A known cluster instead: bloom is 52 nodes x 8 A100 and 32 x 4 V100."
+    "--shape",
+    type=click.Choice(["bloom"]),
+    help="Use a known cluster's nodes. bloom: 52 nodes x 8 A100 and 32 x 4 V100.",
 )
 @click.option(
-    "--accounting", is_flag=True, help="slurmdbd on a private MariaDB: accounts, limits and QoS are enforced."
+    "--accounting", is_flag=True, help="Start slurmdbd with a private MariaDB: accounts, limits and QoS are enforced."
 )
 @click.option(
-    "--slurm-prefix", type=click.Path(file_okay=False), help="A Slurm installed elsewhere [default: this machine's]."
+    "--slurm-prefix",
+    type=click.Path(file_okay=False),
+    help="Use the Slurm installed in this folder [default: this machine's].",
 )
 @click.option(
-    "--simulate", is_flag=True, help="One slurmd for all nodes: they can be looked at and asked for, and run nothing."
+    "--simulate", is_flag=True, help="Start one slurmd for all nodes. Jobs can be queued, but no node runs anything."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def up(name: str | None, folder: Path | None, quiet: bool, **given: Any) -> None:
-    """Start a cluster, or the missing parts of it; with nothing to do, report that it is up."""
+    """Start a cluster, or those parts of it that do not run."""
     from opsctl.local.cluster.files import places_of, read_description
     from opsctl.local.cluster.lifecycle import up as bring_up
     from opsctl.local.cluster.spec import bloom, plain
@@ -140,7 +144,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 @where_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def down(name: str | None, folder: Path | None, quiet: bool) -> None:
-    """End every process of a cluster, also of one whose start was cut off. Its folder, logs and queue stay."""
+    """Stop all processes of a cluster. Its folder, logs and queue are kept."""
     from opsctl.local.cluster.lifecycle import down as take_down
 
     place = _folder(name, folder)
@@ -153,7 +157,7 @@ def down(name: str | None, folder: Path | None, quiet: bool) -> None:
 @where_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...", required=True)
 def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> None:
-    """Run a command with the cluster's environment, and exit with its status."""
+    """Run a command with the cluster's environment."""
     from opsctl.run.state.chosen_cluster import find_cluster
 
     cluster = find_cluster(str(_folder(name, folder).absolute()))

@@ -14,9 +14,13 @@ _FAR_POLL_S = 60
 
 @click.command()
 @run_argument
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on as the log grows, also when it is replaced.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="How many of the last.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only what this rank wrote, in the newest attempt.")
+@click.option(
+    "-f", "--follow", "following", is_flag=True, help="Print new lines as the log grows, also after it is replaced."
+)
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="Number of lines to show."
+)
+@click.option("--rank", type=click.IntRange(min=0), help="Show only the output of this rank in the newest attempt.")
 @far_options
 @click.option(
     "--every",
@@ -37,9 +41,8 @@ def command(
 ) -> None:
     r"""Show the end of the training log; with -f follow it.
 
-    The log is `logs/main_log.txt` under the run's output folder; every line of every rank is in it, the watchdog's too.
-    With --hub it is the hub's copy, read from anywhere: no run folder is needed, and only what is new is fetched. What
-    would steer a terminal, such as colours, is shown as \x1b, through a pipe too; the file has it as it was.
+    The log is `logs/main_log.txt` under the run's output folder, with every line of every rank and of the watchdog.
+    --hub reads the hub's copy from anywhere and needs no run folder. Control characters are shown as \x1b.
     """
     from opsctl.core.output import message, show_lines
 

@@ -15,10 +15,10 @@ import click
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="Where man1/ is made, such as ~/.local/share/man, where man looks by itself.",
+    help="Folder for man1/, such as ~/.local/share/man, which man searches.",
 )
 def command(output: Path) -> None:
-    """Write a manual page for opsctl and for each of its commands: `man opsctl-status`."""
+    """Write manual pages of opsctl and all its commands, such as `man opsctl-status`."""
     from opsctl.core.files.state_files import write_atomically
     from opsctl.core.output import message
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 @cluster_option
 @always_fresh_option
 @all_runs_option
-@click.option("--output", metavar="FILE", help="Replace this file in one step, for node_exporter's textfile collector.")
+@click.option(
+    "--output", metavar="FILE", help="Write to this file in one step, for node_exporter's textfile collector."
+)
 def command(run: str | None, cluster: str | None, all_runs: bool, output: str | None) -> None:
     """Print a run's numbers and findings as OpenMetrics text.
 
-    A file's name should end in .prom. Writes nothing of the run.
+    The name of a file should end in .prom.
     """
     import os
     import time

@@ -37,7 +37,7 @@ class _ShowByDefault(click.Group):
 
 @click.group(cls=_ShowByDefault)
 def command() -> None:
-    """Show the state of nodes, their jobs, and the evidence against them; without a command, as `show`."""
+    """Show nodes, their jobs and the evidence against them. The default command is `show`."""
 
 
 @command.command()
@@ -46,7 +46,10 @@ def command() -> None:
 @cluster_option
 @json_option(nodes="list[opsctl.diagnosis.nodes.listing.SeenNode]")
 def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: bool) -> None:
-    """Show nodes, by default those of the run's partition: state, reason, jobs, exclusion, evidence."""
+    """Show the state, jobs and evidence of nodes.
+
+    The default is the nodes of the run's partition. Also shows Slurm's reason and the exclusion.
+    """
     _, seen = _seen(nodes, run, cluster)
     if as_json:
         print_json("nodes", seen)
@@ -58,15 +61,16 @@ def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: 
 
 @command.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
-@click.option("--send", "is_to_be_sent", is_flag=True, help="Mail it to [nodes] support of the profile.")
+@click.option("--send", "is_to_be_sent", is_flag=True, help="Mail the message to [nodes] support of the profile.")
 @run_option
 @cluster_option
 @json_option(report="opsctl.diagnosis.nodes.site_report.DraftedReport")
 def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
-    """Draft a message to the node support: what was seen, when, in which jobs, with numbers.
+    """Draft a message about bad nodes for the node support.
 
-    By default about all nodes with new evidence against them. With --send it goes to the profile's [nodes] support by
-    the first mail channel of [alerts], once: a node is reported again only with new evidence.
+    It lists what was observed, when, and in which jobs. The default is all nodes with new evidence. --send mails it to
+    the profile's [nodes] support by the first mail channel of [alerts]. A node is reported again only with new
+    evidence.
     """
     view, seen = _seen(nodes, run, cluster)
     table = nodes_table()

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     metavar="12h|TIME|last",
     default="12h",
     show_default=True,
-    help="Tell from then on; last: since you last asked.",
+    help="Report events from this time; last: since your previous handover.",
 )
 @cluster_option
 @json_option(hand_overs="list[opsctl.monitoring.on_call.HandOver]")
 def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
-    """Print what happened, what is open and what is queued, as text to paste into a chat.
+    """Print what happened, what is open and what is queued, as text for a chat.
 
-    Attempts, chains, requests, revisions, alerts, checkpoints and rollbacks since a time; findings with their age and
-    who acknowledged them; the queue. It reads the run's records: without Slurm only the queue is missing.
+    Lists attempts, chains, requests, revisions, alerts, checkpoints and rollbacks since a time, findings with their age
+    and who acknowledged them, and the queue. Without Slurm only the queue is missing.
     """
     import os
 

@@ -25,10 +25,10 @@ _group = click.option("--group", metavar="GROUP", help="The Unix group [default:
 def command() -> None:
     """Check whether the group can work with its files, or give it access.
 
-    All in a group's folder should belong to the group: members may read and write the files (execute those that their
-    owner may), and new files in a folder belong to the group again (setgid). Without FOLDER it checks the run's output
-    folder, and the run file, which the group only reads. Links and other file systems are not entered, revisions and
-    requests are not opened for writing, and runs that are not shared with the group are left alone.
+    Everything in a shared folder should belong to the group: members may read and write the files, and new files belong
+    to the group too (setgid). The default FOLDER is the run's output folder, with the run file, which the group only
+    reads. Links and other file systems are not followed, revisions and requests are not opened for writing, and runs
+    without a group are skipped.
     """
 
 
@@ -39,9 +39,9 @@ def command() -> None:
 @json_option(perms="list[opsctl.run.permissions.report.PrintedPerms]")
 @click.pass_context
 def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group: str | None, as_json: bool) -> None:
-    """List what the group cannot work with, and who can fix it.
+    """List files that the group cannot use, and who can fix them.
 
-    Exits 1 if there is anything, or a folder could not be read. Changes nothing.
+    Exits 1 on any problem, or if a folder could not be read. Changes nothing.
     """
     ctx.exit(_look(folders, run, group, as_json))
 
@@ -61,10 +61,9 @@ def fix(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Open to the group what is yours, and print what the others must run.
+    """Open your files to the group, and print what others must do.
 
-    One walk; a second one finds nothing to do. Only its owner can change a file. Exits 1 if anything is still wrong, or
-    a folder could not be read.
+    Only its owner can change a file. Exits 1 if a problem remains, or a folder could not be read.
     """
     ctx.exit(_look(folders, run, group, as_json, fixes=True, only_counts=dry_run))
 

@@ -69,25 +69,25 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
     ],
     search=("opsctl.run.planning.plan.LayoutSearch", "with --search"),
 )
-@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Plan the run on so many nodes instead.")
-@click.option("--search", is_flag=True, help="Layouts that fit the GPUs' memory, the fastest first.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Plan the run for this number of nodes.")
+@click.option("--search", is_flag=True, help="List layouts that fit the GPUs' memory, the fastest first.")
 @_number("--params", "Parameters of the model.")
 @_number("--tokens", "Tokens to train on.")
-@_number("--gpus", "GPUs.")
+@_number("--gpus", "Number of GPUs.")
 @_number("--tflops", "Hardware TFLOP/s per GPU.", whole=False)
 @_number("--num-layers", "Transformer blocks.")
 @_number("--hidden-size", "Hidden size.")
 @_number("--num-attention-heads", "Attention heads.")
 @_number("--vocab-size", "Size of the vocabulary.")
-@_number("--sequence-length", "Tokens of a sample.")
+@_number("--sequence-length", "Tokens per sample.")
 @_number("--consumed-tokens", "Tokens consumed so far.", zero=True)
 @_number("--goal-tokens", "Tokens to consume in all.")
-@_number("--seconds-per-iteration", "Seconds of one iteration.", whole=False)
-@_number("--global-batch-size", "Samples of one iteration.")
+@_number("--seconds-per-iteration", "Seconds per iteration.", whole=False)
+@_number("--global-batch-size", "Samples per iteration.")
 def command(run: str | None, as_json: bool, nodes: int | None, search: bool, **numbers: Any) -> None:
-    """Sizes, days, batch ramp, iterations, layout of a run; refuses what cannot run (exit code 2).
+    """Print sizes, days, batch ramp and layout of a run.
 
-    Without a run, a few numbers give what can be worked out of them:
+    Exits 2 if the run file cannot be submitted. Without a run file, it computes what it can from a few numbers:
 
     \b
       opsctl plan --params 167e9 --tokens 450e9 --gpus 384 --tflops 150

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @run_argument
-@click.option("--full", is_flag=True, help="For minutes, not a minute: all pairs, half of the memory, larger files.")
-@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Not here: in a job of its own on N nodes.")
-@click.option("--nodelist", metavar="NODES", help="With --nodes: on these, as Slurm folds them.")
-@click.option("--time", metavar="T", help="With --nodes: the job's limit, a Slurm duration [default: 15:00].")
+@click.option("--full", is_flag=True, help="Test for minutes: all pairs of nodes, half of the memory, larger files.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Test N nodes in a new job instead of this one.")
+@click.option("--nodelist", metavar="NODES", help="With --nodes: test these nodes, such as x[03-04].")
+@click.option("--time", metavar="T", help="With --nodes: time limit of the job, a Slurm duration [default: 15:00].")
 @cluster_option
 @json_option(probe="opsctl.diagnosis.probe.report.ProbeReport")
 @click.pass_context
@@ -36,10 +36,10 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Test the nodes of this allocation by measurement, each by itself and all together, and name bad ones.
+    """Test the nodes of this allocation, alone and together, and name bad ones.
 
-    Uses the run's environment, in its folder. Runs inside a job, or with --nodes in a job of its own, for which it
-    waits. Exits 1 if a node is bad or slow; the evidence against it is recorded for the run.
+    Uses the run's environment and folder. Runs inside a job; with --nodes it starts a job and waits for it. Exits 1 if
+    a node is bad or slow, and records the evidence for the run.
     """
     from opsctl.cli.shell import file_of
     from opsctl.core.output import print_json, show_lines

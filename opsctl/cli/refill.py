@@ -31,13 +31,14 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Keep [array] keep_queued arrays behind the live one, or start one when nothing is queued.
+    """Submit arrays until [array] keep_queued of them wait behind the live one.
 
-    Submits the newest published revision, with the array of the last opsctl submit and the nodes of the last chain,
-    without one-off arguments. The new jobs are yours. Leaves alone a run that is finished, stopped by the kill switch,
-    cancelled since the last submit, or never submitted. Queues no more than is left to train.
+    If nothing is queued or running, it submits the first one. Each new array has the size of the last opsctl submit and
+    the nodes of the last chain; it uses the newest revision, and no extra arguments. You own the new jobs. It submits
+    nothing for a run that is finished, stopped by the kill switch, cancelled since the last submit, or never submitted,
+    and no more tasks than the rest of the training needs.
 
-    Exits 1 when a person has to act: a job is held, three attempts made no checkpoint, the queue cannot be read.
+    Exits 1 if a person must act: a job is held, three attempts made no checkpoint, or the queue cannot be read.
     """
     from opsctl.core.output import print_json, show_lines
 

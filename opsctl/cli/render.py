@@ -9,13 +9,14 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 @click.command()
 @run_argument
-@click.option("--diff", "as_diff", is_flag=True, help="Only how it differs from the published revision.")
+@click.option("--diff", "as_diff", is_flag=True, help="Print only the differences from the published revision.")
 @cluster_option
 @json_option(files="opsctl.jobs.control.json_output.RenderedFiles", difference=("builtins.str", "with `--diff`"))
 def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
-    """Print what a submit would send to Slurm and publish: the batch script, the step script, the arguments.
+    """Print the scripts and files that a submit would create.
 
-    Does not ask Slurm and changes nothing. Words replace ids that only a submit creates.
+    Prints the batch script, the step script and the arguments. Does not ask Slurm and changes nothing. Words replace
+    ids that only a submit creates.
     """
     import msgspec
 

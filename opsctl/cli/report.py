@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--run", "runs", metavar="RUN", multiple=True, help="The run; several are compared [default: ./run.toml]."
+    "--run", "runs", metavar="RUN", multiple=True, help="The run; repeat it to compare several [default: ./run.toml]."
 )
 @click.option(
     "--log",
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     metavar="FILE",
     multiple=True,
-    help="A log of Megatron's kind or torchtitan's; needs no run. Several are compared.",
+    help="A log of a Megatron-style program or of torchtitan, without a run (repeatable).",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where the page goes [default: report/index.html of the run's output folder; of logs report.html here].",
+    help="Path of the page [default: report/index.html of the run's output folder; with --log ./report.html].",
 )
-@click.option("--publish", is_flag=True, help="Send it to the run's [hub].")
+@click.option("--publish", is_flag=True, help="Send the page to the run's [hub].")
 @all_runs_option
 @cluster_option
 @click.pass_context
@@ -47,10 +47,9 @@ def command(
     all_runs: bool,
     cluster: str | None,
 ) -> None:
-    """Write a run's page: curves, what happened, attempts, nodes, goodput, carbon, the plan.
+    """Write one HTML page about a run: curves, events, attempts, nodes, goodput, carbon.
 
-    One file that opens from disk and fetches nothing, made of logs and records alone. --log needs no run and reads any
-    Megatron's log, Argonne's, torchtitan's.
+    The page is one file that opens from disk and loads nothing from the network. It is made from logs and records.
     """
     if all_runs and (runs or logs or output):
         raise click.UsageError("--all-runs writes every run's own page: give no --run, --log or --output")

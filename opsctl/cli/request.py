@@ -22,9 +22,9 @@ WORD_WAIT_S = 15.0
 def command() -> None:
     """Have the owner's job save, stop, requeue or change its chain.
 
-    A request is a file, and the owner of the file is the asker. The running job checks every second, carries out the
-    requests of members of the run's group, and records each with its result. Where no job of the owner runs, the
-    owner's cron does it, or opsctl request carry-out.
+    A request is a file, and its owner is the requester. The running job checks every second, carries out requests of
+    members of the run's group, and records the results. If the owner has no running job, the owner's scheduler or
+    opsctl request carry-out does it.
     """
 
 
@@ -39,7 +39,9 @@ def _request(action: str, help_: str, *own: Callable[[Any], Any], of_a_job: bool
         *own,
     ]
     if of_a_job:
-        options.insert(0, click.option("--job", metavar="JOB", help="As squeue shows it [default: the one that runs]."))
+        options.insert(
+            0, click.option("--job", metavar="JOB", help="Id of the job as squeue shows it [default: the running one].")
+        )
     options.insert(0, run_option if action == "extend-chain" else run_argument)
 
     def ask(**given: Any) -> int:
@@ -53,25 +55,25 @@ def _request(action: str, help_: str, *own: Callable[[Any], Any], of_a_job: bool
 _within = click.option(
     "--within",
     metavar="TIME",
-    help="End a trainer that has not said by then that it leaves: a Slurm duration "
+    help="Kill the training if it has not begun to exit within this Slurm duration "
     "[default: [watch] silent_most, else ten iterations and 10 minutes].",
 )
-_queued_too = click.option("--queued-too", is_flag=True, help="Cancel what the owner has queued as well.")
+_queued_too = click.option("--queued-too", is_flag=True, help="Also cancel the owner's queued jobs.")
 _tasks = click.argument("tasks", type=int, required=False, metavar="[N]")
-_STOP = """Have one job save and leave; queued jobs stay, unlike with the kill switch.
+_STOP = """Make one job save and exit; queued jobs stay queued.
 
-A job that has not started, named with --job, is cancelled."""
-_EXTEND = """Submit one more array, of N tasks, behind the last one [default: as many as the last one typed].
+To stop the queued jobs too, use the kill switch. A queued job named with --job is cancelled."""
+_EXTEND = """Queue one more chain of N tasks behind the last chain.
 
-It trains what is published, as the owner's job."""
-_request("save", "Save a checkpoint now, and train on.", of_a_job=True)
+The default N is that of the last opsctl submit. The new jobs belong to the owner and use the newest revision."""
+_request("save", "Save a checkpoint now, and continue training.", of_a_job=True)
 _request("stop", _STOP, _within, _queued_too, of_a_job=True)
-_REQUEUE = "Have one job save, leave, and go back into the queue, as on other nodes."
+_REQUEUE = "Make one job save, exit and requeue, as for other nodes."
 _request("requeue", _REQUEUE, _within, of_a_job=True)
-_request("stacks", "Print where every rank is: Python stacks, also of ranks that hang.", of_a_job=True)
-_request("cancel-queued", "Cancel what the owner has queued; running jobs continue.")
-_request("hold-queued", "Keep what the owner has queued from starting, until it is released.")
-_request("release-queued", "Let what the owner has queued and is held start again.")
+_request("stacks", "Print the Python stacks of all ranks.", of_a_job=True)
+_request("cancel-queued", "Cancel the owner's queued jobs; running jobs continue.")
+_request("hold-queued", "Hold the owner's queued jobs until they are released.")
+_request("release-queued", "Release the owner's held jobs.")
 _request("extend-chain", _EXTEND, _tasks)
 
 
@@ -97,16 +99,16 @@ def list_(run: str | None, as_json: bool) -> None:
 @command.command("carry-out")
 @run_argument
 @all_runs_option
-@click.option("--dry-run", is_flag=True, help="Show what waits for an answer; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the waiting requests; change nothing.")
 @cluster_option
 @json_option(
     carried_out="list[opsctl.run.state.requests.Audited]",
     waiting=("list[opsctl.run.state.requests.PrintedRequest]", "with `--dry-run`"),
 )
 def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool) -> int:
-    """Carry out requests to your own jobs that no running job of yours answers. Cron calls it.
+    """Carry out requests to your jobs. The scheduler calls this.
 
-    Exits 1 where something could not be carried out or checked.
+    Answers those that no running job of yours answers. Exits 1 if one could not be carried out or checked.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, show_lines

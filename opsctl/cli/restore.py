@@ -14,21 +14,24 @@ from opsctl.cli.selection import json_option
 
 @click.command(cls=LongCommand, internet=True)
 @from_option
-@click.option("--to", "to", metavar="FOLDER", help="The run's folder, which is not there yet.")
+@click.option("--to", "to", metavar="FOLDER", help="New folder of the run, which must not exist.")
 @click.option(
-    "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Which checkpoint [default: the newest whole one]."
+    "--step",
+    type=click.IntRange(min=0),
+    metavar="ITERATION",
+    help="Iteration of the checkpoint [default: the newest complete one].",
 )
-@click.option("--no-checkpoint", is_flag=True, help="Logs and records alone.")
-@click.option("--weights-only", is_flag=True, help="The checkpoint without optimizer states.")
+@click.option("--no-checkpoint", is_flag=True, help="Restore logs and records only.")
+@click.option("--weights-only", is_flag=True, help="Restore the checkpoint without optimizer states.")
 @click.option(
     "--as",
     "stands_as",
     type=click.Choice(["same", "copy"]),
-    help="Whether this is the run, in its old place's stead, or another one [default: as that place shows].",
+    help="same: this is the run, moved here. copy: another run [default: decided by the old folder].",
 )
-@click.option("--data", is_flag=True, help="Its data sets instead, to where the run had them.")
-@click.option("--into", metavar="FOLDER", help="With --data: below this folder, each in one of its own.")
-@click.option("--run", "of_run", metavar="NAME", help="With --data: whose, where several runs' are there.")
+@click.option("--data", is_flag=True, help="Restore the run's data sets instead, to their old paths.")
+@click.option("--into", metavar="FOLDER", help="With --data: restore below this folder, each data set into its own.")
+@click.option("--run", "of_run", metavar="NAME", help="With --data: name of the run, if the backup has several.")
 @endpoint_option
 @limit_option
 @json_option(
@@ -49,14 +52,13 @@ def command(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Bring a whole run back, on a machine that has nothing of it; or with --data the data sets that it names.
+    """Restore a whole run from its backup on any machine; with --data only its data sets.
 
-    Nothing of data is overwritten, what is there as it was is left alone, and it says what has to be changed where
-    they are somewhere else now.
+    Restores the run file, records, logs, curves and one checkpoint, which becomes the latest. The files are verified
+    before FOLDER gets its name. After an interruption, repeat the command; after a complete restore it reports that.
 
-    Run file, records, logs, curves, and one checkpoint, which is the latest. FOLDER has its name when all of it is
-    there and proven: an interrupted restore is typed again. After a finished one the same command says that it is
-    complete and exits 0.
+    --data overwrites no file and skips unchanged ones. It prints what to change in the run file if the data sets have
+    a new location.
     """
     from opsctl.cli.backup_options import far_store, flow_of
     from opsctl.core.output import message, print_json

@@ -11,8 +11,8 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 @click.command()
 @run_argument
-@click.option("--resubmit", is_flag=True, help="Replace queued tasks where Slurm has fixed what changed.")
-@click.option("--dry-run", is_flag=True, help="Show the difference; publish nothing.")
+@click.option("--resubmit", is_flag=True, help="Replace queued tasks if nodes, time or constraint changed.")
+@click.option("--dry-run", is_flag=True, help="Print the changes; publish nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the revision's name.")
 @cluster_option
 @json_option(revised="opsctl.jobs.control.json_output.RevisedRun")
@@ -24,13 +24,14 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Publish an edited run file: tasks already queued use it when they start. Prints the revision's name.
+    """Publish an edited run file for the queued tasks. Prints the revision's name.
 
-    What Slurm fixed when they were submitted (nodes, time, constraint) needs them replaced: --resubmit lines up new
-    ones behind what runs, with the same number of tasks and one-off arguments, then cancels the old.
+    Queued tasks read the newest revision when they start, so they keep their place in the queue. Slurm fixes nodes,
+    time and constraint at submission: if one of these changed, --resubmit submits a new chain behind the running task,
+    with the same number of tasks and the same extra arguments, and then cancels the old chain.
 
-    Nodes, tensor- and pipeline-parallel sizes and the micro-batch may change: the last checkpoint loads into any
-    layout, and the difference says which into which.
+    Nodes, tensor- and pipeline-parallel sizes and the micro-batch size may change, because a checkpoint loads into any
+    layout.
     """
     from opsctl.core.output import message, message_text, print_json, show
     from opsctl.jobs.control.json_output import ChangedValue, RevisedRun

@@ -85,7 +85,7 @@ def json_option(**shapes: Shape | list[Shape]) -> Callable[[Function], Function]
 
 def all_runs_option(function: Function) -> Function:
     """`--all-runs`: those of the cron folder's list and those that this account has used; in place of one run."""
-    what = "Every run of the group's cron folder, and every one that you have made or submitted."
+    what = "Act on all runs that you made or submitted, and on those of the group's cron folder."
     return click.option("--all-runs", is_flag=True, callback=all_or_one, help=what)(function)
 
 
@@ -103,7 +103,7 @@ def _refuse_both(ctx: click.Context, run: str | None) -> None:
 
 def fresh_option(function: Function) -> Function:
     """`--fresh`."""
-    what = "Ask Slurm now, also where another command of yours has asked it a moment ago."
+    what = "Ask Slurm now; do not use an answer that an earlier command has cached."
     return click.option("--fresh", is_flag=True, help=what)(function)
 
 
@@ -115,9 +115,13 @@ def always_fresh_option(function: Function) -> Function:
 def far_options(function: Function) -> Function:
     """`--hub`, `--path`, `--revision`: what the hub has of a run, with no folder of it at hand."""
     options = (
-        click.option("--hub", metavar="REPO", help="Read what the hub has of it: OWNER/NAME, or datasets/OWNER/NAME."),
-        click.option("--path", metavar="FILE", help="With --hub: the log, where it is not logs/main_log.txt there."),
-        click.option("--revision", metavar="REV", help="With --hub: a branch, a tag or a commit. [default: main]"),
+        click.option(
+            "--hub", metavar="REPO", help="Read the hub's copy in this repository: OWNER/NAME or datasets/OWNER/NAME."
+        ),
+        click.option(
+            "--path", metavar="FILE", help="With --hub: path of the log in the repository [default: logs/main_log.txt]."
+        ),
+        click.option("--revision", metavar="REV", help="With --hub: a branch, a tag or a commit [default: main]."),
     )
     for option in reversed(options):
         function = option(function)

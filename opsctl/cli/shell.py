@@ -25,22 +25,22 @@ _LIVE = "live"
     is_flag=False,
     flag_value=_LIVE,
     metavar="[JOB]",
-    help="Not a job of its own: into this one, 12 or 12_3; without an id into the run's live one.",
+    help="Open the shell in this running job, 12 or 12_3; without an id, in the run's live job.",
 )
-@click.option("--node", metavar="NODE", help="With --into: on which of its nodes [default: Slurm's choice].")
-@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes [default: 1].")
-@click.option("--time", metavar="T", help="The job's limit, a Slurm duration [default: 1:00:00].")
-@click.option("--partition", metavar="P", help="Where [default: the run's with --gpus, else the profile's [jobs]].")
-@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs of each node [default: none].")
-@click.option("--dry-run", is_flag=True, help="Print the command that would be run; run nothing.")
+@click.option("--node", metavar="NODE", help="With --into: the node [default: Slurm's choice].")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes [default: 1].")
+@click.option("--time", metavar="T", help="Time limit of the job, a Slurm duration [default: 1:00:00].")
+@click.option("--partition", metavar="P", help="Partition [default: with --gpus the run's, else the profile's [jobs]].")
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs per node [default: none].")
+@click.option("--dry-run", is_flag=True, help="Print the command; do not run it.")
 @cluster_option
 def command(
     run: str | None, into: str | None, node: str | None, dry_run: bool, cluster: str | None, **options: Any
 ) -> None:
-    """Open a shell on a node, with the run's environment script and [env], in its folder.
+    """Open a shell on a node with the run's environment, in the run's folder.
 
-    As an interactive job of its own, or with --into beside what a job of yours is doing. $OPSCTL_RUN is the run. What
-    stands after -- is run instead of a shell.
+    Starts an interactive job, or with --into a step in one of your running jobs. $OPSCTL_RUN is set to the run. Words
+    after -- are run in place of a shell.
     """
     import shlex
 

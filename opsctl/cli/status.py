@@ -24,7 +24,11 @@ WATCH_EVERY_S = 15
 @click.command()
 @run_argument
 @click.option(
-    "--all", "all_runs", is_flag=True, callback=all_or_one, help="Every run that you or your group has, worst first."
+    "--all",
+    "all_runs",
+    is_flag=True,
+    callback=all_or_one,
+    help="Show all runs of yours and of your group, the worst first.",
 )
 @far_options
 @cluster_option
@@ -34,7 +38,7 @@ WATCH_EVERY_S = 15
     runs=("list[opsctl.ui.status.all_runs.PrintedRow]", "with `--all`"),
     far_status=("opsctl.ui.status.hub_status.FarStatus", "with `--hub`"),
 )
-@click.option("--watch", "watching", is_flag=True, help="On a screen that stays, until q; keys act on the run.")
+@click.option("--watch", "watching", is_flag=True, help="Show a live screen until q is pressed; keys act on the run.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -48,11 +52,11 @@ def command(
     as_json: bool,
     watching: bool,
 ) -> None:
-    """Show the state of a run: progress, speed, last loss and checkpoint, queue, and what needs a person.
+    """Show a run's progress, speed, last loss, checkpoint, queue and open problems.
 
-    Exits 1 when Slurm does not answer; the data of the run's files is shown too. With --all: the runs of the group's
-    cron folder, and those that you have made or submitted. With --hub: the hub's copy and its age, from anywhere; only
-    the cluster knows the queue.
+    Exits 1 if Slurm does not answer; the data of the run's files is shown anyway. --all shows the runs of the group's
+    cron folder, and those that you made or submitted. --hub shows the hub's copy and its age from anywhere, without the
+    queue.
     """
     only_with_hub(hub, path=path, revision=revision)
     if watching and as_json:

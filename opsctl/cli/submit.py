@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 @click.command(cls=CommandWithRest)
 @run_argument
 @click.option("--array", metavar="A", help="The tasks, as sbatch takes them: 1-3%1 [default: the run file's].")
-@click.option("--after", metavar="auto|JOB", help="Start when that job has ended; auto: when whatever is live has.")
-@click.option("--begin", metavar="TIME", help="Not before this time, as sbatch takes it: 18:00, now+2hours.")
-@click.option("--exclude", metavar="NODES", help="Keep this chain off these nodes too: x[03-04],x09.")
-@click.option("--nodes", type=int, metavar="N", help="Another number of nodes, for this chain only.")
+@click.option("--after", metavar="auto|JOB", help="Start after this job has ended; auto: after the run's live chain.")
+@click.option("--begin", metavar="TIME", help="Start no earlier than this time, as sbatch takes it: 18:00, now+2hours.")
+@click.option("--exclude", metavar="NODES", help="Also exclude these nodes for this chain: x[03-04],x09.")
+@click.option("--nodes", type=int, metavar="N", help="Use another number of nodes for this chain only.")
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the job id.")
 @cluster_option
@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Submit a chain of array tasks that resume from each other's checkpoints.
 
-    Prints the job id. Refused while a chain of the same run is live, of any user: --after auto queues behind it.
-    Arguments after -- go to the trainer of this chain only, and survive revisions.
+    Prints the job id. Fails if any user's chain of this run is live; --after auto queues the new chain behind it.
+    Arguments after -- are passed to the trainer of this chain only, and are kept when a revision is published.
     """
     import msgspec
 

@@ -29,10 +29,14 @@ _SECONDS = 60.0
     "--log",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Read this log alone, of any training, also one of torchrun without Slurm.",
+    help="Read only this log, of any training program, with or without Slurm.",
 )
-@click.option("--stacks", is_flag=True, help="Say where every rank of the live job is, and whom the others wait for.")
-@click.option("--native", is_flag=True, help="With --stacks: frames of compiled code too, where py-spy may.")
+@click.option(
+    "--stacks", is_flag=True, help="Show where each rank of the live job is, and which ranks the others wait for."
+)
+@click.option(
+    "--native", is_flag=True, help="With --stacks: also show frames of compiled code, if py-spy may read them."
+)
 @cluster_option
 @json_option(
     triage="opsctl.diagnosis.triage.report.Triage",
@@ -41,14 +45,14 @@ _SECONDS = 60.0
 def command(
     which: str | None, run: str | None, log: Path | None, stacks: bool, native: bool, cluster: str | None, as_json: bool
 ) -> int:
-    """Find what killed a training: the cause, the first rank and node, consequences, and what to do.
+    """Find why a training failed: cause, first rank and node, and what to do.
 
-    Reads the training log, files of ranks and launchers, error files, exit codes and Slurm's data of the job. The
-    default is the last attempt that failed. Every claim names the lines that prove it. If nothing shows the cause, the
-    answer says so, with the last lines. A profile's [triage] rules names a file with a site's own rules.
+    Reads the training log, the files of ranks and launchers, error files, exit codes and Slurm's data of the job. The
+    default is the last failed attempt. The cause is shown with the lines that prove it; if it is unknown, with the last
+    lines. [triage] rules of the profile names a file with a site's own rules.
 
-    With --stacks it asks a live job, JOB or the one that trains: ranks at the same place are one group. Another user's
-    job answers through a request.
+    --stacks reads the live job JOB, or the one that trains, and groups ranks at the same place. Another user's job
+    answers through a request.
     """
     from opsctl.core.output import print_json, show_lines
     from opsctl.diagnosis.triage.report import lines_of

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Every check there is, in one pass over one snapshot.
 ALL = "all"
-_HELP_OF_ALL = """Every check, in one look at the run.
+_HELP_OF_ALL = """Run every check on one snapshot of the run.
 
 The exit code is that of the worst finding: 2 before 3 before 1. Each line also goes into the training log.
 """
@@ -71,8 +71,8 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     )
     @always_fresh_option
     @all_runs_option
-    @click.option("--alert", is_flag=True, help="Tell the channels of [alerts] what is news, and send what waits.")
-    @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
+    @click.option("--alert", is_flag=True, help="Send new findings and waiting messages to the channels of [alerts].")
+    @click.option("--no-log", is_flag=True, help="Do not append the findings to the training log.")
     @click.pass_context
     def check(
         ctx: click.Context,

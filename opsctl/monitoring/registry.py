@@ -23,7 +23,7 @@ DETECTORS: tuple[Detector, ...] = (
 #: Commands for several checks that a user asks together: name -> (help, checks).
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "progress": (
-        "Does the training get on? Its log, speed, loss, gradients, checkpoints and attempts in one look.",
+        "Check log, speed, loss, gradients and checkpoints.",
         (
             *("silence", "speed", "throughput", "loss_nan", "loss_spike", "loss_stuck", "gradients", "skipped"),
             *("spike_guard", "checkpoint_age", "no_progress"),

@@ -124,7 +124,7 @@ def _longest_wait(snapshot: Snapshot, settings: Settings) -> timedelta | None:
 
 @check(Part.FILES | Part.QUEUE | Part.LEASE, can_do_without=Part.QUEUE | Part.LEASE)
 def checkpoint_files(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """Check that the newest checkpoints are complete, and that every file is as long as the manifest says.
+    """Check that the newest checkpoints have all files.
 
     Damage that the last `opsctl checkpoints verify` found counts too.
 
@@ -163,7 +163,7 @@ def _may_be_saving(snapshot: Snapshot, one: FaultyCheckpoint) -> bool:
 
 @check(Part.BACKUPS)
 def backups(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Check that everything that `[backup]` selects is in the backup, and intact.
+    """Check that the backups of `[backup]` are intact.
 
     1: a selected checkpoint was saved more than two days ago and is not verified in the backup; or a copy was found
     missing or damaged there; or the selected data sets were not verified for two days or were found missing. 2: the

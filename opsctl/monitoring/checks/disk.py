@@ -32,7 +32,7 @@ _BACK_S = 4 * _DAY_S
 
 @check(Part.SPACE)
 def filesystem(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check that the file systems and quotas of the run have space, in bytes and in inodes.
+    """Check that file systems and quotas have space left.
 
     1: fuller than `[watch] full_percent`. 2: half of the remaining space is used too. 3: one cannot be read. A finding
     ends when the use is two per cent below the limit, so a checkpoint rotation does not end it.
@@ -94,7 +94,7 @@ class _Point:
 
 @check(Part.SPACE)
 def filling(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check whether a file system or quota will be full soon, in bytes or in inodes.
+    """Check whether a file system will be full soon.
 
     1: within `[watch] full_within`, by its growth since a day ago; or within 12 hours, by the last six. 2: within a
     day. A daily rotation of checkpoints does not count as growth, nor does a single jump.
@@ -197,7 +197,7 @@ def _growth_lately(points: Sequence[_Point], limit: float) -> float | None:
 
 @check(Part.PURGE)
 def purge(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check whether the file system is about to delete files that were not used for `[watch] purge_days`.
+    """Check whether the site will soon delete unused files.
 
     1: it is. 2: within a day, or the latest checkpoint is among them.
     """

@@ -110,7 +110,7 @@ def _spike(series: tuple[TrainingLine, ...], one: Excursion) -> Finding:
 
 @check(Part.SERIES | Part.PROGRESS)
 def spike_guard(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check whether the trainer's spike guard acted, and whether it suspects hardware.
+    """Check whether the trainer's spike guard has acted.
 
     1: updates were skipped, the training rolled back to a checkpoint, or no checkpoint was left for a rollback. 2: a
     step that ran again on the same data gave another loss or gradient norm; host and rank are named as far as they are
@@ -174,7 +174,7 @@ def _named(iterations: list[int]) -> str:
 
 @check(Part.SERIES | Part.PROGRESS)
 def loss_stuck(snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """Check that the loss still changes as usual, and does not rise.
+    """Check that the loss changes and does not rise.
 
     2: it is the same number in the newest 12 lines of the log. 1: it changes from line to line by less than a twentieth
     of the usual change; or the newest 60 lines are 4 % above the lowest level before. A slow fall late in a training is
@@ -253,7 +253,7 @@ def gradients(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.SERIES | Part.PROGRESS)
 def skipped(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check how many of the newest iterations were skipped, or had no finite loss.
+    """Check how many recent iterations were skipped.
 
     1: more than `[watch] skipped_percent` of the newest 100, and at least three. Not counted are the first 100
     iterations of the training, in which fp16 searches its loss scale, and iterations skipped on request.

@@ -34,7 +34,7 @@ MANY_OTHERS, NOISE_OF_MANY, NOISE = 16, 4.0, 5.0
 
 @check(Part.QUEUE | Part.NODES | Part.ATTEMPTS, can_do_without=Part.ATTEMPTS)
 def nodes(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Check that the nodes of the running training are healthy.
+    """Check that the training's nodes are healthy.
 
     1: one of them is drained, down or failing; or it is suspect, because Slurm lost it during an attempt of the last
     days, or because two of the last attempts failed on it first.
@@ -83,7 +83,7 @@ def _suspects(snapshot: Snapshot, bad: set[str]) -> dict[str, str]:
 
 @check(Part.PARTITION | Part.QUEUE | Part.PROGRESS)
 def spare_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check that there are enough healthy nodes for the next task.
+    """Check that the next task finds enough healthy nodes.
 
     2: the partition has fewer than the run needs, and nothing runs. 1: the run trains, and could not start again; or
     there are fewer than `[watch] spare_nodes` more than it needs. 3: Slurm does not report it.
@@ -231,7 +231,7 @@ def _parts(ratios: Sequence[float]) -> list[Sequence[float]]:
 
 @check(Part.TIMINGS)
 def slow_node(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check whether one node computes more slowly than the others.
+    """Check whether one node is slower than the others.
 
     1: in each fifth of the newest 10 seconds, and 50 iterations, the forward and backward passes of a node's ranks took
     `[watch] slower_node_percent` longer than those of the same pipeline stage on other nodes, and longer than these
@@ -249,7 +249,7 @@ def slow_node(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(Part.CLOCKS)
 def clocks(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check that the nodes' clocks agree with the file server's.
+    """Check that the nodes' clocks agree with the storage's.
 
     1: the clock of a node differs by more than `[watch] clock_seconds`.
     """

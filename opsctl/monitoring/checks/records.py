@@ -45,7 +45,7 @@ def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
 
 @check(Part.QUEUE | Part.PROGRESS, can_do_without=Part.QUEUE | Part.PROGRESS)
 def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Check that the run is in the folder where its id was created and where its tasks search for it.
+    """Check that the run is in the folder its tasks use.
 
     1: this is a copy, or queued tasks use the folder from which it was moved.
     """
@@ -101,7 +101,7 @@ def lease(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     blind=lambda snapshot: "the kill switch cannot be read" if snapshot.kill_switch is None else "",
 )
 def kill_switch(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
-    """Check whether the kill switch is triggered, so that nothing trains.
+    """Check whether the kill switch is triggered.
 
     1: it is. 2: it has been for a day, and the training is not finished. It may have been forgotten.
     """

@@ -189,7 +189,7 @@ _WAIT_NEEDS = _IN_QUEUE | Part.ATTEMPTS | Part.LOG
 
 @check(_WAIT_NEEDS)
 def must_run(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check that the training runs, if `[watch] must_run` says that waiting is not enough.
+    """Check that a run with `[watch] must_run` is running.
 
     2: it is queued and has had no nodes for half an hour. `opsctl watch training` reports a run that is not queued.
     """
@@ -214,7 +214,7 @@ def must_run(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 @check(_WAIT_NEEDS)
 def waiting(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check whether the run waits for its nodes longer than usual.
+    """Check whether the run waits for nodes unusually long.
 
     1: nothing of it runs, and it has waited longer than `[watch] wait_most`; without that, longer than 1.5 times the
     longest of its last waits, and a day. A wait for a requested start time, or for the end of a maintenance, does not
@@ -296,7 +296,7 @@ def _others_came_between(before: Attempt, after: Attempt) -> bool:
 
 @check(Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.KILL_SWITCH | Part.CRON)
 def queue(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Check that as many arrays wait behind the live one as `[array] keep_queued` says.
+    """Check that `[array] keep_queued` arrays are queued.
 
     1: there are fewer, although the scheduler that refills them is started, and an hour and a half has passed since the
     live one began. Not reported when the queued tasks reach the end of the training, or while the kill switch is
