@@ -295,8 +295,8 @@ void prepare_encoder_classes(void *encoder, const uint32_t *which, const uint8_t
 // texts: UTF-8, one document after the other, and 32 bytes more that may be read. ends: [documents], where each ends.
 // end_token: after each document, none where negative. tokens: room for as many as there are bytes and documents, of
 // token_bytes (2 or 4) each. lengths: [documents], tokens of each, the end among them.
-// Returns how many tokens there are; -1 without memory; -2 where classes are missing: prepare_encoder_asked has them, and
-// told them, the same is called again.
+// Returns how many tokens there are; -1 without memory; -2 where classes are missing: get them from
+// prepare_encoder_asked, set them, and call this again.
 int64_t prepare_encode(void *encoder, const uint8_t *texts, const int64_t *ends, int64_t documents, int64_t end_token,
                        int64_t token_bytes, void *tokens, int32_t *lengths) try {
     auto *own = static_cast<Encoder *>(encoder);

@@ -87,13 +87,13 @@ def _named(description: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    fd = create_file(beside)
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    fd = create_file(temporary)
     try:
         with os.fdopen(fd, "wb") as file:
             np.save(file, array, allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

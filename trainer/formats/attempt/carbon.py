@@ -129,7 +129,7 @@ def read(file: str, text: str) -> tuple[list[Reading], list[str]]:
         try:
             reading = _reading(file, cells)
         except (KeyError, ValueError) as error:
-            problems.append(f"{file} line {number} is skipped: {_said(error)}")
+            problems.append(f"{file} line {number} is skipped: {_error_text(error)}")
         else:
             totals.append(reading)
     return newest_totals(totals), problems
@@ -253,5 +253,5 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"no column {error}" if isinstance(error, KeyError) else str(error)

@@ -225,14 +225,14 @@ def _torch() -> dict[str, str]:
         tree = ast.parse((Path(places[0]) / "version.py").read_text()) if places else ast.Module([], [])
     except (OSError, SyntaxError):
         return {}
-    said: dict[str, str] = {}
+    constants: dict[str, str] = {}
     for line in tree.body:
         if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
             target = line.targets[0] if isinstance(line, ast.Assign) else line.target
             if isinstance(target, ast.Name) and isinstance(line.value.value, str):
-                said[target.id] = line.value.value
+                constants[target.id] = line.value.value
     wanted = {"version": "__version__", "cuda": "cuda", "hip": "hip", "commit": "git_version"}
-    return {ours: said[theirs] for ours, theirs in wanted.items() if theirs in said}
+    return {ours: constants[theirs] for ours, theirs in wanted.items() if theirs in constants}
 
 
 def driver_version() -> str:
@@ -249,8 +249,8 @@ def _cuda_toolkit() -> str:
     """Return the version of the toolkit in CUDA_HOME; empty without one."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     try:
-        said = json.loads(Path(home, "version.json").read_text(encoding="utf-8")) if home else {}
-        return str(said["cuda"]["version"])
+        found = json.loads(Path(home, "version.json").read_text(encoding="utf-8")) if home else {}
+        return str(found["cuda"]["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

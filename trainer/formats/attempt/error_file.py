@@ -68,13 +68,13 @@ def read_dump(data: bytes, rank: int) -> list[GroupProgress]:
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and not entry.get("is_p2p"):
             _add(found, entry, rank)
-    for name, said in status.items() if isinstance(status, Mapping) else ():
-        if isinstance(said, Mapping):
+    for name, group in status.items() if isinstance(status, Mapping) else ():
+        if isinstance(group, Mapping):
             known = found.get(str(name)) or GroupProgress(rank=rank, group=str(name))
             found[known.group] = msgspec.structs.replace(
                 known,
-                enqueued=max(known.enqueued, _number(said.get("last_enqueued_collective"))),
-                completed=max(known.completed, _number(said.get("last_completed_collective"))),
+                enqueued=max(known.enqueued, _number(group.get("last_enqueued_collective"))),
+                completed=max(known.completed, _number(group.get("last_completed_collective"))),
             )
     return [found[name] for name in sorted(found)]
 
@@ -146,8 +146,8 @@ _NO_WORD = re.compile(r"exited with status \S+|killed by (signal )?\S+")
 
 def is_lost_peer(message: str) -> bool:
     """Return True if `message`, from a rank or its launcher, reports that a peer was lost earlier."""
-    said = message.lower()
-    return message.startswith(_FOLLOWED) or any(words in said for words in _LOST_PEER)
+    text = message.lower()
+    return message.startswith(_FOLLOWED) or any(words in text for words in _LOST_PEER)
 
 
 def failure_sentence(exit_code: int | None, signal_number: int | None, message: str, followed: bool) -> str:

@@ -54,9 +54,9 @@ class Identity:
 
         data: `data_identity.data_facts`, if the data was read.
         """
-        shape, looked = ModelShape.of(options, vocabulary), data or {}
-        evaluated = {name: looked[name] for name in EVALUATION_DATA if name in looked}
-        trained = {name: value for name, value in looked.items() if name not in evaluated}
+        shape, known = ModelShape.of(options, vocabulary), data or {}
+        evaluated = {name: known[name] for name in EVALUATION_DATA if name in known}
+        trained = {name: value for name, value in known.items() if name not in evaluated}
         return cls(
             model=shape.facts(),
             layout=layout_facts(options, world_size),

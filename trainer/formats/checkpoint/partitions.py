@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from trainer.formats.checkpoint.manifest import Manifest, SavedParameter
 from trainer.formats.errors import CheckpointError
@@ -179,40 +181,29 @@ def flat_groups(stage: Iterable[SavedParameter], cut: Cut) -> list[FlatGroup]:
     return [FlatGroup.of(group, cut.data) for group in groups if group]
 
 
-POSITIONS = ("absolute", "alibi", "rope")
-_POSITIONS = "max_position_embeddings"
-# Larger than every model. An edited manifest with a huge number must not fill the memory.
-_LARGEST = {
-    "num_layers": 100_000,
-    **dict.fromkeys(
-        (
-            "hidden_size",
-            "num_attention_heads",
-            "ffn_hidden_size",
-            "vocab_size",
-            "padded_vocab_size",
-            "num_query_groups",
-            _POSITIONS,
-        ),
-        (1 << 31) - 1,
-    ),
-}
-#: Later additions to the trainer: a model without these keys does not have them.
-_LATER: dict[str, tuple[Any, ...]] = {
-    "normalization": ("LayerNorm", "RMSNorm"),
-    "glu_activation": (None, *GATES),
-    **dict.fromkeys(
-        (
-            "embed_layernorm",
-            "disable_bias_linear",
-            "add_qkv_bias",
-            "untie_embeddings_and_output_weights",
-            "qk_layernorm",
-        ),
-        (False, True),
-    ),
-}
-_NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "padded_vocab_size")
+# An edited manifest with a huge number must not fill the memory.
+_Size = Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
+
+
+class _Model(msgspec.Struct):
+    """The facts of a manifest's `model` that decide its parameters. Those with a default are later additions."""
+
+    num_layers: Annotated[int, msgspec.Meta(gt=0, le=100_000)]
+    hidden_size: _Size
+    num_attention_heads: _Size
+    ffn_hidden_size: _Size
+    padded_vocab_size: _Size
+    position_embedding_type: Literal["absolute", "alibi", "rope"]
+    vocab_size: _Size | None = None
+    max_position_embeddings: _Size | None = None
+    num_query_groups: _Size | None = None
+    normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
+    glu_activation: str | None = None
+    embed_layernorm: bool = False
+    disable_bias_linear: bool = False
+    add_qkv_bias: bool = False
+    untie_embeddings_and_output_weights: bool = False
+    qk_layernorm: bool = False
 
 
 def saved_parameters(shape: ModelShape) -> tuple[SavedParameter, ...]:
@@ -249,27 +240,19 @@ def parameters_of(manifest: Manifest) -> tuple[SavedParameter, ...]:
     return of_model
 
 
-def _refuse_no_model(model: Mapping[str, Any]) -> None:
-    for name in (*_NEEDED, *(name for name in model if name in _LARGEST)):
-        if name not in model:
-            raise CheckpointError(f"the manifest's model lacks '{name}'")
-        value, may_be_none = model[name], name not in _NEEDED
-        is_size = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST[name]
-        if not is_size and not (may_be_none and value is None):
-            raise CheckpointError(f"the manifest's model is invalid: {name} is {str(value)[:40]!a}")
-    if model.get("position_embedding_type") not in POSITIONS:
-        raise CheckpointError(f"the manifest's model has neither of {', '.join(POSITIONS)} as its positions")
-    for name, allowed in _LATER.items():
-        value = model.get(name, allowed[0])
-        if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
-            raise CheckpointError(f"the manifest's model is invalid: {name} is {str(value)[:40]!a}")
-    heads, groups = model["num_attention_heads"], model.get("num_query_groups")
-    if groups is not None and heads % groups:
-        raise CheckpointError(f"the manifest's model has {heads} heads in {groups} groups")
-    tokens, rows, learned = (model.get(name) for name in ("vocab_size", "padded_vocab_size", _POSITIONS))
-    if tokens is not None and rows is not None and tokens > rows:
-        raise CheckpointError(f"the manifest's model has {tokens} tokens in {rows} rows")
-    if model.get("position_embedding_type") == "absolute" and learned is None:
+def _refuse_no_model(facts: Mapping[str, Any]) -> None:
+    try:
+        model = msgspec.convert(facts, _Model)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"the manifest's model is invalid: {error}") from None
+    if model.glu_activation not in (None, *GATES):
+        raise CheckpointError(f"the manifest's model is invalid: glu_activation is {model.glu_activation[:40]!a}")
+    if model.num_query_groups is not None and model.num_attention_heads % model.num_query_groups:
+        groups = model.num_query_groups
+        raise CheckpointError(f"the manifest's model has {model.num_attention_heads} heads in {groups} groups")
+    if model.vocab_size is not None and model.vocab_size > model.padded_vocab_size:
+        raise CheckpointError(f"the manifest's model has {model.vocab_size} tokens in {model.padded_vocab_size} rows")
+    if model.position_embedding_type == "absolute" and model.max_position_embeddings is None:
         raise CheckpointError("the manifest's model lacks the number of positions")
 
 

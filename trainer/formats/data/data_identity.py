@@ -92,10 +92,10 @@ def _add_file(digest: Any, path: Path) -> None:
 
 def sources_text(sources: Any) -> str:
     """Return the training data as text."""
-    return " + ".join(_source_said(source) for source in sources) if sources else "none"
+    return " + ".join(_source_text(source) for source in sources) if sources else "none"
 
 
-def _source_said(source: Mapping[str, Any]) -> str:
+def _source_text(source: Mapping[str, Any]) -> str:
     documents = f"documents {source.get('first_document'):,} to {source.get('last_document'):,}"
     of = f"{source.get('documents'):,} ({source.get('tokens'):,} tokens"
     sum_ = f", xxh64 {source['xxh64']})" if "xxh64" in source else ")"

@@ -146,9 +146,9 @@ def parse_timers(text: str) -> Timers | None:
     return Timers(numbers(match["parts"])) if match else None
 
 
-def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded) -> str:
+def write_checkpoint_line(line: CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded) -> str:
     """Return the line of a checkpoint's save, failure or load."""
-    match said:
+    match line:
         case CheckpointSaving(iteration, folder):
             return f"saving checkpoint at iteration {iteration:7d} to {folder}"
         case CheckpointSaved(iteration, folder):
@@ -195,9 +195,9 @@ def parse_checkpoint_line(
     return FreshStart() if _FROM_RANDOM in text else None
 
 
-def _folder(said: str) -> str:
+def _folder(text: str) -> str:
     """Return the folder without Megatron-core's remarks on format and rank."""
-    folder = said.partition(" [ t ")[0].strip()
+    folder = text.partition(" [ t ")[0].strip()
     return folder.rpartition(" in ")[0] if folder.endswith(" format") and " in " in folder else folder
 
 

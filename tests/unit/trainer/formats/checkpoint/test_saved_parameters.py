@@ -61,6 +61,6 @@ def test_parameters_that_are_not_the_models_are_refused_naming_the_first(
 
 
 def test_no_file_of_the_folder_is_needed_to_refuse_it(tmp_path: Path, manifest: Manifest) -> None:
-    with pytest.raises(CheckpointError, match=r"num_layers\b.*99999999999"):
+    with pytest.raises(CheckpointError, match=r"num_layers\b"):
         parameters_of(with_model(manifest, {**FACTS, "num_layers": 99_999_999_999}))
     assert not list(tmp_path.iterdir())
