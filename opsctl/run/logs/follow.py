@@ -36,88 +36,46 @@ def follow(
     messages for the user: there is no log yet, it was replaced, it was truncated. `pause` is called between checks.
     Raises OSError for an unreadable log.
     """
-    source = _Source(root, path)
-    if source.find():
-        source.skip_to_last(lines, wanted)
-    else:
+    fd, at, begun = _opened(root, path), 0, Lines()
+
+    def new_lines() -> Iterator[str]:
+        nonlocal at
+        if fd is not None:
+            for position, data in blocks(fd, at, os.fstat(fd).st_size):
+                at = position
+                yield from begun.feed(data)
+
+    if fd is None:
         say(f"no log yet at {path}; waiting for it")
+    else:
+        at = start_of_last(fd, lines, end_of_whole_lines(fd), wanted)
     while True:
-        yield from shown(source.new_lines(), wanted)
-        if not source.is_idle:
+        before = at
+        yield from shown(new_lines(), wanted)
+        if at != before:
             continue
-        event = source.moved()
-        if event:
-            yield from shown(source.rest(), wanted)
-            source.restart()
-            say(f"{path} {event}")
+        # During a rotation there is no file for a moment: the old one is read until a new one appears.
+        there = _opened(root, path)
+        is_cut = fd is not None and os.fstat(fd).st_size < at
+        is_new = there is not None and (fd is None or not os.path.samestat(os.fstat(there), os.fstat(fd)))
+        if is_cut or is_new:
+            yield from shown(new_lines(), wanted)
+            yield from shown(begun.rest(), wanted)
+            event = "is there now" if fd is None else "was truncated" if is_cut else "was replaced"
+            fd, there, at = (there, fd, 0) if is_new else (fd, there, 0)
+            say(f"{path} {event}; reading it from its beginning")
         else:
             pause()
-
-
-class _Source:
-    def __init__(self, root: Path, path: Path) -> None:
-        self.root, self.path = root, path
-        self.fd: int | None = None
-        self.next_fd: int | None = None  # the file that replaced `fd`
-        self.at = 0
-        self.lines = Lines()
-        self.is_idle = True
-
-    def find(self) -> bool:
-        """Open the log, and return True if there is one."""
-        self.fd = self._opened()
-        return self.fd is not None
-
-    def skip_to_last(self, count: int, wanted: Filter) -> None:
-        """Start at the last `count` whole lines; an incomplete line follows when it is complete."""
-        if self.fd is not None:
-            self.at = start_of_last(self.fd, count, end_of_whole_lines(self.fd), wanted)
-
-    def new_lines(self) -> Iterator[str]:
-        """Yield the lines written since the last check."""
-        self.is_idle = True
-        if self.fd is not None:
-            for at, data in blocks(self.fd, self.at, os.fstat(self.fd).st_size):
-                self.at, self.is_idle = at, False
-                yield from self.lines.feed(data)
-
-    def moved(self) -> str:
-        """Return a message if the file was created, replaced or truncated; else an empty text."""
-        if self.fd is None:
-            self.next_fd = self._opened()
-            return "" if self.next_fd is None else "is there now"
-        here = os.fstat(self.fd)
-        if here.st_size < self.at:
-            return "was truncated; reading it from its beginning"
-        there = self._opened()
-        if there is None:
-            # During a rotation there is no file for a moment: keep reading the old one until a new one appears.
-            return ""
-        if os.path.samestat(os.fstat(there), here):
+        if there is not None:
             os.close(there)
-            return ""
-        self.next_fd = there
-        return "was replaced; reading the new one"
 
-    def rest(self) -> Iterator[str]:
-        """Yield the remaining lines of a file that does not continue, including an incomplete one."""
-        yield from self.new_lines()
-        yield from self.lines.rest()
 
-    def restart(self) -> None:
-        """Read the current file from its beginning."""
-        if self.next_fd is not None:
-            if self.fd is not None:
-                os.close(self.fd)
-            self.fd, self.next_fd = self.next_fd, None
-        self.at = 0
-
-    def _opened(self) -> int | None:
-        """Open the file again, because on a network file system an old descriptor may have an old size."""
-        try:
-            return open_file(self.root, self.path)
-        except FileNotFoundError:
-            return None
+def _opened(root: Path, path: Path) -> int | None:
+    """Open the file again, because on a network file system an old descriptor may have an old size."""
+    try:
+        return open_file(root, path)
+    except FileNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)
