@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opsctl.core.errors import OpsctlError, UsageError
@@ -83,7 +83,7 @@ def copied(run: RunPaths, name: str = "copy") -> RunPaths:
 
 
 def test_a_copy_has_none_of_the_originals_jobs(run: RunPaths) -> None:
-    ours = replace(OURS, comment=f"opsctl run={read_run_id(run)} submit=70ce")
+    ours = msgspec.structs.replace(OURS, comment=f"opsctl run={read_run_id(run)} submit=70ce")
     copy = copied(run)
     assert recorded(run).own([ours]) == [ours]
     assert recorded(copy).own([ours]) == []
@@ -186,8 +186,8 @@ def test_a_lost_id_is_found_in_the_identity_and_written_anew(run: RunPaths) -> N
 def test_a_lost_id_is_found_by_the_tokens_of_its_chains(run: RunPaths) -> None:
     run.run_id.unlink()
     run.identity.unlink()
-    renamed = replace(OURS, array_job_id=77, comment="opsctl run=5eed submit=0ther")
-    stranger = replace(OURS, array_job_id=78, comment="opsctl run=0ther submit=0ther")
+    renamed = msgspec.structs.replace(OURS, array_job_id=77, comment="opsctl run=5eed submit=0ther")
+    stranger = msgspec.structs.replace(OURS, array_job_id=78, comment="opsctl run=0ther submit=0ther")
     assert recorded(run).own([OURS, renamed, stranger]) == [OURS, renamed]
 
 

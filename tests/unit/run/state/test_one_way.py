@@ -21,6 +21,7 @@ OTHERS = {
     "opsctl.jobs.scheduler.setup": "a script that a person names, and those that are shipped",
     "opsctl.local.demo.stage": "what a command printed, and the log",
     "opsctl.ui.doctor.sources": "/proc, and a file without a name that tries a file system",
+    "opsctl.run.init.shell_script": "nothing: it reads the text of a launch script",
     "opsctl.run.environments.inspection": "a lock file that a person names",
     "opsctl.run.environments.recipe": "requirement files, which people write",
     "opsctl.transfer.hub.far_run": "records of energy fetched from the hub, in a folder of the moment",
