@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -113,51 +111,42 @@ def _spot(line: BackedUp) -> Spot:
 def _compared(
     remote: Repository, repo: str, revision: str, lines: list[BackedUp], wrong: set[BackedUp]
 ) -> ComparedRevision:
+    """Compare one revision with its lines, and add those that are wrong to `wrong`."""
     there = remote.listed(revision)
-    missing, differing, content, files = list[str](), list[str](), dict[str, tuple[FarFile, BackedUp]](), 0
-    for line in lines:
-        expected = _expected(remote, line, there)
-        files += len(expected)
-        bad_before = len(missing) + len(differing)
-        for path, is_as_sent in expected.items():
-            if path not in there:
-                missing.append(path)
-            elif not is_as_sent(there[path]):
-                differing.append(path)
-            else:
-                content[path] = there[path], line
-        if len(missing) + len(differing) > bad_before:
-            wrong.add(line)
-    lost = remote.missing({path: file for path, (file, _) in content.items()})
-    wrong |= {content[path][1] for path in lost}
+    of_line = {line: _expected(remote, line, there) for line in lines}
+    expected = {path: one for found in of_line.values() for path, one in found.items()}
+    missing = sorted(expected.keys() - there.keys())
+    differing = sorted(path for path, one in expected.items() if path in there and not one.fits(there[path]))
+    lost = remote.missing({path: there[path] for path in expected.keys() - {*missing, *differing}})
+    wrong |= {line for line, found in of_line.items() if found.keys() & {*missing, *differing, *lost}}
     return ComparedRevision(
-        repo=repo,
-        revision=revision,
-        files=files,
-        missing=sorted(missing),
-        differing=sorted(differing),
-        lost=lost,
+        repo=repo, revision=revision, files=len(expected), missing=missing, differing=differing, lost=lost
     )
 
 
-def _expected(remote: Repository, line: BackedUp, there: dict[str, FarFile]) -> dict[str, Callable[[FarFile], bool]]:
-    """Return what a line promises: path -> whether a file there is as it was sent."""
+@dataclass(frozen=True)
+class _Expected:
+    """A file as it was sent. marks: of its content, one of which is reported; None: any."""
+
+    bytes: int
+    marks: tuple[str, ...] | None
+
+    def fits(self, far: FarFile) -> bool:
+        return far.bytes == self.bytes and (self.marks is None or far.mark in self.marks)
+
+
+def _expected(remote: Repository, line: BackedUp, there: dict[str, FarFile]) -> dict[str, _Expected]:
+    """Return the files that a line lists, by their paths; of a checkpoint those of the manifest there."""
     if line.what is What.FILE:
-        return {line.name: lambda far: far.bytes == line.bytes and far.mark in (line.of, line.proof)}
+        return {line.name: _Expected(line.bytes, (line.of, line.proof))}
     spot = _spot(line)
     path = spot.path(MANIFEST)
+    text = remote.read(path, spot.revision) or b""
     try:
-        files = decode_manifest(remote.read(path, spot.revision) or b"", path).files
+        files = decode_manifest(text, path).files
     except CheckpointError:
-        return {path: lambda _far: False}
-    sizes = {spot.path(name): file.bytes for name, file in files.items()}
-    has_all = all(name in there and there[name].bytes == size for name, size in sizes.items())
+        return {path: _Expected(0, ())}
+    expected = {spot.path(name): _Expected(file.bytes, None) for name, file in files.items()}
+    has_all = all(name in there and one.fits(there[name]) for name, one in expected.items())
     is_as_sent = not has_all or proof_of(there, spot, files) == line.proof
-    return {
-        **{name: partial(_has_size, size) for name, size in sizes.items()},
-        path: lambda _far: is_as_sent,
-    }
-
-
-def _has_size(size: int, far: FarFile) -> bool:
-    return far.bytes == size
+    return {**expected, path: _Expected(len(text), None if is_as_sent else ())}
