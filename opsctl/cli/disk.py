@@ -158,7 +158,7 @@ def touch(
             files=done.files,
             size_bytes=done.size_bytes,
             others=done.others,
-            problems=[*done.problems, *unseen_lines(walked)],
+            problems=[*done.problems, *unseen_lines(walked.unread_count, walked.hanging)],
             dry_run=dry_run,
         )
         told.append(one)

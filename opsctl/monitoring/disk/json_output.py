@@ -147,7 +147,7 @@ def printed_purge(folder: Path, found: Purged, walked: Walked) -> PrintedPurge:
         folder=str(folder),
         files=found.everything.files,
         size_bytes=found.everything.size_bytes,
-        first_at=_local(found.everything),
+        first_at=found.everything.first_at,
         days=[_day(name, one) for name, one in sorted(found.days.items())],
         checkpoints=[_day(name, one) for name, one in sorted(found.checkpoints.items())],
         unread=walked.unread_count,
@@ -168,15 +168,11 @@ def purge_lines(told: PrintedPurge) -> Iterator[str]:
     for one in told.checkpoints:
         when = f", the first on {one.first_at:%Y-%m-%d %H:%M}" if one.first_at else ""
         yield f"  {one.name} would be damaged: {one.files:,} of its files{when}"
-    yield from (f"  {line}" for line in _unseen(told.unread, told.hanging))
+    yield from (f"  {line}" for line in unseen_lines(told.unread, told.hanging))
 
 
-def unseen_lines(walked: Walked) -> list[str]:
-    """Return lines about folders that a walk could not read."""
-    return list(_unseen(walked.unread_count, walked.hanging))
-
-
-def _unseen(unread: int, hanging: Sequence[str]) -> Iterator[str]:
+def unseen_lines(unread: int, hanging: Sequence[str]) -> Iterator[str]:
+    """Yield lines about folders that a walk could not read."""
     if unread:
         yield f"{unread:,} could not be looked into"
     for place in hanging:
@@ -184,8 +180,4 @@ def _unseen(unread: int, hanging: Sequence[str]) -> Iterator[str]:
 
 
 def _day(name: str, one: Sum) -> PrintedDay:
-    return PrintedDay(name=name, files=one.files, size_bytes=one.size_bytes, first_at=_local(one))
-
-
-def _local(one: Sum) -> datetime | None:
-    return one.first_at.astimezone() if one.first_at else None
+    return PrintedDay(name=name, files=one.files, size_bytes=one.size_bytes, first_at=one.first_at)

@@ -58,7 +58,7 @@ class Sum:
 
     def add(self, one: Going) -> None:
         """One more."""
-        at = datetime.fromtimestamp(one.goes_at_s, UTC)
+        at = datetime.fromtimestamp(one.goes_at_s, UTC).astimezone()
         self.files, self.size_bytes = self.files + 1, self.size_bytes + one.size_bytes
         self.first_at = at if self.first_at is None else min(self.first_at, at)
 

@@ -126,9 +126,8 @@ def choose(store: Store, run: str | None) -> FarRunData:
     fitting = [one for one in found if run in (None, one.run, one.run_id)]
     if len(fitting) == 1:
         return fitting[0]
-    there = ", ".join(f"{one.run} ({one.run_id or 'no id'})" for one in found) or "none"
-    which = "no data sets" if not found else f"no data sets of {run}" if not fitting else "several runs' data sets"
-    raise OpsctlError(f"{store.where} has {which}; --run says whose, by name or id; there: {there}")
+    there = ", ".join(f"{one.run} ({one.run_id or 'no id'})" for one in found) or "no run"
+    raise OpsctlError(f"{store.where} has the data sets of {there}: choose one by its name or id with --run")
 
 
 def back_up_data(

@@ -22,7 +22,6 @@ from typing import TypeVar
 import msgspec
 
 from opsctl.core.errors import OpsctlError
-from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import fetch
@@ -108,10 +107,6 @@ class Found:
         return store.part(f"{self.prefix}/{TAR}", name, member.offset, member.bytes, file.xxh64, flow)
 
 
-class NoManifest(OpsctlError):
-    """Files of a checkpoint are there, and its manifest is not."""
-
-
 def folder_of(what: What, iteration: int) -> str:
     """Return the folder of a checkpoint at a destination."""
     return f"{FOLDERS[what]}/{tag_of(iteration)}"
@@ -132,13 +127,6 @@ def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
     """Return `listing_proof` of a checkpoint's files in the folder that has `there`."""
     names = [TAR, TAR_INDEX] if TAR_INDEX in there else sorted(manifest.files)
     return listing_proof(there, [*names, MANIFEST])
-
-
-def why_lost(fault: OpsctlError, line: BackedUp) -> str:
-    """Return why a copy no longer counts that the ledger has as `line`."""
-    if isinstance(fault, NoManifest) and line.verified_at is not None:
-        return f"its {MANIFEST} was removed there: the copy was whole on {iso(line.verified_at)}"
-    return str(fault)
 
 
 def find_all(store: Store) -> tuple[list[Found], dict[tuple[int, What], OpsctlError]]:
@@ -171,9 +159,7 @@ def find(store: Store, iteration: int, what: What) -> Found:
 def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile]) -> Found:
     prefix = folder_of(what, iteration)
     if MANIFEST not in there:
-        if there:
-            raise NoManifest(f"it has no {MANIFEST}: it was not sent whole, or the file was removed there later")
-        raise OpsctlError("it is not there")
+        raise OpsctlError(f"it has no {MANIFEST}, so it was not sent completely" if there else "it is not there")
     data = store.read(f"{prefix}/{MANIFEST}")
     try:
         manifest = decode_manifest(data, f"{prefix}/{MANIFEST}")

@@ -25,7 +25,7 @@ from opsctl.run.checkpoints.backups import BackedUp, What, read_backups, record
 from opsctl.transfer.backups.data_copies import FOLDER as DATA
 from opsctl.transfer.backups.data_copies import read_data_of
 from opsctl.transfer.backups.destination import Destination, read_run, refuse_another_runs
-from opsctl.transfer.backups.remote_layout import NOTE, Found, expected, find, find_all, folder_of, why_lost
+from opsctl.transfer.backups.remote_layout import NOTE, Found, expected, find, find_all, folder_of
 from opsctl.transfer.backups.run_files import FOLDER, newest_look, numbers_there
 from opsctl.transfer.object_store.types import Expected, Outcome, StoreError
 from trainer.formats.checkpoint.exchanged import digest_of
@@ -80,7 +80,7 @@ def verify(place: Destination, sample: Sample | None, report: Callable[[str], No
         there = {part.line.key for part in parts}
         for line in (line for key, line in lines.items() if key not in there):
             fault = faults.get((line.iteration, line.what))
-            why = f"no whole backup of {_thing(line)} is there" + (f": {why_lost(fault, line)}" if fault else "")
+            why = f"no whole backup of {_thing(line)} is there" + (f": {fault}" if fault else "")
             _judge(place, lines, replace(line, lost=line.lost or why), done, report)
         for part in parts:
             files = sample.of(part.prefix, part.files) if sample else part.files
@@ -225,7 +225,7 @@ def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> Ba
     except StoreError:
         raise
     except OpsctlError as error:
-        known = replace(line, lost=why_lost(error, line))
+        known = replace(line, lost=str(error))
     # unless another backup to that place is running, or has changed the line meanwhile
     with contextlib.suppress(OpsctlError, OSError), place.turn():
         if line in read_backups(place.paths):

@@ -15,7 +15,7 @@ from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.backups.verify import Sample, Verified, verify
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import StoreError
-from tests.unit.jobs.control.checkpoint_runs import save, seen, there
+from tests.unit.jobs.control.checkpoint_runs import save, seen
 from tests.unit.transfer.backups import backed_up_runs
 from tests.unit.transfer.backups.backed_up_runs import (
     TABLE,
@@ -23,7 +23,6 @@ from tests.unit.transfer.backups.backed_up_runs import (
     back_up_now,
     destination,
     goes,
-    prune_now,
     whole_there,
 )
 from trainer.formats.json_text import json_line
@@ -177,7 +176,7 @@ def test_another_runs_copies_are_not_put_on_record(folder: Path, disk: Path, tmp
     assert read_backups(seen(other).paths) == []
 
 
-def test_a_manifest_that_was_removed_is_told_from_one_that_never_came(folder: Path, disk: Path) -> None:
+def test_a_copy_without_its_manifest_is_lost_or_a_problem(folder: Path, disk: Path) -> None:
     for step in (20, 40):
         (disk / "checkpoints" / f"global_step{step}" / "manifest.json").unlink()
     paths = seen(folder).paths
@@ -186,11 +185,5 @@ def test_a_manifest_that_was_removed_is_told_from_one_that_never_came(folder: Pa
     found = verify_now(folder, disk)
     (lost,) = found.lost
     (problem,) = found.problems
-    assert lost.iteration == 20 and "removed" in lost.lost and "not sent whole" not in lost.lost
-    assert "checkpoints/global_step40" in problem and "not sent whole" in problem
-
-
-def test_a_prune_says_that_the_manifest_was_removed(folder: Path, disk: Path) -> None:
-    (disk / "checkpoints" / "global_step20" / "manifest.json").unlink()
-    (problem,) = prune_now(folder).problems
-    assert "removed" in problem and "not sent whole" not in problem and 20 in there(folder)
+    assert lost.iteration == 20 and "manifest.json" in lost.lost
+    assert "checkpoints/global_step40" in problem and "manifest.json" in problem
