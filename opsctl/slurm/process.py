@@ -38,14 +38,8 @@ _UNREACHABLE = (
 _NO_CONFIGURATION = "could not establish a configuration source"
 #: sbatch hands its umask to the job, whose files the group, and no other user, has to read and write.
 _UMASK = 0o007
-#: The daemon that a command asks first, and how slurm.conf says where it listens; what is not listed is left to Slurm.
-_CONTROLLER = ("slurmctld", "SlurmctldHost", "SlurmctldPort")
-_ASKED = {
-    **dict.fromkeys(("squeue", "sinfo", "sbatch", "scancel", "scontrol", "srun"), _CONTROLLER),
-    "sacct": ("slurmdbd", "AccountingStorageHost", "AccountingStoragePort"),
-}
-_HERE = "127.0.0.1"
-_CONNECT_S = 1.0
+#: Commands that ask slurmctld first.
+_OF_THE_CONTROLLER = ("squeue", "sinfo", "sbatch", "scancel", "scontrol", "srun")
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def run_slurm(
     asked = command[0] + (f" with SLURM_CONF={conf}" if conf else "")
     if timeout_s <= 0:
         raise unreachable(asked, "no time left to ask it", conf)
-    if (gone := refusing_daemon(command[0], conf)) is not None:
+    if (gone := _stopped_controller(command[0], conf)) is not None:
         raise unreachable(asked, gone, conf)
     handed = None if stdin is None else stdin.encode()
     try:
@@ -109,15 +103,11 @@ def run_slurm(
     return judged(Answer(ended.code, out, err), asked, conf)
 
 
-_LATER = "try again later"
-
-
 def _remedy(slurm_conf: str | None) -> str:
     """Return what to do if the Slurm that this file configures does not answer. A local cluster is the caller's own."""
     folder = local_folder(slurm_conf)
-    if folder is None:
-        return _LATER
-    return f"a local cluster that is down: opsctl local-cluster up --folder {shlex.quote(str(folder))}; else {_LATER}"
+    local = f"a local cluster that is down: opsctl local-cluster up --folder {shlex.quote(str(folder))}; else "
+    return f"{local if folder is not None else ''}try again later"
 
 
 def judged(answer: Answer, asked: str, slurm_conf: str | None = None) -> Answer:
@@ -153,32 +143,19 @@ def local_folder(slurm_conf: str | None) -> Path | None:
     return folder if folder is not None and os.path.isfile(folder / CLUSTER_FILE) else None  # noqa: PTH113
 
 
-def refusing_daemon(program: str, slurm_conf: str | None) -> str | None:
-    """Return which daemon of a local cluster does not listen on its port; None if it may answer."""
-    asked = _ASKED.get(Path(program).name)
-    if asked is None or slurm_conf is None or local_folder(slurm_conf) is None:
+def _stopped_controller(program: str, slurm_conf: str | None) -> str | None:
+    """Return that the controller of a local cluster does not listen on its port; None if it may answer.
+
+    Slurm's commands would try for as long as they may.
+    """
+    if program not in _OF_THE_CONTROLLER or slurm_conf is None or local_folder(slurm_conf) is None:
         return None
-    daemon, host_key, port_key = asked
     try:
-        text = Path(slurm_conf).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    host, port = _value(text, host_key), _value(text, port_key)
-    if _HERE not in host or not port.isdecimal() or not _refuses(int(port)):
-        return None
-    return f"its {daemon} does not listen: port {port} of this machine refuses"
-
-
-def _value(text: str, key: str) -> str:
-    found = re.search(rf"^{key}=(\S+)", text, re.MULTILINE)
-    return found[1] if found else ""
-
-
-def _refuses(port: int) -> bool:
-    try:
-        socket.create_connection((_HERE, port), _CONNECT_S).close()
+        port = re.search(r"^SlurmctldPort=(\d+)$", Path(slurm_conf).read_text(encoding="utf-8"), re.MULTILINE)
+        if port is not None:
+            socket.create_connection(("127.0.0.1", int(port[1])), timeout=1.0).close()
     except ConnectionRefusedError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
+        return f"its slurmctld does not listen: port {port[1] if port else '?'} of this machine refuses"
+    except (OSError, OverflowError, UnicodeDecodeError):
+        pass
+    return None
