@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,17 +33,6 @@ ALLOWED = frozenset(
 )
 #: What options begin with that ask for GPUs; sbatch takes abbreviations too.
 _FOR_GPUS = ("gpu", "gre", "tres")
-#: Why some are refused that a person may well write.
-_WHY = {
-    "array": "one tick starts one job",
-    "begin": "the grid says when it starts",
-    "comment": "the comment says which run it is",
-    "dependency": "jobs of a tick do not wait for each other",
-    "export": "it gets its owner's login environment",
-    "hold": "no user would release it",
-    "wait": "a tick waits for none",
-}
-
 #: A comment line of ours with what a job needs beside Slurm's options.
 _OURS = "#OPSCTL"
 _INTERNET = "internet"
@@ -143,9 +131,7 @@ def _check(name: str, value: str | None) -> None:
     if name.startswith(_FOR_GPUS):
         raise OpsctlError(f"#SBATCH {shown}{'=' + value if value else ''}: a cron job gets no GPU: leave it out")
     if name not in ALLOWED:
-        near = difflib.get_close_matches(name, sorted(ALLOWED), 1)
-        why = _WHY.get(name) or (f"did you mean --{near[0]}?" if near else "it is not a cron job's to set")
-        raise OpsctlError(f"#SBATCH {shown}: {why}; allowed are {', '.join(sorted(ALLOWED))}")
+        raise OpsctlError(f"#SBATCH {shown}: a cron job may not set it; allowed are {', '.join(sorted(ALLOWED))}")
     if value is None and name not in WITHOUT_VALUE:
         raise OpsctlError(f"#SBATCH {shown}: has no value")
     if value is not None and not value.isprintable():
