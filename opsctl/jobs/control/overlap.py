@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, Unseen
@@ -68,20 +68,13 @@ def warn_of_what_is_fixed_unseen(unseen: Sequence[Unseen], fixed: Sequence[str])
     return [f"{', '.join(fixed)} changed, which Slurm has fixed for {describe_unseen(unseen)} if it is still queued"]
 
 
-def warn_of_nothing_to_wait_for(
-    after: str | None, queue: Iterable[Job], unseen: Sequence[Unseen] = (), is_hidden: Callable[[], bool] = bool
-) -> str | None:
-    """Return a warning if `--after` names a job that is not in the queue: Slurm then starts the chain at once.
-
-    is_hidden: returns whether jobs of other users are hidden here; called only if the answer depends on it.
-    """
+def warn_of_nothing_to_wait_for(after: str | None, queue: Iterable[Job], unseen: Sequence[Unseen] = ()) -> list[str]:
+    """Return a warning if `--after` names a job that is not in the queue: Slurm then starts the chain at once."""
     if after is None or after == AUTO or any(int(after) in (job.job_id, job.array_job_id) for job in queue):
-        return None
+        return []
     if any(int(after) == one.array_job_id for one in unseen):
-        return None
-    if is_hidden():
-        return f"{CANNOT_SEE}: without a job {after} in the queue the chain does not wait for it"
-    return f"no job {after} is in the queue, it has ended or never was: the chain does not wait for it"
+        return []
+    return [f"no job {after} is shown in the queue: unless it is there, the chain does not wait for it"]
 
 
 def live_arrays(live: Iterable[Job]) -> list[int]:

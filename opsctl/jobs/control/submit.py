@@ -10,7 +10,6 @@ from opsctl.diagnosis.nodes.exclusion import excluded_now
 from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.fused_kernels import unbuilt_kernels
 from opsctl.jobs.control.send_chain import ChainOptions, Submitted, pieces, preview, send, what_it_wants
-from opsctl.run.attempts.hidden_jobs import sees_others
 from opsctl.run.checkpoints.resumption import resumption_problem
 from opsctl.run.config.checks import check_run, margin_findings
 from opsctl.run.config.expanded import ExpandedRun
@@ -76,7 +75,7 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> tu
 
 
 def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Checked:
-    """Check everything that is known without Slurm: first the run file, then this machine, then what was measured.
+    """Check everything that is known without Slurm: first the run file, then this machine, then the measured times.
 
     files: False lets a run through whose data, group or checkpoint is not here, with a warning. Raises RunFileError and
     UsageError for what cannot run, OpsctlError where only the run's owner may publish it.
@@ -89,24 +88,20 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
     contents(run)
     if files and not is_published(run):
         refuse_to_publish(run)
-    found = _machine_problems(chain)
+    group, resumes = chain.file.run.group, resumption_problem(chain)
+    problems = (
+        membership_problem(group) if group is not None else None,
+        f"the trainer would not resume with it: {resumes}" if resumes else None,
+        unbuilt_kernels(chain),
+    )
+    found = [problem for problem in problems if problem]
+    if files and found:
+        raise RunFileError(f"{loaded.path}: {found[0]}")
     expect = with_measured(loaded.file.expect, measured(loaded.paths))
     too_short, slow = margin_findings(loaded.file.slurm, expect, expanded.options)
-    refused = [*too_short, *(found if files else ())]
-    if refused:
-        raise RunFileError(f"{loaded.path}: {refused[0]}")
+    if too_short:
+        raise RunFileError(f"{loaded.path}: {too_short[0]}")
     return Checked(replace(options, array=array), run, chain, (*warnings, *slow, *found))
-
-
-def _machine_problems(chain: ExpandedRun) -> list[str]:
-    group, found = chain.file.run.group, []
-    if group is not None and (problem := membership_problem(group)):
-        found.append(problem)
-    if refused := resumption_problem(chain):
-        found.append(f"the trainer would not resume with it: {refused}")
-    if unbuilt := unbuilt_kernels(chain):
-        found.append(unbuilt)
-    return found
 
 
 def _decide(
@@ -120,7 +115,4 @@ def _decide(
     warnings = overlap.warn_of_waiting_unseen(live.unseen)
     if live.unseen:
         warnings += overlap.warn_of_what_is_fixed_unseen(live.unseen, live_jobs.fixed_values(checked.run))
-    nothing = overlap.warn_of_nothing_to_wait_for(
-        wanted, live.queue, live.unseen, lambda: not sees_others(live.queue) and client.hides_others_jobs()
-    )
-    return after, [*warnings, *([nothing] if nothing else [])]
+    return after, [*warnings, *overlap.warn_of_nothing_to_wait_for(wanted, live.queue, live.unseen)]
