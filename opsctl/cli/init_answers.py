@@ -120,7 +120,7 @@ def _wanted(offers: Sequence[Offer], accounts: Sequence[str], given: dict[str, A
     kinds = f"Memory and speed decide which layouts fit: {', '.join(GPU_KINDS)}."
     gpu = gpu or ask(kinds, "Kind of GPU", "A100-80", _gpu_kind)
     size = ask(
-        "The size of the model, from 100M to 200B. Its shape is within 2 % of it.",
+        "The size of the model, from 100M to 200B. Its shape is within 10 % of it.",
         "Parameters",
         given.get("params") or "1.3B",
         _at_least(1e6),

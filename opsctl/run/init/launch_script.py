@@ -24,8 +24,6 @@ from trainer.recipe.options import BY_KEY
 #: Values that every run needs and that a script may leave to the command line of sbatch.
 NEEDED = ("nodes", "gpus_per_node", "time")
 _TRAINING, _OURS = "pretrain", "pretrain_gpt"  # programs that train, and those with the trainer's method
-#: Options without which there is no model.
-_OF_A_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 #: BigScience's share below which the last epoch is shuffled separately; Megatron-LM's is the trainer's default.
 _LAST_EPOCH = 0.95
 #: A program with fewer of the trainer's options does not train.
@@ -93,7 +91,6 @@ def from_script(
         raise UsageError(f"the script does not give {', '.join(missing)} in a way that can be read: give {flags}")
     working = _working_folder(draft, launch, folder)
     own = take_options(draft, launch.words, launch.command, working, _line_finder(text))
-    _refuse_another_program(draft, launch)
     _own_options(draft, own)
     _margin(draft, own)
     if "deepspeed_config" in own:
@@ -120,20 +117,6 @@ def _line_finder(text: str) -> Callable[[str], int]:
         return next((number for number, line in lines if pattern.search(line)), 0)
 
     return line_of
-
-
-def _refuse_another_program(draft: Draft, launch: Launch) -> None:
-    """Raise UsageError if the program takes mostly other options than ours, and none that gives a model its size."""
-    if any(draft.value("trainer", key) is not None for key in _OF_A_MODEL):
-        return
-    names = {word.partition("=")[0]: None for word in launch.words if word.startswith("--")}
-    others = [name for name in names if name.removeprefix("--").replace("-", "_") not in BY_KEY]
-    if 2 * len(others) > len(names):
-        raise UsageError(
-            f"line {launch.command.line}: {launch.name} is not a program of Megatron's kind: it takes "
-            f"{', '.join(others[:3])} and the like, and no option gives its model a size "
-            "(--num-layers, --hidden-size): the run would be empty"
-        )
 
 
 def _unread_directives(draft: Draft, text: str) -> None:

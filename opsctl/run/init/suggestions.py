@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsctl.core.errors import UsageError
 from opsctl.run.config.schema import ExpectTable, GpuTable, SlurmTable
@@ -37,26 +36,29 @@ class Size:
     heads: int
     batch: int  # samples of _LENGTH tokens
     lr: float
-    own_ffn: int | None = None
 
     @property
     def ffn(self) -> int:
         """Return the width with which three matrices have the size of two of 4 x hidden; a multiple of 256."""
-        return self.own_ffn or math.ceil(8 * self.hidden / 3 / 256) * 256
+        return math.ceil(8 * self.hidden / 3 / 256) * 256
+
+    @property
+    def block(self) -> int:
+        """Return the parameters of one layer."""
+        return 4 * self.hidden**2 + 3 * self.hidden * self.ffn + 2 * self.hidden
 
     @property
     def parameters(self) -> int:
         """Return the number of parameters, with both embeddings untied."""
-        block = 4 * self.hidden**2 + 3 * self.hidden * self.ffn + 2 * self.hidden
-        return self.layers * block + 2 * _VOCABULARY * self.hidden + self.hidden
+        return self.layers * self.block + 2 * _VOCABULARY * self.hidden + self.hidden
 
 
-#: A shape is near a wanted number of parameters within this share; shapes beyond the second share are refused.
-_NEAR, _FURTHEST = 0.015, 0.02
+#: A shape with another share of parameters more or less than wanted is refused.
+_FURTHEST = 0.1
 _SIZES = (
     Size(12, 768, 12, 256, 6e-4),
     Size(24, 1024, 16, 256, 3e-4),
-    Size(24, 1536, 16, 256, 2.5e-4),
+    Size(24, 1536, 24, 256, 2.5e-4),
     Size(24, 2048, 16, 512, 2e-4),
     Size(32, 2560, 32, 512, 1.6e-4),
     Size(32, 4096, 32, 1024, 1.2e-4),
@@ -85,36 +87,14 @@ class Wanted:
 
 
 def size_near(parameters: float) -> Size:
-    """Return a shape with about that many parameters: within 2 % from 60M to 400B.
+    """Return the nearest usual size, with half to twice its layers so that it is within 10 % of `parameters`.
 
-    It has the batch and the rate of the nearest usual size, and is that size where that is near enough. Hidden sizes
-    are multiples of 128, from 4096 on of 1024, so that heads of 128 divide among 8 tensor-parallel ranks.
+    The layers are a multiple of 2, from hidden size 4096 on of 4. From 100M to 200B there is a shape within 10 %.
     """
     usual = min(_SIZES, key=lambda one: abs(math.log(one.parameters / parameters)))
-    near = [one for one in _shapes_about(usual) if abs(one.parameters / parameters - 1) <= _NEAR]
-    return usual if usual in near else min(near, key=lambda one: _oddness(one, usual), default=usual)
-
-
-def _shapes_about(usual: Size) -> Iterator[Size]:
-    """Yield the usual size, then shapes with other layers, hidden sizes and feed-forward sizes."""
-    yield usual
-    for step in range(-3, 5):
-        each = 128 if usual.hidden < 2048 else 256 if usual.hidden < 4096 else 1024
-        hidden = usual.hidden // each * each + step * each
-        if hidden < each:
-            continue
-        per_head = 64 if hidden < 2048 else 128
-        for layers in range(max(4, usual.layers // 2), 2 * usual.layers + 1):
-            for ffn in range(math.ceil(2.5 * hidden / 256) * 256, int(3.5 * hidden) + 1, 256):
-                yield Size(layers, hidden, hidden // per_head, usual.batch, usual.lr, ffn)
-
-
-def _oddness(one: Size, usual: Size) -> float:
-    """Return how unusual a shape is: width for its depth, feed-forward size, layers that stages do not divide."""
-    aspect = math.log(one.hidden / one.layers) - math.log(usual.hidden / usual.layers)
-    feed_forward = math.log(one.ffn * 3 / 8 / one.hidden)
-    undivided = 0.1 * (one.layers % 4 != 0) + 0.1 * (one.layers % 2 != 0)
-    return abs(aspect) + 2 * abs(feed_forward) + undivided
+    step = 2 if usual.hidden < 4096 else 4
+    exact = usual.layers + (parameters - usual.parameters) / usual.block
+    return replace(usual, layers=step * round(min(max(exact, usual.layers / 2), 2 * usual.layers) / step))
 
 
 def is_known_gpu(name: str | None) -> bool:

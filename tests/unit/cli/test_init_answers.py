@@ -109,8 +109,8 @@ def test_options_take_the_place_of_answers_and_the_rest_is_what_enter_would_take
     ("words", "expected"),
     [
         (("--params", "175B", "--gpu", "V100-16", "--gpus", "8"), "nothing fits 8 GPUs of 16 GB"),
-        (("--params", "1T", "--gpus", "2048"), "174.73B"),
-        (("--params", "10M"), "134.11M"),
+        (("--params", "1T", "--gpus", "2048"), "348.68B"),
+        (("--params", "10M"), "91.629M"),
         (("--gpus", "12"), r"\b12\b.*\b8\b"),
         (("--gpu", "K80"), "memory_gb.*peak_tflops"),
         (("--gpus", "8", "--time", "soon"), "--time soon"),

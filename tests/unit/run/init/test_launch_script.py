@@ -543,8 +543,3 @@ def test_relative_paths_start_where_the_training_is_started(text: str, expected:
     assert begun.value("data", "vocab_file") == f"{expected}/v.json"
     if "[ -f" in text or "cd -" in text:
         assert noted(begun, 7, "/where/it/is")
-
-
-def test_a_script_of_another_program_that_says_nothing_of_a_model_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"line 4: main\.py .*--model_name_or_path.*--num-layers"):
-        read("deepspeed-chat.sh", gpus_per_node=8)
