@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from opsctl.core.errors import UsageError
 from opsctl.run.config.values import is_launchers, variable_problem
@@ -28,14 +29,13 @@ _TRAINING, _OURS = "pretrain", "pretrain_gpt"  # programs that train, and those 
 _LAST_EPOCH = 0.95
 #: A program with fewer of the trainer's options does not train.
 _LEAST_OPTIONS = 4
-#: These start no training, leave nothing that one could miss, make its environment, or are read into.
+#: These start no training, leave nothing that one could miss, or make its environment.
 _WITHOUT_TRACE = frozenset(
     (
         *("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln", "logger", "grep", "set", "cd", "exit"),
         *("true", "false", ":", "wait", "sleep", "date", "clear", "hostname", "read", "mapfile", "readarray"),
         *("getopts", "shift", "trap", "return", "break", "continue", "pwd", "unset", "eval", "let", "pushd", "popd"),
         *("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "ulimit", "umask", "shopt", "["),
-        *("bash", "sh", "zsh", "dash", "exec"),
     )
 )
 
@@ -162,7 +162,7 @@ def _launch(script: Script, command: Command) -> Launch | None:
 
 def _launcher_options(words: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Yield the launcher's options that are whole numbers: `--nproc_per_node 8`, `--nnodes=2`."""
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in pairwise((*words, "")):
         name, equals, value = word.partition("=")
         value = value if equals else following
         if name.startswith("--") and re.fullmatch(r"\d+", value):
@@ -329,7 +329,8 @@ def _left_out(script: Script) -> Iterator[tuple[int, str]]:
         is_shell = any(word.rpartition("/")[2] in ("bash", "sh") for word in command.words)
         is_needed = command.name in _WITHOUT_TRACE or command.words[0] in script.functions or is_shell
         is_name = command.name.isprintable() and "$" not in command.words[0] and command.name
-        if is_name and not is_needed and not _launch(script, command):
+        is_redirection = command.words == ("exec",)
+        if is_name and not (is_needed or is_redirection) and not _launch(script, command):
             yield command.line, f"{command.name}: of the script, only the training is run"
 
 

@@ -29,7 +29,7 @@ _WARM_UP_TOKENS, _CHECKPOINTS = 375_000_000, 200
 
 @dataclass(frozen=True)
 class Size:
-    """A model's shape, its batch and its rate: table 2.1 of Brown et al., arXiv 2005.14165."""
+    """A model's shape, its batch and its rate: after table 2.1 of Brown et al., arXiv 2005.14165."""
 
     layers: int
     hidden: int

@@ -270,6 +270,11 @@ def test_what_is_evaluated_or_generated_behind_the_training_is_not_the_training(
     assert begun_of(f"python tools/train.py {MODEL} --lr 1").value("trainer", "lr") == 1
 
 
+@pytest.mark.parametrize("start", ["./", "exec srun python ", "exec > >(tee log)\npython ", "time python -u "])
+def test_a_training_is_found_whatever_is_in_front_of_its_program(start: str) -> None:
+    assert begun_of(f"{start}pretrain_gpt.py {MODEL} --lr 1").value("trainer", "lr") == 1
+
+
 #: Ways in which a launch script comes to the words that it starts its training with. TRAIN: srun and the program.
 FORMS = {
     "what it is called with": 'ARGS="--lr $1 --min-lr ${2:-1e-6}"\nTRAIN $ARGS --seed ${3}',
