@@ -68,7 +68,6 @@ class Space(Struct, frozen=True):
     percent: float | None = None  # of the bytes, if only that is known
     inode_percent: float | None = None
     how: str = ""  # "quota", "statvfs", "walk", "part of a walk"
-    note: str = ""  # what the quota says beside the numbers: above its soft limit, and for how long that may be
     problem: str = ""  # why it could not be looked at
 
     @property

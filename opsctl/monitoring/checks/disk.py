@@ -70,7 +70,7 @@ def _full(
         Severity.CRITICAL if is_critical else Severity.WARNING,
         f"{space.name} is {percent:.1f} % full of {kind}{words}",
         f"{space.name} {kind}",
-        evidence=(f"{percent:.1f} % of {kind}{source}; [watch] full_percent is {limit:g}", space.note),
+        evidence=(f"{percent:.1f} % of {kind}{source}; [watch] full_percent is {limit:g}",),
         todo="opsctl disk use shows who uses it; opsctl checkpoints prune frees space",
     )
 

@@ -8,8 +8,6 @@ import msgspec
 
 from opsctl.slurm.cluster import BACKENDS
 
-#: Quota programs that are known by name.
-QUOTA_KINDS = ("lustre", "gpfs", "quota", "idrquota")
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
 PUBLISHERS = ("group", "owner")
 #: How thoroughly nodes are tested before they are trained on.
@@ -108,8 +106,6 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filesystems: tuple[str, ...] = ()  # folders whose space is watched beside the output folder's
     quota_command: tuple[str, ...] = ()  # words of a program that tells quotas, `{folder}` in them; only in a profile
     quota_pattern: str | None = None  # how to read what it prints; only in a profile
-    quota: str | None = None  # a quota program that is known by name: a QUOTA_KINDS; only in a profile
-    quota_of: tuple[str, ...] = ("user",)  # "user", "user:NAME", "group:NAME", "project:NAME"; only in a profile
     touch: bool = False  # this site lets people touch files so that they are not purged; only in a profile
     full_percent: float = 90.0  # of bytes or inodes: a warning; half of what is left then is critical
     full_within: str = "7-0"  # full within this at the present growth, a Slurm duration

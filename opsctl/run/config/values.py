@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.core.errors import RunFileError
 from opsctl.run.config.expansion import VARIABLE_NAME
 from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
-from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, QUOTA_KINDS, SlurmTable
+from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, SlurmTable
 from opsctl.run.config.secret_references import HOOK, form_problem, is_reference, kind_of, written_problem
 from opsctl.run.config.toml_types import shown, shown_key
 from opsctl.slurm.arrays import array_problem
@@ -44,7 +44,7 @@ _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORL
 _LONGEST_S = 10 * 365 * 86400
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 #: Keys of [watch] that only a profile may have: they name what is run, or are the site's to decide.
-_OF_A_PROFILE = ("quota_command", "quota_pattern", "quota", "quota_of", "touch")
+_OF_A_PROFILE = ("quota_command", "quota_pattern", "touch")
 
 
 @dataclass(frozen=True)
@@ -177,14 +177,6 @@ _RULES = (
     ("watch", "purge_days", _between(1, 10_000)),
     ("watch", "spare_nodes", _between(0, 100_000)),
     ("watch", "clock_seconds", _between(0.1, 1e9)),
-    ("watch", "quota", _one_of(QUOTA_KINDS)),
-    (
-        *("watch", "quota_of"),
-        _like(
-            r"user|(user|group|project):[A-Za-z0-9_][A-Za-z0-9_.@+-]*",
-            '"user", "user:NAME", "group:NAME" or "project:NAME"',
-        ),
-    ),
     ("alerts", "escalate_after remind_after remind_most", _DURATION),
     ("alerts", "per_hour", _between(1, 10_000)),
     (

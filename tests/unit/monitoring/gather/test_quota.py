@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_a_site_that_only_tells_shares() -> None:
         "Scratch: space 91.5% files 12%", r"space (?P<percent>\S+)% files (?P<inode_percent>\S+)%", "q", NOW
     )
     assert one.name == "q" and one.share == pytest.approx(0.915) and one.inode_share == pytest.approx(0.12)
+
+
+def test_the_pattern_of_the_docs_reads_lustre() -> None:
+    text = """Disk quotas for usr ann (uid 1000):
+     Filesystem    used   quota   limit   grace   files   quota   limit   grace
+       /scratch  1.172T*    1T    2T  6d23h55m  81422*  80000  100000      -
+"""
+    pattern = re.search(r"quota_pattern = '(.*)'", Path("docs/disk.md").read_text())
+    assert pattern is not None
+    assert told(text, pattern[1]) == [("quota /scratch", int(1.172 * 2**40), 2**40, 81422, 80000)]
 
 
 @pytest.mark.parametrize("text", ["", "no such quota", "work none none", "\x1b[31m 5\n" * 3, "9" * 5])
