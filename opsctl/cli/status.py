@@ -38,7 +38,7 @@ WATCH_EVERY_S = 15
     runs=("list[opsctl.ui.status.all_runs.PrintedRow]", "with `--all`"),
     far_status=("opsctl.ui.status.hub_status.FarStatus", "with `--hub`"),
 )
-@click.option("--watch", "watching", is_flag=True, help="Show a live screen until q is pressed; keys act on the run.")
+@click.option("--watch", "watching", is_flag=True, help="Show a live screen until q is pressed.")
 @click.pass_context
 def command(
     ctx: click.Context,

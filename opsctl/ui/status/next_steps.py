@@ -62,7 +62,7 @@ _BY_STATE: dict[str, tuple[Step, ...]] = {
 }
 _ASK_SLURM = ("opsctl doctor", "opsctl submit")
 _RUNNING = (
-    Step("opsctl status --watch", "stay and look; keys act on the run"),
+    Step("opsctl status --watch", "a screen that stays"),
     Step("opsctl logs --follow", "the training log as it grows"),
 )
 _STOPPED = (

@@ -1,14 +1,10 @@
-"""The screen that stays: repeated checks of one run or of all, a thread that makes them, and the actions of its keys.
-
-An action is a command that a user could type, and is asked about first.
-"""
+"""Repeated snapshots of one run or of all for the live screen, and the thread that makes them."""
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
 from typing import Protocol
@@ -27,61 +23,6 @@ from opsctl.slurm.cache import cached_client
 from opsctl.ui.status.all_runs import LIST_PARTS, Row, all_lines, rows_of
 from opsctl.ui.tui.panel import Shown, cut, panel_lines
 
-
-@dataclass(frozen=True)
-class Act:
-    """One of them."""
-
-    key: str
-    title: str
-    meaning: str  # its effect
-    words: tuple[str, ...]  # of the command, after `opsctl`
-    why_option: str = ""  # the option that takes a reason; empty: none does
-
-    def command(self, why: str = "") -> tuple[str, ...]:
-        """Return the words of the command, with the user's reason."""
-        return (*self.words, self.why_option, why) if self.why_option and why else self.words
-
-    def typed(self, why: str = "") -> str:
-        """As a person would type it."""
-        return shlex.join(("opsctl", *self.command(why)))
-
-
-def kill_switch_act(run_file: str, is_triggered: bool) -> Act:
-    """Triggering the kill switch, or taking it back."""
-    if is_triggered:
-        return Act(
-            "k",
-            "deactivate the kill switch",
-            "The next task trains again.",
-            ("kill-switch", "deactivate", "--run", run_file),
-        )
-    return Act(
-        "k",
-        "trigger the kill switch",
-        "The training saves and leaves at its next iteration, and every queued task leaves in seconds, "
-        "until the switch is deactivated.",
-        ("kill-switch", "trigger", "--run", run_file, "--no-wait"),
-        "--reason",
-    )
-
-
-def request_acts(run_file: str, cluster: str | None) -> tuple[Act, ...]:
-    """Return the possible requests to the owner's job, which decides whether it carries them out."""
-    at = ("--run", run_file, *(("--cluster", cluster) if cluster else ()))
-    meant = (
-        ("s", "save", "a checkpoint now, and train on"),
-        ("e", "stop", "this job saves and leaves; what is queued goes on"),
-        ("u", "requeue", "this job saves, leaves, and goes back into the queue"),
-        ("t", "stacks", "where every rank is, also of ranks that hang"),
-        ("h", "hold-queued", "what is queued does not start until it is released"),
-        ("r", "release-queued", "what is queued and held may start again"),
-        ("c", "cancel-queued", "what is queued is cancelled; what runs goes on"),
-        ("x", "extend-chain", "one more array behind the last one"),
-    )
-    return tuple(Act(key, name, meaning, ("request", name, *at), "--why") for key, name, meaning in meant)
-
-
 #: Seconds between two looks at files; Slurm is asked far less often.
 REFRESH_EVERY_S = 5.0
 #: The log's newest lines that are kept for a tall screen.
@@ -97,21 +38,12 @@ class Watched(Protocol):
     def lines(self, width: int, height: int, colour: bool) -> list[str]:
         """Return the newest snapshot in at most `height` lines of at most `width` characters."""
 
-    def kill_switch(self) -> Act | None:
-        """Return the action of `k`; None for none."""
-
-    def requests(self) -> tuple[Act, ...]:
-        """Return the possible requests."""
-
-    def has_acted(self) -> None:
-        """Something may have changed what is in the queue."""
-
 
 class OneRun:
     """See Watched. Raises OpsctlError at once for a run that is not there."""
 
     def __init__(self, chosen: str | None, cluster: str | None) -> None:
-        self._run_file = str(locate_run_file(chosen))  # once: what is shown and what is acted on must be one run
+        self._run_file = str(locate_run_file(chosen))  # once: a later change of $OPSCTL_RUN changes nothing
         found = glance(self._run_file)
         self._cluster, self._slurm_of = cluster, cache(partial(cached_client, is_live=True))
         self._shown = Shown(found.table.name)
@@ -126,19 +58,6 @@ class OneRun:
     def lines(self, width: int, height: int, colour: bool) -> list[str]:
         """See Watched."""
         return panel_lines(self._shown, now(), width, height, colour)
-
-    def kill_switch(self) -> Act | None:
-        """See Watched."""
-        switch = self._shown.status.overview.seen.kill_switch if self._shown.status is not None else None
-        return kill_switch_act(self._run_file, switch is not None and switch.is_triggered)
-
-    def requests(self) -> tuple[Act, ...]:
-        """See Watched."""
-        return request_acts(self._run_file, self._cluster)
-
-    def has_acted(self) -> None:
-        """See Watched."""
-        self._slurm_of.cache_clear()
 
     def _looked(self) -> Shown:
         run = view(self._run_file)
@@ -178,18 +97,6 @@ class AllRuns:
             left_out = len(found) - height + 1
             found = [*found[: height - 1], f"{left_out} more lines: a taller window shows them"]
         return [cut(line, width) for line in found[:height]]
-
-    def kill_switch(self) -> Act | None:
-        """Return None: the switch is for one run."""
-        return None
-
-    def requests(self) -> tuple[Act, ...]:
-        """None."""
-        return ()
-
-    def has_acted(self) -> None:
-        """See Watched."""
-        self._slurm_of.cache_clear()
 
 
 def _last_lines(paths: RunPaths) -> tuple[str, ...]:

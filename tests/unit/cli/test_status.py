@@ -35,7 +35,7 @@ def test_without_slurm_status_shows_what_the_files_say_and_fails_in_one_line(pub
     found = answer(published, "status")
     assert found.returncode == 1
     assert found.stdout.startswith("tiny  UNKNOWN")
-    assert re.search(r"iteration 7 of 500, 56 of 4,?000 ", found.stdout)
+    assert re.search(r"56 of 4,?000 samples, iteration 7 of 500", found.stdout)
     assert found.stderr.count("\n") == 1 and "squeue" in found.stderr
 
 
