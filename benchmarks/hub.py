@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from opsctl.transfer.hub.ledger import Sent, add_to_ledger
-
+from opsctl.core.timestamps import now
+from opsctl.run.checkpoints.backups import BackedUp, What, record
 from opsctl.run.config.paths import RunPaths
 
 ROUNDS = 15
@@ -60,8 +60,9 @@ def _sent_run(folder: Path) -> Path:
         file.write_bytes(b"line\n")
         mtime_ns = file.stat().st_mtime_ns
         path = str(file.relative_to(paths.output))
-        lines.append(Sent(repo="lab/bench", revision="main", path=path, size=5, mtime_ns=mtime_ns, bytes=5, sha256="0"))
-    add_to_ledger(paths, lines)
+        of_file = {"name": path, "size": 5, "mtime_ns": mtime_ns, "bytes": 5, "verified_at": now()}
+        lines.append(BackedUp(to="lab/bench", what=What.FILE, **of_file))  # type: ignore[arg-type]
+    record(paths, lines, paths.hub_ledger)
     return run_file
 
 

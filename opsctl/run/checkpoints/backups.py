@@ -6,6 +6,7 @@ which describe themselves.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_bytes, locked, read_lines, read_text, write_atomically
+from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.run_view import RunView
 from trainer.formats.checkpoint.exchanged import digest_of
@@ -28,6 +30,7 @@ from trainer.formats.json_text import Moment, json_line
 LOCK_WAIT_S = 30.0
 #: Fewer lines than this are not rewritten.
 _FEW = 200
+_FIRST_FORM = b'{"repo"'
 
 
 class What(StrEnum):
@@ -118,7 +121,7 @@ def record(paths: RunPaths, lines: Iterable[BackedUp], ledger: Path | None = Non
         append_bytes(paths.output, ledger, "".join(f"{json_line(one)}\n" for one in lines).encode())
         all_lines = _lines(paths, ledger)
         kept = newest(all_lines)
-        if len(all_lines) > max(_FEW, 2 * len(kept)):
+        if len(all_lines) > max(_FEW, 2 * len(kept)) or _begins_in_first_form(paths, ledger):
             write_atomically(paths.output, ledger, "".join(f"{json_line(one)}\n" for one in kept))
 
 
@@ -161,10 +164,16 @@ class _OldHubLine(msgspec.Struct, frozen=True):
 
 def _lines(paths: RunPaths, ledger: Path) -> list[BackedUp]:
     lines = read_lines(paths.output, ledger, BackedUp)
-    if ledger != paths.hub_ledger:
+    if not _begins_in_first_form(paths, ledger):
         return lines
     old = read_lines(paths.output, ledger, _OldHubLine)
     return [*(one.line() for one in old if one.revision == "main" and "/global_step" not in one.path), *lines]
+
+
+def _begins_in_first_form(paths: RunPaths, ledger: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError), opened_file(paths.output, ledger) as fd:
+        return os.pread(fd, len(_FIRST_FORM), 0) == _FIRST_FORM
+    return False
 
 
 def where_full(lines: Iterable[BackedUp], iteration: int, of: str | None) -> list[str]:

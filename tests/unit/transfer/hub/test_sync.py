@@ -220,6 +220,7 @@ def test_a_ledger_in_its_first_form_is_read(desk: Desk) -> None:
     assert not desk.sync(["logs", "tensorboard"]).left and desk.hub.requests == []
     assert not desk.sync().left and desk.sent("put", "commit") == [], "the checkpoint is found there"
     assert {one.name for one in read_hub(desk.paths) if one.counts} == {LOG, CURVES, ""}
+    assert b'"repo"' not in desk.paths.hub_ledger.read_bytes(), "it has the present form now"
 
 
 def test_a_disk_that_is_full_at_the_ledger_loses_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
