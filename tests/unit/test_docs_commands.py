@@ -86,7 +86,7 @@ NOT_TYPED = {
     *("cron logs", "disk touch", "env build", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
     *("hub sync", "import hf", "jobs cancel", "kernels build", "kernels measure", "perms", "probe"),
     *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),
-    *("json-schema", "kill-switch status", "man"),
+    *("json-schema", "man"),
     *("watch filesystem", "watch filling", "watch hub-sync", "watch slow-node"),
     *("watch speed", "watch throughput"),
 }

@@ -1,8 +1,7 @@
-"""Read a whole log of any program from beginning to end into records, in one pass that continues as the log grows."""
+"""Read a whole log of any program from beginning to end into records, in one pass."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,8 +25,6 @@ _MARKS = (
 _next_mark = having(_MARKS)
 #: Layouts of training lines that are known at once, and the number of lines from which new ones are learned.
 _LAYOUTS, _LEARNED_FROM = 8, 64
-#: Bytes at a log's beginning, and of the last part read, that identify it.
-_IDENTIFYING_BYTES = 4096
 
 Found = Record | AttemptStart
 #: Receives the position that was read to, and the size of the log, in bytes.
@@ -38,34 +35,24 @@ Progress = Callable[[int, int], None]
 class LogReader:
     """The state of reading a log between two lines."""
 
-    at: int = 0  # bytes read
     setting: Setting = field(default_factory=Setting)  # of the newest start
     rank: int | None = None  # the rank whose lines count, if each rank prints them
     step: int = 0  # the newest step of a line without a duration
     step_at: datetime | None = None
     iteration: int = 0  # the newest
-    _half: bytes = b""  # of a line without its end
     _layouts: list[Layout] = field(default_factory=list)
     _learned_from: int = 0
 
-    def read_on(self, fd: int, progress: Progress | None = None) -> Iterator[Found | AlikeLines]:
-        """Yield the records of the new whole lines of an open log. Raises OSError."""
-        size_bytes = os.fstat(fd).st_size
-        for at, data in blocks(fd, self.at, size_bytes):
-            self.at = at
-            whole, line_end, half = data.rpartition(b"\n")
-            if line_end:
-                begun, self._half = self._half, half[:LONGEST_LINE_BYTES]
-                yield from self.feed_columns(begun + whole + line_end)
-            else:
-                self._half = (self._half + data)[:LONGEST_LINE_BYTES]
+    def read(self, fd: int, progress: Progress | None = None) -> Iterator[Found | AlikeLines]:
+        """Yield the records of an open log, also of a last line without an end. Raises OSError."""
+        size_bytes, begun = os.fstat(fd).st_size, b""
+        for at, data in blocks(fd, 0, size_bytes):
+            whole, line_end, half = (begun + data).rpartition(b"\n")
+            begun = half[:LONGEST_LINE_BYTES]
+            yield from self.feed_columns(whole + line_end)
             if progress is not None:
                 progress(at, size_bytes)
-
-    def finish(self) -> Iterator[Found | AlikeLines]:
-        """Yield the record of a last line without an end, for a log that is not read again."""
-        half, self._half = self._half, b""
-        yield from self.feed_columns(half)
+        yield from self.feed_columns(begun)
 
     def feed(self, data: bytes) -> Iterator[Found]:
         """Yield the records in `data`, which must be whole lines."""
@@ -99,9 +86,9 @@ class LogReader:
         return None, at
 
     def _record(self, text: str) -> Found | None:
-        rank, rest = split_prefix(text)
-        record = parse_attempt_start(rest) or parse_line(text)
-        if record is None or self._is_another_ranks(record, rank):
+        start = parse_attempt_start(split_prefix(text)[1]) if "START TIME: " in text else None
+        record = start or parse_line(text)
+        if record is None or self._is_another_ranks(record, text):
             return None
         if isinstance(record, TrainingLine) and record.total_iterations and self._learned_from < _LEARNED_FROM:
             self._learned_from += 1
@@ -110,13 +97,14 @@ class LogReader:
                 self._layouts = [layout, *self._layouts][:_LAYOUTS]
         return self._with_what_is_known(record)
 
-    def _is_another_ranks(self, record: Found, rank: int | None) -> bool:
+    def _is_another_ranks(self, record: Found, text: str) -> bool:
         """Return True for the line of another rank, in a program whose ranks all print their lines."""
-        if rank is None or not (isinstance(record, TrainingLine) and record.total_iterations == 0):
+        if not (isinstance(record, TrainingLine) and record.total_iterations == 0):
             return False
+        rank = split_prefix(text)[0]
         if self.rank is None:
             self.rank = rank
-        return rank != self.rank
+        return rank is not None and rank != self.rank
 
     def _with_what_is_known(self, record: Found) -> Found:
         """Complete the record with earlier lines, and remember it for later ones."""
@@ -166,15 +154,3 @@ class LogReader:
             seconds_per_iteration=each_s,
             samples_per_second=batch / each_s if batch and each_s else None,
         )
-
-
-def digests(fd: int, read_bytes: int) -> tuple[str, str]:
-    """Return the digests of the first and the last bytes read. Raises OSError."""
-    ends = ((0, min(_IDENTIFYING_BYTES, read_bytes)), (max(0, read_bytes - _IDENTIFYING_BYTES), read_bytes))
-    first, last = (hashlib.blake2b(os.pread(fd, end - start, start), digest_size=16) for start, end in ends)
-    return first.hexdigest(), last.hexdigest()
-
-
-def is_same(fd: int, read_bytes: int, known: tuple[str, str]) -> bool:
-    """Return True if the open file begins with the part that was read. Raises OSError."""
-    return read_bytes <= os.fstat(fd).st_size and digests(fd, read_bytes) == known

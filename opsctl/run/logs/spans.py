@@ -68,7 +68,7 @@ def read_spans(paths: RunPaths) -> list[Span]:
     """Return the attempts in the run's training log, in order; empty without a log. Raises OSError."""
     spans: list[Span] = []
     with contextlib.suppress(FileNotFoundError), opened_file(paths.output, paths.main_log) as fd:
-        for found in LogReader().read_on(fd):
+        for found in LogReader().read(fd):
             take(spans, found)
     return spans
 

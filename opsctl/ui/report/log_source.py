@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
@@ -40,7 +39,7 @@ class LogSource:
         except OSError as error:
             raise self._unreadable(error) from None
         try:
-            for found in chain(reader.read_on(fd, progress), reader.finish()):
+            for found in reader.read(fd, progress):
                 for one in found.lines() if isinstance(found, AlikeLines) else (found,):
                     self.course.take(one)
                 spans.take(self.spans, found)
