@@ -43,33 +43,25 @@ class LogReader:
     _layouts: list[Layout] = field(default_factory=list)
     _learned_from: int = 0
 
-    def read(self, fd: int, progress: Progress | None = None) -> Iterator[Found | AlikeLines]:
+    def read(self, fd: int, progress: Progress | None = None) -> Iterator[Found]:
         """Yield the records of an open log, also of a last line without an end. Raises OSError."""
         size_bytes, begun = os.fstat(fd).st_size, b""
         for at, data in blocks(fd, 0, size_bytes):
             whole, line_end, half = (begun + data).rpartition(b"\n")
             begun = half[:LONGEST_LINE_BYTES]
-            yield from self.feed_columns(whole + line_end)
+            yield from self.feed(whole + line_end)
             if progress is not None:
                 progress(at, size_bytes)
-        yield from self.feed_columns(begun)
+        yield from self.feed(begun)
 
     def feed(self, data: bytes) -> Iterator[Found]:
         """Yield the records in `data`, which must be whole lines."""
-        for found in self.feed_columns(data):
-            if isinstance(found, AlikeLines):
-                yield from found.lines()
-            else:
-                yield found
-
-    def feed_columns(self, data: bytes) -> Iterator[Found | AlikeLines]:
-        """Yield the same, with consecutive training lines of one layout as columns. This is several times faster."""
         at, data = 0, without_nuls(data)
         while mark := _next_mark(data, at):
             at = data.rfind(b"\n", at, mark.start()) + 1 or at
             alike, at = self._alike(data, at)
             if alike is not None:
-                yield self._with_tokens(alike)
+                yield from self._with_tokens(alike).lines()
                 continue
             end = data.find(b"\n", at)
             end = len(data) if end < 0 else end

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -17,7 +16,7 @@ from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.reader import Found, LogReader
 from opsctl.run.logs.records import Record
 from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
-from trainer.formats.logs.training_line import AlikeLines, TrainingLine
+from trainer.formats.logs.training_line import TrainingLine
 
 #: Timers of evaluations, ours and the original's.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
@@ -38,30 +37,20 @@ class Span:
     evaluations_s: list[float] = field(default_factory=list)
     saves_s: list[float] = field(default_factory=list)  # time that each save stopped the training
 
-    def take_alike(self, alike: AlikeLines) -> None:
-        """Add training lines that are given as columns."""
-        if "seconds_per_iteration" in alike.columns:
-            self._add(alike.columns["iteration"], alike.columns["seconds_per_iteration"])
-
     def take(self, record: Record) -> None:
         """Add the record of a line."""
         if isinstance(record, TrainingLine):
             if record.seconds_per_iteration is not None:
-                self._add((record.iteration,), (record.seconds_per_iteration,))
+                before = self.iterations[-1] if self.iterations else self.begins_at
+                if record.iteration > before:
+                    self.iterations.append(record.iteration)
+                    self.seconds.append(record.seconds_per_iteration * (record.iteration - before))
         elif isinstance(record, Timers):
             known = record.milliseconds
             self.saves_s += [known[SAVE_TIMER] / 1000] if SAVE_TIMER in known else []
             self.evaluations_s += [known[name] / 1000 for name in EVALUATION_TIMERS if name in known]
         elif isinstance(record, Stamp) and _TRAINS in record.what and record.at.tzinfo is not None:
             self.trains_from = self.trains_from or record.at
-
-    def _add(self, iterations: Sequence[int], seconds_each: Sequence[float]) -> None:
-        before = self.iterations[-1] if self.iterations else self.begins_at
-        for iteration, seconds in zip(iterations, seconds_each, strict=True):
-            if iteration > before:
-                self.iterations.append(iteration)
-                self.seconds.append(seconds * (iteration - before))
-                before = iteration
 
 
 def read_spans(paths: RunPaths) -> list[Span]:
@@ -73,11 +62,9 @@ def read_spans(paths: RunPaths) -> list[Span]:
     return spans
 
 
-def take(spans: list[Span], found: Found | AlikeLines) -> None:
+def take(spans: list[Span], found: Found) -> None:
     """Add the next record of a log. Records before the first attempt belong to no span."""
     if isinstance(found, AttemptStart):
         spans.append(Span(found.attempt, found.job_id, found.at, found.iteration or 0))
-    elif spans and isinstance(found, AlikeLines):
-        spans[-1].take_alike(found)
-    elif spans and not isinstance(found, AlikeLines):
+    elif spans:
         spans[-1].take(found)

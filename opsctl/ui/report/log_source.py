@@ -15,7 +15,6 @@ from opsctl.run.logs import spans
 from opsctl.run.logs.reader import LogReader, Progress
 from opsctl.run.logs.spans import Span
 from opsctl.ui.report.curves import Course
-from trainer.formats.logs.training_line import AlikeLines
 
 
 @dataclass
@@ -40,8 +39,7 @@ class LogSource:
             raise self._unreadable(error) from None
         try:
             for found in reader.read(fd, progress):
-                for one in found.lines() if isinstance(found, AlikeLines) else (found,):
-                    self.course.take(one)
+                self.course.take(found)
                 spans.take(self.spans, found)
         except OSError as error:
             raise self._unreadable(error) from None

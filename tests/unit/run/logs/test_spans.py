@@ -59,7 +59,7 @@ def test_the_line_with_which_an_attempt_begins_is_read_as_it_was_written(iterati
 
 def test_each_attempt_has_its_part_of_the_log() -> None:
     spans: list[Span] = []
-    for found in LogReader().feed_columns("".join(f"{line}\n" for line in LOG).encode()):
+    for found in LogReader().feed("".join(f"{line}\n" for line in LOG).encode()):
         take(spans, found)
     first, second = spans
     assert (first.attempt, first.job_id, first.begins_at, first.trains_from) == (1, 71, 0, AT.replace(minute=1))
