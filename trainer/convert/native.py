@@ -213,7 +213,11 @@ class NativeFiles:
             flat = {MASTER: file.tensor((elements,), torch.float32, requires_grad=True)}
             flat |= {which: file.tensor((group.partition,), torch.float32) for which in self.states.moments}
             for name in group.addresses(data_rank):
-                self._fill(file, flat, group, by_name[name], tensor_rank, data_rank)
+                for one in group.fragments(name):
+                    if one.data_rank == data_rank:
+                        for which, tensor in flat.items():
+                            part = (by_name[name], which, tensor_rank, one.first, one.elements)
+                            file.fill(tensor, one.start, partial(self._elements, *part))
             masters.append(flat.pop(MASTER))
             first = by_name[next(iter(group.places))].name
             steps = {"step": torch.tensor(self.states.step(first))} if counts_steps(self.states) else {}
@@ -221,22 +225,6 @@ class NativeFiles:
         contents = self._about_optimizer(stage, data_rank, masters, moving)
         name = optimizer_file(data_rank, self.cut.model_rank(stage, tensor_rank), self.precision)
         return {name: file.write(contents, folder / name)}
-
-    def _fill(
-        self,
-        file: StreamedFile,
-        flat: Mapping[str, Tensor],
-        group: FlatGroup,
-        one: SavedParameter,
-        tensor_rank: int,
-        data_rank: int,
-    ) -> None:
-        """Fill a data rank's flat tensors with its elements of a parameter."""
-        for fragment in group.fragments(engine_name(one)):
-            if fragment.data_rank == data_rank:
-                for which, tensor in flat.items():
-                    values = partial(self._elements, one, which, tensor_rank, fragment.first, fragment.elements)
-                    file.fill(tensor, fragment.start, values)
 
     def _elements(self, one: SavedParameter, which: str, tensor_rank: int, first: int, elements: int) -> Tensor:
         """Return elements of a tensor rank's part of a parameter, in row order. Only these rows are read."""
@@ -265,34 +253,36 @@ class NativeFiles:
         self, stage: int, data_rank: int, masters: list[Tensor], moving: dict[int, dict[str, Tensor]]
     ) -> dict[str, Any]:
         """Return the contents of a file of optimizer states around its tensors, in the engine's order."""
-        groups = self._groups[stage]
-        of_rank: dict[str, Any] = {
-            "base_optimizer_state": {"state": moving, "param_groups": self._param_groups(groups)},
-            "single_partition_of_fp32_groups": masters,
+        from deepspeed.utils.tensor_fragment import fragment_address
+
+        groups, common = self._groups[stage], dict(self._common)
+        found = common.pop("param_groups")
+        if len(found) != len(groups):
+            raise CheckpointError(f"the optimizer has {len(found)} groups of parameters, the model {len(groups)}")
+        param_groups = []
+        for number, (about, group) in enumerate(zip(found, groups, strict=True)):
+            names = {"names": list(group.places)} if "names" in about else {}
+            param_groups.append({**about, **names, "params": [number]})  # each has one flat parameter
+        mappings = [
+            OrderedDict(
+                (name, fragment_address(numel=elements, start=start))
+                for name, (start, elements) in group.addresses(data_rank).items()
+            )
+            for group in groups
+        ]
+        states = {
+            **common,
             "group_paddings": [self._padding(group, data_rank) for group in groups],
             "param_alignment_paddings": [[0] * len(group.places) for group in groups],
             "partition_count": [self.cut.data] * len(groups),
-            "param_slice_mappings": [self._mapping(group, data_rank) for group in groups],
+            "base_optimizer_state": {"state": moving, "param_groups": param_groups},
+            "single_partition_of_fp32_groups": masters,
+            "param_slice_mappings": mappings,
         }
-        common = self._common
         order = _BF16_ORDER if self.precision == "bf16" else _ZERO_ORDER
-        states = {
-            key: of_rank[key] if key in of_rank else common[key] for key in order if key in of_rank or key in common
-        }
+        states = {key: states[key] for key in order if key in states}
         about = {key: value for key, value in self._first_state.items() if key in ("ds_config", "ds_version")}
         return {"optimizer_state_dict": states, **about}
-
-    def _param_groups(self, groups: list[FlatGroup]) -> list[dict[str, Any]]:
-        """Return the optimizer's own groups, each with one flat parameter."""
-        found = self._common["param_groups"]
-        if len(found) != len(groups):
-            raise CheckpointError(f"the optimizer has {len(found)} groups of parameters, the model {len(groups)}")
-        return [
-            {**about, "names": list(group.places), "params": [number]}
-            if "names" in about
-            else {**about, "params": [number]}
-            for number, (about, group) in enumerate(zip(found, groups, strict=True))
-        ]
 
     def _padding(self, group: FlatGroup, data_rank: int) -> int:
         """Return the padding as the engine counts it: BF16_Optimizer attributes all of it to the last rank."""
@@ -300,14 +290,6 @@ class NativeFiles:
             return group.partition - group.filled(data_rank)
         is_last = data_rank == self.cut.data - 1
         return group.partition * self.cut.data - group.elements if is_last else 0
-
-    def _mapping(self, group: FlatGroup, data_rank: int) -> OrderedDict[str, Any]:
-        from deepspeed.utils.tensor_fragment import fragment_address
-
-        return OrderedDict(
-            (name, fragment_address(numel=elements, start=start))
-            for name, (start, elements) in group.addresses(data_rank).items()
-        )
 
 
 _BF16_ORDER = (
