@@ -68,7 +68,7 @@ def command(
     rehearsal: bool,
     script: str | None,
     yes: bool,
-    **said: Any,
+    **given: Any,
 ) -> None:
     """Make a run folder with a run file, from questions, an example or a launch script.
 
@@ -82,9 +82,9 @@ def command(
     ARGUMENTS are passed to the launch script: `opsctl init a-run --from-script sweep.slurm -- 1e-4 0.1`.
     """
     folder, run_name = _wanted_folder(name)
-    cluster = said.pop("cluster")
-    said = {key: value for key, value in said.items() if value is not None}
-    _refuse_mixtures(example, rehearsal, script, said)
+    cluster = given.pop("cluster")
+    given = {key: value for key, value in given.items() if value is not None}
+    _refuse_mixtures(example, rehearsal, script, given)
     if arguments and script is None:
         raise click.UsageError(f"{arguments[0]}: one name makes one run; arguments are those of a --from-script")
     if rehearsal:
@@ -96,14 +96,14 @@ def command(
     if script is not None:
         from opsctl.cli.init_script import make_from_script
 
-        make_from_script(folder, run_name, Path(script), said, arguments)
+        make_from_script(folder, run_name, Path(script), given, arguments)
         return
     examples = _examples()
-    asks = not (yes or said or example or run_name in examples) and _person_is_here()
-    if asks or said:
+    asks = not (yes or given or example or run_name in examples) and _person_is_here()
+    if asks or given:
         from opsctl.cli.init_answers import make_from_answers
 
-        if make_from_answers(folder, run_name, cluster, said, asks):
+        if make_from_answers(folder, run_name, cluster, given, asks):
             return
     source = _chosen(examples, run_name, example)
     make_run(folder, run_name, with_run_name(source.read_text(), run_name))
@@ -114,19 +114,19 @@ def _person_is_here() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _refuse_mixtures(example: str | None, rehearsal: bool, script: str | None, said: dict[str, Any]) -> None:
-    """Raise click.UsageError for options of which each says another way to make a run."""
+def _refuse_mixtures(example: str | None, rehearsal: bool, script: str | None, given: dict[str, Any]) -> None:
+    """Raise click.UsageError for options that contradict each other."""
     if script is not None and (example or rehearsal):
         raise click.UsageError(f"--from-script {script} and {'--from' if example else '--rehearsal'}: give one")
     of_script = ("nodes", "gpus_per_node", "partition", "account", "time")
     if example or rehearsal:
-        wrong = next(iter(said), None)
+        wrong = next(iter(given), None)
         why = "an example's and a rehearsal's values are changed in the run file"
     elif script is not None:
-        wrong = next((key for key in said if key not in of_script), None)
-        why = "a script says itself what it trains"
+        wrong = next((key for key in given if key not in of_script), None)
+        why = "a script defines what it trains"
     else:
-        wrong = "nodes" if "nodes" in said else None
+        wrong = "nodes" if "nodes" in given else None
         why = "without --from-script give --gpus"
     if wrong:
         raise click.UsageError(f"--{wrong.replace('_', '-')}: {why}")
@@ -185,15 +185,15 @@ def _say_what_next(folder: Path, example: str) -> None:
 
     if example == "demo":
         steps = [
-            ("a real Slurm on this machine; one that is up stays as it is", "opsctl local-cluster up"),
-            ("a corpus: the Python standard library's own sources", _PREPARE),
+            ("start a real Slurm on this machine", "opsctl local-cluster up"),
+            ("make a corpus from the Python standard library", _PREPARE),
         ]
     else:
-        steps = [("paths, account and partition of your cluster", "${EDITOR:-vi} run.toml")]
+        steps = [("set paths, account and partition of your cluster", "${EDITOR:-vi} run.toml")]
     cluster = f" --cluster {DEFAULT_NAME}" if example == "demo" else ""
     steps += [
-        ("what it comes to, and what is missing", "opsctl plan"),
-        ("a chain of three tasks, one at a time", f"opsctl submit --array 1-3%1{cluster}"),
+        ("print sizes, durations and problems", "opsctl plan"),
+        ("submit a chain of three tasks, one at a time", f"opsctl submit --array 1-3%1{cluster}"),
     ]
     say_next(folder, steps)
 

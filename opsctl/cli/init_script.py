@@ -12,11 +12,11 @@ _LARGEST = 4 << 20
 
 
 def make_from_script(
-    folder: Path, run_name: str, script: Path, said: dict[str, Any], arguments: Sequence[str] = ()
+    folder: Path, run_name: str, script: Path, given: dict[str, Any], arguments: Sequence[str] = ()
 ) -> None:
     """Make the run. Raises UsageError, OpsctlError.
 
-    said: keys of `[slurm]` from the command line. arguments: those of the script; empty if they are not known.
+    given: keys of `[slurm]` from the command line. arguments: those of the script; empty if they are not known.
     """
     from opsctl.cli.new_run import make_run, say_next
     from opsctl.core.errors import UsageError
@@ -30,7 +30,7 @@ def make_from_script(
     if text is None:
         raise UsageError(f"{script} cannot be read, or is no script: a text file of at most {_LARGEST >> 20} MiB")
     draft = from_script(
-        text, run_name, str(place.parent), said, lambda path: _text_of_file(Path(path)), arguments or None
+        text, run_name, str(place.parent), given, lambda path: _text_of_file(Path(path)), arguments or None
     )
     called = f", as called with {shlex.join(arguments)}" if arguments else ""
     head = (
@@ -47,10 +47,10 @@ def make_from_script(
         for note in sorted(set(draft.notes)):
             message(f"  {note}")
     steps = [
-        ("what is not taken is listed at its end", "${EDITOR:-vi} run.toml"),
-        ("sizes, memory and days, and what is missing", "opsctl plan"),
-        ("what is missing here", "opsctl doctor"),
-        ("a chain of ten tasks, one at a time", "opsctl submit"),
+        ("read the list at its end: it was not taken", "${EDITOR:-vi} run.toml"),
+        ("print sizes, durations and problems", "opsctl plan"),
+        ("check this machine and the cluster", "opsctl doctor"),
+        ("submit a chain of ten tasks, one at a time", "opsctl submit"),
     ]
     say_next(folder, steps)
 
