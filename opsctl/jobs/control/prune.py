@@ -35,7 +35,6 @@ from opsctl.run.state.group_folder import LOCK_WAIT_S, way_in
 from opsctl.run.state.identity import settle_identity
 from opsctl.run.state.run_view import RunView
 from trainer.formats.checkpoint.manifest import (
-    Manifest,
     checkpoint_folders,
     fault_of,
     iteration_of,
@@ -45,7 +44,7 @@ from trainer.formats.checkpoint.manifest import (
 )
 from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
-from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.options import OptionsError
 from trainer.recipe.schedule import samples_to_train
 
 #: Asks each destination whether it has those copies still.
@@ -130,7 +129,11 @@ def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list
                 if one.kept.iteration in being_read(paths):
                     problems.append(f"{one.folder.name} is being read now, and stays")
                     continue
-                if not _put_on_record(paths, pruned):
+                try:
+                    append_prune(paths, pruned)
+                except OSError as error:
+                    if error.errno not in FULL_DISK:
+                        raise
                     unrecorded.append(pruned)
                 if not _take(paths, one):
                     problems.append(f"{one.folder.name} is another one now, and stays")
@@ -138,17 +141,6 @@ def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list
                 problems.append(f"{one.folder.name} stays: {_explained(error, paths)}")
     fsync_folder(paths.output, paths.checkpoints)
     return problems, unrecorded
-
-
-def _put_on_record(paths: RunPaths, pruned: Pruned) -> bool:
-    """Return whether the record was written; a full disk takes none. Raises any other OSError."""
-    try:
-        append_prune(paths, pruned)
-    except OSError as error:
-        if error.errno not in FULL_DISK:
-            raise
-        return False
-    return True
 
 
 def _take(paths: RunPaths, one: Seen) -> bool:
@@ -168,7 +160,7 @@ def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], lis
         tag = name.removeprefix(GOING).partition(".")[0]
         try:
             with opened_folder(paths.output, paths.checkpoints) as (root, _):
-                _remove_folder(root, name)
+                shutil.rmtree(name, dir_fd=root, onerror=_ignore_missing)
         except OSError as error:
             failed.append(f"{tag} is not removed in full: {_explained(error, paths)}; the next prune goes on")
             continue
@@ -177,14 +169,10 @@ def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], lis
     return sorted(gone), failed
 
 
-def _remove_folder(root: int, name: str) -> None:
-    """Remove a folder without following links; what another process removes meanwhile is no error."""
-
-    def missing_is_well(_function: object, _path: str, found: tuple[type, BaseException, object]) -> None:
-        if not isinstance(found[1], FileNotFoundError):
-            raise found[1]
-
-    shutil.rmtree(name, dir_fd=root, onerror=missing_is_well)
+def _ignore_missing(_function: object, _path: str, found: tuple[type, BaseException, object]) -> None:
+    """Raise errors of rmtree, except that another process has removed something meanwhile."""
+    if not isinstance(found[1], FileNotFoundError):
+        raise found[1]
 
 
 def _explained(error: OSError, paths: RunPaths) -> str:
@@ -260,8 +248,12 @@ def plan_prune(run: RunView, answers: Answers | None = None) -> Plan:
     reached = iteration_of(latest.name)
     if reached is None:  # a save on a file system that cannot swap names was cut off: the next save settles it
         raise OpsctlError(f"nothing is pruned: the latest is {latest.name}, which a save has left in the middle")
-    samples, loading = _told(run)
-    progress = Progress(reached, samples, loading, _being_read(run.paths))
+    samples, loading = _trained(run)
+    try:
+        progress = Progress(reached, samples, loading, frozenset(being_read(run.paths)))
+    except OSError as error:
+        why = file_problem(error, run.paths.reading)
+        raise OpsctlError(f"nothing is pruned: it is unknown which checkpoints are being read: {why}") from None
     why_not = {one.kept.iteration: one.why_not_backed_up for one in seen}
     decided = verdicts([one.kept for one in seen], policy, progress, why_not.__getitem__)
     return Plan(tuple(decided), tuple(seen), reached, leftovers_in(run.paths), warnings, policy.until_backed_up)
@@ -294,32 +286,21 @@ def _policy(run: RunView) -> tuple[RetentionTable, tuple[str, ...]]:
     return policy, warnings
 
 
-def _told(run: RunView) -> tuple[int | None, frozenset[int]]:
-    """Return how many samples the training has, and which checkpoints its tasks load."""
+def _trained(run: RunView) -> tuple[int | None, frozenset[int]]:
+    """Return how many samples the training has, None if unknown, and which checkpoints its tasks load."""
+    if run.revision is None:
+        return None, frozenset()
     try:
-        if run.revision is None:
-            return None, frozenset()
         chains = read_chains(run.paths)[-_LAST_CHAINS:]
-        own = (run.revision.options(chain.arguments, chain.nodes) for chain in chains)
-        all_options = [run.revision.options(), *own]
+        options = run.revision.options()
+        own = [options, *(run.revision.options(chain.arguments, chain.nodes) for chain in chains)]
     except OptionsError as error:
-        raise OpsctlError(f"nothing is pruned: what is trained cannot be told: {error}") from None
-    steps = [one["load_step"] for one in all_options if "load_step" in one]
-    return _samples(all_options[0]), frozenset(step for step in steps if step is not None)
-
-
-def _being_read(paths: RunPaths) -> frozenset[int]:
+        raise OpsctlError(f"nothing is pruned: the trainer's arguments are not understood: {error}") from None
+    loading = frozenset(step for one in own if (step := one.get("load_step")) is not None)
     try:
-        return frozenset(being_read(paths))
-    except OSError as error:
-        raise OpsctlError(f"nothing is pruned: who reads a checkpoint: {file_problem(error, paths.reading)}") from None
-
-
-def _samples(options: Options) -> int | None:
-    try:
-        return samples_to_train(options)
+        return samples_to_train(options), loading
     except (TypeError, ValueError):  # no length, or no batch size to count it by
-        return None
+        return None, loading
 
 
 def _seen(paths: RunPaths, folder: Path, copies: Copies) -> Seen:
@@ -329,21 +310,16 @@ def _seen(paths: RunPaths, folder: Path, copies: Copies) -> Seen:
         mark = mark_of(paths.output, folder)
     except OSError as error:  # a link, or another user's
         return Seen(Kept(iteration, 0, problem=str(error.strerror)), folder, "", 0)
-    problem, manifest = fault_of(folder), None
-    if problem is None:
-        manifest = read_manifest(folder)
-    of = digest_here(folder)
+    of, problem = digest_here(folder), fault_of(folder)
     relied_on, why_not = copies.relied_on(iteration, of), copies.why_not(iteration, of)
-    return Seen(_kept(iteration, problem, manifest), folder, mark, _bytes(manifest), relied_on, why_not)
-
-
-def _kept(iteration: int, problem: str | None, manifest: Manifest | None) -> Kept:
-    if manifest is None:
-        return Kept(iteration, 0, problem=problem or "no manifest")
-    is_full = manifest.layout.get("optimizer") != NO_OPTIMIZER
-    is_finite = manifest.not_finite is None
-    return Kept(iteration, manifest.consumed_train_samples, is_full, manifest.pinned, is_finite=is_finite)
-
-
-def _bytes(manifest: Manifest | None) -> int:
-    return sum(file.bytes for file in manifest.files.values()) if manifest else 0
+    if problem is not None:
+        return Seen(Kept(iteration, 0, problem=problem), folder, mark, 0, relied_on, why_not)
+    manifest = read_manifest(folder)
+    kept = Kept(
+        iteration,
+        manifest.consumed_train_samples,
+        manifest.layout.get("optimizer") != NO_OPTIMIZER,
+        manifest.pinned,
+        is_finite=manifest.not_finite is None,
+    )
+    return Seen(kept, folder, mark, sum(file.bytes for file in manifest.files.values()), relied_on, why_not)
