@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
 from opsctl.jobs.runner.watch_thread import WatchThread
-from opsctl.jobs.scheduler.chain import start
+from opsctl.jobs.scheduler.chain import is_dead, start
 from opsctl.jobs.scheduler.context import Cron
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.profile import cron_table, jobs_table
@@ -35,20 +35,17 @@ class Death:
 
     is_told: bool = False
     tried_at: float | None = None  # monotonic, of the last restart
-    lines: list[str] = field(default_factory=list)
 
-    def seen(self, chain: CronChain | None, beat: Heartbeat | None) -> bool:
-        """Take in one look, and say what is new in `lines`; whether the chain is dead."""
-        is_dead = chain is not None and not chain.is_stopped and (beat is None or beat.is_dead(chain.period_s))
-        if is_dead and not self.is_told and chain is not None:
+    def news(self, chain: CronChain | None, beat: Heartbeat | None) -> list[str]:
+        """Return the lines about a change since the last check; `is_told` is then whether the chain is dead."""
+        was_dead, self.is_told = self.is_told, is_dead(chain, beat)
+        if self.is_told and not was_dead and chain is not None:
             age = f"for {format_duration(beat.age_s)}" if beat else "yet"
-            self.lines.append(alert_line(f"the cron has not ticked {age}: it is carried by {chain.carrier()}"))
-        if self.is_told and not is_dead:
-            over = "is stopped" if chain is None or chain.is_stopped else "ticks again"
-            self.lines.append(f"opsctl: the cron {over}")
+            return [alert_line(f"the cron has not ticked {age}: it is carried by {chain.carrier()}")]
+        if was_dead and not self.is_told:
             self.tried_at = None
-        self.is_told = is_dead
-        return is_dead
+            return [f"opsctl: the cron {'is stopped' if chain is None or chain.is_stopped else 'ticks again'}"]
+        return []
 
     def may_restart(self, chain: CronChain, account: str, at: float) -> bool:
         """Return whether to start it again now: once in two periods, and only who carries it."""
@@ -87,37 +84,29 @@ class CronWatch(WatchThread):
             chain, beat = read_chain(cron), heartbeat(cron)
         except FileNotFoundError:
             chain, beat = None, None
-        is_dead = self.death.seen(chain, beat)
-        for line in self.death.lines:
+        for line in self.death.news(chain, beat):
             self.report(line)
-        self.death.lines.clear()
-        self._alert(is_dead, chain)
-        if is_dead and chain is not None and self.death.may_restart(chain, account_name(), time.monotonic()):
+        self._alert(self.death.is_told, chain)
+        if self.death.is_told and chain is not None and self.death.may_restart(chain, account_name(), time.monotonic()):
             self._restart(cron)
         return float(chain.period_s) if chain is not None else MOST_S * 10
 
-    def _alert(self, is_dead: bool, chain: CronChain | None) -> None:
+    def _alert(self, is_over: bool, chain: CronChain | None) -> None:
         """Leave an alert for a host that can send it: nodes often have no internet."""
-        if is_dead == self._noted:
+        if is_over == self._noted:
             return
-        if is_dead and chain is not None:
+        if is_over and chain is not None:
             text = f"the cron carried by {chain.carrier()} has not ticked for two periods, says the training"
             option = cron_folder_option()
             todo = f"opsctl cron status{option}; opsctl cron start{option}"
             alerts.note(self.paths, [Noted(KEY, "critical", text, todo)], now())
         else:
             alerts.note_recovered(self.paths, [KEY], now())
-        self._noted = is_dead
+        self._noted = is_over
 
     def _restart(self, paths: CronPaths) -> None:
-        cron = Cron(
-            paths,
-            cron_table(),
-            self.cluster,
-            client_for(self.cluster),
-            dict(os.environ),
-            jobs_table().internet_partition,
-        )
+        client, partition = client_for(self.cluster), jobs_table().internet_partition
+        cron = Cron(paths, cron_table(), self.cluster, client, dict(os.environ), partition)
         try:
             done = start(cron, None, None, False, time.time)
         except (OpsctlError, OSError) as error:

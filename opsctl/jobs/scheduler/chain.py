@@ -20,6 +20,7 @@ from opsctl.run.state.scheduler import (
     HOUR_S,
     CronChain,
     CronComment,
+    Heartbeat,
     Via,
     append_tick,
     beat_heart,
@@ -134,7 +135,7 @@ def start(cron: Cron, via: Via | None, period_s: int | None, take_over: bool, cl
     paths = cron.paths
     with locked(paths.folder, paths.chain_lock, LOCK_WAIT_S, "start the cron"):
         old = _chain_or_none(cron, take_over)
-        is_alive = old is not None and not old.is_stopped and not _is_dead(cron, old)
+        is_alive = old is not None and not old.is_stopped and not is_dead(old, heartbeat(paths))
         if old is not None and is_alive and not take_over:
             return _kept(cron, old, via, period_s, clock)
         return _new(cron, old, via, period_s, clock)
@@ -155,14 +156,9 @@ def stop(cron: Cron) -> tuple[CronChain | None, tuple[str, ...]]:
         return chain, _clear_away(cron, chain)
 
 
-def is_dead(cron: Cron, chain: CronChain) -> bool:
+def is_dead(chain: CronChain | None, beat: Heartbeat | None) -> bool:
     """Return whether no tick of a chain that should be alive has shown itself for too long."""
-    return not chain.is_stopped and _is_dead(cron, chain)
-
-
-def _is_dead(cron: Cron, chain: CronChain) -> bool:
-    beat = heartbeat(cron.paths)
-    return beat is None or beat.is_dead(chain.period_s)
+    return chain is not None and not chain.is_stopped and (beat is None or beat.is_dead(chain.period_s))
 
 
 def _chain_or_none(cron: Cron, take_over: bool) -> CronChain | None:

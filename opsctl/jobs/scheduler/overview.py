@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from opsctl.core.errors import OpsctlError, SlurmError, file_problem
 from opsctl.core.timestamps import iso, to_the_second
-from opsctl.jobs.scheduler.chain import QueuedTick, queued_ticks
+from opsctl.jobs.scheduler.chain import QueuedTick, is_dead, queued_ticks
 from opsctl.jobs.scheduler.context import Cron, job_files
 from opsctl.jobs.scheduler.grid import dues_between, next_dues
 from opsctl.run.state.scheduler import (
@@ -119,7 +119,7 @@ class Look:
             return "unreadable" if self.is_unreadable else "never started"
         if self.chain.is_stopped:
             return "stopped"
-        return "dead" if self.beat is None or self.beat.is_dead(self.chain.period_s) else "alive"
+        return "dead" if is_dead(self.chain, self.beat) else "alive"
 
     @property
     def next_due(self) -> datetime | None:

@@ -13,27 +13,20 @@ def beat(age_s: float) -> Heartbeat:
     return Heartbeat(AT, age_s)
 
 
-def said(death: Death) -> list[str]:
-    lines = list(death.lines)
-    death.lines.clear()
-    return lines
-
-
-def test_a_death_is_said_once_within_two_periods_and_its_end_once() -> None:
+def test_a_death_is_reported_once_within_two_periods_and_its_end_once() -> None:
     death = Death()
-    assert not death.seen(CHAIN, beat(170)) and said(death) == []
-    assert death.seen(CHAIN, beat(176)) and len(said(death)) == 1
-    assert death.seen(CHAIN, beat(500)) and said(death) == []
-    assert not death.seen(CHAIN, beat(3))
-    (back,) = said(death)
-    assert back.startswith("opsctl: ") and "ALERT" not in back
-    assert death.seen(CHAIN, beat(176)) and "ALERT" in said(death)[0]
+    assert death.news(CHAIN, beat(170)) == [] and not death.is_told
+    (line,) = death.news(CHAIN, beat(176))
+    assert "ALERT" in line and death.is_told
+    assert death.news(CHAIN, beat(500)) == [] and death.is_told
+    (back,) = death.news(CHAIN, beat(3))
+    assert back.startswith("opsctl: ") and "ALERT" not in back and not death.is_told
+    assert "ALERT" in death.news(CHAIN, beat(176))[0]
 
 
-def test_a_chain_that_somebody_stopped_or_nobody_started_is_not_dead() -> None:
+def test_a_chain_that_was_stopped_or_never_started_is_not_dead() -> None:
     death = Death()
-    assert not death.seen(stopped(CHAIN), beat(9999)) and not death.seen(None, None)
-    assert said(death) == []
+    assert death.news(stopped(CHAIN), beat(9999)) == [] == death.news(None, None) and not death.is_told
 
 
 def test_only_its_carrier_mends_it_and_once_in_two_periods() -> None:
