@@ -291,7 +291,7 @@ def test_a_job_that_is_not_the_one_that_counts_does_nothing(desk: Desk, monkeypa
     desk.send(monkeypatch)
     command = desk.at_work()
     second = desk.cluster.sbatch(
-        f"{sys.executable} -m opsctl jobs exec --command {command.name} --number 1",
+        f"{sys.executable} -m opsctl jobs exec --errand {command.name} --number 1",
         f"--output={desk.folder}/second.out",
     )
     desk.cluster.wait_for_state(second, "FAILED", timeout_s=LONG_S)
