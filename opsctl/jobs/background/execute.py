@@ -23,10 +23,10 @@ from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import format_duration
 
-#: Starts in a row that told no progress after which a background command is not gone on with.
+#: Starts in a row without reported progress after which a background command is not continued.
 MOST_WITHOUT_PROGRESS = 3
 #: After SIGTERM Slurm kills in 30 s where a site has not set another time: the command gets these to go, seconds.
-_TOLD_TO_END_S = 20.0
+_ENDING_S = 20.0
 _SIGNALS = frozenset(map(int, signal.Signals))
 #: What a shell says of a program that it cannot run.
 _CANNOT_RUN = 126
@@ -91,7 +91,7 @@ def _begun(place: CommandRecords, name: str, number: int, job_id: int, host: str
 
 def _counted(place: CommandRecords, command: BackgroundCommand) -> BackgroundCommand:
     """Count the start that has just ended."""
-    return msgspec.structs.replace(command, in_vain=0 if place.told(command.name) else command.in_vain + 1)
+    return msgspec.structs.replace(command, in_vain=0 if place.done(command.name) else command.in_vain + 1)
 
 
 def _started(
@@ -118,7 +118,7 @@ def _waited_for(child: subprocess.Popen[bytes], signals: Signals, warning: float
         since = [at for at in (signals.ended_at, signals.warned_at) if at is not None]
         if not since:
             continue
-        grace_s = _TOLD_TO_END_S if signals.ended_at is not None else 0.8 * warning
+        grace_s = _ENDING_S if signals.ended_at is not None else 0.8 * warning
         gone_s = time.monotonic() - since[0]
         steps = ((0.0, signal.SIGINT), (0.5 * grace_s, signal.SIGTERM), (grace_s, signal.SIGKILL))
         for after_s, number in steps[sent:]:
@@ -138,7 +138,7 @@ def _ended(
         return _gone_on(place, client, command, code)
     if signals.ended_at is not None:
         # Cancelled, or preempted and started again later: Slurm knows which, and the readers ask it.
-        place.write(command.with_last(how="told to end"))
+        place.write(command.with_last(how="asked to end"))
         return code
     detail = f"killed by {signal.Signals(code - 128).name}" if code - 128 in _SIGNALS else ""
     place.write(command.ended("failed", detail, code))
@@ -158,7 +158,7 @@ def _gone_on(place: CommandRecords, client: SlurmClient, command: BackgroundComm
     try:
         command = start_next(place, client, command)
     except (OpsctlError, SlurmError, OSError) as error:
-        detail = f"could not be gone on with: {error}"
+        detail = f"could not be continued: {error}"
         place.write((place.read(command.name) or command).ended("stopped", detail, code))
         message(f"opsctl: {command.name} {detail}")
         return code or 1
@@ -167,7 +167,7 @@ def _gone_on(place: CommandRecords, client: SlurmClient, command: BackgroundComm
 
 
 def _stopped(place: CommandRecords, command: BackgroundCommand) -> int:
-    detail = f"started {command.in_vain} times in a row without progress: not gone on with; type it again to go on"
+    detail = f"started {command.in_vain} times in a row without progress: not continued; type it again to continue"
     place.write(command.ended("stopped", detail, 1))
     message(f"opsctl: {command.name} {detail}")
     return 1

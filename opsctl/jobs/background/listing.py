@@ -77,11 +77,11 @@ def printed_command(place: CommandRecords, seen: Seen) -> PrintedCommand:
 def command_lines(printed: Sequence[PrintedCommand]) -> list[str]:
     """Return a table, with the last line of output under each command."""
     lines = table_lines([_COLUMNS, *(_row(one) for one in printed)])
-    told = [lines[0]]
+    shown = [lines[0]]
     for line, one in zip(lines[1:], printed, strict=True):
-        told.append(line)
-        told += [f"    {printable(text)[:_WIDEST]}" for text in (one.detail, one.last_line) if text]
-    return told
+        shown.append(line)
+        shown += [f"    {printable(text)[:_WIDEST]}" for text in (one.detail, one.last_line) if text]
+    return shown
 
 
 def command_of(command: BackgroundCommand) -> str:

@@ -65,7 +65,7 @@ class BackgroundCommand(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""  # the name of the run that it is for, if any
     asked_at: Moment
     jobs: tuple[CommandJob, ...]  # never empty; the last one counts
-    in_vain: int = 0  # starts in a row that came to their limit and told no progress
+    in_vain: int = 0  # starts in a row that reached their limit and reported no progress
     state: CommandState = "open"
     ended_at: Moment | None = None
     exit_code: int | None = None
@@ -173,7 +173,7 @@ class CommandRecords:
         found = (self.read(name) for name in names_of(self.root, self.root, _MOST)) if self.root.is_dir() else ()
         return sorted((one for one in found if one is not None), key=lambda one: one.asked_at)
 
-    def told(self, name: str) -> int:
+    def done(self, name: str) -> int:
         """Return how much the current or last start has reported as done; 0 if it reported nothing."""
         found = read_state(self.root, self.progress(name), CommandProgress)
         return found.done if found else 0

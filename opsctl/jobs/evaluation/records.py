@@ -61,7 +61,7 @@ class Standing:
 
     @property
     def under_way(self) -> Evaluated | None:
-        """The line of the job that waits for its turn, or began and told no end; whether it lives Slurm knows."""
+        """The line of the job that is queued, or that began and recorded no end."""
         if self.asked is not None:
             return self.asked
         return self.last if self.last is not None and self.last.what == "begun" and self.last.errand else None
@@ -127,20 +127,26 @@ def choose(paths: RunPaths, table: EvaluationTable, named: int | None, again: bo
 
     again: also those that are done. Raises OpsctlError if the named one does not exist, or it cannot be seen.
     """
-    lines = lines_of(paths)
-    if named is not None:
-        folder = paths.checkpoints / tag_of(named)
-        found = manifest_or_fault(folder)
-        of = digest_here(folder)
+    lines, due, left, done = lines_of(paths), list[Due](), list[tuple[int, str]](), list[tuple[int, str]]()
+    scheduled = (iteration_of(folder.name) or 0 for folder in folders_oldest_first(paths.checkpoints))
+    for iteration in [one for one in scheduled if divides(table.every, one)] if named is None else [named]:
+        folder = paths.checkpoints / tag_of(iteration)
+        found, of = manifest_or_fault(folder), digest_here(folder)
         if isinstance(found, str) or of is None:
-            raise OpsctlError(
-                f"{tag_of(named)} cannot be evaluated: {found if isinstance(found, str) else 'it is gone'}"
-            )
-        stands = standing(lines, named, of)
-        if stands.is_done and not again:
-            return Chosen(done=((named, stands.detail),))
-        return Chosen((Due(named, of),))
-    return _by_schedule(paths, table, lines, again)
+            why = found if isinstance(found, str) else "it is gone"
+            if named is not None:
+                raise OpsctlError(f"{tag_of(named)} cannot be evaluated: {why}")
+            left.append((iteration, why))
+            continue
+        state = standing(lines, iteration, of)
+        if state.is_done and not again:
+            done.append((iteration, state.detail))
+        elif state.is_given_up and not again and named is None:
+            how_often = f"tried {MOST_TRIES} times ({state.detail or 'cut off'})"
+            left.append((iteration, f"{how_often}: opsctl evaluate --step {iteration} tries again"))
+        else:
+            due.append(Due(iteration, of))
+    return Chosen(tuple(due), tuple(left), tuple(done))
 
 
 def lines_of(paths: RunPaths) -> list[Evaluated]:
@@ -149,28 +155,3 @@ def lines_of(paths: RunPaths) -> list[Evaluated]:
         return read(paths)
     except OSError as error:
         raise OpsctlError(f"nothing is evaluated: {file_problem(error, paths.evaluations)}") from None
-
-
-def _by_schedule(paths: RunPaths, table: EvaluationTable, lines: Sequence[Evaluated], again: bool) -> Chosen:
-    due: list[Due] = []
-    left: list[tuple[int, str]] = []
-    done: list[tuple[int, str]] = []
-    for folder in folders_oldest_first(paths.checkpoints):
-        iteration = iteration_of(folder.name) or 0
-        if not divides(table.every, iteration):
-            continue
-        found, of = manifest_or_fault(folder), digest_here(folder)
-        if isinstance(found, str) or of is None:
-            left.append((iteration, found if isinstance(found, str) else "it is gone"))
-            continue
-        stands = standing(lines, iteration, of)
-        if stands.is_done and not again:
-            done.append((iteration, stands.detail))
-        elif stands.is_given_up and not again:
-            why = stands.last.detail if stands.last and stands.last.detail else "cut off"
-            left.append(
-                (iteration, f"tried {MOST_TRIES} times ({why}): opsctl evaluate --step {iteration} tries again")
-            )
-        else:
-            due.append(Due(iteration, of))
-    return Chosen(tuple(due), tuple(left), tuple(done))
