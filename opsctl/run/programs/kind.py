@@ -1,0 +1,75 @@
+"""The type of a kind of training program, and what its functions take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress that a line of a program's output reports. None: the line does not report it."""
+
+    iteration: int | None = None  # optimizer steps done, unless the kind's `counts` says otherwise
+    total_iterations: int | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    seconds_per_iteration: float | None = None
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint on disk: one folder or one file."""
+
+    iteration: int
+    path: Path
+    problem: str | None = None  # why the program would not load it; None: complete
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of training program.
+
+    saves_on: the signal to all ranks on which the program saves and leaves; None: it saves on no request.
+    checkpoints: a pattern of paths relative to the run's folder, for a run file without one.
+    progress: the progress in one line of output, None for other lines.
+    judge: a path that the pattern matches -> the checkpoint, None for a path that is none.
+    resume: the newest complete checkpoint -> arguments that resume from it. Empty for a program that finds it itself.
+    takes_torn: the program loads its newest checkpoint without checking it, so a torn one has to be moved away.
+    lacks: sentences about what the program cannot do, for `plan`, `doctor` and `status`.
+    """
+
+    name: str
+    launch: str  # the default of [program] launch: one of LAUNCHES
+    saves_on: str | None
+    checkpoints: str | None
+    progress: Callable[[str], Progress | None]
+    judge: Callable[[Path], SavedCheckpoint | None]
+    resume: Callable[[Path], Sequence[str]]
+    takes_torn: bool = False
+    counts: str = "steps"  # the unit of `Progress.iteration`
+    lacks: tuple[str, ...] = ()
+
+
+#: Ways to start a program: one launcher of torch or accelerate on each node, or one process for each rank.
+LAUNCHES = ("torchrun", "accelerate", "ranks")
+
+
+def by_itself(_: Path) -> Sequence[str]:
+    """Return no arguments: the program finds its newest checkpoint."""
+    return ()
+
+
+def found(paths: Iterable[Path], judge: Callable[[Path], SavedCheckpoint | None]) -> list[SavedCheckpoint]:
+    """Return the checkpoints among `paths`, the newest first: by iteration, then by the time of the last change."""
+    saved = [one for one in map(judge, paths) if one is not None]
+    return sorted(saved, key=lambda one: (one.iteration, _changed_ns(one.path)), reverse=True)
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # removed meanwhile
+        return 0

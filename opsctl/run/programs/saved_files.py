@@ -1,0 +1,93 @@
+"""Check files of checkpoints without loading them: nothing in a file is ever executed."""
+
+from __future__ import annotations
+
+import json
+import pickletools
+import re
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Longest header of a safetensors file, in bytes, as its library allows.
+_LONGEST_HEADER = 100_000_000
+#: Bytes of a pickle that are read.
+_LARGEST_PICKLE = 64 << 20
+#: Operations of a pickle that push a string or a whole number.
+_VALUE = re.compile(r"UNICODE|STRING|INT|LONG[14]?$")
+
+
+def torn_zip(path: Path) -> str | None:
+    """Return why a file of torch.save cannot be loaded; None for a complete one.
+
+    torch.save writes a zip archive, whose directory is its last part.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return None if archive.namelist() else f"{path.name} is empty"
+    except zipfile.BadZipFile:
+        return f"{path.name} is cut off"
+    except OSError as error:
+        return f"{path.name}: {error.strerror}"
+
+
+def torn_safetensors(path: Path) -> str | None:
+    """Return why a safetensors file cannot be loaded; None for a complete one. Its header states its length."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            first = file.read(8)
+            length = struct.unpack("<Q", first)[0] if len(first) == 8 else _LONGEST_HEADER + 1
+            header = json.loads(file.read(length)) if length <= min(size, _LONGEST_HEADER) else {}
+    except ValueError:
+        return f"{path.name} has a damaged header"
+    except OSError as error:
+        return f"{path.name}: {error.strerror}"
+    ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+    if not ends or 8 + length + max(ends) != size:
+        return f"{path.name} is cut off"
+    return None
+
+
+def torn_shards(folder: Path, index: str) -> str | None:
+    """Return which file of a sharded model is missing or torn; None if all are complete."""
+    try:
+        names = set(json.loads((folder / index).read_bytes())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{index} is damaged"
+    except OSError as error:
+        return f"{index}: {error.strerror}"
+    for name in sorted(names):
+        if problem := torn_safetensors(folder / Path(name).name):
+            return problem
+    return None
+
+
+def pickled_strings(data: bytes) -> Iterator[object]:
+    """Yield the strings and whole numbers of a pickle in order, without unpickling it."""
+    try:
+        for code, argument, _ in pickletools.genops(data[:_LARGEST_PICKLE]):
+            if _VALUE.search(code.name):
+                yield argument
+    except (ValueError, UnicodeDecodeError):
+        return
+
+
+def number_after(data: bytes, name: str) -> int | None:
+    """Return the whole number that follows the string `name` in a pickle, None if there is none."""
+    values = list(pickled_strings(data))
+    for at, value in enumerate(values[:-1]):
+        if value == name and isinstance(after := values[at + 1], int):
+            return after
+    return None
+
+
+def pickle_in_zip(path: Path) -> bytes:
+    """Return the pickle in a file of torch.save; empty for a file without one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next((one for one in archive.namelist() if one.endswith("/data.pkl")), None)
+            return archive.read(name) if name else b""
+    except (zipfile.BadZipFile, OSError):
+        return b""

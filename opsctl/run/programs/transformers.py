@@ -1,0 +1,91 @@
+"""transformers' Trainer, also through accelerate: `checkpoint-N` folders, dictionaries and a bar in the log."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
+from opsctl.run.programs.saved_files import torn_safetensors, torn_shards, torn_zip
+
+#: Written last by the Trainer: a folder without it is a save that was interrupted.
+_STATE = "trainer_state.json"
+#: Written by `--enable_jit_checkpoint` during a save.
+_UNFINISHED = "checkpoint-is-incomplete.txt"
+#: One of these holds the weights: files of the model or an adapter, folders of DeepSpeed or FSDP.
+_WEIGHTS = ("*.safetensors", "*model*.bin", "global_step*", "pytorch_model_fsdp*")
+_FOLDER = re.compile(r"checkpoint-(\d{1,18})")
+_BAR = re.compile(
+    r"(?:^|\r)\s*\d{1,3}%\|.*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}) \[.*?(?P<rate>[\d.]+)(?P<unit>it/s|s/it)\]"
+)
+_LOGGED = re.compile(r"\{'loss': [^{}]*\}")
+
+
+def _progress(line: str) -> Progress | None:
+    bars = list(_BAR.finditer(line))
+    if bars:
+        rate = float(bars[-1]["rate"])
+        seconds = rate if bars[-1]["unit"] == "s/it" else (1 / rate if rate else None)
+        return Progress(int(bars[-1]["done"]), int(bars[-1]["total"]), seconds_per_iteration=seconds)
+    logged = _LOGGED.search(line)
+    if logged is None:
+        return None
+    try:
+        values = {name: float(value) for name, value in ast.literal_eval(logged[0]).items()}
+    except (ValueError, SyntaxError, TypeError):
+        return None
+    return Progress(loss=values["loss"], learning_rate=values.get("learning_rate"), grad_norm=values.get("grad_norm"))
+
+
+def _judge(path: Path) -> SavedCheckpoint | None:
+    name = _FOLDER.fullmatch(path.name)
+    return SavedCheckpoint(int(name[1]), path, _problem(path, int(name[1]))) if name and path.is_dir() else None
+
+
+def _problem(folder: Path, step: int) -> str | None:
+    if (folder / _UNFINISHED).exists():
+        return f"its save was interrupted ({_UNFINISHED})"
+    try:
+        state = json.loads((folder / _STATE).read_bytes())
+    except FileNotFoundError:
+        return f"its save was interrupted (no {_STATE})"
+    except (ValueError, OSError):
+        return f"{_STATE} is damaged"
+    if not isinstance(state, dict) or state.get("global_step") != step:
+        return f"{_STATE} is of another step"
+    if not any(one for pattern in _WEIGHTS for one in folder.glob(pattern)):
+        return "it has no weights"
+    for file in sorted(folder.iterdir()):
+        problem = None
+        if file.name.endswith(".safetensors"):
+            problem = torn_safetensors(file)
+        elif file.name.endswith(".safetensors.index.json"):
+            problem = torn_shards(folder, file.name)
+        elif file.suffix in (".pt", ".bin") and file.name != "training_args.bin":
+            problem = torn_zip(file)
+        if problem:
+            return problem
+    return None
+
+
+def _resume(checkpoint: Path) -> Sequence[str]:
+    return ("--resume_from_checkpoint", str(checkpoint))
+
+
+KIND = Kind(
+    name="transformers",
+    launch="torchrun",
+    saves_on="SIGTERM",
+    checkpoints="*/checkpoint-*",
+    progress=_progress,
+    judge=_judge,
+    resume=_resume,
+    takes_torn=True,
+    lacks=(
+        "It saves on request only with --enable_jit_checkpoint True: without it, the work since the last checkpoint "
+        "is lost at each stop.",
+    ),
+)

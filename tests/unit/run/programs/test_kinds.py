@@ -1,0 +1,211 @@
+"""What each kind of program has saved, and what its log reports, on the files and lines that the programs write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint import FileSystemWriter, save
+
+from opsctl.run.programs import command, lightning, litgpt, megatron_lm, nemo, torchtitan, transformers
+from opsctl.run.programs.kind import Kind, Progress, found
+
+WEIGHTS = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(3)}
+
+
+def a_transformers_checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    save_file(WEIGHTS, str(path / "model.safetensors"))
+    torch.save({"state": {}}, path / "optimizer.pt")
+    torch.save({"last_epoch": step}, path / "scheduler.pt")
+    torch.save({"python": 1}, path / "rng_state_0.pth")
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": 40}))
+    return path
+
+
+def a_lightning_checkpoint(folder: Path, step: int, name: str = "") -> Path:
+    path = folder / (name or f"epoch=0-step={step}.ckpt")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save({"epoch": 0, "global_step": step, "pytorch-lightning_version": "2.6.6", "state_dict": WEIGHTS}, path)
+    return path
+
+
+def a_litgpt_checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"step-{step:08d}"
+    path.mkdir(parents=True)
+    torch.save({"model": WEIGHTS}, path / "lit_model.pth")
+    (path / "model_config.yaml").write_text("name: pythia\n")
+    return path
+
+
+def a_distributed_checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"step-{step}"
+    save(dict(WEIGHTS), storage_writer=FileSystemWriter(path), no_dist=True)
+    return path
+
+
+def a_megatron_checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"iter_{step:07d}" / "mp_rank_00"
+    path.mkdir(parents=True)
+    torch.save({"model": WEIGHTS}, path / "model_optim_rng.pt")
+    (folder / megatron_lm.TRACKER).write_text(str(step))
+    return path.parent
+
+
+MAKERS = {
+    transformers.KIND: a_transformers_checkpoint,
+    lightning.KIND: a_lightning_checkpoint,
+    nemo.KIND: a_lightning_checkpoint,
+    litgpt.KIND: a_litgpt_checkpoint,
+    torchtitan.KIND: a_distributed_checkpoint,
+    megatron_lm.KIND: a_megatron_checkpoint,
+}
+
+
+def half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def newest(kind: Kind, folder: Path) -> list[tuple[int, bool]]:
+    return [(one.iteration, one.problem is None) for one in found(folder.iterdir(), kind.judge)]
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.name)
+def test_complete_checkpoints_are_found_newest_first_and_other_files_are_ignored(kind: Kind, tmp_path: Path) -> None:
+    for step in (2, 10, 4):
+        MAKERS[kind](tmp_path, step)
+    if kind is megatron_lm.KIND:
+        (tmp_path / megatron_lm.TRACKER).write_text("10")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    assert newest(kind, tmp_path) == [(10, True), (4, True), (2, True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "torn"),
+    [
+        (transformers.KIND, ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]),
+        (litgpt.KIND, ["lit_model.pth"]),
+        (torchtitan.KIND, [".metadata"]),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_a_checkpoint_with_any_torn_or_missing_file_is_not_complete(
+    kind: Kind, torn: list[str], tmp_path: Path
+) -> None:
+    for name in torn:
+        for number, damage in enumerate((half, Path.unlink)):
+            folder = tmp_path / name / str(number)
+            if kind is transformers.KIND and name in ("optimizer.pt", "scheduler.pt") and damage is Path.unlink:
+                continue  # save_only_model=True
+            damage(MAKERS[kind](folder, 8) / name)
+            assert newest(kind, folder) == [(8, False)], (name, number)
+
+
+def test_transformers_unfinished_saves_and_shards(tmp_path: Path) -> None:
+    path = a_transformers_checkpoint(tmp_path, 7)
+    (path / "checkpoint-is-incomplete.txt").touch()
+    assert newest(transformers.KIND, tmp_path) == [(7, False)]
+    (path / "checkpoint-is-incomplete.txt").unlink()
+    (path / "model.safetensors").rename(path / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"w": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert newest(transformers.KIND, tmp_path) == [(7, False)]
+    save_file(WEIGHTS, str(path / "model-00002-of-00002.safetensors"))
+    assert newest(transformers.KIND, tmp_path) == [(7, True)]
+    path.rename(tmp_path / "checkpoint-8")  # a folder of that name with another step's state
+    assert newest(transformers.KIND, tmp_path) == [(8, False)]
+
+
+def test_lightnings_step_is_read_from_the_file_not_from_its_name(tmp_path: Path) -> None:
+    a_lightning_checkpoint(tmp_path, 300, "last.ckpt")
+    a_lightning_checkpoint(tmp_path, 70_000, "last-v1.ckpt")
+    half(a_lightning_checkpoint(tmp_path, 80_000))
+    assert newest(lightning.KIND, tmp_path) == [(80_000, False), (70_000, True), (300, True)]
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (open, (str(tmp_path / "executed"), "w"))  # type: ignore[return-value]
+
+    torch.save({"global_step": 5, "callbacks": Evil()}, tmp_path / "last.ckpt")
+    assert newest(lightning.KIND, tmp_path) == [(5, True)]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_distributed_checkpoint_without_one_of_its_files_is_not_complete(tmp_path: Path) -> None:
+    path = a_distributed_checkpoint(tmp_path, 20)
+    next(path.glob("*.distcp")).unlink()
+    assert newest(torchtitan.KIND, tmp_path) == [(20, False)]
+
+
+def test_megatrons_tracker_decides_and_nemos_marker(tmp_path: Path) -> None:
+    for step in (100, 200):
+        a_megatron_checkpoint(tmp_path, step)
+    (tmp_path / megatron_lm.TRACKER).write_text("100")
+    assert newest(megatron_lm.KIND, tmp_path) == [(200, False), (100, True)]
+    saved = a_lightning_checkpoint(tmp_path / "nemo", 30)
+    saved.with_name(f"{saved.stem}-unfinished").touch()
+    assert [one.problem is None for one in found([saved], nemo.KIND.judge)] == [False]
+
+
+def test_any_command_is_described_by_its_table(tmp_path: Path) -> None:
+    kind = command.kind_of(
+        "SIGTERM",
+        ["meta.json", "*.pt"],
+        r"step (?P<iteration>\d+)/(?P<total>\d+) loss (?P<loss>\S+)",
+        ["--from", "{checkpoint}"],
+    )
+    path = tmp_path / "ckpt_12"
+    path.mkdir()
+    assert newest(kind, tmp_path) == [(12, False)]
+    (path / "meta.json").write_text("{}")
+    torch.save(WEIGHTS, path / "rank0.pt")
+    assert newest(kind, tmp_path) == [(12, True)]
+    half(path / "rank0.pt")
+    assert newest(kind, tmp_path) == [(12, False)]
+    assert kind.progress("[rank 0] step 12/40 loss 3.5") == Progress(12, 40, loss=3.5)
+    assert kind.progress("step x/40") is None and kind.progress("") is None
+    assert kind.resume(path) == ["--from", str(path)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "progress"),
+    [
+        (
+            transformers.KIND,
+            "{'loss': '4.178', 'grad_norm': '0.7837', 'learning_rate': '2.5e-05', 'epoch': '0.6562'}",
+            Progress(loss=4.178, grad_norm=0.7837, learning_rate=2.5e-05),
+        ),
+        (transformers.KIND, "{'loss': 4.178, 'grad_norm': nan, 'epoch': 1}", None),
+        (transformers.KIND, "{'eval_loss': '4.178', 'eval_runtime': '0.0167', 'epoch': '0.625'}", None),
+        (transformers.KIND, "{'train_runtime': '2.895', 'train_loss': '4.166', 'epoch': '1.25'}", None),
+        (
+            transformers.KIND,
+            "\r 52%|█████▎    | 21/40 [00:00<00:00, 160.57it/s]\r 55%|█████▌    | 22/40 [00:00<00:00, 2.00s/it]",
+            Progress(22, 40, seconds_per_iteration=2.0),
+        ),
+        (transformers.KIND, "Writing model shards: 100%|██████████| 1/1 [00:00<00:00, 530.45it/s]", None),
+        (
+            lightning.KIND,
+            "Epoch 2:  31%|███▏      | 5/16 [00:02<00:04,  2.00it/s, v_num=0, loss=0.884]",
+            Progress(37, loss=0.884, seconds_per_iteration=0.5),
+        ),
+        (lightning.KIND, "Validation DataLoader 0: 100%|██████████| 2/2 [00:00<00:00, 1476.61it/s]", None),
+        (
+            litgpt.KIND,
+            "Epoch 1 | iter 20 step 10 | loss train: 4.307, val: n/a | iter time: 2.50 ms (step) remaining time: 0:00",
+            Progress(10, loss=4.307, seconds_per_iteration=0.005),
+        ),
+        (litgpt.KIND, "iter 20: val loss 4.2409, val time: 1.46 ms", None),
+    ],
+)
+def test_progress_is_read_from_the_lines_that_the_programs_print(
+    kind: Kind, line: str, progress: Progress | None
+) -> None:
+    assert kind.progress(line) == progress
