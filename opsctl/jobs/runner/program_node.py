@@ -1,0 +1,346 @@
+"""The process of one node that starts a training program, asks its ranks to save and leave, and leaves none behind.
+
+It writes the records of an attempt's folder that our trainer's launcher writes: where each rank runs, the first rank to
+fail and, on the first node, why the program left.
+
+torchrun's ranks have sessions of their own and outlive a launcher that is killed, so this process is the subreaper of
+all processes below it, and ends them one by one. A signal to one rank alone hangs a program: the first node's process
+sees a request and sends the others the moment at which all signal their ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hmac
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from opsctl.core.files.state_files import write_state
+from opsctl.core.output import message
+from opsctl.core.timestamps import now
+from opsctl.run.programs.launchers import Place, to_start
+from trainer.formats.attempt.attempt_records import (
+    EXIT_REPORT,
+    LEAVING_NOTE,
+    ExitReport,
+    Failure,
+    LeavingNote,
+    NodeClock,
+    RankPlace,
+    clock_file,
+    failure_file,
+    ranks_file,
+)
+from trainer.formats.logs.guard_lines import Reason, leave_line
+
+#: The variable with a ProgramStep as JSON. Other users can see a command line, but no environment.
+STEP_VARIABLE = "OPSCTL_PROGRAM_STEP"
+#: The newest complete checkpoint, for programs that are told by a variable where to resume. Empty: from the start.
+CHECKPOINT_VARIABLE = "OPSCTL_CHECKPOINT"
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.2
+#: From the sight of a request to the signal, so that every node sends it at the same moment.
+_AHEAD_S = 1.0
+#: From the failure of a rank to the end of the other ranks, and from SIGTERM to SIGKILL for what is left over.
+_FOLLOW_S, _LEFTOVER_S = 5.0, 5.0
+_SHELLS = frozenset({"bash", "sh", "dash", "srun", "tee"})
+
+
+class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A program's launch, the same for all nodes."""
+
+    command: tuple[str, ...]
+    launch: str  # one of programs.kind.LAUNCHES
+    nodes: int
+    ranks_per_node: int
+    master_address: str
+    master_port: int
+    stop_port: int  # of the first node's process
+    token: str  # with which the first node's process proves itself
+    stop: str | None  # name of the signal on which the program saves and leaves; None: it saves on no request
+    grace_s: int
+    kill_switch: str
+    stop_request: str
+    output: str  # the run's output folder
+    attempt_folder: str
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A request to save and leave."""
+
+    reason: Reason
+    signal_at: float  # seconds since the epoch
+
+
+def main(environment: Mapping[str, str]) -> int:
+    """Run the node's part of the step that STEP_VARIABLE describes. Returns its exit code."""
+    step = msgspec.json.decode(environment[STEP_VARIABLE], type=ProgramStep)
+    kept = {name: value for name, value in environment.items() if name != STEP_VARIABLE}
+    node_rank = int(environment.get("SLURM_PROCID", "0"))
+    name = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    return NodeRun(step, node_rank, name, kept).run()
+
+
+@dataclass
+class NodeRun:
+    """One node's part of a program's run."""
+
+    step: ProgramStep
+    node_rank: int
+    node: str
+    environment: Mapping[str, str]
+    _ranks: dict[int, psutil.Process] = field(default_factory=dict)  # by local rank
+    _started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)  # by place in the list of starts
+    _failure: Failure | None = None
+    _failed_at: float = 0.0
+    _stop: Stop | None = None
+    _signalled_at: float = 0.0
+
+    def run(self) -> int:
+        """Start the program and return when none of its processes is left."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # A warning signal of Slurm kills torchrun while its ranks train on. The program's processes inherit this.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self._record(clock_file(self.node_rank), NodeClock(self.node, datetime.now().astimezone()))
+        place = Place(
+            nodes=self.step.nodes,
+            node_rank=self.node_rank,
+            ranks_per_node=self.step.ranks_per_node,
+            master_address=self.step.master_address,
+            master_port=self.step.master_port,
+            run_id=Path(self.step.attempt_folder).name,
+            grace_s=self.step.grace_s,
+        )
+        with contextlib.closing(_channel(self.step, self.node_rank)) as channel:
+            for number, start in enumerate(to_start(self.step.command, self.step.launch, place)):
+                own = {CHECKPOINT_VARIABLE: self.step.checkpoint, **self.environment, **start.environment}
+                try:
+                    self._started[number] = subprocess.Popen(start.words, env=own, stdin=subprocess.DEVNULL)
+                except OSError as error:
+                    message(f"opsctl: {start.words[0]} cannot be started on {self.node}: {error.strerror}")
+                    self._end_all()
+                    return 127
+            while self._is_running():
+                self._find_ranks()
+                self._check_stop(channel)
+                time.sleep(_POLL_S)
+        self._end_all()
+        return self._close()
+
+    def _is_running(self) -> bool:
+        """Reap, and return True while a started process is left and no limit has passed."""
+        codes = {number: process.poll() for number, process in self._started.items()}
+        self._reap_orphans()
+        for number, code in codes.items():
+            if code and self._stop is None and self._failure is None:
+                self._fail(number if self.step.launch == "ranks" else None, code)
+        late = self._failed_at and self.step.launch == "ranks" and time.monotonic() - self._failed_at > _FOLLOW_S
+        overdue = self._signalled_at and time.monotonic() - self._signalled_at > self.step.grace_s
+        if overdue:
+            message(f"opsctl: {self.node}: the program has not left within {self.step.grace_s} s: ending it")
+        return not late and not overdue and any(code is None for code in codes.values())
+
+    def _reap_orphans(self) -> None:
+        """Reap processes that have become this one's children, except those that `Popen` reaps."""
+        own = {process.pid for process in self._started.values()}
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process().children():
+                if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(child.pid, os.WNOHANG)
+
+    def _fail(self, local_rank: int | None, code: int) -> None:
+        self._failed_at = time.monotonic()
+        if local_rank is None:  # a launcher: its own lines name the rank, and triage reads them
+            return
+        self._failure = Failure(
+            rank=self.node_rank * self.step.ranks_per_node + local_rank,
+            node=self.node,
+            local_rank=local_rank,
+            exit_code=code if code > 0 else None,
+            signal=-code if code < 0 else None,
+            failed_at=datetime.now(UTC),
+        )
+        self._record(failure_file(self.node_rank), self._failure)
+
+    def _find_ranks(self) -> None:
+        """Find the ranks below this process, and record their places once all are there."""
+        if len(self._ranks) == self.step.ranks_per_node:
+            return
+        self._ranks = ranks_below(psutil.Process())
+        if len(self._ranks) == self.step.ranks_per_node:
+            first = self.node_rank * self.step.ranks_per_node
+            places = [
+                RankPlace(rank=first + local_rank, node=self.node, local_rank=local_rank, pid=process.pid)
+                for local_rank, process in sorted(self._ranks.items())
+            ]
+            self._record(ranks_file(self.node_rank), places)
+
+    def _check_stop(self, channel: FirstNode | OtherNode) -> None:
+        if self._stop is None:
+            self._stop = channel.stop()
+            if self._stop is not None and self.node_rank == 0:
+                self._report_leaving(self._stop)
+        if self._stop is None or self._signalled_at or time.time() < self._stop.signal_at:
+            return
+        self._signalled_at = time.monotonic()
+        if self.step.stop is None:  # nothing to wait for
+            self._signalled_at -= self.step.grace_s
+            return
+        for process in ranks_below(psutil.Process()).values():
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.Signals[self.step.stop])
+
+    def _report_leaving(self, stop: Stop) -> None:
+        detail = self.step.kill_switch if stop.reason is Reason.KILL_SWITCH else self.step.stop_request
+        print(leave_line(stop.reason, detail), flush=True)
+        self._record(LEAVING_NOTE, LeavingNote(reason=stop.reason, at=now()))
+
+    def _end_all(self) -> None:
+        """End every process below this one: SIGTERM, then SIGKILL until none is left."""
+        deadline = time.monotonic() + _LEFTOVER_S
+        number = signal.SIGKILL if self._signalled_at else signal.SIGTERM
+        while below := [one for one in psutil.Process().children(recursive=True) if not _is_gone(one)]:
+            if time.monotonic() > deadline:
+                number = signal.SIGKILL
+            for process in below:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+            time.sleep(_POLL_S)
+            for process in self._started.values():
+                process.poll()
+            self._reap_orphans()
+            if time.monotonic() > deadline + 2 * _LEFTOVER_S:  # a process in an uninterruptible call: Slurm's to end
+                message(f"opsctl: {self.node}: {len(below)} processes of the program do not end")
+                return
+
+    def _close(self) -> int:
+        """Record why the program left, and return the exit code."""
+        if self._stop is not None:
+            if self.node_rank == 0:
+                self._record(EXIT_REPORT, ExitReport(reason=self._stop.reason))
+            return 0  # programs that saved well exit with 1, and some that lost their work with 0
+        codes = [process.returncode for process in self._started.values()]
+        if self._failure is not None:
+            return self._failure.exit_code or 128 + (self._failure.signal or 1)
+        return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+    def _record(self, name: str, value: object) -> None:
+        """Write a record of the attempt. A disk that does not take it does not end the program."""
+        with contextlib.suppress(OSError):
+            write_state(Path(self.step.output), Path(self.step.attempt_folder) / name, value)
+
+
+def ranks_below(process: psutil.Process) -> dict[int, psutil.Process]:
+    """Return the rank processes below `process` by local rank: the topmost with a RANK variable that is no shell."""
+    found: dict[int, psutil.Process] = {}
+    for one in process.children(recursive=True):  # parents come first
+        try:
+            local_rank = one.environ().get("LOCAL_RANK", "") if "RANK" in one.environ() else ""
+            if local_rank.isdecimal() and one.name() not in _SHELLS:
+                found.setdefault(int(local_rank), one)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _channel(step: ProgramStep, node_rank: int) -> FirstNode | OtherNode:
+    return FirstNode(step) if node_rank == 0 else OtherNode(step)
+
+
+class FirstNode:
+    """The first node's end: it sees requests in files, and sends them to the other nodes."""
+
+    def __init__(self, step: ProgramStep) -> None:
+        self._step = step
+        self._others: list[socket.socket] = []
+        self._listener: socket.socket | None = None
+        if step.nodes > 1:
+            self._listener = socket.create_server(("", step.stop_port), backlog=step.nodes)
+            self._listener.setblocking(False)
+
+    def stop(self) -> Stop | None:
+        """Return a request, after sending it to all nodes; None while there is none."""
+        while self._listener is not None and select.select([self._listener], [], [], 0)[0]:
+            self._others.append(self._listener.accept()[0])
+        reason = next((reason for path, reason in self._files() if os.path.lexists(path)), None)
+        if reason is None:
+            return None
+        stop = Stop(reason, time.time() + _AHEAD_S)
+        for other in self._others:
+            with contextlib.suppress(OSError):
+                other.sendall(f"{self._step.token} {stop.reason} {stop.signal_at}\n".encode())
+        return stop
+
+    def _files(self) -> Iterator[tuple[str, Reason]]:
+        yield self._step.kill_switch, Reason.KILL_SWITCH
+        yield self._step.stop_request, Reason.STOP_REQUEST
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in (*self._others, *filter(None, [self._listener])):
+            one.close()
+
+
+class OtherNode:
+    """Another node's end: it connects to the first node's, and receives requests."""
+
+    def __init__(self, step: ProgramStep) -> None:
+        self._step = step
+        self._socket: socket.socket | None = None
+        self._received = b""
+
+    def stop(self) -> Stop | None:
+        """Return a request that was received; None while there is none."""
+        if self._socket is None:
+            with contextlib.suppress(OSError):  # the first node is not there yet
+                self._socket = socket.create_connection((self._step.master_address, self._step.stop_port), timeout=1)
+            return None
+        if not select.select([self._socket], [], [], 0)[0]:
+            return None
+        try:
+            data = self._socket.recv(4096)
+        except OSError:
+            data = b""
+        if not data:  # the first node has ended, and Slurm ends this one
+            self.close()
+            return None
+        self._received += data
+        for line in self._received.split(b"\n")[:-1]:
+            token, _, rest = line.decode(errors="replace").partition(" ")
+            if hmac.compare_digest(token.encode(), self._step.token.encode()):
+                reason, _, at = rest.partition(" ")
+                return Stop(Reason(reason), float(at))
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))

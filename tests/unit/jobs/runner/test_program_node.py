@@ -1,0 +1,217 @@
+"""The process of a node, with real programs below it: what they get, how they are stopped, and that none is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from opsctl.core.tcp_ports import is_free
+from opsctl.jobs.runner.program_node import STEP_VARIABLE, ProgramStep
+
+#: A program of several ranks that saves on SIGTERM and leaves, or does what its first argument says.
+PROGRAM = """
+import json, os, pathlib, signal, subprocess, sys, time
+how, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+me = folder / f"rank-{os.environ['RANK']}"
+def save(number, frame):
+    me.with_suffix(".saved").write_text(repr(time.time()))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else save)
+if how == "orphan":
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OPSCTL_CHECKPOINT")
+me.write_text(json.dumps({"pid": os.getpid(), **{name: os.environ.get(name) for name in names}}))
+until = time.monotonic() + (0.5 if how in ("ends", "orphan") else 60)
+while time.monotonic() < until:
+    if how == "dies" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "fails" and os.environ["RANK"] == "1":
+        sys.exit(3)
+    time.sleep(0.02)
+"""
+
+
+class Running:
+    """Processes of nodes, the program's folder, and the attempt's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.output = folder, folder / "output"
+        self.attempt = self.output / "logs" / "attempts" / "7"
+        self.attempt.mkdir(parents=True)
+        self.program = folder / "train.py"
+        self.program.write_text(PROGRAM)
+        self.nodes: list[subprocess.Popen[str]] = []
+
+    def start(self, how: str, nodes: int = 1, **changes: Any) -> None:
+        ports = [port for port in range(21_000 + os.getpid() % 1000 * 8, 32_000) if is_free(port)][:2]
+        step = ProgramStep(
+            command=(sys.executable, str(self.program), how, str(self.folder)),
+            launch="ranks",
+            nodes=nodes,
+            ranks_per_node=2,
+            master_address="127.0.0.1",
+            master_port=ports[0],
+            stop_port=ports[1],
+            token="0123abcd",
+            stop="SIGTERM",
+            grace_s=20,
+            kill_switch=str(self.output / "kill-switch"),
+            stop_request=str(self.attempt / "stop-request"),
+            output=str(self.output),
+            attempt_folder=str(self.attempt),
+            checkpoint="step-20",
+        )
+        text = msgspec.json.encode(msgspec.structs.replace(step, **changes)).decode()
+        for number in range(nodes):
+            own = {"SLURM_PROCID": str(number), "SLURMD_NODENAME": f"node{number + 1}", STEP_VARIABLE: text}
+            command = [sys.executable, "-m", "opsctl.jobs.runner.program_node"]
+            environment = {**os.environ, **own}
+            self.nodes.append(
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            )
+
+    def ranks(self, number: int) -> list[dict[str, str]]:
+        """Wait for the program's ranks; what they have found in their environment."""
+        files = [self.folder / f"rank-{rank}" for rank in range(number)]
+        wait_until(lambda: all(one.exists() and one.stat().st_size for one in files))
+        return [json.loads(one.read_text()) for one in files]
+
+    def end(self) -> tuple[list[int], str]:
+        """Wait for the nodes' ends: exit codes, and all that was printed."""
+        printed = [node.communicate(timeout=60)[0] for node in self.nodes]
+        return [node.returncode for node in self.nodes], "".join(printed)
+
+    def record(self, name: str) -> Any:
+        return json.loads((self.attempt / name).read_text())
+
+    def left(self) -> list[psutil.Process]:
+        """Return processes that have the program or its folder in their command, without the nodes'."""
+        marks = {str(self.program), str(self.folder)}
+        return [one for one in psutil.process_iter(["cmdline"]) if marks & set(one.info["cmdline"] or ())]
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 40) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    for node in made.nodes:
+        node.kill()
+    for one in made.left():
+        one.kill()
+
+
+def test_ranks_get_torchruns_variables_and_their_places_are_recorded(running: Running) -> None:
+    running.start("ends")
+    first, second = running.ranks(2)
+    assert (first["RANK"], second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "1", "2")
+    assert first["MASTER_ADDR"] == "127.0.0.1" and first["OPSCTL_CHECKPOINT"] == "step-20"
+    assert running.end() == ([0], "")
+    assert [(one["rank"], one["node"], one["pid"]) for one in running.record("ranks-0.json")] == [
+        (0, "node1", first["pid"]),
+        (1, "node1", second["pid"]),
+    ]
+    assert running.record("clock-0.json")["node"] == "node1"
+
+
+def test_the_kill_switch_has_all_ranks_save_and_leave(running: Running) -> None:
+    running.start("trains")
+    running.ranks(2)
+    (running.output / "kill-switch").touch()
+    codes, printed = running.end()
+    assert codes == [0] and f"Detected kill switch at {running.output}/kill-switch" in printed
+    assert sorted(one.name for one in running.folder.glob("*.saved")) == ["rank-0.saved", "rank-1.saved"]
+    assert running.record("exit.json")["reason"] == running.record("leaving.json")["reason"] == "kill-switch"
+    assert not running.left()
+
+
+def test_a_request_reaches_all_nodes_and_their_ranks_get_the_signal_at_the_same_moment(running: Running) -> None:
+    running.start("trains", nodes=2)
+    assert [one["RANK"] for one in running.ranks(4)] == ["0", "1", "2", "3"]
+    time.sleep(2)  # longer than the second node's process needs to connect
+    (running.attempt / "stop-request").touch()
+    assert running.end()[0] == [0, 0]
+    moments = [float(one.read_text()) for one in running.folder.glob("*.saved")]
+    assert len(moments) == 4 and max(moments) - min(moments) < 1.0
+    assert running.record("exit.json")["reason"] == "stop-request"
+
+
+def test_a_program_that_ignores_the_signal_is_ended_after_the_grace_time(running: Running) -> None:
+    running.start("deaf", grace_s=2)
+    running.ranks(2)
+    (running.output / "kill-switch").touch()
+    codes, printed = running.end()
+    assert codes == [0] and "has not left within 2 s" in printed
+    assert not running.left()
+
+
+def test_a_program_that_saves_on_no_request_is_ended_at_once(running: Running) -> None:
+    running.start("trains", stop=None, grace_s=600)
+    running.ranks(2)
+    (running.output / "kill-switch").touch()
+    assert running.end()[0] == [0]
+    assert not list(running.folder.glob("*.saved")) and not running.left()
+
+
+@pytest.mark.parametrize(("how", "code", "ended_by"), [("dies", 137, 9), ("fails", 3, None)])
+def test_the_first_rank_to_fail_is_recorded_and_ends_the_others(
+    running: Running, how: str, code: int, ended_by: int | None
+) -> None:
+    running.start(how)
+    codes, _ = running.end()
+    failure = running.record("failure-0.json")
+    assert codes == [code]
+    assert (failure["rank"], failure["node"], failure.get("signal")) == (1, "node1", ended_by)
+    assert not running.left() and not (running.attempt / "exit.json").exists()
+
+
+def test_processes_that_a_program_leaves_behind_are_ended(running: Running) -> None:
+    running.start("orphan")
+    running.ranks(2)
+    assert running.end()[0] == [0]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "600"]]
+
+
+def test_a_command_that_does_not_exist_is_named(running: Running) -> None:
+    running.start("ends", command=("no-such-launcher", "train.py"))
+    codes, printed = running.end()
+    assert codes == [127] and "no-such-launcher cannot be started on node1: No such file" in printed
+
+
+def test_torchruns_ranks_get_the_signal_and_their_launcher_does_not(running: Running) -> None:
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    running.start("trains", launch="torchrun", command=(torchrun, str(running.program), "trains", str(running.folder)))
+    running.ranks(2)
+    (running.output / "kill-switch").touch()
+    codes, printed = running.end()
+    assert codes == [0] and "SignalException" not in printed
+    assert len(list(running.folder.glob("*.saved"))) == 2
+    assert len(running.record("ranks-0.json")) == 2 and not running.left()
+
+
+def test_ranks_that_outlive_a_killed_torchrun_are_ended(running: Running) -> None:
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    running.start("deaf", launch="torchrun", command=(torchrun, str(running.program), "deaf", str(running.folder)))
+    ranks = running.ranks(2)
+    launcher = psutil.Process(int(ranks[0]["pid"])).parent()
+    assert launcher is not None
+    os.kill(launcher.pid, signal.SIGKILL)
+    assert running.end()[0] == [137]
+    assert not running.left()
