@@ -1,0 +1,77 @@
+"""A program's output becomes lines that the training log's reader understands."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.run.programs import litgpt, transformers
+from opsctl.run.programs.progress import Translator
+from trainer.formats.logs.training_line import TrainingLine, parse_training_line
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def parsed(lines: list[str]) -> list[TrainingLine]:
+    found = [parse_training_line(line) for line in lines]
+    assert all(found)
+    return [one for one in found if one is not None]
+
+
+def bar(done: int) -> bytes:
+    return f"\r {done * 100 // 40}%|████ | {done}/40 [00:01<00:01, 2.00it/s]".encode()
+
+
+def test_a_bar_gives_the_step_and_the_dictionary_its_loss() -> None:
+    clock = Clock()
+    translator = Translator(transformers.KIND.progress, None, 16, clock)
+    output = (
+        bar(9) + bar(10) + b"\r                  \r{'loss': '4.178', 'grad_norm': '0.5', 'learning_rate': '2.5e-05'}\n"
+    )
+    (line,) = [one for one in parsed(translator.lines(output)) if one.loss is not None]
+    assert (line.iteration, line.total_iterations, line.consumed_samples) == (10, 40, 160)
+    assert (line.loss, line.grad_norm, line.learning_rate) == (4.178, 0.5, 2.5e-05)
+    assert line.seconds_per_iteration == 0.5
+
+
+def test_a_fast_bar_adds_a_line_a_second_and_its_last_step_is_not_lost() -> None:
+    clock = Clock()
+    translator = Translator(transformers.KIND.progress, None, None, clock)
+    lines: list[str] = []
+    for done in range(1, 31):
+        clock.now += 0.1
+        lines += translator.lines(bar(done) + b"\r")
+    assert 2 <= len(lines) <= 4
+    assert [one.iteration for one in parsed(translator.last())] == [30]
+    assert translator.last() == []
+
+
+@pytest.mark.parametrize("cut", [1, 7, 64])
+def test_lines_are_found_wherever_a_chunk_ends(cut: int) -> None:
+    line = "Epoch 1 | iter {} step {} | loss train: 4.307, val: n/a | iter time: 2.50 ms (step)\n"
+    output = "".join(line.format(step * 2, step) for step in (1, 2, 3)).encode()
+    translator = Translator(litgpt.KIND.progress, 40)
+    lines = [one for at in range(0, len(output), cut) for one in translator.lines(output[at : at + cut])]
+    assert [(one.iteration, one.total_iterations) for one in parsed(lines)] == [(1, 40), (2, 40), (3, 40)]
+
+
+def test_a_resumed_program_that_counts_again_from_its_checkpoint_adds_no_older_lines() -> None:
+    translator = Translator(litgpt.KIND.progress, 40)
+    line = "Epoch 1 | iter {} step {} | loss train: 4.307, val: n/a | iter time: 2.50 ms (step)\n"
+    steps = [5, 5, 4, 6]
+    lines = translator.lines("".join(line.format(step, step) for step in steps).encode())
+    assert [one.iteration for one in parsed(lines)] == [5, 5, 6]
+
+
+def test_endless_output_without_a_line_end_takes_no_memory() -> None:
+    translator = Translator(litgpt.KIND.progress)
+    for _ in range(100):
+        assert translator.lines(b"x" * 100_000) == []
+    assert len(translator._rest) <= 64 * 1024
