@@ -30,7 +30,7 @@ OPSCTL = {
     "diagnosis": ("triage", "goodput", "hangs", "probe", "nodes", "carbon"),
     "run": (
         *("init", "permissions", "environments", "planning", "attempts", "checkpoints", "logs", "state"),
-        *("render", "config"),
+        *("render", "config", "programs"),
     ),
     "slurm": (),
     "core": ("dirwalk", "files"),

@@ -14,6 +14,7 @@ from opsctl.jobs.control.send_chain import ChainOptions, Submitted, send
 from opsctl.run.checkpoints.resumption import resumption_problem
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import layout_of_program, options_of_program
 from opsctl.run.state.chains import Chain, read_chains
 from opsctl.run.state.identity import is_here
 from opsctl.run.state.revisions import Revision, to_send_again
@@ -97,6 +98,9 @@ def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> Expande
     file = revision.file
     used = file.slurm.nodes if nodes is None else nodes
     world_size = used * file.slurm.gpus_per_node
+    if file.program is not None:
+        options, layout = options_of_program(file.program), layout_of_program(world_size)
+        return ExpandedRun(file, revision.run_file, revision.run_file_sha256, paths, used, (), options, layout)
     try:
         options = parse_to_start(revision.trainer_arguments, world_size)
         layout = Layout.of(options, world_size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +35,10 @@ class Launch:
     step_script: str  # its text, not a path: what was read and judged is what runs, whatever lies there by then
     python: Sequence[str]  # the interpreter's command on the nodes
     nodes: int
-    ranks_per_node: int
     cpus_per_task: int | None
-    master_address: str
-    master_port: int
     attempt_folder: Path
-    trainer_arguments: Sequence[str]
+    words: Sequence[str]  # of each node's process, after the interpreter
+    variables: Mapping[str, str]  # of each node's process
     revision: int | None = None  # its number, for the checkpoints' word of who saved them
     only_on: Sequence[str] = ()  # names of those nodes; empty: they are all that the job has
 
@@ -66,26 +64,36 @@ class Launch:
             "step.sh",
             *self.python,
             "-u",
-            "-m",
-            "trainer.launch",
-            "--nnodes",
-            str(self.nodes),
-            "--nproc-per-node",
-            str(self.ranks_per_node),
-            "--master-addr",
-            self.master_address,
-            "--master-port",
-            str(self.master_port),
-            "--attempt-folder",
-            str(self.attempt_folder),
-            "--",
-            *self.trainer_arguments,
+            *self.words,
         ]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the command needs in addition to those of the job."""
         revision = {} if self.revision is None else {REVISION_VARIABLE: str(self.revision)}
-        return {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder), **revision}
+        own = {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder)}
+        return {**own, **revision, **self.variables}
+
+
+def trainer_words(
+    nodes: int, ranks_per_node: int, address: str, port: int, attempt_folder: Path, arguments: Sequence[str]
+) -> list[str]:
+    """Return the words of our trainer's launcher on each node."""
+    return [
+        "-m",
+        "trainer.launch",
+        "--nnodes",
+        str(nodes),
+        "--nproc-per-node",
+        str(ranks_per_node),
+        "--master-addr",
+        address,
+        "--master-port",
+        str(port),
+        "--attempt-folder",
+        str(attempt_folder),
+        "--",
+        *arguments,
+    ]
 
 
 def launchers_python(environment: str | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ _POLL_S = 0.2
 _AHEAD_S = 1.0
 #: From the failure of a rank to the end of the other ranks, and from SIGTERM to SIGKILL for what is left over.
 _FOLLOW_S, _LEFTOVER_S = 5.0, 5.0
+#: Place of exit_code after the name in /proc/PID/stat, see proc(5).
+_EXIT_CODE_FIELD = 49
 _SHELLS = frozenset({"bash", "sh", "dash", "srun", "tee"})
 
 
@@ -63,6 +66,7 @@ class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
     """A program's launch, the same for all nodes."""
 
     command: tuple[str, ...]
+    folder: str  # where it is started
     launch: str  # one of programs.kind.LAUNCHES
     nodes: int
     ranks_per_node: int
@@ -130,7 +134,9 @@ class NodeRun:
             for number, start in enumerate(to_start(self.step.command, self.step.launch, place)):
                 own = {CHECKPOINT_VARIABLE: self.step.checkpoint, **self.environment, **start.environment}
                 try:
-                    self._started[number] = subprocess.Popen(start.words, env=own, stdin=subprocess.DEVNULL)
+                    self._started[number] = subprocess.Popen(
+                        start.words, env=own, stdin=subprocess.DEVNULL, cwd=self.step.folder
+                    )
                 except OSError as error:
                     message(f"opsctl: {start.words[0]} cannot be started on {self.node}: {error.strerror}")
                     self._end_all()
@@ -166,7 +172,7 @@ class NodeRun:
 
     def _fail(self, local_rank: int | None, code: int) -> None:
         self._failed_at = time.monotonic()
-        if local_rank is None:  # a launcher: its own lines name the rank, and triage reads them
+        if local_rank is None:  # a launcher: the rank that failed first was seen by `_watch_ranks`, or triage finds it
             return
         self._failure = Failure(
             rank=self.node_rank * self.step.ranks_per_node + local_rank,
@@ -190,6 +196,25 @@ class NodeRun:
                 for local_rank, process in sorted(self._ranks.items())
             ]
             self._record(ranks_file(self.node_rank), places)
+            if self.step.launch != "ranks":
+                threading.Thread(target=self._watch_ranks, daemon=True).start()
+
+    def _watch_ranks(self) -> None:
+        """Record the first rank below a launcher that ends badly. Its launcher reaps it about 0.1 s later."""
+        poll, ranks = select.poll(), {}
+        for local_rank, process in self._ranks.items():
+            with contextlib.suppress(OSError):
+                ranks[os.pidfd_open(process.pid)] = local_rank
+        for opened in ranks:
+            poll.register(opened, select.POLLIN)
+        while ranks and self._failure is None:
+            for opened, _ in poll.poll():
+                poll.unregister(opened)
+                local_rank = ranks.pop(opened)
+                os.close(opened)
+                code = _exit_code(self._ranks[local_rank].pid)
+                if code and self._stop is None and self._failure is None:
+                    self._fail(local_rank, code)
 
     def _check_stop(self, channel: FirstNode | OtherNode) -> None:
         if self._stop is None:
@@ -257,6 +282,15 @@ def ranks_below(process: psutil.Process) -> dict[int, psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def _exit_code(pid: int) -> int | None:
+    """Return the exit code of a process that was not reaped yet, negative for a signal; None if it was."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return os.waitstatus_to_exitcode(int(fields[_EXIT_CODE_FIELD]))
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _is_gone(process: psutil.Process) -> bool:

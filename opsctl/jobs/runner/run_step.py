@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.tcp_ports import is_free
 from opsctl.core.timestamps import iso, now
+from opsctl.jobs.runner.checkpoint_watch import CheckpointWatch, progress_of, start_of_program
 from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import watch_over
-from opsctl.jobs.runner.launch import Launch, free_port, launchers_python, master_address
+from opsctl.jobs.runner.launch import Launch, free_port, launchers_python, master_address, trainer_words
 from opsctl.jobs.runner.limit import (
     Limit,
     ask_limit,
@@ -21,17 +26,21 @@ from opsctl.jobs.runner.limit import (
     why_signalled,
 )
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
+from opsctl.jobs.runner.program_node import STEP_VARIABLE, ProgramStep
 from opsctl.jobs.runner.requests import RequestHandler
-from opsctl.jobs.runner.step import Step
+from opsctl.jobs.runner.step import LEAVE_S, Step
 from opsctl.jobs.runner.task import FollowedPaths, Task
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import StepEnd
+from opsctl.run.checkpoints.adopted import prepare
+from opsctl.run.config.program import Program, program_of
 from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.states import State, end_of
 from trainer.formats.attempt.attempt_records import EXIT_REPORT, SAVE_REQUEST
 from trainer.formats.attempt.lease import Holder
+from trainer.formats.json_text import json_line
 from trainer.formats.logs.guard_lines import LEAVES_EARLY, Reason
 from trainer.recipe.options import Options, to_arguments
 
@@ -48,8 +57,16 @@ def run_step(
     if problem := task.checkpoint_problem():
         raise OpsctlError(problem)
     limit = _limit(task)
-    launch = _launch(task, task.options, folder, limit, heartbeat.lease.holder)
     margin_s = parse_duration_s(task.revision.file.slurm.exit_margin)
+    program = program_of(task.revision.file, task.revision.run_file.parent)
+    watch: CheckpointWatch | None = None
+    progress = progress_of(program) if program else None
+    if program is None:
+        launch = _launch(task, task.options, folder, limit, heartbeat.lease.holder)
+    else:
+        checkpoint = prepare(task.paths, program)
+        task.log.add_line(start_of_program(program, checkpoint))
+        launch, watch = _launch_program(task, program, folder, checkpoint), CheckpointWatch(task.paths, program)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
 
@@ -72,10 +89,16 @@ def run_step(
         handler=handler,
         cron=cron,
         hangs=hangs,
+        checkpoints=watch,
+        progress=progress,
+        leave_s=LEAVE_S if program is None else LEAVE_S + program.grace_s,
     )
     handler.begin_step()
-    with cron:
+    with cron, watch or contextlib.nullcontext():
         code = step.run()
+    if watch is not None:
+        for line in watch.adopt_now():
+            task.log.add_line(line)
     _follow(task, step)
     why = why_signalled(signals, limit, margin_s) if signals.any else ""
     is_told, ends_at = signals.ended_at is not None, limit.ends_at
@@ -97,6 +120,7 @@ def run_step(
         ended_hung=step.ended_hung,
         stacks=hangs.stacks,
         verdict=hangs.verdict,
+        iteration=progress.iteration if progress else None,
     )
     notes = (
         f"it hung: {hangs.sentence}" if step.ended_hung else "",
@@ -127,22 +151,59 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
         "lease_number": own.number,
         "exit_margin_in_mins": f"{parse_duration_s(slurm.exit_margin) / 60:.3f}",
     }
+    address, port = master_address(nodes[0], task.client.node_address), free_port(task.allocation.job_id)
+    arguments = [
+        *task.revision.trainer_arguments,
+        *task.one_off,
+        *to_arguments(of_this_job),
+        *exit_duration_arguments(options, minutes),
+    ]
+    return _launch_of(
+        task,
+        folder,
+        launchers_python(task.revision.file.run.environment),
+        trainer_words(len(nodes), slurm.gpus_per_node, address, port, folder, arguments),
+    )
+
+
+def _launch_program(task: Task, program: Program, folder: Path, checkpoint: Path | None) -> Launch:
+    """Return the launch of another program. Its nodes' processes run in opsctl's Python, not the program's."""
+    nodes, job = task.nodes, task.allocation.job_id
+    step = ProgramStep(
+        command=(*program.command, *task.one_off, *program.resume_arguments(checkpoint)),
+        folder=str(program.folder),
+        launch=program.launch,
+        nodes=len(nodes),
+        ranks_per_node=task.revision.file.slurm.gpus_per_node,
+        master_address=master_address(nodes[0], task.client.node_address),
+        master_port=free_port(job),
+        stop_port=free_port(job, is_free=lambda port: is_free(port) and port != free_port(job)),
+        token=secrets.token_hex(16),
+        stop=program.stop,
+        grace_s=program.grace_s,
+        kill_switch=str(task.kill_switch),
+        stop_request=str(task.paths.stop_request(job)),
+        output=str(task.paths.output),
+        attempt_folder=str(folder),
+        checkpoint=str(checkpoint or ""),
+    )
+    words = ["-m", "opsctl.jobs.runner.program_node"]
+    return _launch_of(task, folder, (sys.executable, "-P"), words, {STEP_VARIABLE: json_line(step)})
+
+
+def _launch_of(
+    task: Task, folder: Path, python: Sequence[str], words: Sequence[str], variables: Mapping[str, str] | None = None
+) -> Launch:
+    nodes = task.nodes
     return Launch(
         step_script=task.revision.step_script,
-        python=launchers_python(task.revision.file.run.environment),
+        python=python,
         nodes=len(nodes),
         only_on=nodes if task.picked or task.spare else (),
-        ranks_per_node=slurm.gpus_per_node,
         cpus_per_task=task.allocation.cpus_per_task,
-        master_address=master_address(nodes[0], task.client.node_address),
-        master_port=free_port(task.allocation.job_id),
         attempt_folder=folder,
-        trainer_arguments=[
-            *task.revision.trainer_arguments,
-            *task.one_off,
-            *to_arguments(of_this_job),
-            *exit_duration_arguments(options, minutes),
-        ],
+        words=words,
+        variables=variables or {},
         revision=task.revision.number,
     )
 

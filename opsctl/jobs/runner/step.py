@@ -18,8 +18,10 @@ from opsctl.jobs.runner.hang_watch import HangWatch
 from opsctl.jobs.runner.main_log import FLUSH_S, MainLog
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.task import request_stop
+from opsctl.jobs.runner.watch_thread import Watch
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import LauncherExit
+from opsctl.run.programs.progress import Translator
 from trainer.formats.logs.guard_lines import EARLY_MARKS
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Step:
         leave_s: float = LEAVE_S,
         cron: CronWatch | None = None,
         hangs: HangWatch | None = None,
+        checkpoints: Watch | None = None,
+        progress: Translator | None = None,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. has_left: whether the trainer has recorded that
         it leaves early. why_signalled: the reason for the signals. The others watch the step, each where it is given.
@@ -62,7 +66,8 @@ class Step:
         self.has_left, self.heartbeat, self.leave_s = has_left, heartbeat, leave_s
         self.handler, self.hangs = handler, hangs
         self._why_signalled = why_signalled or (lambda: f"the job got {signals.names()}")
-        self._watches = [one for one in (hangs, cron, heartbeat, handler) if one is not None]
+        self._progress = progress
+        self._watches = [one for one in (hangs, cron, heartbeat, handler, checkpoints) if one is not None]
         self.ended_hard = False
         self.ended_on_request = False
         self.ended_hung = False
@@ -98,6 +103,8 @@ class Step:
             self._check_leaving()
             if self.ended_hard and self._srun.poll() is not None:
                 break  # a process that outlived srun may hold the pipe for ever
+        for line in self._progress.last() if self._progress else ():
+            self.log.add_line(line)
         self.log.close()
         code = self._srun.wait()
         return code if code >= 0 else 128 - code
@@ -117,6 +124,8 @@ class Step:
         if self.hangs is not None:
             self.hangs.heard(data)
         self.log.feed(data)
+        for line in self._progress.lines(data) if self._progress else ():
+            self.log.add_line(line)
         return True
 
     def _parse(self, data: bytes) -> None:

@@ -174,6 +174,7 @@ class StepEnd:
     asked_for: Ending | None = None  # the ending that a person requested
     ended_on_request: bool = False  # the trainer did not leave on request, so the job ended the step
     ended_hung: bool = False  # the step hung, so the job ended it
+    iteration: int | None = None  # the last one that another training program reported
     stacks: tuple[StackGroup, ...] = ()  # stacks of a silent step at its end
     verdict: Verdict | None = None  # based on the stacks
 
@@ -244,7 +245,7 @@ def closed(
     """Return `attempt` with all fields of its closing."""
     cause, others = elect(evidence.failures)
     at_checkpoint = checkpoint.iteration if checkpoint else None
-    known = (evidence.exit_iteration, evidence.logged_iteration, at_checkpoint)
+    known = (evidence.exit_iteration, evidence.logged_iteration, step.iteration, at_checkpoint)
     return msgspec.structs.replace(
         attempt,
         closed_at=now,

@@ -18,6 +18,8 @@ from trainer.recipe.options import Options
 
 def resumption_problem(run: ExpandedRun) -> str | None:
     """Return why the trainer would refuse the newest checkpoint, in its words; None if it would not."""
+    if run.file.program is not None:  # it compares its checkpoint with its arguments itself
+        return None
     options = run.options
     try:
         found = _to_go_on_from(run)
@@ -38,6 +40,8 @@ def resumption_problem(run: ExpandedRun) -> str | None:
 
 def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
     """Return the newest checkpoint's layout and the run's layout; None if they are equal."""
+    if run.file.program is not None:
+        return None
     try:
         found = _to_go_on_from(run)
         saved = found.manifest.layout if found else {}

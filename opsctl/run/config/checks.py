@@ -15,6 +15,7 @@ from opsctl.core.output import printable
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.expansion import unset_variables
 from opsctl.run.config.load import LoadedRun, expanded_file
+from opsctl.run.config.program import options_of_program, program_of
 from opsctl.run.config.schema import ExpectTable, Reckoning, RunFile, SlurmTable
 from opsctl.run.config.toml_types import MOST_RAMP_STAGES, combination_problems
 from opsctl.slurm.durations import parse_duration_s
@@ -120,6 +121,8 @@ def find_problems(
     Where `${VAR}` is not set here, no file is looked at, and a warning says so.
     """
     file, unset = _expanded(loaded)
+    if loaded.file.program is not None:
+        return _program_findings(loaded, file, unset, nodes, files)
     tables = all_options(file or loaded.file)
     layout, problems = _layout(loaded, nodes)
     options = from_tables(tables, layout.world_size if layout else None)
@@ -154,6 +157,37 @@ def find_problems(
         tuple(printable(text) for text in warnings + margin_warnings),
         options,
         layout,
+        run,
+        unset,
+    )
+
+
+def _program_findings(
+    loaded: LoadedRun, file: RunFile | None, unset: RunFileError | None, nodes: int | None, files: bool
+) -> Findings:
+    """Return the findings on a run of another training program, of which only the start is known."""
+    table = loaded.file.program
+    assert table is not None
+    problems, warnings, run = [], [], None
+    margin_s, grace_s = parse_duration_s(loaded.file.slurm.exit_margin), parse_duration_s(table.grace)
+    if grace_s > margin_s:
+        problems.append(
+            f"[program] grace of {grace_s} s is longer than [slurm] exit_margin of {margin_s} s: the time limit would "
+            "end the save"
+        )
+    if file is None:
+        warnings.append(str(unset).removeprefix(f"{loaded.path}: "))
+    else:
+        run = ExpandedRun.of(loaded, file, nodes)
+        (problems if files else warnings).extend(_environment_problems(file, loaded.folder))
+        program = program_of(file, loaded.folder)
+        assert program is not None
+        warnings += [f"{table.kind}: {sentence}" for sentence in program.lacks()]
+    return Findings(
+        tuple(map(printable, problems)),
+        tuple(map(printable, warnings)),
+        options_of_program(table),
+        None,
         run,
         unset,
     )

@@ -10,6 +10,7 @@ from opsctl.core.errors import RunFileError, UsageError
 from opsctl.run.config import values
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import layout_of_program, options_of_program
 from opsctl.run.config.schema import CarbonTable, RunFile
 from trainer.formats.checkpoint.starting import parse_to_start
 from trainer.recipe.layout import Layout
@@ -52,7 +53,7 @@ class ExpandedRun:
     sha256: str  # of the bytes there
     paths: RunPaths
     nodes: int  # the run file's, or a chain's
-    arguments: tuple[str, ...]  # of `python -m trainer.pretrain_gpt`, a chain's own last
+    arguments: tuple[str, ...]  # of `python -m trainer.pretrain_gpt`, a chain's own last; of a program only a chain's
     options: Options  # what the trainer makes of them
     layout: Layout
 
@@ -61,6 +62,9 @@ class ExpandedRun:
         """Return `loaded`, expanded to `file`, on `nodes` nodes (default: the file's). Raises RunFileError."""
         values.check_output(loaded.path, file.run.output)
         paths, used = loaded.paths, file.slurm.nodes if nodes is None else nodes
+        if file.program is not None:
+            options, layout = options_of_program(file.program), layout_of_program(used * file.slurm.gpus_per_node)
+            return cls(file, loaded.path, loaded.sha256, paths, used, (), options, layout)
         arguments = trainer_arguments(file, paths)
         try:
             options, layout = _parsed(arguments, used * file.slurm.gpus_per_node)
@@ -80,6 +84,8 @@ class ExpandedRun:
         used = self.file.slurm.nodes if nodes is None else nodes
         if used == self.nodes:
             return self
+        if self.file.program is not None:
+            return replace(self, nodes=used, layout=layout_of_program(used * self.file.slurm.gpus_per_node))
         try:
             options, layout = _parsed(self.arguments, used * self.file.slurm.gpus_per_node)
         except OptionsError as error:
@@ -90,6 +96,8 @@ class ExpandedRun:
         """Return the same with a chain's one-off trainer arguments. Raises UsageError for wrong ones."""
         if not one_off:
             return self
+        if self.file.program is not None:
+            return replace(self, arguments=tuple(one_off))
         arguments = (*self.arguments, *one_off)
         try:
             for key in given(one_off):

@@ -79,6 +79,19 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
             else str(absolute(text("run", "environment", file.run.environment), path.parent, environment))
         ),
     )
+    program = file.program
+    if program is not None:
+
+        def words(key: str, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+            return None if values is None else tuple(text("program", key, value) for value in values)
+
+        pattern = None if program.checkpoints is None else text("program", "checkpoints", program.checkpoints)
+        program = msgspec.structs.replace(
+            program,
+            command=words("command", program.command),
+            resume=words("resume", program.resume),
+            checkpoints=None if pattern is None else str(absolute(pattern, path.parent, environment)),
+        )
     evaluation = file.evaluation
     if evaluation is not None:
 
@@ -94,6 +107,7 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
     return msgspec.structs.replace(
         file,
         run=run,
+        program=program,
         evaluation=evaluation,
         trainer={key: option("trainer", key, value) for key, value in file.trainer.items()},
         data={key: option("data", key, value) for key, value in file.data.items()},

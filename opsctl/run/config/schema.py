@@ -6,12 +6,15 @@ from typing import Any
 
 import msgspec
 
+from opsctl.run.programs.registry import COMMAND
 from opsctl.slurm.cluster import BACKENDS
 
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
 PUBLISHERS = ("group", "owner")
 #: How thoroughly nodes are tested before they are trained on.
 PROBES = ("off", "quick", "full")
+#: Signals on which a training program may save and leave; "none" for a program that saves on no request.
+STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "none")
 #: What may put packages into an environment.
 INSTALLERS = ("uv",)
 
@@ -59,6 +62,22 @@ class ArrayTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tasks: str = "1-10%1"
     keep_queued: int = 2  # arrays that `opsctl refill` keeps behind the live one; 0: it leaves the run alone
+
+
+class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[program]: a training program other than our trainer. None: the default of its kind."""
+
+    command: tuple[str, ...] = ()  # words; `{nodes}`, `{node_rank}` and other fields of programs.launchers.Place
+    kind: str = COMMAND  # one of programs.registry.NAMES
+    launch: str | None = None  # one of programs.kind.LAUNCHES
+    stop: str | None = None  # the signal on which it saves and leaves, one of STOPS; "none": it saves on no request
+    grace: str = "5:00"  # from that signal to the end of its processes, a Slurm duration
+    checkpoints: str | None = None  # pattern of its checkpoints, relative to the run file's folder
+    complete: tuple[str, ...] = ()  # names that a complete checkpoint folder has, of kind "command"
+    progress: str | None = None  # regular expression of a line of progress, of kind "command"
+    resume: tuple[str, ...] | None = None  # arguments to resume, with `{checkpoint}`
+    steps: int | None = None  # length of the training in steps
+    global_batch_size: int | None = None  # samples of a step, for samples per second
 
 
 class RetentionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -298,6 +317,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: dict[str, Any] = {}
     checkpoints: dict[str, Any] = {}
     retention: RetentionTable | None = None  # None: nothing says what may go
+    program: ProgramTable | None = None  # None: our trainer
     environment: EnvironmentTable | None = None  # None: `opsctl env build` has nothing to go by
     backup: BackupTable | None = None  # None: nothing says what is copied where
     evaluation: EvaluationTable | None = None  # None: nothing is evaluated by lm-eval

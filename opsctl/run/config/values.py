@@ -11,9 +11,12 @@ from typing import Any
 from opsctl.core.errors import RunFileError
 from opsctl.run.config.expansion import VARIABLE_NAME
 from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
-from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, SlurmTable
+from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, STOPS, SlurmTable
 from opsctl.run.config.secret_references import HOOK, form_problem, is_reference, kind_of, written_problem
 from opsctl.run.config.toml_types import shown, shown_key
+from opsctl.run.programs.command import GROUPS as PROGRESS_GROUPS
+from opsctl.run.programs.kind import LAUNCHES
+from opsctl.run.programs.registry import COMMAND, NAMES
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.cluster import BACKENDS
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
@@ -110,6 +113,13 @@ _RULES = (
     ("slurm", "partition account qos constraint reservation gpu_type exclude", _WORD),
     ("slurm", "time", _Rule(_lasts(60), f"one minute to ten years, as {DURATION_RULE}")),
     ("slurm", "exit_margin", _DURATION),
+    ("program", "command", _Rule(lambda value: value.isprintable(), "words on one line")),
+    ("program", "kind", _one_of(NAMES)),
+    ("program", "launch", _one_of(LAUNCHES)),
+    ("program", "stop", _one_of(STOPS)),
+    ("program", "grace", _DURATION),
+    ("program", "checkpoints complete", _PATH),
+    ("program", "steps global_batch_size", _from(1)),
     ("array", "keep_queued", _between(0, 100)),
     ("retention", "last", _from(2)),
     ("retention", "every until_backed_up", _from(0)),
@@ -250,9 +260,33 @@ def _problems(tables: Tables, profile: bool) -> Iterator[str]:
     if region and not table("carbon").get("country"):
         yield f"[carbon] region = {shown(region)}: allowed is a name next to country, which is missing"
     yield from filter(None, (variable_problem(name, value) for name, value in table("env").items()))
+    yield from _program_problems(tables)
     yield from _watch_problems(table("watch"), profile)
     yield from _channel_problems(table("alerts"), may_have_secret=profile)
     yield from _repository_problems(table("hub"))
+
+
+def _program_problems(tables: Tables) -> Iterator[str]:
+    program = tables.get("program")
+    if program is None:
+        return
+    if not program.get("command"):
+        yield "[program] command is empty: allowed are a program and its arguments"
+    for name in ("trainer", "data", "checkpoints"):
+        if tables.get(name):
+            yield f"[{name}] configures our trainer, and [program] starts another: remove one of the two tables"
+    for key in ("complete", "progress"):
+        if program.get(key) and program.get("kind", COMMAND) != COMMAND:
+            yield f'[program] {key} belongs to kind = "{COMMAND}": {program["kind"]} has its own'
+    try:
+        groups = set(re.compile(program.get("progress") or "").groupindex)
+    except re.error as error:
+        yield f"[program] progress is no regular expression: {error}"
+    else:
+        unknown = sorted(groups - set(PROGRESS_GROUPS))
+        if unknown or (program.get("progress") and "iteration" not in groups):
+            names = ", ".join(PROGRESS_GROUPS)
+            yield f"[program] progress: (?P<iteration>...) is required, and allowed are the groups {names}"
 
 
 def _watch_problems(watch: Mapping[str, Any], profile: bool) -> Iterator[str]:

@@ -36,7 +36,7 @@ class Translator:
         self._seen = Progress()
         self._rest = b""
         self._written = -1  # the newest iteration with a line
-        self._written_at = -_EVERY_S
+        self._written_at: float | None = None
 
     def lines(self, data: bytes) -> list[str]:
         """Return the lines that `data` adds, at most one for each iteration and second."""
@@ -52,6 +52,11 @@ class Translator:
                     found.append(self._line())
         return found
 
+    @property
+    def iteration(self) -> int | None:
+        """The last step that was reported."""
+        return self._seen.iteration
+
     def last(self) -> list[str]:
         """Return the line of the last step, if it has none yet."""
         return [self._line()] if (self._seen.iteration or 0) > self._written else []
@@ -60,18 +65,21 @@ class Translator:
         iteration = self._seen.iteration
         if iteration is None or (iteration <= self._written and not has_loss) or iteration < self._written:
             return False
-        return has_loss or self._clock() - self._written_at >= _EVERY_S
+        return has_loss or self._written_at is None or self._clock() - self._written_at >= _EVERY_S
 
     def _line(self) -> str:
         seen = self._seen
         assert seen.iteration is not None
-        self._written, self._written_at = seen.iteration, self._clock()
+        seconds, at = seen.seconds_per_iteration, self._clock()
+        if seconds is None and self._written_at is not None and seen.iteration > self._written:
+            seconds = (at - self._written_at) / (seen.iteration - self._written)
+        self._written, self._written_at = seen.iteration, at
         return write_training_line(
             TrainingLine(
                 iteration=seen.iteration,
                 total_iterations=self._total or seen.total_iterations or 0,
                 consumed_samples=seen.iteration * self._batch if self._batch else None,
-                seconds_per_iteration=seen.seconds_per_iteration,
+                seconds_per_iteration=seconds,
                 learning_rate=seen.learning_rate,
                 global_batch_size=self._batch,
                 loss=seen.loss,

@@ -90,11 +90,17 @@ class Revision:
 
     @cached_property
     def trainer_arguments(self) -> list[str]:
-        """The trainer's arguments, before a chain's one-off ones. Raises OpsctlError if damaged."""
+        """The trainer's arguments, before a chain's one-off ones; none for another program. Raises OpsctlError."""
+        if self.file.program is not None:
+            return []
         return self._decoded("trainer-arguments.json", list[str])
 
     def options(self, one_off: Sequence[str] = (), nodes: int | None = None) -> Options:
         """Return the trainer's options, with `one_off` last, on `nodes`. Raises OptionsError, OpsctlError."""
+        if self.file.program is not None:
+            from opsctl.run.config.program import options_of_program
+
+            return options_of_program(self.file.program)
         # What a start is held against is much to import, for a question that most who read a revision do not ask.
         from trainer.formats.checkpoint.starting import parse_to_start
 
@@ -233,12 +239,11 @@ def contents(run: ExpandedRun) -> dict[str, str]:
     from opsctl.run.render.batch import step_script
     from trainer.recipe.engine_config import engine_config
 
-    return {
-        "run.json": json_file_text(run.file),
-        "trainer-arguments.json": json_file_text(run.arguments),
-        "engine.json": json_file_text(engine_config(run.options)),
-        STEP_SCRIPT: step_script(run),
-    }
+    files = {"run.json": json_file_text(run.file), STEP_SCRIPT: step_script(run)}
+    if run.file.program is None:
+        files["trainer-arguments.json"] = json_file_text(run.arguments)
+        files["engine.json"] = json_file_text(engine_config(run.options))
+    return files
 
 
 def publish(run: ExpandedRun, note: str = "") -> Revision:

@@ -61,6 +61,14 @@ class SavedParameter(msgspec.Struct, frozen=True):
     token_rows: int | None = None  # rows of vocabulary tokens; the rest is padding
 
 
+class Original(msgspec.Struct, frozen=True):
+    """The checkpoint of another training program, of which a folder has hard links."""
+
+    path: str  # absolute: a folder or a file
+    bytes: int  # of all its files
+    changed_at: float  # of the file that was changed last, in seconds since 1970
+
+
 # mypy treats a struct as a dataclass, which could not be frozen if its base is not.
 class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     """One checkpoint, and the progress of its training.
@@ -85,6 +93,7 @@ class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     history: tuple[Start, ...] = ()  # every start of the training that led here, the first one first
     spike_guard: GuardState | None = None  # its state, if the training has or had one
     pinned: bool = False  # saved because its iteration was named; pruning keeps it
+    original: Original | None = None  # of another training program; None: of our trainer
     not_finite: str | None = None  # a clause: which weights, optimizer states or loss are NaN or infinite
 
     def as_json(self) -> dict[str, Any]:

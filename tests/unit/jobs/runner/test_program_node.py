@@ -57,6 +57,7 @@ class Running:
         ports = [port for port in range(21_000 + os.getpid() % 1000 * 8, 32_000) if is_free(port)][:2]
         step = ProgramStep(
             command=(sys.executable, str(self.program), how, str(self.folder)),
+            folder=str(self.folder),
             launch="ranks",
             nodes=nodes,
             ranks_per_node=2,
@@ -204,6 +205,17 @@ def test_torchruns_ranks_get_the_signal_and_their_launcher_does_not(running: Run
     assert codes == [0] and "SignalException" not in printed
     assert len(list(running.folder.glob("*.saved"))) == 2
     assert len(running.record("ranks-0.json")) == 2 and not running.left()
+
+
+def test_the_first_rank_to_fail_below_torchrun_is_recorded(running: Running) -> None:
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    running.start("trains", launch="torchrun", command=(torchrun, str(running.program), "trains", str(running.folder)))
+    ranks = running.ranks(2)
+    wait_until((running.attempt / "ranks-0.json").exists)
+    os.kill(int(ranks[1]["pid"]), signal.SIGKILL)
+    codes, _ = running.end()
+    failure = running.record("failure-0.json")
+    assert codes == [137] and (failure["rank"], failure["signal"]) == (1, 9)
 
 
 def test_ranks_that_outlive_a_killed_torchrun_are_ended(running: Running) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.jobs.runner import step as step_module
-from opsctl.jobs.runner.launch import Launch, launchers_python
+from opsctl.jobs.runner.launch import Launch, launchers_python, trainer_words
 from opsctl.jobs.runner.main_log import MainLog
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
 from opsctl.jobs.runner.step import Step
@@ -52,16 +52,15 @@ def log_of(tmp_path: Path) -> str:
 
 
 def launch_of(step_script: str, *python: str) -> Launch:
+    folder = Path("/out/logs/attempts/7")
     return Launch(
         step_script=step_script,
         python=python,
         nodes=2,
-        ranks_per_node=4,
         cpus_per_task=16,
-        master_address="x01",
-        master_port=12345,
-        attempt_folder=Path("/out/logs/attempts/7"),
-        trainer_arguments=("--lr", "1e-3"),
+        attempt_folder=folder,
+        words=trainer_words(2, 4, "x01", 12345, folder, ("--lr", "1e-3")),
+        variables={},
         revision=3,
     )
 

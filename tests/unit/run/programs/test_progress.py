@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.run.programs import litgpt, transformers
+from opsctl.run.programs import command, litgpt, transformers
 from opsctl.run.programs.progress import Translator
 from trainer.formats.logs.training_line import TrainingLine, parse_training_line
 
@@ -68,6 +68,16 @@ def test_a_resumed_program_that_counts_again_from_its_checkpoint_adds_no_older_l
     steps = [5, 5, 4, 6]
     lines = translator.lines("".join(line.format(step, step) for step in steps).encode())
     assert [one.iteration for one in parsed(lines)] == [5, 5, 6]
+
+
+def test_seconds_per_step_are_measured_where_the_program_does_not_print_them() -> None:
+    clock = Clock()
+    kind = command.kind_of(None, [], r"step (?P<iteration>\d+) loss (?P<loss>\S+)", [])
+    translator = Translator(kind.progress, 40, None, clock)
+    lines = translator.lines(b"step 2 loss 1.0\n")
+    clock.now += 6
+    lines += translator.lines(b"step 4 loss 0.9\n")
+    assert [one.seconds_per_iteration for one in parsed(lines)] == [None, 3.0]
 
 
 def test_endless_output_without_a_line_end_takes_no_memory() -> None:

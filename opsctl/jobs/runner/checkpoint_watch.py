@@ -1,0 +1,65 @@
+"""The watch over another program's checkpoints while it trains, and the lines that the training log gets of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.jobs.runner.watch_thread import WatchThread
+from opsctl.run.checkpoints.adopted import SETTLED_S, adopt
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import Program
+from opsctl.run.programs.progress import Translator
+from trainer.formats.checkpoint.manifest import LATEST
+from trainer.formats.errors import CheckpointError
+from trainer.formats.logs.log_lines import (
+    CheckpointLoaded,
+    CheckpointSaved,
+    write_checkpoint_line,
+    write_fresh_start,
+)
+
+_EVERY_S = 10.0
+
+
+class CheckpointWatch(WatchThread):
+    """Adopts each complete checkpoint, and reports it in the training log."""
+
+    def __init__(self, paths: RunPaths, program: Program) -> None:
+        super().__init__("checkpoint-watch", first_s=_EVERY_S)
+        self._paths, self._program = paths, program
+
+    def check(self) -> float | None:
+        """Adopt what was written since the last check."""
+        for line in self._adopt(SETTLED_S):
+            self.report(line)
+        return _EVERY_S
+
+    def adopt_now(self) -> list[str]:
+        """Adopt everything, after the program has ended; return the lines that were not reported."""
+        return [*self.news(), *self._adopt(0.0)]
+
+    def _adopt(self, settled_s: float) -> list[str]:
+        try:
+            found = adopt(self._paths, self._program, settled_s)
+        except (OpsctlError, CheckpointError) as error:
+            self.report_trouble(f"opsctl: {error}")
+        except OSError as error:
+            self.report_trouble(f"opsctl: checkpoints cannot be adopted: {file_problem(error)}")
+        else:
+            self.report_trouble("")
+            return [write_checkpoint_line(CheckpointSaved(one.iteration, str(one.folder))) for one in found]
+        return []
+
+
+def start_of_program(program: Program, checkpoint: Path | None) -> str:
+    """Return the log line of a start: from which checkpoint, or from the beginning."""
+    if checkpoint is None:
+        return write_fresh_start(program.folder / LATEST)
+    found = program.kind.judge(checkpoint)
+    return write_checkpoint_line(CheckpointLoaded(found.iteration if found else 0, str(checkpoint)))
+
+
+def progress_of(program: Program) -> Translator:
+    """Return what makes training lines of the program's output."""
+    return Translator(program.kind.progress, program.steps, program.global_batch_size)

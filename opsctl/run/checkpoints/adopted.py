@@ -1,0 +1,197 @@
+"""Checkpoints of other training programs, adopted: a folder of hard links and a manifest, as our trainer's have.
+
+The links take no room, and everything that handles our checkpoints (list, verify, backup, restore, prune) handles
+these. The program's own folders stay as it wrote them, and it loads and removes them by its own rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.files.state_files import make_folder, write_atomically, write_state
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import Program
+from opsctl.run.programs.kind import SavedCheckpoint
+from trainer.formats.checkpoint.manifest import (
+    LATEST,
+    MANIFEST,
+    TEMPORARY,
+    Manifest,
+    Original,
+    SavedFile,
+    checkpoint_folders,
+    checksum,
+    latest_folder,
+    read_manifest,
+    tag_of,
+)
+from trainer.formats.errors import CheckpointError
+
+#: A checkpoint that changed more recently may still be written, seconds.
+SETTLED_S = 3.0
+#: The newest adopted checkpoints stay when the program has removed its own.
+_KEPT = 2
+#: Prefix of a program's checkpoint that a start must not find.
+ASIDE = "aside-"
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A checkpoint that was adopted now."""
+
+    iteration: int
+    folder: Path
+
+
+def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> list[Adopted]:
+    """Adopt the program's complete checkpoints, and drop those that it has removed, except the newest.
+
+    settled_s: seconds without a change after which a checkpoint counts as written; 0 when no process writes. Returns
+    the new ones, oldest first. Raises OpsctlError where hard links are not possible; OSError.
+    """
+    known = _known(paths)
+    complete = [one for one in program.saved() if one.problem is None]
+    found = []
+    for saved in reversed(complete):
+        mark = _mark(saved.path)
+        if mark is None or mark in known.values() or time.time() - mark.changed_at < settled_s:
+            continue
+        folder = _adopt(paths, program, saved, mark)
+        if folder is not None:
+            found.append(Adopted(saved.iteration, folder))
+    there = {mark for one in complete if (mark := _mark(one.path)) is not None}
+    own = sorted((folder for folder in known), key=lambda folder: read_manifest(folder).iteration)
+    for folder in own[:-_KEPT]:
+        if known[folder] not in there:
+            _remove(folder)
+    return found
+
+
+def prepare(paths: RunPaths, program: Program) -> Path | None:
+    """Make the program's newest checkpoint the one that `latest` names, and return its path; None for a fresh start.
+
+    Torn ones that the program would load, and those after a rollback, get another name. Raises OpsctlError, OSError.
+    """
+    adopt(paths, program, settled_s=0.0)
+    latest = latest_folder(paths.checkpoints)
+    reached, original = -1, None
+    if latest is not None:
+        manifest = read_manifest(latest)
+        reached = manifest.iteration
+        original = _put_back(latest, manifest)
+    for saved in program.saved():
+        is_torn = saved.problem is not None and program.kind.takes_torn
+        if saved.iteration > reached and (saved.problem is None or is_torn):
+            saved.path.rename(_free(saved.path.with_name(ASIDE + saved.path.name)))
+    return original
+
+
+def _known(paths: RunPaths) -> dict[Path, Original]:
+    """Return adopted folder -> the program's checkpoint that it is of."""
+    found = {}
+    for folder in checkpoint_folders(paths.checkpoints):
+        with contextlib.suppress(CheckpointError):
+            if (original := read_manifest(folder).original) is not None:
+                found[folder] = original
+    return found
+
+
+def _mark(path: Path) -> Original | None:
+    """Return what identifies a checkpoint's present content; None if it was removed meanwhile."""
+    try:
+        files = _files(path)
+        return Original(
+            path=str(path),
+            bytes=sum(one.stat().st_size for one in files.values()),
+            changed_at=max((one.stat().st_mtime for one in files.values()), default=0.0),
+        )
+    except OSError:
+        return None
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """Return name in the adopted folder -> file of a program's checkpoint, a folder or one file."""
+    if path.is_file():
+        return {path.name: path}
+    return {
+        str(one.relative_to(path)): one for one in sorted(path.rglob("*")) if one.is_file() and not one.is_symlink()
+    }
+
+
+def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Original) -> Path | None:
+    """Link the files into a new folder, and write its manifest; None if the program removes it meanwhile."""
+    folder = paths.checkpoints / tag_of(saved.iteration)
+    temporary = paths.checkpoints / f"{TEMPORARY}{folder.name}.{os.getpid()}"
+    make_folder(paths.output, paths.checkpoints)
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        make_folder(paths.output, temporary)
+        files = {}
+        for name, file in _files(saved.path).items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, temporary / name)
+            files[name] = SavedFile(file.stat().st_size, checksum(temporary / name))
+        batch = program.global_batch_size or 0
+        manifest = Manifest(
+            iteration=saved.iteration,
+            consumed_train_samples=saved.iteration * batch,
+            consumed_train_tokens=0,
+            consumed_valid_samples=0,
+            precision="unknown",
+            layout={},
+            model={},
+            learning_rate={},
+            files=files,
+            original=mark,
+        )
+        write_state(paths.output, temporary / MANIFEST, manifest.as_json())
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, FileNotFoundError):
+            return None
+        raise OpsctlError(
+            f"{saved.path} cannot be linked into {paths.checkpoints}: {file_problem(error)}; checkpoints must be on "
+            "the file system of [run] output"
+        ) from None
+    if folder.exists():  # another content at the same step: the program trained it again
+        _remove(folder)
+    temporary.rename(folder)
+    newest = max(read_manifest(one).iteration for one in _known(paths))
+    if saved.iteration == newest:
+        write_atomically(paths.output, paths.checkpoints / LATEST, folder.name)
+    return folder
+
+
+def _put_back(folder: Path, manifest: Manifest) -> Path | None:
+    """Link an adopted checkpoint to where the program had it, if it is no longer there."""
+    if manifest.original is None:
+        return None
+    path = Path(manifest.original.path)
+    is_file = list(manifest.files) == [path.name]
+    if _mark(path) is None or not path.exists():
+        for name in manifest.files:
+            target = path if is_file else path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(folder / name, target)
+    return path
+
+
+def _remove(folder: Path) -> None:
+    gone = folder.with_name(f"{TEMPORARY}removed-{folder.name}.{os.getpid()}")
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _free(path: Path) -> Path:
+    """Return `path`, or the first of its numbered names that does not exist."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}.{number}")
+    return found

@@ -1,0 +1,84 @@
+"""The training program of a run file: its kind, with what `[program]` changes of it."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.run.config.schema import ProgramTable, RunFile
+from opsctl.run.programs import command
+from opsctl.run.programs.kind import Kind, SavedCheckpoint, found
+from opsctl.run.programs.registry import KINDS
+from opsctl.slurm.durations import parse_duration_s
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import Options
+
+_NO_STOP = "none"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A run's training program, as its run file describes it."""
+
+    kind: Kind
+    command: tuple[str, ...]
+    folder: Path  # where it is started, and where relative patterns begin
+    launch: str
+    stop: str | None  # signal name; None: it saves on no request
+    grace_s: int
+    checkpoints: str | None  # absolute pattern
+    resume: tuple[str, ...] | None  # in place of the kind's arguments
+    steps: int | None
+    global_batch_size: int | None
+
+    def saved(self) -> list[SavedCheckpoint]:
+        """Return its checkpoints, the newest first."""
+        if self.checkpoints is None:
+            return []
+        return found(map(Path, glob.glob(self.checkpoints)), self.kind.judge)  # noqa: PTH207 - absolute patterns
+
+    def resume_arguments(self, checkpoint: Path | None) -> Sequence[str]:
+        """Return the arguments that resume from `checkpoint`, none without one."""
+        if checkpoint is None:
+            return ()
+        if self.resume is None:
+            return self.kind.resume(checkpoint)
+        return [word.replace("{checkpoint}", str(checkpoint)) for word in self.resume]
+
+    def lacks(self) -> list[str]:
+        """Return what cannot be done with it, as sentences."""
+        return list(self.kind.lacks) + ([] if self.steps else ["[program] steps is not set: no progress in percent"])
+
+
+def program_of(file: RunFile, folder: Path) -> Program | None:
+    """Return the program of an expanded run file in `folder`; None for our trainer."""
+    table = file.program
+    if table is None:
+        return None
+    stop = None if table.stop == _NO_STOP else table.stop
+    kind = KINDS.get(table.kind) or command.kind_of(stop, table.complete, table.progress, table.resume or ())
+    pattern = table.checkpoints or kind.checkpoints
+    return Program(
+        kind=kind,
+        command=table.command,
+        folder=folder,
+        launch=table.launch or kind.launch,
+        stop=kind.saves_on if table.stop is None else stop,
+        grace_s=parse_duration_s(table.grace),
+        checkpoints=None if pattern is None else str(folder / pattern),
+        resume=table.resume,
+        steps=table.steps,
+        global_batch_size=table.global_batch_size,
+    )
+
+
+def options_of_program(program: ProgramTable) -> Options:
+    """Return the trainer's options that hold for another program: only its length and batch."""
+    return Options({"train_iters": program.steps, "global_batch_size": program.global_batch_size})
+
+
+def layout_of_program(world_size: int) -> Layout:
+    """Return the ranks as one data-parallel group: how another program splits its model is unknown."""
+    return Layout(world_size, 1, 1, world_size)
