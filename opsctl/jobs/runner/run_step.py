@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.files.state_files import write_state
 from opsctl.core.tcp_ports import is_free
 from opsctl.core.timestamps import iso, now
 from opsctl.jobs.runner.checkpoint_watch import CheckpointWatch, progress_of, start_of_program
@@ -38,7 +39,7 @@ from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.states import State, end_of
-from trainer.formats.attempt.attempt_records import EXIT_REPORT, SAVE_REQUEST
+from trainer.formats.attempt.attempt_records import EXIT_REPORT, SAVE_REQUEST, ExitReport
 from trainer.formats.attempt.lease import Holder
 from trainer.formats.json_text import json_line
 from trainer.formats.logs.guard_lines import LEAVES_EARLY, Reason
@@ -99,6 +100,7 @@ def run_step(
     if watch is not None:
         for line in watch.adopt_now():
             task.log.add_line(line)
+        _record_finish(task)
     _follow(task, step)
     why = why_signalled(signals, limit, margin_s) if signals.any else ""
     is_told, ends_at = signals.ended_at is not None, limit.ends_at
@@ -129,6 +131,14 @@ def run_step(
         handler.to_end.words() if handler.to_end else "",
     )
     return end, "; ".join(filter(None, notes))
+
+
+def _record_finish(task: Task) -> None:
+    """Record that another program has finished, if its newest checkpoint says so. Its exit code proves nothing."""
+    folder = task.paths.attempt_folder(task.allocation.job_id)
+    if task.is_finished() and not exit_report(task.paths.output, folder).reason:
+        with contextlib.suppress(OSError):
+            write_state(task.paths.output, folder / EXIT_REPORT, ExitReport(reason=Reason.FINISHED))
 
 
 def _follow(task: Task, step: Step) -> None:

@@ -76,7 +76,7 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
 
 def options_of_program(program: ProgramTable) -> Options:
     """Return the trainer's options that hold for another program: only its length and batch."""
-    return Options({"train_iters": program.steps, "global_batch_size": program.global_batch_size})
+    return Options({"train_iters": program.steps, "global_batch_size": program.global_batch_size or 1})
 
 
 def layout_of_program(world_size: int) -> Layout:

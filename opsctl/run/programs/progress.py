@@ -59,7 +59,7 @@ class Translator:
 
     def last(self) -> list[str]:
         """Return the line of the last step, if it has none yet."""
-        return [self._line()] if (self._seen.iteration or 0) > self._written else []
+        return [self._line()] if (self._seen.iteration or -1) > self._written else []
 
     def _is_due(self, has_loss: bool) -> bool:
         iteration = self._seen.iteration

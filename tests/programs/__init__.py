@@ -1,0 +1,1 @@
+"""Training programs that do not know opsctl, for the tests of `[program]`."""
