@@ -29,6 +29,7 @@ from opsctl.run.state import lease, requests
 from opsctl.run.state.group_folder import explained_disk_errors, way_in
 from opsctl.run.state.identity import refuse_a_copy
 from opsctl.run.state.requests import MOST_TASKS, OF_A_JOB, Action, Audited, Request, in_a_line
+from opsctl.run.state.revisions import newest_whole
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.states import State
@@ -70,6 +71,7 @@ class Meant:
 
 def prepare(paths: RunPaths, name: str, options: Options | None, cluster: Cluster, asked: RequestOptions) -> Meant:
     """Prepare the request for `asked` without writing it. Raises OpsctlError if it is impossible."""
+    _refuse_for_another_program(paths, asked.action)
     refuse_a_copy(paths, f"ask for {asked.action}")
     refuse_strangers(paths)
     if asked.tasks is not None and not 1 <= asked.tasks <= MOST_TASKS:
@@ -130,6 +132,13 @@ def refuse_strangers(paths: RunPaths) -> None:
     if keepers.group is None:
         raise OpsctlError(f"only {whose} may ask: the run names no group; {way_in(paths.output)}")
     raise OpsctlError(f"{account_name()} does not share this run of {whose}'s; {way_in(paths.output)}")
+
+
+def _refuse_for_another_program(paths: RunPaths, action: Action) -> None:
+    """Raise OpsctlError for a request that only our trainer answers."""
+    revision = newest_whole(paths) if action in (Action.SAVE, Action.STACKS) else None
+    if revision is not None and revision.file.program is not None:
+        raise OpsctlError(f"request {action} needs our trainer, and [program] starts another: opsctl request stop")
 
 
 def _snapshot(paths: RunPaths, cluster: Cluster) -> Seen:

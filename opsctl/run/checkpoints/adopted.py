@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +56,17 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
     settled_s: seconds without a change after which a checkpoint counts as written; 0 when no process writes. Returns
     the new ones, oldest first. Raises OpsctlError where hard links are not possible; OSError.
     """
-    known = _known(paths)
+    known = _originals(checkpoint_folders(paths.checkpoints))
+    rolled_back = _originals(paths.set_aside.glob("*/global_step*"))
     complete = [one for one in program.saved() if one.problem is None]
     found = []
     for saved in reversed(complete):
         mark = _mark(saved.path)
-        if mark is None or mark in known.values() or time.time() - mark.changed_at < settled_s:
+        if (
+            mark is None
+            or mark in (*known.values(), *rolled_back.values())
+            or time.time() - mark.changed_at < settled_s
+        ):
             continue
         folder = _adopt(paths, program, saved, mark)
         if folder is not None:
@@ -92,10 +98,10 @@ def prepare(paths: RunPaths, program: Program) -> Path | None:
     return original
 
 
-def _known(paths: RunPaths) -> dict[Path, Original]:
+def _originals(folders: Iterable[Path]) -> dict[Path, Original]:
     """Return adopted folder -> the program's checkpoint that it is of."""
     found = {}
-    for folder in checkpoint_folders(paths.checkpoints):
+    for folder in folders:
         with contextlib.suppress(CheckpointError):
             if (original := read_manifest(folder).original) is not None:
                 found[folder] = original
@@ -162,7 +168,7 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
     if folder.exists():  # another content at the same step: the program trained it again
         _remove(folder)
     temporary.rename(folder)
-    newest = max(read_manifest(one).iteration for one in _known(paths))
+    newest = max(read_manifest(one).iteration for one in _originals(checkpoint_folders(paths.checkpoints)))
     if saved.iteration == newest:
         write_atomically(paths.output, paths.checkpoints / LATEST, folder.name)
     return folder

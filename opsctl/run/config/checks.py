@@ -175,6 +175,15 @@ def _program_findings(
             f"[program] grace of {grace_s} s is longer than [slurm] exit_margin of {margin_s} s: the time limit would "
             "end the save"
         )
+    needs_trainer = {
+        "[slurm] probe and spare": loaded.file.slurm.effort != "off",
+        "[carbon] measure": loaded.file.carbon.measure,
+        "[evaluation]": loaded.file.evaluation is not None,
+        "[run] rehearses": loaded.file.run.rehearses is not None,
+    }
+    problems += [
+        f"{what} needs our trainer, and [program] starts another" for what, is_set in needs_trainer.items() if is_set
+    ]
     if file is None:
         warnings.append(str(unset).removeprefix(f"{loaded.path}: "))
     else:

@@ -1,0 +1,138 @@
+"""Checkpoints of other programs become folders of hard links, and each start finds the right one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from opsctl.core.errors import OpsctlError
+from opsctl.run.checkpoints import adopted
+from opsctl.run.checkpoints.adopted import adopt, prepare
+from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import Program, program_of
+from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
+from tests.unit.run.programs.test_kinds import a_transformers_checkpoint, half
+from trainer.formats.checkpoint.manifest import check_checksums, checkpoint_folders, fault_of, read_manifest
+
+
+class Saving:
+    """A run of transformers in a folder."""
+
+    def __init__(self, folder: Path, kind: str = "transformers", pattern: str = "out/checkpoint-*") -> None:
+        table = ProgramTable(command=("torchrun", "train.py"), kind=kind, checkpoints=pattern, global_batch_size=4)
+        slurm = SlurmTable(nodes=1, gpus_per_node=1, time="10")
+        program = program_of(RunFile(run=RunTable(name="x"), slurm=slurm, program=table), folder)
+        assert program is not None
+        self.program: Program = program
+        self.own, self.paths = folder / "out", RunPaths(folder / "output")
+        self.paths.output.mkdir(mode=0o700)
+
+    def save(self, step: int) -> Path:
+        return a_transformers_checkpoint(self.own, step)
+
+    def adopt(self) -> list[int]:
+        return [one.iteration for one in adopt(self.paths, self.program, settled_s=0.0)]
+
+    def adopted(self) -> list[int]:
+        return [read_manifest(folder).iteration for folder in checkpoint_folders(self.paths.checkpoints)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Saving:
+    return Saving(tmp_path)
+
+
+def test_complete_ones_are_adopted_once_without_taking_room_and_the_newest_is_the_latest(run: Saving) -> None:
+    first, second = run.save(10), run.save(20)
+    (second / "trainer_state.json").unlink()
+    assert (run.adopt(), run.adopt()) == ([10], [])
+    folder = run.paths.checkpoints / "global_step10"
+    assert fault_of(folder) is None and read_manifest(folder).consumed_train_samples == 40
+    check_checksums(folder, read_manifest(folder))
+    assert (folder / "model.safetensors").samefile(first / "model.safetensors")
+    found = last_checkpoint(run.paths.checkpoints)
+    assert found is not None and found.iteration == 10
+
+
+def test_one_that_was_just_changed_waits(run: Saving) -> None:
+    run.save(10)
+    assert adopt(run.paths, run.program, settled_s=60) == []
+
+
+def test_those_that_the_program_removes_are_dropped_but_for_the_two_newest(run: Saving) -> None:
+    for step in (10, 20, 30, 40):
+        run.save(step)
+    assert run.adopt() == [10, 20, 30, 40]
+    for step in (10, 20, 40):
+        run.own.joinpath(f"checkpoint-{step}").rename(run.own / f"gone-{step}")
+    assert run.adopt() == [] and run.adopted() == [40, 30]
+
+
+def test_a_step_that_was_trained_again_replaces_the_older_content(run: Saving) -> None:
+    path = run.save(10)
+    run.adopt()
+    path.rename(run.own / "moved")
+    torch.save({"another": 1}, run.save(10) / "optimizer.pt")
+    assert run.adopt() == [10] and fault_of(run.paths.checkpoints / "global_step10") is None
+    adopted_file = run.paths.checkpoints / "global_step10" / "optimizer.pt"
+    assert adopted_file.samefile(run.own / "checkpoint-10" / "optimizer.pt")
+
+
+def test_a_start_sets_a_torn_newest_one_aside_and_resumes_from_the_complete_one(run: Saving) -> None:
+    complete = run.save(10)
+    half(run.save(20) / "optimizer.pt")
+    assert prepare(run.paths, run.program) == complete
+    assert sorted(one.name for one in run.own.iterdir()) == ["aside-checkpoint-20", "checkpoint-10"]
+    assert run.program.resume_arguments(complete) == ("--resume_from_checkpoint", str(complete))
+
+
+def test_a_start_puts_back_what_was_removed_and_a_first_start_has_nothing(run: Saving) -> None:
+    assert prepare(run.paths, run.program) is None
+    path = run.save(10)
+    run.adopt()
+    for one in path.iterdir():
+        one.unlink()
+    path.rmdir()
+    assert prepare(run.paths, run.program) == path
+    assert run.program.kind.judge(path).problem is None  # type: ignore[union-attr]
+
+
+def test_after_a_rollback_the_program_finds_no_later_one(run: Saving) -> None:
+    for step in (10, 20):
+        run.save(step)
+    run.adopt()
+    aside = run.paths.set_aside / "1"
+    aside.mkdir(parents=True)
+    (run.paths.checkpoints / "global_step20").rename(aside / "global_step20")
+    (run.paths.checkpoints / "latest").write_text("global_step10")
+    assert prepare(run.paths, run.program) == run.own / "checkpoint-10"
+    assert latest_iteration(run.paths.checkpoints) == 10
+    assert (run.own / "aside-checkpoint-20").is_dir()
+
+
+def test_files_that_cannot_be_linked_are_named_and_nothing_is_left(
+    run: Saving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run.save(10)
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(18, os.strerror(18), str(source))
+
+    monkeypatch.setattr(adopted.os, "link", refuse)
+    with pytest.raises(OpsctlError, match="file system"):
+        run.adopt()
+    assert run.adopted() == [] and list(run.paths.checkpoints.iterdir()) == [] and path.is_dir()
+
+
+def test_single_files_are_adopted_too(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "command", "saved/step-*.pt")
+    (tmp_path / "saved").mkdir()
+    torch.save({"step": 5}, tmp_path / "saved" / "step-5.pt")
+    assert run.adopt() == [5]
+    (tmp_path / "saved" / "step-5.pt").unlink()
+    assert prepare(run.paths, run.program) == tmp_path / "saved" / "step-5.pt"
+    assert (tmp_path / "saved" / "step-5.pt").is_file()
