@@ -29,7 +29,7 @@ def save(number, frame):
     sys.exit(0)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else save)
 if how == "orphan":
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    subprocess.Popen(["sleep", "601.5"], start_new_session=True)
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OPSCTL_CHECKPOINT")
 me.write_text(json.dumps({"pid": os.getpid(), **{name: os.environ.get(name) for name in names}}))
 until = time.monotonic() + (0.5 if how in ("ends", "orphan") else 60)
@@ -187,7 +187,7 @@ def test_processes_that_a_program_leaves_behind_are_ended(running: Running) -> N
     running.start("orphan")
     running.ranks(2)
     assert running.end()[0] == [0]
-    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "600"]]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "601.5"]]
 
 
 def test_a_command_that_does_not_exist_is_named(running: Running) -> None:

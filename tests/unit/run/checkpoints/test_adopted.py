@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from opsctl.core.errors import OpsctlError
-from opsctl.run.checkpoints import adopted
 from opsctl.run.checkpoints.adopted import adopt, prepare
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
 from opsctl.run.config.paths import RunPaths
@@ -122,7 +121,7 @@ def test_files_that_cannot_be_linked_are_named_and_nothing_is_left(
     def refuse(source: Path, target: Path) -> None:
         raise OSError(18, os.strerror(18), str(source))
 
-    monkeypatch.setattr(adopted.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(OpsctlError, match="file system"):
         run.adopt()
     assert run.adopted() == [] and list(run.paths.checkpoints.iterdir()) == [] and path.is_dir()
