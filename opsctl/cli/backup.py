@@ -84,10 +84,14 @@ def _back_up(run: RunView, to: str | None, limit: str | None, emptied: bool, dat
             kept = back_up_rest(place, policy.table, run_file, emptied)
             for problem in kept.problems:
                 message(f"{name}: {problem}")
-            look = kept.look
-            news = f"{kept.files} files, {bytes_words(kept.bytes)}, look {look.number}" if look else "nothing is new"
+            snapshot = kept.snapshot
+            news = (
+                f"{kept.files} files, {bytes_words(kept.bytes)}, snapshot {snapshot.number}"
+                if snapshot
+                else "nothing is new"
+            )
             message(f"{name}: {url}: {news}")
-            line = look and replace(look.line(url), files=kept.files, bytes=kept.bytes, verified_at=look.at)
+            line = snapshot and replace(snapshot.line(url), files=kept.files, bytes=kept.bytes, verified_at=snapshot.at)
             sent = [printed(line)] if line else []
             done.append(BackedUpRun(run=name, to=url, sent=sent, problems=kept.problems))
     if data or policy.table.data:

@@ -72,7 +72,7 @@ class RestoredNote(msgspec.Struct, frozen=True, kw_only=True):
     source: str = msgspec.field(name="from")
     asked: Asked
     name: str
-    look: int | None  # number of the index of its records
+    snapshot: int | None = msgspec.field(name="look")  # number of the index of its records
     files: int
     bytes: int
     checkpoint: int | None
@@ -98,7 +98,7 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
     Raises OpsctlError if the place is taken, the destination has no backup, a file differs, or it is unknown whether
     the original still exists (`asked.stands_as` decides then); StoreError.
     """
-    far_run, look = read_run(store), run_files.newest_look(store, run_files.numbers_there(store))
+    far_run, snapshot = read_run(store), run_files.newest_snapshot(store, run_files.numbers_there(store))
     if far_run is None:
         raise OpsctlError(f"{store.where} has no {run_files.FOLDER} and no backup.json: no run is backed up there")
     if (note := _finished(store, folder, asked)) is not None:
@@ -107,9 +107,9 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
     with _beside(folder, digest_of(f"{store.where}\0{far_run.run_id}".encode())) as made:
         paths = RunPaths(made / _OUTPUT)
         make_folder(made, paths.output)
-        if look is not None:
-            _fetch_rest(store, look, made, flow)
-            report(f"records and logs are there: {len(look.files)} files of {look.at}")
+        if snapshot is not None:
+            _fetch_rest(store, snapshot, made, flow)
+            report(f"records and logs are there: {len(snapshot.files)} files of {snapshot.at}")
         standing, is_copy = _settled(paths, folder / _OUTPUT, asked.stands_as)
         if chosen is not None:
             _fetch_checkpoint(store, chosen, paths, flow)
@@ -119,9 +119,10 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
             source=store.where,
             asked=asked,
             name=far_run.run,
-            look=look.number if look else None,
-            files=len(look.files) if look else 0,
-            bytes=(sum(file.bytes for file in look.files.values()) if look else 0) + (chosen.bytes if chosen else 0),
+            snapshot=snapshot.number if snapshot else None,
+            files=len(snapshot.files) if snapshot else 0,
+            bytes=(sum(file.bytes for file in snapshot.files.values()) if snapshot else 0)
+            + (chosen.bytes if chosen else 0),
             checkpoint=chosen.manifest.iteration if chosen else None,
             standing=standing,
             is_copy=is_copy,
@@ -194,13 +195,15 @@ def _beside(folder: Path, source: str) -> Iterator[Path]:
         yield made
 
 
-def _fetch_rest(store: Store, look: run_files.Look, made: Path, flow: Flow) -> None:
-    """Fetch every file of a look from where it is stored; the run file gets the name that it has here."""
-    run_file, files = f"run/{Path(look.run_file).name}", {}
-    for name, file in look.files.items():
+def _fetch_rest(store: Store, snapshot: run_files.Snapshot, made: Path, flow: Flow) -> None:
+    """Fetch every file of a snapshot from where it is stored; the run file gets the name that it has here."""
+    run_file, files = f"run/{Path(snapshot.run_file).name}", {}
+    for name, file in snapshot.files.items():
         number, _, there = file.at.partition("/")
         if there != name or not number.isdigit():
-            raise OpsctlError(f"look {look.number} in {store.where} names {name!a} as {file.at!a}, which cannot be")
+            raise OpsctlError(
+                f"snapshot {snapshot.number} in {store.where} names {name!a} as {file.at!a}, which cannot be"
+            )
         if name.startswith(f"{_OUTPUT}/") or name == run_file:
             files[RUN_FILE_NAME if name == run_file else name] = file
 

@@ -1,8 +1,8 @@
-"""All of a run but its checkpoints, look by look: logs, curves, energy, records, the run file.
+"""Snapshots of all of a run but its checkpoints: logs, curves, energy, records, the run file.
 
-A look at a destination is an index, `rest/NUMBER.json`, of every file with its checksum and where it lies; files that
-are new or have changed since the look before lie in `rest/NUMBER/`. Nothing there is written over, the index comes
-last, and what no kept look names is removed, so that a look is whole at any moment.
+A snapshot at a destination is an index, `rest/NUMBER.json`, of every file with its checksum and where it is stored.
+Files that are new or have changed since the previous snapshot are stored in `rest/NUMBER/`. Nothing there is
+overwritten, the index comes last, and what no kept snapshot names is removed, so a snapshot is complete at any moment.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _OF_THE_MOMENT = frozenset(
 _LARGEST_LOOK_BYTES = 1 << 28
 
 
-class LookedAt(msgspec.Struct, frozen=True):
-    """One file of a look."""
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """One file of a snapshot."""
 
     bytes: int
     xxh64: str
@@ -51,7 +51,7 @@ class LookedAt(msgspec.Struct, frozen=True):
     at: str  # where it lies, below `rest/`
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """`rest/NUMBER.json`."""
 
     schema_version: int = 1
@@ -62,7 +62,12 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     run_file: str = ""  # absolute
     at: Moment | None = None
     by: str = ""
-    files: dict[str, LookedAt] = {}  # by name: `output/...` below the output folder, `run/...` beside the run file
+    files: dict[str, SnapshotFile] = {}  # by name: `output/...` below the output folder, `run/...` beside the run file
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(file.bytes for file in self.files.values())
 
     def line(self, to: str) -> BackedUp:
         """Return the ledger's line for it: not proven there."""
@@ -71,7 +76,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
             what=What.REST,
             of=str(self.number),
             files=len(self.files),
-            bytes=sum(file.bytes for file in self.files.values()),
+            bytes=self.bytes,
             sent_at=self.at,
             by=self.by,
         )
@@ -81,7 +86,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 class Kept:
     """The result of a snapshot."""
 
-    look: Look | None = None  # None: nothing is new
+    snapshot: Snapshot | None = None  # None: nothing is new
     files: int = 0  # sent
     bytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -96,7 +101,7 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
     with place.turn():
         place.claim(emptied)
         numbers = numbers_there(place.store)
-        before = newest_look(place.store, numbers)
+        before = newest_snapshot(place.store, numbers)
         known = {} if before is None or _is_lost(place, before.number) else before.files
         number = max(numbers, default=0) + 1
         # A file that was removed here may be needed later, so it stays there; only state follows the present.
@@ -111,7 +116,7 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
             files |= {prefix + name: known[prefix + name] for name in same}
             for name, moved in outcome.moved.items():
                 at = f"{number}/{prefix}{name}"
-                files[prefix + name] = LookedAt(moved.bytes, moved.xxh64, here[name], at)
+                files[prefix + name] = SnapshotFile(moved.bytes, moved.xxh64, here[name], at)
                 done.files, done.bytes = done.files + 1, done.bytes + moved.bytes
             for name, fault in outcome.faults.items():
                 if os.path.lexists(root / name):  # else it is gone, as files of a run at work go
@@ -119,7 +124,7 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
                     files |= {one: known[one] for one in [prefix + name] if one in known}
         if files == known and not done.files:
             return done
-        done.look = Look(
+        done.snapshot = Snapshot(
             number=number,
             run=place.name,
             run_id=place.run_id,
@@ -129,22 +134,22 @@ def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, 
             by=account_and_host(),
             files=dict(sorted(files.items())),
         )
-        place.write(f"{FOLDER}/{number}.json", done.look)
-        _forget_old_looks(place.store, [*numbers, number])
-        done.problems += place.record(replace(done.look.line(place.to), verified_at=done.look.at))
+        place.write(f"{FOLDER}/{number}.json", done.snapshot)
+        _forget_old_snapshots(place.store, [*numbers, number])
+        done.problems += place.record(replace(done.snapshot.line(place.to), verified_at=done.snapshot.at))
     return done
 
 
 def numbers_there(store: Store) -> list[int]:
-    """Return numbers of all looks there, the oldest first. Raises StoreError."""
+    """Return numbers of all snapshots there, the oldest first. Raises StoreError."""
     names = (name.removesuffix(".json") for name in store.list(FOLDER) if name.endswith(".json") and "/" not in name)
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def newest_look(store: Store, numbers: Collection[int]) -> Look | None:
-    """Return the newest look that can be read; None where there is none. Raises StoreError."""
+def newest_snapshot(store: Store, numbers: Collection[int]) -> Snapshot | None:
+    """Return the newest snapshot that can be read; None where there is none. Raises StoreError."""
     for number in sorted(numbers, reverse=True):
-        found = decode(store.read(f"{FOLDER}/{number}.json", 0, None), Look)
+        found = decode(store.read(f"{FOLDER}/{number}.json", 0, None), Snapshot)
         if found is not None and found.number == number:
             return found
     return None
@@ -153,7 +158,7 @@ def newest_look(store: Store, numbers: Collection[int]) -> Look | None:
 def _found(
     paths: RunPaths, table: BackupTable, run_file: Path | None, unseen: list[str]
 ) -> Iterator[tuple[Path, str, list[SeenFile]]]:
-    """Yield (root, prefix in the look, the plain files that are wanted) for the output folder and the run file."""
+    """Yield (root, prefix in the snapshot, the plain files that are wanted) for the output folder and the run file."""
     output = paths.output
     found = [
         one
@@ -180,17 +185,17 @@ def _is_state(name: str) -> bool:
 
 
 def _is_lost(place: Destination, number: int) -> bool:
-    """Return whether a verification found that look damaged: then nothing of it is believed, and all is sent again."""
+    """Return whether a verification found that snapshot damaged: then everything is sent again."""
     return any(line.lost for line in place.ledger() if line.what is What.REST and line.of == str(number))
 
 
-def _forget_old_looks(store: Store, numbers: list[int]) -> None:
-    """Remove what no kept look names, older ones themselves first."""
+def _forget_old_snapshots(store: Store, numbers: list[int]) -> None:
+    """Remove what no kept snapshot names, older ones themselves first."""
     kept, old = numbers[-KEPT:], numbers[:-KEPT]
     store.remove([f"{number}.json" for number in old], FOLDER)
-    looks = [decode(store.read(f"{FOLDER}/{number}.json"), Look) for number in kept]
-    if any(look is None for look in looks):
+    snapshots = [decode(store.read(f"{FOLDER}/{number}.json"), Snapshot) for number in kept]
+    if any(snapshot is None for snapshot in snapshots):
         return
-    named = {file.at for look in looks if look is not None for file in look.files.values()}
+    named = {file.at for snapshot in snapshots if snapshot is not None for file in snapshot.files.values()}
     lying = [name for name in store.list(FOLDER) if "/" in name]
     store.remove([name for name in lying if name not in named], FOLDER)

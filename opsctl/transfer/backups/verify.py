@@ -26,7 +26,7 @@ from opsctl.transfer.backups.data_copies import FOLDER as DATA
 from opsctl.transfer.backups.data_copies import read_data_of
 from opsctl.transfer.backups.destination import Destination, read_run, refuse_another_runs
 from opsctl.transfer.backups.remote_layout import NOTE, Found, expected, find, find_all, folder_of
-from opsctl.transfer.backups.run_files import FOLDER, newest_look, numbers_there
+from opsctl.transfer.backups.run_files import FOLDER, newest_snapshot, numbers_there
 from opsctl.transfer.object_store.types import Expected, Outcome, StoreError
 from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import tag_of
@@ -98,9 +98,9 @@ def _parts(place: Destination, found: Sequence[Found]) -> list[_Part]:
         of = digest_of(one.manifest_bytes) if one.note.what is What.FULL else one.note.of
         line = replace(one.note, of=of).line(place.to)
         parts.append(_Part(one.prefix, expected(one.manifest.files), line, one))
-    if (look := newest_look(place.store, numbers_there(place.store))) is not None:
-        files = {file.at: Expected(file.bytes, file.xxh64) for file in look.files.values()}
-        parts.append(_Part(FOLDER, files, look.line(place.to)))
+    if (snapshot := newest_snapshot(place.store, numbers_there(place.store))) is not None:
+        files = {file.at: Expected(file.bytes, file.xxh64) for file in snapshot.files.values()}
+        parts.append(_Part(FOLDER, files, snapshot.line(place.to)))
     if (data := read_data_of(place.store, place.name, place.run_id)) is not None:
         files = {name: part.expected for name, part in data.files.items()}
         parts.append(_Part(DATA, files, data.line(place.to)))

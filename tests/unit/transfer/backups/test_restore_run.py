@@ -170,8 +170,8 @@ def test_a_restored_run_is_backed_up_without_the_note_of_its_restore(folder: Pat
     shutil.rmtree(folder / "output")
     back(disk, tmp_path / "here")
     with destination(tmp_path / "here", disk) as place:
-        look = back_up_rest(place, BackupTable(), tmp_path / "here" / "run.toml").look
-    assert look is not None and not [name for name in look.files if "restored" in name]
+        snapshot = back_up_rest(place, BackupTable(), tmp_path / "here" / "run.toml").snapshot
+    assert snapshot is not None and not [name for name in snapshot.files if "restored" in name]
 
 
 def test_nothing_is_overwritten_and_nothing_comes_from_where_nothing_is(
@@ -189,8 +189,8 @@ def test_nothing_is_overwritten_and_nothing_comes_from_where_nothing_is(
 
 
 def test_a_look_that_leads_out_of_the_folder_is_refused(folder: Path, disk: Path, tmp_path: Path) -> None:
-    look = max((disk / "rest").glob("*.json"))
-    look.write_text(look.read_text().replace('"1/output/logs/main_log.txt"', '"1/output/../../precious"'))
+    snapshot = max((disk / "rest").glob("*.json"))
+    snapshot.write_text(snapshot.read_text().replace('"1/output/logs/main_log.txt"', '"1/output/../../precious"'))
     with pytest.raises(OpsctlError, match="precious"):
         back(disk, tmp_path / "here")
     assert not (tmp_path / "here").exists() and not list(tmp_path.rglob("precious"))

@@ -1,4 +1,4 @@
-"""Logs and records, look by look."""
+"""Logs and records, snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import read_run_id
 from opsctl.transfer.backups.remote_layout import NOTE
-from opsctl.transfer.backups.run_files import KEPT, Kept, Look, back_up_rest, newest_look, numbers_there
+from opsctl.transfer.backups.run_files import KEPT, Kept, Snapshot, back_up_rest, newest_snapshot, numbers_there
 from opsctl.transfer.object_store.urls import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import seen
@@ -37,14 +37,14 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def look_now(folder: Path, disk: Path, **table: bool) -> Kept:
+def snapshot_now(folder: Path, disk: Path, **table: bool) -> Kept:
     with destination(folder, disk) as place:
         return back_up_rest(place, BackupTable(**table), folder / "run.toml")  # type: ignore[arg-type]
 
 
-def newest(disk: Path) -> Look:
+def newest(disk: Path) -> Snapshot:
     with open_store(str(disk)) as store:
-        found = newest_look(store, numbers_there(store))
+        found = newest_snapshot(store, numbers_there(store))
     assert found is not None
     return found
 
@@ -53,8 +53,8 @@ def test_all_but_checkpoints_and_what_is_of_the_moment_is_there_as_it_was(folder
     paths = seen(folder).paths
     for name in ("lock", "submitting.json", "lease.jsonl"):
         (paths.state / name).write_text("of the moment")
-    done = look_now(folder, disk)
-    assert done.problems == [] and done.look == newest(disk)
+    done = snapshot_now(folder, disk)
+    assert done.problems == [] and done.snapshot == newest(disk)
     there = {name: (disk / "rest" / file.at).read_bytes() for name, file in newest(disk).files.items()}
     output = contents(folder / "output")
     wanted = {
@@ -79,7 +79,7 @@ def test_locks_and_what_is_half_written_stay_out_wherever_they_are(folder: Path,
             "kept.json",
         ):
             (above / name).write_text("{}")
-    look_now(folder, disk)
+    snapshot_now(folder, disk)
     names = {Path(name).name for name in newest(disk).files}
     assert "kept.json" in names and "main_log.txt" in names
     assert not [name for name in names if name.endswith((".lock", ".tmp")) or name.startswith(".nfs")]
@@ -87,22 +87,22 @@ def test_locks_and_what_is_half_written_stay_out_wherever_they_are(folder: Path,
 
 
 def test_what_an_earlier_look_has_of_locks_is_not_kept_in_the_next(folder: Path, disk: Path) -> None:
-    look_now(folder, disk)
-    look = max((disk / "rest").glob("*.json"))
+    snapshot_now(folder, disk)
+    snapshot = max((disk / "rest").glob("*.json"))
     log = '"output/logs/main_log.txt":'
-    assert log in look.read_text()
-    look.write_text(look.read_text().replace(log, '"output/logs/old.lock":'))
-    look_now(folder, disk)
+    assert log in snapshot.read_text()
+    snapshot.write_text(snapshot.read_text().replace(log, '"output/logs/old.lock":'))
+    snapshot_now(folder, disk)
     assert "output/logs/main_log.txt" in newest(disk).files and "output/logs/old.lock" not in newest(disk).files
 
 
 def test_nothing_is_sent_twice_and_nothing_where_nothing_is_new(folder: Path, disk: Path) -> None:
-    look_now(folder, disk)
-    assert look_now(folder, disk).look is None
+    snapshot_now(folder, disk)
+    assert snapshot_now(folder, disk).snapshot is None
     with seen(folder).paths.main_log.open("a") as file:
         file.write("iteration 2\n")
-    done = look_now(folder, disk)
-    assert done.files == 1 and done.look is not None and done.look.number == 2
+    done = snapshot_now(folder, disk)
+    assert done.files == 1 and done.snapshot is not None and done.snapshot.number == 2
     assert newest(disk).files["output/logs/main_log.txt"].at == "2/output/logs/main_log.txt"
     assert newest(disk).files["output/tensorboard/events.1"].at == "1/output/tensorboard/events.1"
 
@@ -110,17 +110,17 @@ def test_nothing_is_sent_twice_and_nothing_where_nothing_is_new(folder: Path, di
 def test_what_somebody_removed_here_stays_there_but_state_is_as_it_is(folder: Path, disk: Path) -> None:
     paths = seen(folder).paths
     paths.kill_switch.write_text("{}")
-    look_now(folder, disk)
+    snapshot_now(folder, disk)
     (paths.tensorboard / "events.1").unlink()
     paths.kill_switch.unlink()
-    look_now(folder, disk)
+    snapshot_now(folder, disk)
     assert "output/tensorboard/events.1" in newest(disk).files and "output/kill-switch" not in newest(disk).files
 
 
 def test_old_looks_go_with_what_only_they_name(folder: Path, disk: Path) -> None:
     for number in range(1, KEPT + 3):
         seen(folder).paths.main_log.write_text(f"{number}\n" * number)
-        look_now(folder, disk)
+        snapshot_now(folder, disk)
     with open_store(str(disk)) as store:
         assert numbers_there(store) == list(range(3, KEPT + 3))
     lying = {str(path.relative_to(disk / "rest")) for path in (disk / "rest").glob("*/**/*") if path.is_file()}
@@ -128,14 +128,14 @@ def test_old_looks_go_with_what_only_they_name(folder: Path, disk: Path) -> None
 
 
 def test_each_kind_can_be_left_out(folder: Path, disk: Path) -> None:
-    look_now(folder, disk, logs=False, state=False)
+    snapshot_now(folder, disk, logs=False, state=False)
     assert set(newest(disk).files) == {"output/tensorboard/events.1", "output/codecarbon/emissions-1-x-2.csv"}
     assert (disk / NOTE).is_file()
 
 
 def test_killed_at_any_step_the_newest_look_is_whole(folder: Path, disk: Path) -> None:
     steps = 0
-    look_now(folder, disk)
+    snapshot_now(folder, disk)
     for steps in killed_at_every_step(lambda: _changed_and_looked(folder, disk)):
         for name, file in newest(disk).files.items():
             assert (disk / "rest" / file.at).stat().st_size == file.bytes, f"{name} after step {steps}"
@@ -145,4 +145,4 @@ def test_killed_at_any_step_the_newest_look_is_whole(folder: Path, disk: Path) -
 def _changed_and_looked(folder: Path, disk: Path) -> None:
     log = seen(folder).paths.main_log
     log.write_text(log.read_text() + "more\n")
-    assert look_now(folder, disk).look is not None
+    assert snapshot_now(folder, disk).snapshot is not None
