@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from opsctl.core.errors import OpsctlError, SlurmUnasked
-from opsctl.core.output import message, message_text
+from opsctl.core.output import be_quiet, message, message_text
 
 #: The commands by what a person wants, each with its line in `opsctl help`. The module under opsctl.cli has the name
 #: of its command.
@@ -81,16 +81,6 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS = {name: line for names in GROUPS.values() for name, line in names.items()}
 #: Called by scripts, not by people.
 HIDDEN = ("job",)
-#: What people type who come from other programs -> the command that they want.
-MEANT = {
-    **dict.fromkeys(("run", "train", "start", "launch", "resume", "sbatch"), "submit"),
-    **dict.fromkeys(("stop", "kill"), "kill-switch trigger"),
-    **dict.fromkeys(("new", "create"), "init"),
-    **dict.fromkeys(("config", "validate", "check"), "plan"),
-    **dict.fromkeys(("log", "tail"), "logs"),
-    "squeue": "queue",
-    "scancel": "cancel",
-}
 #: Commands that may change Slurm's queue. After them, cached answers of Slurm are dropped.
 CHANGES_QUEUE = {
     *("submit", "revise", "refill", "cancel", "exclude", "probe", "request", "kill-switch", "alerts", "nodes"),
@@ -113,6 +103,8 @@ class LazyGroup(click.Group):
             return None
         module = "import_" if cmd_name == "import" else cmd_name.replace("-", "_")
         command: click.Command = importlib.import_module(f"opsctl.cli.{module}").command
+        if cmd_name in COMMANDS:
+            add_quiet(command)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -120,8 +112,8 @@ class LazyGroup(click.Group):
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
-            meant = MEANT.get(args[0]) or next(iter(difflib.get_close_matches(args[0], list(COMMANDS), 1)), None)
-            hint = f"; did you mean {meant}?" if meant else ""
+            near = difflib.get_close_matches(args[0], list(COMMANDS), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise click.UsageError(f"no command {args[0]!r}{hint} (opsctl --help lists them)")
         return super().resolve_command(ctx, args)
 
@@ -142,6 +134,24 @@ class LazyGroup(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands only: the epilogue names the two options."""
         self.format_commands(ctx, formatter)
+
+
+def add_quiet(command: click.Command) -> click.Command:
+    """Add `-q` to a command, or to the commands of a group. Return the command."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    for one in below:
+        add_quiet(one)
+    if (not below or command.params) and not any(one.name == "quiet" for one in command.params):
+        what = "Print only data and errors, no messages."
+        command.params.append(
+            click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_set_quiet, help=what)
+        )
+    return command
+
+
+def _set_quiet(_ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        be_quiet(True)
 
 
 def _show_version(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
@@ -190,6 +200,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(0)
     args = list(sys.argv[1:] if argv is None else argv)
     is_check = args[:1] == ["watch"]
+    be_quiet(False)
     try:
         try:
             code = root.main(args=args, prog_name="opsctl", standalone_mode=False)

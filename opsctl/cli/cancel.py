@@ -11,14 +11,12 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @run_argument
 @click.option("--queued", is_flag=True, help="Cancel only jobs that have not started.")
 @click.option("--dry-run", is_flag=True, help="Print what would be cancelled; change nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
 @cluster_option
 @json_option(cancelled="opsctl.jobs.control.json_output.CancelledJobs")
 def command(
     run: str | None,
     queued: bool,
     dry_run: bool,
-    quiet: bool,
     cluster: str | None,
     as_json: bool,
 ) -> None:
@@ -38,15 +36,14 @@ def command(
     name = seen.table.name
     where = choose_cluster(cluster, seen.paths)
     done = cancel(seen.paths, name, where, queued_only=queued, dry_run=dry_run)
-    if not quiet:
-        if done.jobs:
-            message(f"{name}: {'would cancel' if dry_run else 'cancelled'} {describe(done.jobs)}")
-        else:
-            message(f"{name}: nothing of yours is {'queued' if queued else 'in the queue'}")
-        if done.others:
-            message(f"{name}: {advice(done.others)}")
-        if done.unseen:
-            message(f"{name}: {advice_on_unseen(done.unseen)}")
+    if done.jobs:
+        message(f"{name}: {'would cancel' if dry_run else 'cancelled'} {describe(done.jobs)}")
+    else:
+        message(f"{name}: nothing of yours is {'queued' if queued else 'in the queue'}")
+    if done.others:
+        message(f"{name}: {advice(done.others)}")
+    if done.unseen:
+        message(f"{name}: {advice_on_unseen(done.unseen)}")
     ids = [job.display_id for job in done.jobs]
     if as_json:
         left = [job.display_id for job in done.others]

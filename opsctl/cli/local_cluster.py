@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from opsctl.cli.selection import Function, json_option
-from opsctl.core.output import message, print_json, printable, show, write_screen
+from opsctl.core.output import is_quiet, message, print_json, printable, show, write_screen
 
 DEFAULT_NAME = "local"
 
@@ -54,8 +54,7 @@ def command() -> None:
 @click.option(
     "--simulate", is_flag=True, help="Start one slurmd for all nodes. Jobs can be queued, but no node runs anything."
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def up(name: str | None, folder: Path | None, quiet: bool, **given: Any) -> None:
+def up(name: str | None, folder: Path | None, **given: Any) -> None:
     """Start a cluster, or those parts of it that do not run."""
     from opsctl.local.cluster.files import places_of, read_description
     from opsctl.local.cluster.lifecycle import up as bring_up
@@ -76,7 +75,7 @@ def up(name: str | None, folder: Path | None, quiet: bool, **given: Any) -> None
         spec = plain(called, *counts, one_slurmd=simulate, **given)
     # As after Ctrl-C: what was started is ended before the command exits.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with _progress(quiet) as show:
+    with _progress() as show:
         cluster = bring_up(spec, place, show)
     options = _where(cluster.folder)
     message(
@@ -126,9 +125,9 @@ def _where(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+def _progress() -> Iterator[Callable[[str], None]]:
     """Yield what shows one line on stderr that is written over on a terminal; nothing elsewhere."""
-    shown = not quiet and sys.stderr.isatty()
+    shown = sys.stderr.isatty() and not is_quiet()
 
     def show(line: str) -> None:
         if shown:
@@ -142,13 +141,12 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 @command.command()
 @where_options
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def down(name: str | None, folder: Path | None, quiet: bool) -> None:
+def down(name: str | None, folder: Path | None) -> None:
     """Stop all processes of a cluster. Its folder, logs and queue are kept."""
     from opsctl.local.cluster.lifecycle import down as take_down
 
     place = _folder(name, folder)
-    with _progress(quiet) as show:
+    with _progress() as show:
         ended = take_down(place, show)
     message(f"{place.name} is down ({ended} processes ended)" if ended else f"{place.name} was not up ({place})")
 

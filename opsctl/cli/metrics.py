@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import all_runs_option, always_fresh_option, cluster_option, run_argument
+from opsctl.cli.selection import all_runs_option, cluster_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.monitoring.all_runs import RunSnapshot
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @cluster_option
-@always_fresh_option
 @all_runs_option
 @click.option(
     "--output", metavar="FILE", help="Write to this file in one step, for node_exporter's textfile collector."

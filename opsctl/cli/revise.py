@@ -13,14 +13,12 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 @run_argument
 @click.option("--resubmit", is_flag=True, help="Replace queued tasks if nodes, time or constraint changed.")
 @click.option("--dry-run", is_flag=True, help="Print the changes; publish nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the revision's name.")
 @cluster_option
 @json_option(revised="opsctl.jobs.control.json_output.RevisedRun")
 def command(
     run: str | None,
     resubmit: bool,
     dry_run: bool,
-    quiet: bool,
     cluster: str | None,
     as_json: bool,
 ) -> None:
@@ -44,18 +42,17 @@ def command(
     done = revise(loaded, choose_cluster(cluster, loaded.paths), resubmit=resubmit, dry_run=dry_run)
     for warning in done.warnings:
         message(f"warning: {warning}")
-    if not quiet:
-        if done.is_same and done.before is not None:
-            message(f"nothing differs from revision {done.before.name}")
-        for key, (old, new) in done.values.items():
-            message(f"{key}: {_shown(old)} -> {_shown(new)}" if key != LAYOUT else f"{key}: {old} -> {new}")
-        if done.before is not None and done.difference:
-            message_text(done.difference)
-        for old_chain, new_chain in done.replaced:
-            what = "would be replaced" if new_chain is None else f"replaced by chain {new_chain.chain.chain}"
-            message(f"what was queued of chain {old_chain} {what}")
-        if done.revision is not None and not done.is_same:
-            message(f"{loaded.file.run.name}: published; every task that starts from now on trains with it")
+    if done.is_same and done.before is not None:
+        message(f"nothing differs from revision {done.before.name}")
+    for key, (old, new) in done.values.items():
+        message(f"{key}: {_shown(old)} -> {_shown(new)}" if key != LAYOUT else f"{key}: {old} -> {new}")
+    if done.before is not None and done.difference:
+        message_text(done.difference)
+    for old_chain, new_chain in done.replaced:
+        what = "would be replaced" if new_chain is None else f"replaced by chain {new_chain.chain.chain}"
+        message(f"what was queued of chain {old_chain} {what}")
+    if done.revision is not None and not done.is_same:
+        message(f"{loaded.file.run.name}: published; every task that starts from now on trains with it")
     if as_json:
         answer = RevisedRun(
             revision=done.revision.name if done.revision else None,

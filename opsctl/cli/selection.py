@@ -107,11 +107,6 @@ def fresh_option(function: Function) -> Function:
     return click.option("--fresh", is_flag=True, help=what)(function)
 
 
-def always_fresh_option(function: Function) -> Function:
-    """`--fresh` of a command that always asks Slurm now: still taken, as scripts have it."""
-    return click.option("--fresh", is_flag=True, hidden=True, expose_value=False)(function)
-
-
 def far_options(function: Function) -> Function:
     """`--hub`, `--path`, `--revision`: what the hub has of a run, with no folder of it at hand."""
     options = (

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 @click.option("--exclude", metavar="NODES", help="Also exclude these nodes for this chain: x[03-04],x09.")
 @click.option("--nodes", type=int, metavar="N", help="Use another number of nodes for this chain only.")
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; change nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the job id.")
 @cluster_option
 @json_option(
     submitted="opsctl.jobs.control.json_output.PrintedChain",
@@ -34,7 +33,6 @@ def command(
     exclude: str | None,
     nodes: int | None,
     dry_run: bool,
-    quiet: bool,
     cluster: str | None,
     as_json: bool,
 ) -> None:
@@ -66,9 +64,8 @@ def command(
             show_text(script)
         return
     done = submit(loaded, where, options)
-    if not quiet:
-        for line in _story(done, loaded.file.run.name, run):
-            message(line)
+    for line in _story(done, loaded.file.run.name, run):
+        message(line)
     if as_json:
         further = [one.chain.chain for one in done.further]
         chain, name = msgspec.structs.asdict(done.chain), loaded.file.run.name

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import all_runs_option, always_fresh_option, cluster_option, json_option, run_argument
+from opsctl.cli import add_quiet
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument
 
 if TYPE_CHECKING:
     from opsctl.monitoring.check import Detector
@@ -69,7 +70,6 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         findings="list[opsctl.monitoring.finding.PrintedFinding]",
         runs=("list[opsctl.monitoring.all_runs.PrintedRun]", "with `--all-runs`"),
     )
-    @always_fresh_option
     @all_runs_option
     @click.option("--alert", is_flag=True, help="Send new findings and waiting messages to the channels of [alerts].")
     @click.option("--no-log", is_flag=True, help="Do not append the findings to the training log.")
@@ -86,7 +86,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         how = _How(cluster, as_json, not no_log, alert)
         ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, run, how))
 
-    return check
+    return add_quiet(check)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
+_quiet = False  # set by the option -q
+
 
 def print_json(key: str, value: Any) -> None:
     """Print `json_text(key, value)`, which is ASCII."""
@@ -79,8 +81,20 @@ def show_text(text: str) -> None:
 
 
 def message(line: str) -> None:
-    """Print a line for people to stderr."""
-    _write_line(sys.stderr, line)
+    """Print a line for people to stderr. With `-q`, print only errors, which begin with `opsctl: `."""
+    if not _quiet or line.startswith("opsctl: "):
+        _write_line(sys.stderr, line)
+
+
+def be_quiet(quiet: bool) -> None:
+    """Set whether messages that are no errors are left out."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Return whether messages that are no errors are left out."""
+    return _quiet
 
 
 def message_text(text: str) -> None:

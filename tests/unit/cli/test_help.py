@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 
 from opsctl.cli import COMMANDS, GROUPS, root
 from opsctl.cli.man import commands_below, context_of, members
+from tests.unit.cli.called import answer
 
 ALL = list(commands_below(("opsctl",), root))
 
@@ -28,6 +31,22 @@ def test_a_list_of_commands_shows_each_short_help_whole(words: tuple[str, ...], 
     context.terminal_width = 78  # click's own in 80 columns
     listed = command.get_help(context)
     assert not [line for line in listed.partition("Commands:")[2].splitlines() if line.endswith("...")]
+
+
+def test_every_command_takes_q() -> None:
+    lack = [
+        " ".join(words) for words, one in ALL if not list(members(one)) and "quiet" not in {p.name for p in one.params}
+    ]
+    assert not lack
+
+
+def test_q_prints_data_and_errors_only(tmp_path: Path) -> None:
+    made = answer(tmp_path, "init", "tiny", "--from", "demo", "-q")
+    assert (made.returncode, made.stdout, made.stderr) == (0, f"{tmp_path}/tiny/run.toml\n", "")
+    again = answer(tmp_path, "init", "tiny", "--from", "demo", "-q")
+    assert again.returncode == 1
+    assert again.stderr.startswith("opsctl: ")
+    assert "next:" in answer(tmp_path, "init", "loud", "--from", "demo").stderr
 
 
 def test_the_line_of_each_command_in_opsctl_help_is_one_sentence_that_fits() -> None:
