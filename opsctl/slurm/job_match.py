@@ -5,6 +5,7 @@ A controller that loses its state gives the same ids again, to jobs of any user.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -68,3 +69,29 @@ def match(job: Job | JobEnd, sent: Sent) -> Match:
         return Match.NOT_OURS
     is_whole = all(shown and known for shown, known in pairs) and at is not None and sent.earliest is not None
     return Match.OURS if is_whole else Match.UNKNOWN
+
+
+#: The comment that identifies a run's jobs, whatever their names and owners.
+_COMMENT = re.compile(r"opsctl run=(?P<run>\S+) submit=(?P<token>\S+)")
+
+
+@dataclass(frozen=True)
+class JobComment:
+    """The parsed comment of a job of ours."""
+
+    run_id: str
+    token: str  # of the one submission it came from
+
+    @staticmethod
+    def of_run(run_id: str | None) -> str:
+        """Return the words with which the comment of every job of a run begins; empty for None."""
+        return f"opsctl run={run_id}" if run_id else ""
+
+    def __str__(self) -> str:
+        return f"{self.of_run(self.run_id)} submit={self.token}"
+
+
+def parse_comment(text: str) -> JobComment | None:
+    """Parse a job's comment; None for one that is not ours."""
+    match = _COMMENT.match(text)
+    return JobComment(match["run"], match["token"]) if match else None

@@ -25,12 +25,12 @@ from opsctl.jobs.runner.watch_thread import WatchThread, in_background
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
-from opsctl.run.config.job_comment import parse_comment
 from opsctl.run.state import requests
 from opsctl.run.state.attempt_folder import exit_report, leaving_note, saved_note
 from opsctl.run.state.chosen_cluster import cluster_to_submit_to
 from opsctl.run.state.requests import OF_A_JOB, Action, Asked, Carrier, Outcome, Request, in_a_line
 from opsctl.slurm.backends import client_for
+from opsctl.slurm.job_match import parse_comment
 from opsctl.slurm.types import Job
 from trainer.formats.attempt.attempt_records import SAVE_REQUEST, SaveRequest
 

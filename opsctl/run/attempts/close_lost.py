@@ -14,11 +14,10 @@ from opsctl.run.attempts.ending import STARTED_NOTHING, Ending
 from opsctl.run.attempts.events import Attempt, append_closed, read
 from opsctl.run.attempts.outcome import LOST, StepEnd, closed, read_evidence
 from opsctl.run.checkpoints.inventory import Checkpoint, last_checkpoint
-from opsctl.run.config.job_comment import parse_comment
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.chains import Recorded, recorded
 from opsctl.slurm.client import SlurmClient
-from opsctl.slurm.job_match import Match, Sent, match
+from opsctl.slurm.job_match import Match, Sent, match, parse_comment
 from opsctl.slurm.states import Phase, State, end_of
 from opsctl.slurm.types import Job, JobEnd, exit_code_of
 from trainer.formats.attempt.lease import Holder

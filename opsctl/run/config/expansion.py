@@ -13,7 +13,6 @@ import msgspec
 from opsctl.core.errors import RunFileError
 from opsctl.core.output import printable
 from opsctl.run.config.schema import RunFile
-from trainer.formats.data.data_sources import with_prefixes
 from trainer.recipe.data_options import SPLITS, is_number, weighted_file_key, weighted_key
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -67,6 +66,8 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
         if key == "tokenizer_name_or_path" and expanded.startswith((".", "~/")):
             return str(absolute(expanded, path.parent, environment))  # without a dot it is a hub's name
         if key in WEIGHTED_OPTIONS:
+            from trainer.formats.data.data_sources import with_prefixes  # few runs need it
+
             return with_prefixes(expanded, lambda prefix: str(absolute(prefix, path.parent, environment)))
         return expanded
 

@@ -15,7 +15,6 @@ from opsctl.core.output import printable
 from opsctl.run.config import schema
 from opsctl.run.config.schema import RunFile, RunTable
 from trainer.recipe.lengths import EVALUATE_ONLY
-from trainer.recipe.nearest_name import nearest_name
 from trainer.recipe.option_table import OPTIONS, REFUSED
 from trainer.recipe.options import BY_KEY, check_mapping
 
@@ -132,6 +131,8 @@ def shown(value: Any) -> str:
 
 def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
     """Return the message for a key that `[table]` does not have: its right table, or the nearest name."""
+    from trainer.recipe.nearest_name import nearest_name
+
     name, spelled = shown_key(key), key.replace("-", "_")
     others = [other for other in (*STRUCTS, *OPTION_TABLES) if other != table]
     if spelled in known:
@@ -163,6 +164,8 @@ def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
     label = f"[{shown_key(name)}]" if isinstance(table, dict) else shown_key(name)
     if name in PROFILE_TABLES and isinstance(table, dict):
         return f"{label} is the cluster's, not a run's: it goes into a profile (~/.config/opsctl/profile.toml)"
+    from trainer.recipe.nearest_name import nearest_name
+
     near = nearest_name(name, known)
     for other in (*STRUCTS, *OPTION_TABLES):
         if not isinstance(table, dict) and name in keys_of(other):

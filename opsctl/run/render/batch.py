@@ -7,12 +7,12 @@ from datetime import datetime
 
 from opsctl.core.errors import RunFileError
 from opsctl.run.config.expanded import ExpandedRun
-from opsctl.run.config.job_comment import JobComment
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import RunFile
 from opsctl.run.render.templates import cluster_lines, filename_pattern, render_template
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.job_match import JobComment
 
 #: The longest warning time that sbatch accepts, in seconds.
 _LONGEST_WARNING_S = 65535

@@ -19,10 +19,9 @@ from msgspec import Meta
 from opsctl.core.account import account_name
 from opsctl.core.files.state_files import append_state, read_lines, read_whole, remove, write_state
 from opsctl.core.timestamps import iso, now
-from opsctl.run.config.job_comment import JobComment, parse_comment
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.identity import place_of, read_run_id
-from opsctl.slurm.job_match import Match, Sent, match, sent_about
+from opsctl.slurm.job_match import JobComment, Match, Sent, match, parse_comment, sent_about
 from opsctl.slurm.types import Job
 from trainer.formats.json_text import Moment
 

@@ -28,7 +28,7 @@ OPSCTL = [sys.executable, "-m", "opsctl", "data", "prepare"]
 def test_it_has_the_options_of_the_trainers_module() -> None:
     ours = {name for option in data.prepare.params for name in (*option.opts, *option.secondary_opts) if name[0] == "-"}
     theirs = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", trainer_prepare.parser().format_usage().partition(" [")[2]))
-    assert ours - JOB_OPTIONS == theirs - {"-h", "--steps-to"}
+    assert ours - JOB_OPTIONS - {"-q", "--quiet"} == theirs - {"-h", "--steps-to"}
 
 
 def test_it_prepares_a_folder_and_passes_every_option_on(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from trainer.formats.checkpoint.manifest import (
     start_fault_of,
     tag_of,
 )
-from trainer.formats.checkpoint.partitions import is_optimizer_file
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.tolerant import decode
@@ -351,6 +350,8 @@ def parse_to_start(arguments: Sequence[str], world_size: int) -> Options:
 
 def without_optimizer(manifest: Manifest) -> Manifest:
     """Return the manifest of a checkpoint whose optimizer states are removed, as a save without them writes it."""
+    from trainer.formats.checkpoint.partitions import is_optimizer_file  # status needs none of it
+
     kept = {name: file for name, file in manifest.files.items() if not is_optimizer_file(name)}
     return msgspec.structs.replace(manifest, layout={**manifest.layout, "optimizer": NO_OPTIMIZER}, files=kept)
 

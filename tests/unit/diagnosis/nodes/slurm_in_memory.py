@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from opsctl.core.account import account_name
-from opsctl.run.config.job_comment import JobComment
+from opsctl.slurm.job_match import JobComment
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 

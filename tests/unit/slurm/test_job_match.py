@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.run.config.job_comment import JobComment, parse_comment
+from opsctl.slurm.job_match import JobComment, parse_comment
 
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Z", "C")), min_size=1)
 
