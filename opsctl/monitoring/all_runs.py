@@ -62,7 +62,7 @@ def snapshot_all(
     client: Callable[[Cluster], SlurmReader],
     parts: Part = Part.ALL,
 ) -> list[RunSnapshot]:
-    """Every run of the list as it is now, in the list's order; a folder that is in it twice is looked at once.
+    """Return each run of the list as it is now, in its order; a folder that is in it twice counts once.
 
     client: makes one of a cluster for each question, of which there is at most one of a kind to each.
     """

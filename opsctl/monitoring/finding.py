@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """The same of the same trouble at every look, however its numbers change."""
+        """The identity of a problem: it stays the same while its numbers change."""
         return f"{self.check}:{self.subject}" if self.subject else self.check
 
 

@@ -20,7 +20,7 @@ RUN_LABELS = ("run", "output")
 
 @dataclass(frozen=True)
 class Reading:
-    """One run, as it was looked at."""
+    """The snapshot of one run."""
 
     name: str
     output: str

@@ -113,7 +113,7 @@ def waiting_requests(facts: Facts) -> list[PrintedRequest]:
 
 
 def unsent(facts: Facts) -> int:
-    """Alert messages that a channel has not taken yet, at least."""
+    """Return how many alert messages a channel has not taken yet, at least."""
     return max((one.waiting for one in facts.overview.seen.channels), default=0) if facts.overview else 0
 
 
@@ -247,7 +247,7 @@ class HandOver(Struct, frozen=True, kw_only=True):
 
 
 def hand_over(facts: Facts, since: datetime, now: datetime) -> HandOver:
-    """All of it, for programs; the text is made from it too."""
+    """Return the handover as printed with `--json`; the text is made from it."""
     one = facts.overview
     jobs = sorted(one.seen.jobs, key=queue_order) if one is not None else []
     return HandOver(
@@ -351,7 +351,7 @@ def since_of(text: str, now: datetime, last: datetime | None) -> datetime:
 
 
 def last_asked(environment: Mapping[str, str]) -> dict[str, datetime]:
-    """Output folder -> when this account last had its hand-over told."""
+    """Return output folder -> when this account last printed its handover."""
     folder = account_state_folder(environment)
     found = read_state(folder, folder / "on-call.json", dict[str, datetime]) or {}
     return {name: at for name, at in found.items() if at.tzinfo is not None}

@@ -69,7 +69,7 @@ class Overview:
 
     @property
     def iteration(self) -> int | None:
-        """The last one known to be done, of the training as it goes on."""
+        """The last completed iteration of the training that continues."""
         last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
         if last is not None:
             return last.iteration
@@ -77,7 +77,7 @@ class Overview:
 
     @property
     def samples(self) -> int | None:
-        """Consumed so far."""
+        """The samples consumed so far."""
         last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
         if last is not None and last.consumed_samples is not None:
             return last.consumed_samples
@@ -85,7 +85,7 @@ class Overview:
 
     @property
     def iterations_in_all(self) -> int | None:
-        """As the trainer counts them, else as the revision asks."""
+        """The iterations of the whole training, by the log or else by the revision."""
         last = self.seen.measured.last_iteration
         return last.total_iterations if last is not None else self.seen.total_iterations
 
@@ -105,12 +105,12 @@ class Overview:
 
     @property
     def standstill(self) -> Standstill | None:
-        """Since when it stands still, by the rule of the check `silence`."""
+        """The standstill, by the rule of the check `silence`; None while the training logs."""
         return standstill(self.seen, self.settings or Settings(self.name, self.team))
 
     @property
     def left_s(self) -> float | None:
-        """Seconds of training left at the present speed; None while it stands still."""
+        """The seconds of training left at the present speed; None during a standstill."""
         if self.seen.is_finished:
             return 0.0
         if self.standstill is not None:
@@ -126,7 +126,7 @@ class Overview:
 
     @property
     def finishes_at(self) -> datetime | None:
-        """When it will be done if it goes on as now; None while it does not train."""
+        """The expected end at the present speed; None while it does not train."""
         if self.left_s is None or self.state != "running":
             return None
         return self.seen.now + timedelta(seconds=self.left_s)
@@ -199,7 +199,7 @@ class PrintedJob(Struct, frozen=True, kw_only=True):
 
 
 def printed_job(job: Job, own: bool) -> PrintedJob:
-    """`job` for programs. `own`: whether it is the run's."""
+    """Return `job` as printed with `--json`. own: it is the run's."""
     return printed(
         PrintedJob,
         job,
@@ -257,7 +257,7 @@ class PrintedOpenFinding(PrintedFinding, frozen=True, kw_only=True):
 
 
 def printed_open(one: OpenFinding) -> PrintedOpenFinding:
-    """`one` for programs; `since` as it is remembered where the check itself does not know."""
+    """Return `one` as printed with `--json`; `since` is the remembered time if the check does not know it."""
     found = {**msgspec.structs.asdict(printed_finding(one.finding)), "since": to_the_second(one.since)}
     return printed(PrintedOpenFinding, one, **found)
 
@@ -304,7 +304,7 @@ def read_extras(paths: RunPaths, now: datetime) -> Extras:
 
 
 def goodput_of(seen: Snapshot) -> GoodputSeen | None:
-    """About where the run's time went, from what a look has seen anyway."""
+    """Return the goodput, computed from the snapshot alone."""
     if not seen.attempts:
         return None
     from opsctl.diagnosis.goodput.brief import goodput_seen
@@ -335,7 +335,7 @@ class RunStatus:
 
 
 def status_of_run(run: RunView, slurm: SlurmReader) -> RunStatus:
-    """One look at all that `status` shows. Raises OpsctlError or OSError for what one screen cannot do without."""
+    """Gather all that `status` shows. Raises OpsctlError or OSError for what it cannot do without."""
     snapshot = gather(run, slurm, SCREEN_PARTS)
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
     extras = replace(read_extras(run.paths, snapshot.now), goodput=goodput_of(snapshot))

@@ -112,12 +112,12 @@ def gather(run: RunView, slurm: SlurmReader, parts: Part = Part.ALL, is_tolerant
 
 
 def _blind(seen: Snapshot, parts: Part, error: Exception) -> Snapshot:
-    """`seen` with the word that `parts` could not be looked at."""
+    """Record that `parts` could not be read."""
     return replace(seen, problems=(*seen.problems, *((part, in_words(error)) for part in parts)))
 
 
 def in_words(error: Exception) -> str:
-    """Why something could not be looked at, in a clause."""
+    """Return why something could not be read, in a clause."""
     if isinstance(error, OSError):
         return file_problem(error)
     return str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
@@ -129,7 +129,7 @@ def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:
 
 
 def append_to_log(paths: RunPaths, lines: Iterable[str]) -> None:
-    """Put whole lines into the training log, beside the trainer's own. Raises OpsctlError when it cannot be written.
+    """Append whole lines to the training log, next to the trainer's own. Raises OpsctlError when it cannot be written.
 
     It does not make a run's folders: a training that was never submitted has no log to watch over. Nothing is kept for
     later: who calls has printed the lines, and the next call says what is still so.

@@ -41,7 +41,7 @@ def steps(lines: Sequence[TrainingLine]) -> list[int]:
 
 
 def as_it_stands(lines: Sequence[TrainingLine]) -> tuple[TrainingLine, ...]:
-    """Those of the training that the newest line goes on: without what came after a checkpoint that it went back to.
+    """Return the lines of the training that continues, without iterations that were trained again later.
 
     A rollback, `--load-fallback` or a crash begins iterations again; what was logged of them before is nothing to
     compare the new ones with, which are as high as the loss was then.
@@ -67,7 +67,7 @@ def newest(lines: Sequence[TrainingLine], iterations: int, lines_least: int, sec
 
 
 def trained_s(lines: Sequence[TrainingLine]) -> float:
-    """Seconds that these iterations took, without what was between them."""
+    """Return the seconds that these iterations took, without pauses between them."""
     return sum((line.seconds_per_iteration or 0.0) * count for line, count in zip(lines, steps(lines), strict=True))
 
 

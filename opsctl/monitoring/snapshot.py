@@ -276,7 +276,7 @@ class Snapshot:
     problems: tuple[tuple[Part, str], ...] = ()  # what was asked for and could not be looked at, and why
 
     def problem_of(self, parts: Part) -> str:
-        """Why one of `parts` could not be looked at; empty where all of them were, as far as they were asked for."""
+        """Return why one of `parts` could not be read; empty if all of those that were asked for could."""
         return next((why for part, why in self.problems if part in parts), "")
 
     @property
@@ -308,7 +308,7 @@ class Snapshot:
 
     @property
     def behind(self) -> tuple[Job, ...]:
-        """The others, in the order in which they may come."""
+        """The other jobs, in the order in which they may start."""
         running = self.running
         return tuple(job for job in sorted(self.jobs, key=queue_order) if job is not running)
 
@@ -329,7 +329,7 @@ class Snapshot:
 
     @property
     def last_logged_at(self) -> datetime | None:
-        """When the last iteration was logged, at the latest: before what says its time after it, and the log's end."""
+        """When the last iteration was logged, at the latest: before the next time stamp and the end of the log."""
         if self.measured.last_iteration is None:
             return None
         known = [at for at in (self.measured.stamped_after_it, self.log_written_at) if at is not None]

@@ -94,7 +94,7 @@ class PrintedSending(Struct, frozen=True, kw_only=True):
 
 
 def printed_alerts(memory: Memory, lines: Sequence[Event], now: datetime, with_messages: bool) -> PrintedAlerts:
-    """Everything for programs."""
+    """Return the alerts as printed with `--json`."""
     silence = memory.silence if memory.silence is not None and now < memory.silence.until else None
     found = [(key, one) for key, one in memory.findings.items() if one.recovered_at is None]
     found.sort(key=lambda item: (item[1].severity != "critical", item[1].since))
@@ -124,7 +124,7 @@ def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
             why = f": {one.acknowledged_why}" if one.acknowledged_why else ""
             lines.append(f"         {one.acknowledged_by} looks after it since {iso(one.acknowledged_at)}{why}")
         elif one.told_at is None:
-            lines.append("         not told yet")
+            lines.append("         not sent yet")
         if one.todo:
             lines.append(f"         do: {one.todo}")
     if not alerts.open:

@@ -94,7 +94,7 @@ class _Sender:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def work(self) -> None:
-        """Send what there is to send."""
+        """Send the messages of the task."""
         if self.task.is_heartbeat:
             _print(self._tried(partial(_request, self.task.url, self.task.try_s)))
         elif self.task.messages is not None:

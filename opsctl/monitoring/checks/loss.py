@@ -206,7 +206,7 @@ def _still(lines: Sequence[TrainingLine], values: Sequence[float]) -> list[Findi
 
 
 def _above(lines: Sequence[TrainingLine], values: Sequence[float]) -> list[Finding]:
-    """Stretches are counted back from the newest one."""
+    """Compare the newest stretch with the earlier ones, counted back from it."""
     starts = range(len(values) % _STRETCH, len(values), _STRETCH)
     stretches = [values[start : start + _STRETCH] for start in starts]
     if len(stretches) < 4:

@@ -121,7 +121,7 @@ class SlowNode:
 
     @property
     def words(self) -> str:
-        """With its numbers."""
+        """The numbers of the comparison."""
         stage = f" of stage {self.stage}" if self.stage else ""
         others = f"{self.others_s:.4g} s of the others ({self.others} node{'s' if self.others > 1 else ''})"
         return (
@@ -188,7 +188,7 @@ def _stage(number: int, stretches: _Stretches, lasted_s: dict[int, float]) -> _S
 
 
 def _slow_in(stage: _Stage, least: float, at: datetime | None) -> Iterator[SlowNode]:
-    """Those of one stage that are by more than `least` slower than the others, and than these differ."""
+    """Yield the nodes of a stage that are slower by more than `least`, and by more than the others differ."""
     nodes, lasts = list(stage.own_s), stage.lasts
     at_least, floor = (NOISE_OF_MANY, 0.0) if len(nodes) > MANY_OTHERS else (NOISE, OF_SOME)
     least = max(least, OF_FEW if len(nodes) < FEW_NODES else floor)
@@ -224,7 +224,7 @@ def _newest(lasts: Sequence[int], lasted_s: dict[int, float]) -> Sequence[int]:
 
 
 def _parts(ratios: Sequence[float]) -> list[Sequence[float]]:
-    """PARTS runs of about as many."""
+    """Split into PARTS runs of about equal length."""
     ends = [len(ratios) * part // PARTS for part in range(PARTS + 1)]
     return [ratios[begin:end] for begin, end in pairwise(ends)]
 

@@ -27,7 +27,7 @@ from trainer.recipe.options import OptionsError
 
 
 def backups(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.BACKUPS. What is published counts, as for the cron. Raises what cannot be read."""
+    """Fill Part.BACKUPS, by the published revision as the scheduler does. Raises what cannot be read."""
     revision = asked.run.revision
     if revision is None or revision.damage or revision.file.backup is None:
         return seen
@@ -63,7 +63,7 @@ def _lost_copies(to: str, found: Sequence[Here], ledger: Sequence[BackedUp]) -> 
 
 
 def _with_data(far: FarCopies, revision: Revision, ledger: Sequence[BackedUp], is_wanted: bool) -> FarCopies:
-    """With what is known of the data sets there. is_wanted: whether `[backup]` sends them there."""
+    """Add the state of the data sets at that destination. is_wanted: `[backup]` sends them there."""
     of_data = [line for line in ledger if line.what is What.DATA]
     line = next((one for one in of_data if one.to == far.to), None)
     if line is not None and line.lost:
@@ -82,7 +82,7 @@ def _is_data_here(revision: Revision) -> bool:
 
 
 def hub(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.HUB. Raises OpsctlError, OSError."""
+    """Fill Part.HUB. Raises OpsctlError, OSError."""
     paths, settings = asked.paths, hub_settings(asked.run)
     if settings is None:
         return seen
@@ -101,7 +101,7 @@ def hub(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def _waiting(paths: RunPaths, plan: Plan) -> list[tuple[datetime, str]]:
-    """When each file was last changed, a checkpoint's when it was whole, and its name there."""
+    """Return when each file was last changed, a checkpoint when it was complete, and its name there."""
     found = [(one.mtime_ns / 1e9, one.name) for files in plan.files_of.values() for one in files]
     for due in plan.checkpoints:
         folder = paths.checkpoints / tag_of(due.iteration)
@@ -121,7 +121,7 @@ def _kind_of(sent: BackedUp) -> str | None:
 
 
 def _has_grown_since(paths: RunPaths, last: datetime | None, otherwise: datetime) -> datetime:
-    """Since when something of the log is not there: what was sent last, or the newest task's beginning."""
+    """Return since when a part of the log is missing there: the last transfer, or the start of the newest task."""
     attempts = attempts_file.read(paths)
     opened = attempts[-1].opened_at if attempts else None
     return max((at for at in (last, opened) if at is not None), default=otherwise) if opened else otherwise

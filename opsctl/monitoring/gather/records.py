@@ -32,7 +32,7 @@ SERIES_LINES = 1000
 
 
 def progress(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.PROGRESS."""
+    """Fill Part.PROGRESS."""
     run = asked.run
     problem = run.revision.damage if run.revision else ""
     options, checkpoint = None if problem else run.options, last_checkpoint(run.paths.checkpoints)
@@ -50,7 +50,7 @@ def progress(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def log(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.LOG and Part.SERIES, from one reading of the log's end."""
+    """Fill Part.LOG and Part.SERIES, from one reading of the end of the log."""
     if Part.SERIES in asked.parts:
         measured, series = recent_and_series(asked.paths, SERIES_LINES)
         seen = replace(seen, series=series.iterations, guarded=series.guarded)
@@ -66,7 +66,7 @@ _SAVE_MOST = timedelta(hours=1)
 
 
 def attempts(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.ATTEMPTS."""
+    """Fill Part.ATTEMPTS."""
     found, known = attempts_file.read(asked.paths), asked.known
     word = last_word(known.chains)
     row = without_progress(found, word.submitted_at) if word is not None else 0
@@ -79,7 +79,7 @@ def attempts(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def lease(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.LEASE."""
+    """Fill Part.LEASE."""
     try:
         return replace(seen, lease=lease_file.look(asked.paths))
     except OSError:
@@ -87,7 +87,7 @@ def lease(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def kill_switch(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.KILL_SWITCH, and what else says that a person wants the training to rest."""
+    """Fill Part.KILL_SWITCH, and the other records of a stop on purpose."""
     with contextlib.suppress(OSError):
         seen = replace(seen, cancelled=_cancelled(asked), deactivated=_deactivated(asked))
     try:
@@ -130,7 +130,7 @@ def _explains(cancel: Cancel, last: Attempt) -> bool:
 
 
 def run_file(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.RUN_FILE."""
+    """Fill Part.RUN_FILE."""
     run = asked.run
     revision = run.revision
     if revision is None:
@@ -153,7 +153,7 @@ BUDGET_S = 5.0
 
 
 def files(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.FILES. Raises CheckpointError or OSError where the checkpoints cannot be listed."""
+    """Fill Part.FILES. Raises CheckpointError or OSError where the checkpoints cannot be listed."""
     root = asked.paths.checkpoints
     try:
         latest = latest_folder(root)
@@ -187,7 +187,7 @@ def _leftovers(root: Path) -> list[FaultyCheckpoint]:
 
 
 def timings(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.TIMINGS."""
+    """Fill Part.TIMINGS."""
     from opsctl.diagnosis.nodes.node_evidence import rank_timings  # no screen asks for it
 
     attempts = seen.attempts or tuple(attempts_file.read(asked.paths))

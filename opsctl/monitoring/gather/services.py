@@ -18,7 +18,7 @@ from opsctl.run.state.scheduler import CronPaths, JobHistory, heartbeat, histori
 
 
 def clocks(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.CLOCKS: of the newest attempt's nodes, as its launchers began."""
+    """Fill Part.CLOCKS with the nodes of the newest attempt, when its launchers began."""
     from opsctl.run.state.attempt_folder import node_clocks  # no screen asks for it
 
     attempts = attempts_file.read(asked.paths)
@@ -33,12 +33,12 @@ def clocks(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def cron(seen: Snapshot, _: Asked) -> Snapshot:
-    """Part.CRON."""
+    """Fill Part.CRON."""
     return replace(seen, cron=cron_seen(cron_folder(), seen.now, cron_folder_option()))
 
 
 def channels(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.CHANNELS."""
+    """Fill Part.CHANNELS."""
     return replace(seen, channels=tuple(channels_seen(events(asked.paths), seen.now)))
 
 

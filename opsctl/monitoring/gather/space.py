@@ -34,7 +34,7 @@ NOTICE = timedelta(days=7)
 
 
 def spaces(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.SPACE and Part.PURGE."""
+    """Fill Part.SPACE and Part.PURGE."""
     paths, file = asked.paths, asked.run.file
     watch = watch_table(file) if file else WatchTable()
     old_before = None
@@ -59,7 +59,7 @@ def spaces(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def remember(paths: RunPaths, snapshot: Snapshot) -> None:
-    """Put a look on record, for growth to be seen. Raises OSError where it cannot be."""
+    """Record the use of the file systems, so that growth can be computed. Raises OSError."""
     looks = [_line(one) for one in snapshot.spaces if not one.problem and one.how != "part of a walk"]
     if looks:
         append_space(paths, looks, snapshot.now)
@@ -174,7 +174,7 @@ def walked(paths: RunPaths, now: datetime, old_before: datetime | None) -> tuple
 def _walk(
     root: Path, found: WalkFound, pending: tuple[Pending, ...], old_before: datetime | None
 ) -> tuple[WalkFound, tuple[Pending, ...]]:
-    """`found` with what this look has seen of what is pending, and what is pending still."""
+    """Continue the walk; return what was found so far and the folders that are left."""
     parts = [found]
     visitor = _Counting(root, found.began_at, old_before.timestamp() if old_before is not None else float("-inf"))
     try:
@@ -186,7 +186,7 @@ def _walk(
 
 @dataclass
 class _Counting(Visitor[WalkFound]):
-    """A visitor that counts what there is."""
+    """A visitor that counts files and bytes."""
 
     root: Path
     began_at: datetime

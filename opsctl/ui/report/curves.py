@@ -100,7 +100,7 @@ class Course:
         return len(self.rows)
 
     def column(self, name: str) -> array[float]:
-        """One of `rows.COLUMNS`, along the iterations."""
+        """Return one of `rows.COLUMNS`, along the iterations."""
         return self.rows.column(name)
 
     def newest(self, name: str) -> float:
@@ -109,7 +109,7 @@ class Course:
 
     @property
     def last_iteration(self) -> int:
-        """0 before the first."""
+        """The newest iteration; 0 before the first."""
         return int(self.rows.newest("iteration")) if len(self.rows) else 0
 
     @property

@@ -120,7 +120,7 @@ def _of_goodput(goodput: GoodputReport) -> list[Table]:
 
 
 def _utilisation(run: RunView, log: LogSource) -> Utilisation | None:
-    """None too for a run file that is broken."""
+    """Return the computed MFU; None if it is in the log or the run file is broken."""
     if run.loaded is None:
         return None
     file = run.loaded.file

@@ -132,7 +132,7 @@ class Known:
 
 
 def page_run(name: str, source: str, course: Course, known: Known, most_points: int = MOST_POINTS) -> PageRun:
-    """One run's part of the page, of no more than about so many points."""
+    """Return a run's part of the page, with about `most_points` points at most."""
     iterations, times = course.column("iteration"), course.column("at_s")
     marks = [*course.marks, *course.spikes(), *(_placed(mark, iterations, times) for mark in known.marks)]
     saves = [mark for mark in marks if mark.kind == SAVE]
@@ -219,7 +219,7 @@ def _iteration_of(mark: Mark) -> int:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no other numbers."""
+    """Return a finite number, else None: JSON has no other numbers."""
     return value if math.isfinite(value) else None
 
 
@@ -307,7 +307,7 @@ def _check_place(where: Path, logs: Sequence[Path]) -> None:
 
 
 def json_in_html(data: PageData) -> str:
-    """JSON in which nothing ends or begins an element or a comment, whatever names and lines of a log hold."""
+    """Return JSON in which no name or log line can end or begin an element or a comment."""
     text = msgspec.json.encode(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -98,7 +98,7 @@ def progress(
 
 
 def starts(course: Course) -> Table:
-    """Every start that trained, newest first."""
+    """Return the table of the starts that trained, newest first."""
     rows = []
     for number, start in reversed([*enumerate(course.starts, 1)]):
         if start.has_trained:
@@ -169,7 +169,7 @@ def _done_again(course: Course) -> str | None:
 
 
 def _samples_left(course: Course) -> float | None:
-    """By the newest batch for every iteration that is left: a ramp-up's share is already behind its iterations."""
+    """Return the samples left: the newest batch for each iteration left. None if unknown."""
     batch, samples = course.column("batch"), course.column("samples")
     if not batch or math.isnan(batch[-1]) or any(math.isnan(one) for one in samples):
         return None
@@ -212,7 +212,7 @@ def _typical(column: array[float], unit: str) -> str | None:
 
 
 def _number(value: float) -> str:
-    """Four digits, and no power of ten where all of them stand before the point."""
+    """Return four digits, without a power of ten for numbers from 1000 on."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
@@ -221,7 +221,7 @@ def _count(value: float) -> str | None:
 
 
 def when(moment: datetime) -> str:
-    """`2022-03-11 14:03 +01:00`, in local time."""
+    """Return `2022-03-11 14:03 +01:00`, in local time."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M} {write_zone(moment.astimezone())}"
 
 
@@ -237,7 +237,7 @@ def _day(at_s: float) -> str:
 
 
 def utilisation(course: Course, options: Options, gpu: GpuTable, slurm: SlurmTable) -> Utilisation | None:
-    """MFU by the peak of the GPU that the run file names; None where the log says it, or that peak is not known.
+    """Compute the MFU from the peak of the run file's GPU; None if the log has it or the peak is unknown.
 
     What the network asks for is the log's model TFLOP/s, or where its two decimals say nothing of a small model, the
     model's FLOPs in the time that an iteration took (`trainer.recipe.sizes`).

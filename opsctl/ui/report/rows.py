@@ -21,7 +21,7 @@ _WIDTH, _PLACES = len(COLUMNS), {name: place for place, name in enumerate(COLUMN
 
 @dataclass(eq=False)
 class Rows:
-    """A number of each of `COLUMNS` for every line, the iterations ascending. A number that no line says is NaN."""
+    """A number of each of `COLUMNS` for every line, the iterations ascending. An unknown number is NaN."""
 
     numbers: array[float] = field(default_factory=lambda: array("d"))
 
@@ -33,7 +33,7 @@ class Rows:
         return isinstance(other, Rows) and self.numbers.tobytes() == other.numbers.tobytes()
 
     def column(self, name: str) -> array[float]:
-        """One of `COLUMNS`, along the iterations."""
+        """Return one of `COLUMNS`, along the iterations."""
         return self.numbers[_PLACES[name] :: _WIDTH]
 
     def newest(self, name: str) -> float:
@@ -72,7 +72,7 @@ class Superseded:
 
     @property
     def trained_s(self) -> float:
-        """Seconds of training that they took, by what their lines say of an iteration; 0 where none does."""
+        """The seconds of training that they took, by their lines; 0 if unknown."""
         each_s = zip(self._trained(), self.rows.column("seconds"), strict=True)
         return sum(iterations * seconds for iterations, seconds in each_s if math.isfinite(seconds))
 
@@ -89,7 +89,7 @@ TAIL = 4000
 
 
 def kept(columns: Sequence[array[float]], most: int, tail: int = TAIL, always: Collection[int] = ()) -> list[int]:
-    """Places to keep of columns of one length, in order: about `most`, and those of `always`.
+    """Return the places to keep of columns of one length: about `most`, and those of `always`.
 
     Before the last `tail` all of it is cut into stretches, and of each the lowest and highest value of every column
     stay: a spike of one line is there at any length.

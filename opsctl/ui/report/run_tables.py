@@ -64,7 +64,7 @@ def goodput_rows(report: GoodputReport) -> Table:
 
 
 def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Table:
-    """Every attempt, newest first."""
+    """Return the table of attempts, newest first."""
     placed = {one.stay.attempt.id: one for one in found if one.stay is not None}
     waited = _waited(found)
     rows = []
@@ -182,7 +182,7 @@ def _end_words(attempt: Attempt) -> str:
 
 
 def _waited(found: Sequence[Stretch]) -> dict[str, int]:
-    """Milliseconds in the queue right before each attempt, by its id."""
+    """Return attempt id -> milliseconds in the queue right before it."""
     waits: dict[str, int] = {}
     before = 0
     for one in found:

@@ -77,7 +77,7 @@ _ENDED = ("finished", "unsubmitted")
 
 
 def sorted_rows(rows: Sequence[Row]) -> list[Row]:
-    """Worst first, of those that are well what is over last, then by name."""
+    """Sort worst first, ended healthy runs last, then by name."""
     return sorted(rows, key=lambda row: (_ORDER[row.worst], row.state in _ENDED, row.name, str(row.output)))
 
 
@@ -160,7 +160,7 @@ def _columns(cells: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 def _line(texts: Sequence[str], wide: Sequence[int]) -> str:
-    """Names and states to the left, what is counted to the right."""
+    """Join the cells of a row: names and states to the left, numbers to the right."""
     shown = [
         shortened(text, size).ljust(size) if i < 2 else text.rjust(size)
         for i, (text, size) in enumerate(zip(texts, wide, strict=True))
@@ -172,7 +172,7 @@ def _line(texts: Sequence[str], wide: Sequence[int]) -> str:
 def _speed(one: Overview, speed_s: float | None) -> str:
     if speed_s is None or one.state != "running":
         return ""
-    return f"{speed_s:.3g} s/it" if one.standstill is None else "stands still"
+    return f"{speed_s:.3g} s/it" if one.standstill is None else "no progress"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -203,11 +203,11 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
     state: Annotated[str, Meta(description="As in `status`; `unreadable` where the run cannot be read.")]
     slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
     progress: Annotated[Progress | None, Meta(description="How far it is.")]
-    speed: Annotated[Speed | None, Meta(description="How fast it goes on.")]
+    speed: Annotated[Speed | None, Meta(description="The speed.")]
     left_s: Annotated[
-        float | None, Meta(description="Seconds of training left at this speed; null while it stands still.")
+        float | None, Meta(description="Seconds of training left at this speed; null during a standstill.")
     ]
-    finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
+    finishes_at: Annotated[Moment | None, Meta(description="The expected end at this speed.")]
     lm_loss: Annotated[float | None, Meta(description="Loss of the last iteration in the log, in nats a token.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
     arrays_behind: Annotated[int | None, Meta(description="How many arrays wait behind the live one.")]
@@ -215,7 +215,7 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
 
 
 def printed_row(row: Row) -> PrintedRow:
-    """`row` for programs."""
+    """Return `row` as printed with `--json`."""
     one = row.overview
     seen = one.seen if one is not None else None
     last = seen.measured.last_iteration if seen is not None else None
@@ -241,7 +241,7 @@ LIST_PARTS = SCREEN_PARTS & ~(Part.SERIES | Part.CRON)
 
 
 def rows_of(looks: Iterable[RunSnapshot]) -> list[Row]:
-    """Every run that was looked at, with LIST_PARTS, worst first. One that cannot be is a row that says why."""
+    """Return a row for each snapshot of LIST_PARTS, worst first; an unreadable run is a row with the reason."""
     return sorted_rows([_row(look) for look in looks])
 
 

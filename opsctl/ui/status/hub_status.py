@@ -70,7 +70,7 @@ class FarStatus(Struct, frozen=True, kw_only=True):
 
 
 def printed_far(run: FarRun) -> FarStatus:
-    """For programs."""
+    """Return the status as printed with `--json`."""
     overview = _overview(run)
     return FarStatus(
         repo=str(run.repo),

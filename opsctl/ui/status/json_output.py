@@ -199,11 +199,11 @@ class Status(Struct, frozen=True, kw_only=True):
         Meta(description="Others' chains that may be queued or running, where Slurm hides the jobs of others."),
     ]
     progress: Annotated[Progress, Meta(description="How far it is.")]
-    speed: Annotated[Speed, Meta(description="How fast it goes on.")]
+    speed: Annotated[Speed, Meta(description="The speed.")]
     left_s: Annotated[
-        float | None, Meta(description="Seconds of training left at this speed; null while it stands still.")
+        float | None, Meta(description="Seconds of training left at this speed; null during a standstill.")
     ]
-    finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
+    finishes_at: Annotated[Moment | None, Meta(description="The expected end at this speed.")]
     loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
     checkpoint_problem: Annotated[str | None, Meta(description="Why the checkpoint of the next task is unknown.")]

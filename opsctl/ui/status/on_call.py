@@ -48,7 +48,7 @@ def _now(facts: Facts) -> str:
     if last is not None and last.loss is not None:
         parts.append(f"loss {last.loss:.4g}")
     if one.finishes_at is not None:
-        parts.append(f"done at {iso(one.finishes_at, 'minutes')} if it goes on like this")
+        parts.append(f"done at {iso(one.finishes_at, 'minutes')} at this speed")
     return "; ".join(parts)
 
 

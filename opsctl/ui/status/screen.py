@@ -59,7 +59,7 @@ def status_lines(
 
 
 def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Each text behind its label, wrapped at `width` characters."""
+    """Return each text after its label, wrapped at `width` characters."""
     lines: list[str] = []
     for label, text in rows:
         first_line, *more = wrapped(text, width)
@@ -112,7 +112,7 @@ def colour_of(overview: Overview) -> str:
 
 
 def headline(overview: Overview) -> str:
-    """Its state in a few words."""
+    """Return the state in a few words."""
     job = overview.seen.running
     if job is not None and overview.state == job.state.lower():
         at, left_s = overview.seen.now, job.left_at_s(overview.seen.now)
@@ -199,7 +199,7 @@ def speed_text(overview: Overview) -> str:
     """Return the speed, or since when the training makes no progress."""
     measured, still = overview.seen.measured, overview.standstill
     if still is not None:
-        return f"stands still: {still.describe()}"
+        return f"no progress: {still.describe()}"
     parts = []
     if measured.seconds_per_iteration is not None:
         parts.append(f"{_figures(measured.seconds_per_iteration)} s/iteration")
@@ -220,7 +220,7 @@ def left_text(overview: Overview) -> str:
     at = overview.finishes_at
     if at is None:
         return f"{length} of training at that speed"
-    return f"{length}, done at {iso(at, 'minutes')} if it goes on like this"
+    return f"{length}, done at {iso(at, 'minutes')} at this speed"
 
 
 def loss_text(seen: Snapshot) -> str:
@@ -238,7 +238,7 @@ def _loss(line: TrainingLine) -> str:
     if line.loss is not None:
         return f"{line.loss:.6g}"
     # Every program prints the count behind the loss: a line without it was cut short.
-    return "not a number" if line.nan_iterations is not None else "not told"
+    return "not a number" if line.nan_iterations is not None else "not logged"
 
 
 def checkpoint_text(seen: Snapshot) -> str:
@@ -320,14 +320,14 @@ def ago(moment: datetime, now: datetime, sign: int = 1) -> str:
 
 
 def _count(number: int) -> str:
-    """87600 as it stands, 220000000 as 220M."""
+    """Return 87600 unchanged, 220000000 as 220M."""
     if number < 1_000_000:
         return str(number)
     return f"{number / 1e6:.4g}M" if number < 1e9 else f"{number / 1e9:.4g}B"
 
 
 def _figures(value: float) -> str:
-    """Three figures, four from 1000 on."""
+    """Return three digits, all of them from 1000 on."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
 
 

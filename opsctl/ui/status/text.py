@@ -17,7 +17,7 @@ STATE_COLOURS = {
 
 
 def paint(text: str, code: str, colour: bool) -> str:
-    """`text`, on a terminal with `colour` as the SGR code says."""
+    """Return `text`, on a terminal with `colour` in the color of the SGR code."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
@@ -53,7 +53,7 @@ def sparks(values: Sequence[float | None], width: int) -> str:
 
 
 def progress_bar(share: float, width: int) -> str:
-    """`share` of 1 as `width` characters: the last one is full only when all is done."""
+    """Draw `share` as `width` characters: the last one is full only at 1."""
     full = int(min(1.0, max(0.0, share)) * width)
     return FULL * full + EMPTY * (width - full)
 

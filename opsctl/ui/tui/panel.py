@@ -69,7 +69,7 @@ class Section:
 
 
 def panel_lines(shown: Shown, now: datetime, width: int, height: int, colour: bool) -> list[str]:
-    """At most `height` lines of at most `width` characters each, colours not counted."""
+    """Return at most `height` lines of at most `width` characters each, colors not counted."""
     lines = fitted(_sections(shown, now, width, colour), height)
     return [cut(line, width) for line in lines]
 
@@ -94,7 +94,7 @@ def fitted(sections: Sequence[Section], height: int) -> list[str]:
 
 
 def cut(line: str, width: int) -> str:
-    """`line` in at most `width` characters beside its SGR codes, and every colour ended that was begun."""
+    """Cut `line` to `width` characters, SGR codes not counted, and end every color."""
     if len(_SGR.sub("", line)) <= width:
         return line
     kept, room, at = "", max(0, width - 1), 0
@@ -180,7 +180,7 @@ def _findings(status: RunStatus, width: int, colour: bool) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """At least one line beside the labels: what is wrong and what to do is not to be guessed from its beginning."""
+    """Wrap a text next to the labels into at least one line."""
     room = max(1, width - LABEL_WIDTH)
     found = textwrap.wrap(printable(text.replace("\n", " ")), room, max_lines=_FINDING_LINES, placeholder=" …")
     return [cut(line, room) for line in found] or [""]
@@ -220,7 +220,7 @@ def _left(overview: Overview) -> str:
 
 
 def next_save(overview: Overview, saves: SaveSchedule | None) -> tuple[float, int, float | None] | None:
-    """(how much of the way from the last save is done, the iteration of the next one, seconds until then)."""
+    """Return (completed share since the last save, iteration of the next save, seconds until then)."""
     at = overview.iteration
     due = saves.next_after(at) if saves is not None and at is not None else None
     if at is None or due is None or overview.seen.is_finished:
@@ -235,7 +235,7 @@ def next_save(overview: Overview, saves: SaveSchedule | None) -> tuple[float, in
 
 
 def _curves(overview: Overview, width: int, colour: bool) -> list[str]:
-    """Loss and speed of the newest lines of the log."""
+    """Draw the loss and speed of the newest lines of the log."""
     seen = overview.seen
     columns = _drawn_width(width)
     lately = seen.series[-_LATELY:]

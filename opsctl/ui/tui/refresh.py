@@ -33,7 +33,7 @@ class Watched(Protocol):
     """The subject of the live screen. `look` is called in a separate thread, the others in the screen's."""
 
     def look(self) -> None:
-        """Look; whatever goes wrong is shown and ends nothing."""
+        """Take a snapshot; a failure is shown and does not end the screen."""
 
     def lines(self, width: int, height: int, colour: bool) -> list[str]:
         """Return the newest snapshot in at most `height` lines of at most `width` characters."""
@@ -115,7 +115,7 @@ class Refresher:
         self._thread = threading.Thread(target=self._run, daemon=True, name="looker")
 
     def start(self) -> None:
-        """Begin with a look now."""
+        """Start with a snapshot now."""
         self._thread.start()
 
     def again(self) -> None:
