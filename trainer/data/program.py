@@ -17,6 +17,7 @@ from trainer.recipe.options import OptionsError
 
 QUIET_S = 2.0
 LINE_EVERY_S = 30.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_program(work: Callable[[], int | None], left: Callable[[], str], data_error: int = 2) -> int:
@@ -24,7 +25,7 @@ def run_program(work: Callable[[], int | None], left: Callable[[], str], data_er
 
     left: returns what remains on the disk, for the end of a message. data_error: the exit code of a DataError.
     """
-    before = signal.signal(signal.SIGTERM, _interrupted)
+    before = {number: signal.signal(number, _interrupted) for number in _SIGNALS}
     try:
         return work() or 0
     except DataError as error:
@@ -38,10 +39,14 @@ def run_program(work: Callable[[], int | None], left: Callable[[], str], data_er
     except KeyboardInterrupt:
         return failed(f"interrupted; {left()}", 130)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupted(_number: int, _frame: Any) -> NoReturn:
+    """Interrupt the work. Later signals must not interrupt the removal of unfinished files."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -11,8 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.native_libraries import built_library
 from tests.unit.trainer.data.unfinished.at_work import FILES, AtWork
+from trainer.data import compiled
 from trainer.data import tokenizer as bpe
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_engine() -> None:
+    """Build the encoder before any preparation: one that is built meanwhile would be recorded in only some of them."""
+    with contextlib.suppress(pytest.skip.Exception):  # without a compiler no process has it
+        built_library("data")
+    compiled.library.cache_clear()
 
 
 @pytest.fixture(scope="session")
