@@ -11,12 +11,11 @@ import codecarbon
 import msgspec
 import pytest
 
-from opsctl.diagnosis.carbon import brief
+from opsctl.diagnosis.carbon import brief, run_report
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.config.expanded import trainer_arguments
 from opsctl.run.config.load import expanded_file, load_run_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into
@@ -201,7 +200,7 @@ def test_slurms_own_count_is_shown_beside(
         def energy_j(self, job_ids: set[int]) -> dict[int, float]:
             return dict.fromkeys(job_ids, 7.2e6)
 
-    monkeypatch.setattr(backends, "client_for", Counts)
+    monkeypatch.setattr(run_report, "client_for", Counts)
     assert call("carbon", "report", "--json", "--slurm") == 0
     told = printed("carbon report", capsys.readouterr().out)
     assert told["beside"][0]["kwh"] == pytest.approx(2.0 * 1.5)
