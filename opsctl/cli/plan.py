@@ -151,7 +151,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.run.config.checks import find_problems
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.planning.from_run import plan_sections
+    from opsctl.run.planning.from_run import run_sections
     from opsctl.run.planning.plan import PlannedRun, RunPlan
     from opsctl.run.planning.schedule import evaluation_sections
     from opsctl.run.planning.section import bullet_lines, lines_of
@@ -159,8 +159,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
     findings = find_problems(loaded, nodes, expect=expect)
-    file = loaded.file
-    sections = plan_sections(file.slurm, expect, findings.options, findings.layout, file.retention, file.gpu)
+    sections = run_sections(loaded, findings, expect)
     sections += _carbon(loaded.file.carbon, sections)
     sections += evaluation_sections(loaded.file.evaluation, findings.options)
     run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from opsctl.run.config.checks import find_problems
+from opsctl.run.config.checks import Findings, find_problems
 from opsctl.run.config.load import LoadedRun
+from opsctl.run.config.program import program_of
 from opsctl.run.config.schema import ExpectTable, GpuTable, RetentionTable, SlurmTable
 from opsctl.run.planning.costs import checkpoint_section, job_section, time_sections
 from opsctl.run.planning.gpus import asks_for_v100, assumed_speed
+from opsctl.run.planning.program import program_section
 from opsctl.run.planning.schedule import batch_section, nodes_section, ramp_of, schedule_section
 from opsctl.run.planning.section import Section
 from opsctl.run.planning.sizes import layout_sections, memory_section, model_sections, model_shape
@@ -46,8 +48,16 @@ def plan_sections(
     return [*sections, job_section(slurm, expect)]
 
 
+def run_sections(loaded: LoadedRun, found: Findings, expect: ExpectTable) -> list[Section]:
+    """Return the sections of a run file; of a program other than our trainer only its start, its stop and its jobs."""
+    program = program_of(found.run.file if found.run else loaded.file, loaded.folder)
+    if program is not None:
+        return [program_section(program), job_section(loaded.file.slurm, expect)]
+    file = loaded.file
+    return plan_sections(file.slurm, expect, found.options, found.layout, file.retention, file.gpu)
+
+
 def expected_days(loaded: LoadedRun) -> str:
     """Return the days and GPU hours of a run file's plan: `31.35 days, 192,614 GPU hours`."""
-    file, found = loaded.file, find_problems(loaded, files=False)
-    sections = plan_sections(file.slurm, file.expect, found.options, found.layout, file.retention, file.gpu)
+    sections = run_sections(loaded, find_problems(loaded, files=False), loaded.file.expect)
     return next(one.rows[0][1] for one in sections if one.key == "time")

@@ -277,10 +277,24 @@ class PlannedEvaluations(Struct, frozen=True, kw_only=True):
     gpu_hours: Annotated[float | None, Meta(description="Total if each takes its limit; null if unknown.")]
 
 
+class PlannedProgram(Struct, frozen=True, kw_only=True):
+    """The training program of a run."""
+
+    kind: Annotated[str, Meta(description="`[program] kind`.")]
+    command: Annotated[tuple[str, ...], Meta(description="Its words.")]
+    launch: Annotated[str, Meta(description="What starts its ranks: `torchrun`, `accelerate` or `ranks`.")]
+    stop: Annotated[str | None, Meta(description="The signal on which it saves and exits; null: it does not.")]
+    grace_s: Annotated[int, Meta(description="Seconds from that signal to the end of its processes.")]
+    checkpoints: Annotated[str | None, Meta(description="Pattern of its checkpoints; null if unknown.")]
+    steps: Annotated[int | None, Meta(description="Length of the training in steps; null if unknown.")]
+    lacks: Annotated[tuple[str, ...], Meta(description="What cannot be done with it.")]
+
+
 class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The plan of a run file. Sections that cannot be computed are omitted."""
 
     run: Annotated[PlannedRun, Meta(description="The run.")]
+    program: Annotated[PlannedProgram | None, Meta(description="A training program other than our trainer.")] = None
     layout: Annotated[PlannedLayout | None, Meta(description="The layout of the ranks.")] = None
     process_groups: Annotated[ProcessGroups | None, Meta(description="The ranks of every process group.")] = None
     model: Annotated[PlannedModel | None, Meta(description="The model's shape and size.")] = None

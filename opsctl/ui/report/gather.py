@@ -20,7 +20,7 @@ from opsctl.monitoring.snapshot import Part, Snapshot
 from opsctl.run.config.checks import find_problems
 from opsctl.run.config.profile import nodes_table
 from opsctl.run.planning.costs import carbon_section
-from opsctl.run.planning.from_run import plan_sections
+from opsctl.run.planning.from_run import run_sections
 from opsctl.run.planning.plan import PlannedTime
 from opsctl.run.planning.section import Section, amount
 from opsctl.run.state import alert_log
@@ -138,7 +138,7 @@ def _plan(run: RunView, log: LogSource, goodput: GoodputReport | None) -> Table 
         return None
     file = run.loaded.file
     found = find_problems(run.loaded, None, expect=file.expect)
-    sections = plan_sections(file.slurm, file.expect, found.options, found.layout, file.retention, file.gpu)
+    sections = run_sections(run.loaded, found, file.expect)
     time = next((one.values for one in sections if isinstance(one.values, PlannedTime)), None)
     carbon = None
     if file.carbon.gpu_power_w is not None and time is not None:

@@ -220,6 +220,50 @@ class TestFromNumbers:
         assert result.exit_code == 2 and "--params" in result.output
 
 
+PROGRAM = """
+[run]
+name = "own"
+[slurm]
+nodes = 2
+gpus_per_node = 4
+time = "20:00:00"
+[program]
+kind = "transformers"
+command = ["torchrun", "train.py"]
+steps = 1000
+"""
+
+
+class TestPrograms:
+    def test_the_plan_of_another_program_says_how_it_starts_and_what_it_cannot_do(self, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(PROGRAM)
+        found = plan_json(str(tmp_path))
+        assert "layout" not in found and "model" not in found
+        program = found["program"]
+        assert (program["kind"], program["launch"], program["stop"]) == ("transformers", "torchrun", "SIGTERM")
+        assert program["checkpoints"] == f"{tmp_path}/*/checkpoint-*" and program["lacks"] and not found["problems"]
+
+    @pytest.mark.parametrize(
+        ("line", "refusal"),
+        [
+            ('kind = "keras"', r"\[program\] kind"),
+            ("command = []", r"\[program\] command"),
+            ('grace = "1:00:00"', r"grace .*exit_margin"),
+            ('progress = "step (?P<iteration>.*)"', r"\[program\] progress"),
+            ('stop = "SIGKILL"', r"\[program\] stop"),
+            ("[trainer]\nlr = 1e-3", r"\[trainer\]"),
+            ("[carbon]\nmeasure = true", r"\[carbon\] measure"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_by_its_key(self, tmp_path: Path, line: str, refusal: str) -> None:
+        key = line.partition(" ")[0]
+        kept = [one for one in PROGRAM.splitlines() if not one.startswith(f"{key} =")]
+        (tmp_path / "run.toml").write_text("\n".join([*kept, line, ""]))
+        result = plan(str(tmp_path))
+        assert re.search(refusal, f"{result.stderr}{result.exception}")
+        assert 2 in (result.exit_code, getattr(result.exception, "exit_code", None))
+
+
 class TestRefusals:
     def test_every_problem_is_listed_and_the_exit_code_is_2(self, tmp_path: Path) -> None:
         (tmp_path / "run.toml").write_text(changed("global_batch_size = 32", "global_batch_size = 40"))
@@ -245,7 +289,9 @@ class TestRefusals:
             "--global-batch-size 8"
         )
         seen = keys_with_a_value(msgspec.convert(plan_json(*all_numbers.split()), NumbersPlan))
-        for found in (shipped("tr11-176B-ml"), shipped("llama-1B"), plan_json(str(tmp_path))):
+        own = tmp_path / "own.toml"
+        own.write_text(PROGRAM)
+        for found in (shipped("tr11-176B-ml"), shipped("llama-1B"), plan_json(str(tmp_path)), plan_json(str(own))):
             seen |= keys_with_a_value(msgspec.convert(found, RunPlan))
         described = {
             f"{struct.__name__}.{field.encode_name}"
