@@ -44,7 +44,7 @@ _STATES: dict[str, tuple[Severity, str]] = {
 _WAITING: dict[str, str] = {Reason.ARRAY_TASK_LIMIT: "array-limit", Reason.DEPENDENCY: "dependency"}
 #: training: what to type about a job in trouble, by its form.
 _TODO = {
-    "held": "opsctl request release-queued",
+    "held": "opsctl request release-queued; if an administrator holds it: scontrol release {job}",
     "never": "opsctl revise --resubmit replaces the chain; scontrol show job {job} shows the dependency",
     "cannot-start": "scontrol show job {job} shows why; then opsctl revise --resubmit",
     "suspended": "scontrol resume {job}",
