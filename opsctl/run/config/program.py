@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.run.config.schema import ProgramTable, RunFile
-from opsctl.run.programs import command
 from opsctl.run.programs.kind import Kind, SavedCheckpoint, found
-from opsctl.run.programs.registry import KINDS
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
@@ -57,6 +55,9 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
     table = file.program
     if table is None:
         return None
+    from opsctl.run.programs import command  # commands that only read a run need no kind
+    from opsctl.run.programs.registry import KINDS
+
     stop = None if table.stop == _NO_STOP else table.stop
     kind = KINDS.get(table.kind) or command.kind_of(stop, table.complete, table.progress, table.resume or ())
     pattern = table.checkpoints or kind.checkpoints

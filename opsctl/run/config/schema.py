@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from opsctl.run.programs.registry import COMMAND
+from opsctl.run.programs.kind import COMMAND
 from opsctl.slurm.cluster import BACKENDS
 
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
@@ -68,7 +68,7 @@ class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[program]: a training program other than our trainer. None: the default of its kind."""
 
     command: tuple[str, ...] = ()  # words; `{nodes}`, `{node_rank}` and other fields of programs.launchers.Place
-    kind: str = COMMAND  # one of programs.registry.NAMES
+    kind: str = COMMAND  # one of programs.kind.NAMES
     launch: str | None = None  # one of programs.kind.LAUNCHES
     stop: str | None = None  # the signal on which it saves and leaves, one of STOPS; "none": it saves on no request
     grace: str = "5:00"  # from that signal to the end of its processes, a Slurm duration

@@ -14,9 +14,7 @@ from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
 from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, STOPS, SlurmTable
 from opsctl.run.config.secret_references import HOOK, form_problem, is_reference, kind_of, written_problem
 from opsctl.run.config.toml_types import shown, shown_key
-from opsctl.run.programs.command import GROUPS as PROGRESS_GROUPS
-from opsctl.run.programs.kind import LAUNCHES
-from opsctl.run.programs.registry import COMMAND, NAMES
+from opsctl.run.programs.kind import COMMAND, LAUNCHES, NAMES, PROGRESS_GROUPS
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.cluster import BACKENDS
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s

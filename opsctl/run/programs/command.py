@@ -9,14 +9,12 @@ from pathlib import Path
 from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
 from opsctl.run.programs.saved_files import torn_safetensors, torn_zip
 
-#: Names of groups in `[program] progress`.
-GROUPS = ("iteration", "total", "loss", "learning_rate", "grad_norm", "seconds")
 #: The last number in a name is its iteration.
 _NUMBER = re.compile(r"(\d{1,18})(?!.*\d)")
 
 
 def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, resume: Sequence[str]) -> Kind:
-    """Return the kind that the values of `[program]` describe. progress: a pattern with groups of GROUPS."""
+    """Return the kind that the values of `[program]` describe. progress: a pattern with groups of PROGRESS_GROUPS."""
     pattern = re.compile(progress) if progress else None
 
     def _progress(line: str) -> Progress | None:

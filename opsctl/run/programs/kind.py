@@ -53,6 +53,11 @@ class Kind:
     lacks: tuple[str, ...] = ()
 
 
+#: Names of the kinds; `registry` has the kinds themselves. COMMAND is described by the table alone.
+COMMAND = "command"
+NAMES = ("megatron-lm", "nemo", "torchtitan", "transformers", "lightning", "litgpt", COMMAND)
+#: Names of groups in `[program] progress`.
+PROGRESS_GROUPS = ("iteration", "total", "loss", "learning_rate", "grad_norm", "seconds")
 #: Ways to start a program: one launcher of torch or accelerate on each node, or one process for each rank.
 LAUNCHES = ("torchrun", "accelerate", "ranks")
 

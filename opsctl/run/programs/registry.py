@@ -5,9 +5,6 @@ from __future__ import annotations
 from opsctl.run.programs import lightning, litgpt, megatron_lm, nemo, torchtitan, transformers
 from opsctl.run.programs.kind import Kind
 
-#: Described by the table alone: see `command.kind_of`.
-COMMAND = "command"
 KINDS: dict[str, Kind] = {
     one.KIND.name: one.KIND for one in (megatron_lm, nemo, torchtitan, transformers, lightning, litgpt)
 }
-NAMES = (*KINDS, COMMAND)

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemWriter, save
 
 from opsctl.run.programs import command, lightning, litgpt, megatron_lm, nemo, torchtitan, transformers
-from opsctl.run.programs.kind import Kind, Progress, found
+from opsctl.run.programs.kind import COMMAND, NAMES, Kind, Progress, found
+from opsctl.run.programs.registry import KINDS
 
 WEIGHTS = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(3)}
 
@@ -131,6 +132,10 @@ def test_lightnings_step_is_read_from_the_file_not_from_its_name(tmp_path: Path)
     a_lightning_checkpoint(tmp_path, 70_000, "last-v1.ckpt")
     half(a_lightning_checkpoint(tmp_path, 80_000))
     assert newest(lightning.KIND, tmp_path) == [(80_000, False), (70_000, True), (300, True)]
+
+
+def test_every_kind_has_its_name() -> None:
+    assert {*KINDS, COMMAND} == set(NAMES) and all(name == kind.name for name, kind in KINDS.items())
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
