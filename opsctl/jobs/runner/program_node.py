@@ -67,7 +67,7 @@ class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...]
     folder: str  # where it is started
-    launch: str  # one of programs.kind.LAUNCHES
+    launch: str  # one of schema.LAUNCHES
     nodes: int
     ranks_per_node: int
     master_address: str

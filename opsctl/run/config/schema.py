@@ -6,13 +6,19 @@ from typing import Any
 
 import msgspec
 
-from opsctl.run.programs.kind import COMMAND
 from opsctl.slurm.cluster import BACKENDS
 
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
 PUBLISHERS = ("group", "owner")
 #: How thoroughly nodes are tested before they are trained on.
 PROBES = ("off", "quick", "full")
+#: Names of the kinds; `programs.registry` has the kinds themselves. COMMAND is described by the table alone.
+COMMAND = "command"
+KINDS_OF_PROGRAMS = ("megatron-lm", "nemo", "torchtitan", "transformers", "lightning", "litgpt", COMMAND)
+#: Names of groups in `[program] progress`.
+PROGRESS_GROUPS = ("iteration", "total", "loss", "learning_rate", "grad_norm", "seconds")
+#: Ways to start a program: one launcher of torch or accelerate on each node, or one process for each rank.
+LAUNCHES = ("torchrun", "accelerate", "ranks")
 #: Signals on which a training program may save and leave; "none" for a program that saves on no request.
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "none")
 #: What may put packages into an environment.
@@ -68,8 +74,8 @@ class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[program]: a training program other than our trainer. None: the default of its kind."""
 
     command: tuple[str, ...] = ()  # words; `{nodes}`, `{node_rank}` and other fields of programs.launchers.Place
-    kind: str = COMMAND  # one of programs.kind.NAMES
-    launch: str | None = None  # one of programs.kind.LAUNCHES
+    kind: str = COMMAND  # one of KINDS_OF_PROGRAMS
+    launch: str | None = None  # one of LAUNCHES
     stop: str | None = None  # the signal on which it saves and leaves, one of STOPS; "none": it saves on no request
     grace: str = "5:00"  # from that signal to the end of its processes, a Slurm duration
     checkpoints: str | None = None  # pattern of its checkpoints, relative to the run file's folder

@@ -11,10 +11,20 @@ from typing import Any
 from opsctl.core.errors import RunFileError
 from opsctl.run.config.expansion import VARIABLE_NAME
 from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
-from opsctl.run.config.schema import HUB_CHECKPOINTS, INSTALLERS, PROBES, PUBLISHERS, STOPS, SlurmTable
+from opsctl.run.config.schema import (
+    COMMAND,
+    HUB_CHECKPOINTS,
+    INSTALLERS,
+    KINDS_OF_PROGRAMS,
+    LAUNCHES,
+    PROBES,
+    PROGRESS_GROUPS,
+    PUBLISHERS,
+    STOPS,
+    SlurmTable,
+)
 from opsctl.run.config.secret_references import HOOK, form_problem, is_reference, kind_of, written_problem
 from opsctl.run.config.toml_types import shown, shown_key
-from opsctl.run.programs.kind import COMMAND, LAUNCHES, NAMES, PROGRESS_GROUPS
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.cluster import BACKENDS
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
@@ -112,7 +122,7 @@ _RULES = (
     ("slurm", "time", _Rule(_lasts(60), f"one minute to ten years, as {DURATION_RULE}")),
     ("slurm", "exit_margin", _DURATION),
     ("program", "command", _Rule(lambda value: value.isprintable(), "words on one line")),
-    ("program", "kind", _one_of(NAMES)),
+    ("program", "kind", _one_of(KINDS_OF_PROGRAMS)),
     ("program", "launch", _one_of(LAUNCHES)),
     ("program", "stop", _one_of(STOPS)),
     ("program", "grace", _DURATION),

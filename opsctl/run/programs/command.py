@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"(\d{1,18})(?!.*\d)")
 
 
 def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, resume: Sequence[str]) -> Kind:
-    """Return the kind that the values of `[program]` describe. progress: a pattern with groups of PROGRESS_GROUPS."""
+    """Return the kind that the values of `[program]` describe. progress: a pattern with named groups."""
     pattern = re.compile(progress) if progress else None
 
     def _progress(line: str) -> Progress | None:

@@ -42,7 +42,7 @@ class Kind:
     """
 
     name: str
-    launch: str  # the default of [program] launch: one of LAUNCHES
+    launch: str  # the default of [program] launch: one of `[program] launch`
     saves_on: str | None
     checkpoints: str | None
     progress: Callable[[str], Progress | None]
@@ -51,15 +51,6 @@ class Kind:
     takes_torn: bool = False
     counts: str = "steps"  # the unit of `Progress.iteration`
     lacks: tuple[str, ...] = ()
-
-
-#: Names of the kinds; `registry` has the kinds themselves. COMMAND is described by the table alone.
-COMMAND = "command"
-NAMES = ("megatron-lm", "nemo", "torchtitan", "transformers", "lightning", "litgpt", COMMAND)
-#: Names of groups in `[program] progress`.
-PROGRESS_GROUPS = ("iteration", "total", "loss", "learning_rate", "grad_norm", "seconds")
-#: Ways to start a program: one launcher of torch or accelerate on each node, or one process for each rank.
-LAUNCHES = ("torchrun", "accelerate", "ranks")
 
 
 def by_itself(_: Path) -> Sequence[str]:

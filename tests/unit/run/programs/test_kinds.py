@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemWriter, save
 
+from opsctl.run.config.schema import COMMAND, KINDS_OF_PROGRAMS
 from opsctl.run.programs import command, lightning, litgpt, megatron_lm, nemo, torchtitan, transformers
-from opsctl.run.programs.kind import COMMAND, NAMES, Kind, Progress, found
+from opsctl.run.programs.kind import Kind, Progress, found
 from opsctl.run.programs.registry import KINDS
 
 WEIGHTS = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(3)}
@@ -135,7 +136,7 @@ def test_lightnings_step_is_read_from_the_file_not_from_its_name(tmp_path: Path)
 
 
 def test_every_kind_has_its_name() -> None:
-    assert {*KINDS, COMMAND} == set(NAMES) and all(name == kind.name for name, kind in KINDS.items())
+    assert {*KINDS, COMMAND} == set(KINDS_OF_PROGRAMS) and all(name == kind.name for name, kind in KINDS.items())
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
