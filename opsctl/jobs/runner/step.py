@@ -126,6 +126,8 @@ class Step:
         self.log.feed(data)
         for line in self._progress.lines(data) if self._progress else ():
             self.log.add_line(line)
+            if self.hangs is not None:
+                self.hangs.heard(f"{line}\n".encode())
         return True
 
     def _parse(self, data: bytes) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Every such line contains one of these, for searches in a log's bytes.
-MARKS = (b"consumed samples:", b"consumed_samples=")
+#: Every such line contains one of these, for searches in a log's bytes. A program of unknown batch counts no samples.
+MARKS = (b"consumed samples:", b"consumed_samples=", b"elapsed time per iteration", b"lm loss:")
 
 
 class TrainingLine(msgspec.Struct, frozen=True, kw_only=True):

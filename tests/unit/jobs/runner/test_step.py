@@ -10,10 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from opsctl.jobs.runner import step as step_module
+from opsctl.jobs.runner.hang_watch import HangWatch
 from opsctl.jobs.runner.launch import Launch, launchers_python, trainer_words
 from opsctl.jobs.runner.main_log import MainLog
 from opsctl.jobs.runner.own_lease import LeaseHeartbeat
@@ -22,6 +25,9 @@ from opsctl.jobs.runner.task import request_stop
 from opsctl.jobs.signals import Signals, noted_signals
 from opsctl.run.attempts.outcome import LauncherExit
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.logs.lines import is_of_an_iteration
+from opsctl.run.programs import command
+from opsctl.run.programs.progress import Translator
 from opsctl.run.render.batch import LARGEST_BYTES
 from opsctl.run.state.lease import OwnLease, take
 
@@ -242,3 +248,22 @@ def test_modules_that_somebody_put_into_the_working_folder_are_not_the_launchers
     words = [sys.executable, *launchers_python(environment)[1:], "-u", "-m", "trainer.launch", "--help"]
     answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "planted" not in answer.stdout and "--attempt-folder" in answer.stdout
+
+
+def test_the_steps_of_another_program_are_signs_of_life_for_the_watch_over_hangs(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+    kind = command.kind_of(None, [], r"step (?P<iteration>\d+) loss (?P<loss>\S+)", [])
+    watch = SimpleNamespace(heard=heard.append, check=lambda: None, news=list, ends=False)
+    step = Step(
+        ["/bin/sh", "-c", "echo step 7 loss 2.5"],
+        {"PATH": "/usr/bin:/bin"},
+        MainLog(tmp_path, tmp_path / "main_log.txt", copy_to_fd=None),
+        Signals(),
+        tmp_path,
+        tmp_path / "stop-request",
+        has_left=lambda: False,
+        hangs=cast(HangWatch, watch),
+        progress=Translator(kind.progress, 80),
+    )
+    assert step.run() == 0
+    assert any(map(is_of_an_iteration, b"".join(heard).decode().splitlines()))

@@ -19,6 +19,7 @@ from opsctl.run.logs.pulse import pulse_line
 from opsctl.run.logs.records import Measured
 from tests.reading import read_so_far_bytes
 from trainer.formats.logs.log_lines import CheckpointFailed, CheckpointSaved, CheckpointSaving, write_checkpoint_line
+from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 
 def train(iteration: int, seconds: float, loss: float = 2.0) -> str:
@@ -97,6 +98,16 @@ def test_the_line_that_is_being_written_is_not_the_newest_iteration_yet(tmp_path
     paths.main_log.write_text(f"{whole}\n{half}")
     seen = measured(paths).last_iteration
     assert seen is not None and seen.iteration == 121
+
+
+def test_a_program_of_unknown_batch_is_measured_too(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.main_log.parent.mkdir(parents=True)
+    lines = [TrainingLine(iteration=n, total_iterations=80, seconds_per_iteration=2.0, loss=3.0) for n in range(1, 6)]
+    paths.main_log.write_text("".join(f"{write_training_line(line)}\n" for line in lines))
+    seen = measured(paths)
+    assert seen.last_iteration is not None and seen.last_iteration.iteration == 5
+    assert seen.seconds_per_iteration == 2.0
 
 
 def test_a_start_without_a_stamp_is_seen_by_the_number_that_falls_back() -> None:
