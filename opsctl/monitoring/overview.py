@@ -171,6 +171,7 @@ class Extras:
     evaluation: EvaluationSeen | None = None  # None: no evaluation is configured, or it was not read
     goodput: GoodputSeen | None = None  # None: too little is known, or it was not read
     energy: EnergySeen | None = None  # None: nothing is measured, or it was not read
+    lacks: tuple[str, ...] = ()  # what cannot be done with a training program other than our trainer
 
 
 class PrintedJob(Struct, frozen=True, kw_only=True):
@@ -349,4 +350,9 @@ def status_of_run(run: RunView, slurm: SlurmReader) -> RunStatus:
         from opsctl.jobs.evaluation.brief import evaluations_seen
 
         extras = replace(extras, evaluation=evaluations_seen(run.paths))
+    if run.file is not None and run.file.program is not None:
+        from opsctl.run.config.program import program_of
+
+        program = program_of(run.file, run.paths.output)
+        extras = replace(extras, lacks=tuple(program.lacks()) if program else ())
     return RunStatus(run, overview, extras, open_findings(run, overview, extras))

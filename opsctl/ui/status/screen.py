@@ -69,20 +69,22 @@ def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 def _rows(overview: Overview, extras: Extras) -> list[tuple[str, str]]:
     started = bool(overview.seen.attempts) or overview.iteration is not None
-    rows = [*job_rows(overview), *writer_row(overview.seen)]
+    first: list[tuple[str, str]] = []  # the facts that are needed first, then the jobs
     if started:
-        rows += [
+        first = [
             ("progress", progress_text(overview)),
-            ("speed", speed_text(overview)),
-            ("left", left_text(overview)),
             ("loss", loss_text(overview.seen)),
             ("checkpoint", checkpoint_text(overview.seen)),
-            *attempt_rows(overview.seen),
+            ("speed", speed_text(overview)),
+            ("left", left_text(overview)),
         ]
     elif overview.state == "running":
-        rows.append(("progress", "starting: the log has no iteration yet"))
+        first = [("progress", "starting: the log has no iteration yet")]
     return [
-        *rows,
+        *first,
+        *job_rows(overview),
+        *writer_row(overview.seen),
+        *(attempt_rows(overview.seen) if started else ()),
         *health_rows(overview, extras),
         ("kill switch", kill_switch_text(overview.seen)),
         ("revision", _revision(overview.seen)),
@@ -94,6 +96,7 @@ def health_rows(overview: Overview, extras: Extras) -> list[tuple[str, str]]:
     """Return what looks after the run, and its evaluations, goodput and energy, where there is something to show."""
     seen = overview.seen
     rows = [
+        ("program", " ".join(extras.lacks)),
         ("refill", "" if seen.is_finished else refill_line(seen.chains, extras)),
         ("cron", cron_line(seen.cron, seen.now)),
         ("alerts", alerts_line(seen.channels, extras, seen.now)),
@@ -185,7 +188,7 @@ def progress_text(overview: Overview) -> str:
     iterations, samples, total_samples = f"iteration {overview.iteration}", "", overview.seen.total_samples
     if overview.iterations_in_all:
         iterations += f" of {overview.iterations_in_all}"
-    if overview.samples is not None:
+    if overview.samples or (overview.samples == 0 and overview.iteration == 0):  # of another program, 0 is unknown
         samples = _count(overview.samples) + (f" of {_count(total_samples)}" if total_samples else "") + " samples"
     # What the percentage counts comes first: samples and iterations differ while the batch grows.
     said = ", ".join(filter(None, (samples, iterations) if total_samples else (iterations, samples)))
