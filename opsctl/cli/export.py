@@ -22,7 +22,9 @@ def command() -> None:
 @run_argument
 @click.option("--checkpoints", metavar="DIR", help="A folder of checkpoints that belongs to no run.")
 @click.option("--output", metavar="DIR", required=True, help="Folder of the model; with --steps the parent folder.")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="Iteration of the checkpoint [default: the latest]."
+)
 @click.option("--steps", metavar="A:B:C", help="Export every C-th checkpoint from A to B, each to DIR/global_stepN.")
 @click.option(
     "--dtype",

@@ -25,7 +25,7 @@ _FAR_POLL_S = 60
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),
-    help=f"With --hub -f: seconds between two looks. [default: {_FAR_POLL_S}]",
+    help=f"With --hub -f: seconds between two reads [default: {_FAR_POLL_S}].",
 )
 @click.pass_context
 def command(

@@ -15,11 +15,11 @@ import click
 _WORDS = "opsctl.words"
 #: Options of sbatch: flag -> what it says.
 _OF_SBATCH = {
-    "--partition": "where [default: the profile's [jobs]].",
-    "--time": "limit of each such job, a Slurm duration.",
-    "--account": "on whose account.",
-    "--qos": "with which QOS.",
-    "--cpus": "how many CPUs [default: Slurm's].",
+    "--partition": "partition [default: the profile's [jobs]].",
+    "--time": "time limit of each job, a Slurm duration.",
+    "--account": "Slurm account.",
+    "--qos": "QOS of the job.",
+    "--cpus": "number of CPUs [default: Slurm's].",
 }
 #: What a long command prints with `--json` if it is sent as a job.
 SENT = ("errand", "opsctl.jobs.background.listing.PrintedCommand", "with `--job`")
@@ -36,8 +36,8 @@ class LongCommand(click.Command):
         super().__init__(*args, **settings)
         self.goes_on = goes_on
         self.internet = internet
-        past = "further jobs continue after its time limit" if goes_on else "ends at its time limit"
-        what = f"Run this as a Slurm job of yours, which {past}; opsctl jobs shows it."
+        past = "which further jobs continue after its time limit" if goes_on else "which ends at its time limit"
+        what = f"Run this as a Slurm job, {past}. See opsctl jobs."
         self.params.append(click.Option(["--job"], is_flag=True, help=what, expose_value=False, callback=_kept))
         for flag, help_ in _OF_SBATCH.items():
             name, kind = flag.removeprefix("--"), click.IntRange(min=1) if flag == "--cpus" else None
