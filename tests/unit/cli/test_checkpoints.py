@@ -191,11 +191,11 @@ class TestCare:
     def test_a_prune_that_could_not_remove_all_of_it_says_what_is_left_and_exits_1(
         self, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def stuck(_root: int, name: str) -> None:
+        def stuck(name: str, **_how: object) -> None:
             raise PermissionError(errno.EACCES, "Permission denied", name)
 
         with monkeypatch.context() as held:
-            held.setattr(pruning, "_remove_folder", stuck)
+            held.setattr(pruning.shutil, "rmtree", stuck)
             assert opsctl("checkpoints", "prune", "--yes", "--json") == 1
         answer = capsys.readouterr()
         (told,) = printed("checkpoints prune", answer.out)

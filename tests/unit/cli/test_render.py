@@ -21,7 +21,7 @@ def test_everything_a_submit_hands_over_is_shown(folder: Path, capsys: pytest.Ca
     before = sorted(folder.rglob("*"))
     assert opsctl("render") == 0
     text = capsys.readouterr().out
-    names = ["batch.sh", "run.json", "trainer-arguments.json", "engine.json", "step.sh"]
+    names = ["batch.sh", "run.json", "step.sh", "trainer-arguments.json", "engine.json"]
     assert [line[4:-4] for line in text.splitlines() if line.startswith("==> ")] == names
     assert "made-at-first-submit" in text and "#SBATCH --array=1-3%1" in text
     assert sorted(folder.rglob("*")) == before
