@@ -17,7 +17,6 @@ from opsctl.core.timestamps import iso
 from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.published import Further, further_chain, send_further
 from opsctl.jobs.control.send_chain import Submitted
-from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
 from opsctl.run.attempts.events import Attempt, read
 from opsctl.run.attempts.failure_limit import FAILURE_LIMIT, failed_too_often
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
@@ -32,7 +31,7 @@ from opsctl.run.state.chains import REFILL, Cancel, Chain, last_word, read_cance
 from opsctl.run.state.identity import refuse_a_copy
 from opsctl.run.state.kill_switch import KillSwitchState
 from opsctl.run.state.revisions import OwnersAlone
-from opsctl.slurm.arrays import count_tasks
+from opsctl.slurm.arrays import arrays_behind, arrays_missing, count_tasks
 from opsctl.slurm.client import SlurmReader
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import parse_duration_s

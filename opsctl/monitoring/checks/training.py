@@ -17,7 +17,6 @@ from opsctl.monitoring.finding import (
     warning,
 )
 from opsctl.monitoring.snapshot import Part, Snapshot, queue_order
-from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import FAILURE_LIMIT
@@ -25,7 +24,7 @@ from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, describe
 from opsctl.run.logs.measurements import training_left_s
 from opsctl.run.logs.pulse import words_of
 from opsctl.run.logs.records import WatchdogState
-from opsctl.slurm.arrays import array_problem, count_tasks
+from opsctl.slurm.arrays import array_problem, arrays_behind, arrays_missing, count_tasks
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import Reason, State, Wait, wait_of
 from opsctl.slurm.types import Job

@@ -9,14 +9,17 @@ import contextlib
 from array import array
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.lines import AttemptStart
-from opsctl.run.logs.reader import Found, LogReader
 from opsctl.run.logs.records import Record
 from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
 from trainer.formats.logs.training_line import TrainingLine
+
+if TYPE_CHECKING:
+    from opsctl.run.logs.reader import Found
 
 #: Timers of evaluations, ours and the original's.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
@@ -55,6 +58,8 @@ class Span:
 
 def read_spans(paths: RunPaths) -> list[Span]:
     """Return the attempts in the run's training log, in order; empty without a log. Raises OSError."""
+    from opsctl.run.logs.reader import LogReader  # status reads no log for spans
+
     spans: list[Span] = []
     with contextlib.suppress(FileNotFoundError), opened_file(paths.output, paths.main_log) as fd:
         for found in LogReader().read(fd):

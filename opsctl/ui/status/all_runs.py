@@ -25,7 +25,7 @@ from opsctl.monitoring.overview import (
 )
 from opsctl.monitoring.runner import in_words, settings_of
 from opsctl.monitoring.snapshot import Part
-from opsctl.run.attempts.array_supply import arrays_behind
+from opsctl.slurm.arrays import arrays_behind
 from opsctl.ui.status.json_output import (
     PrintedCheckpoint,
     Progress,

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from opsctl.core.account import account_and_host
-from opsctl.jobs.control import prune as pruning
 from opsctl.run.checkpoints.inventory import latest_problem
 from opsctl.run.config.locate import remember_run
 from opsctl.run.config.paths import RunPaths
@@ -195,7 +194,7 @@ class TestCare:
             raise PermissionError(errno.EACCES, "Permission denied", name)
 
         with monkeypatch.context() as held:
-            held.setattr(pruning.shutil, "rmtree", stuck)
+            held.setattr("opsctl.jobs.control.prune.shutil.rmtree", stuck)
             assert opsctl("checkpoints", "prune", "--yes", "--json") == 1
         answer = capsys.readouterr()
         (told,) = printed("checkpoints prune", answer.out)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from opsctl.run.attempts.array_supply import arrays_behind, arrays_missing
+from opsctl.slurm.arrays import arrays_behind, arrays_missing
 from opsctl.slurm.types import Job
 from tests.unit.monitoring.jobs import HELD, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 
