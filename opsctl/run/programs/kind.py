@@ -9,7 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress that a line of a program's output reports. None: the line does not report it."""
+    """The progress that a line of a program's output reports. None: the line does not report it.
+
+    Values without an iteration are of the next iteration that the program reports.
+    """
 
     iteration: int | None = None  # optimizer steps done, unless the kind's `counts` says otherwise
     total_iterations: int | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from opsctl.run.programs.kind import Progress
 from trainer.formats.logs.training_line import TrainingLine, write_training_line
@@ -34,6 +35,8 @@ class Translator:
         self._parse, self._clock = progress, clock
         self._total, self._batch = total_iterations, global_batch_size
         self._seen = Progress()
+        self._early = Progress()  # values of the next iteration that is reported
+        self._seconds: float | None = None
         self._rest = b""
         self._written = -1  # the newest iteration with a line
         self._written_at: float | None = None
@@ -43,13 +46,19 @@ class Translator:
         *parts, rest = _LINE_ENDS.split(self._rest + data)
         self._rest = rest[-_LONGEST:]
         found = []
-        for part in parts:
+        # A bar ends without a line end: what follows it may be a step away.
+        for part in (*parts, self._rest) if self._rest.endswith(b"]") else parts:
             progress = self._parse(part.decode(errors="replace")) if part else None
-            if progress is not None:
-                self._seen = _newer(self._seen, progress)
-                # A loss ends what is known of a step; a bar alone comes before its loss.
-                if self._is_due(has_loss=progress.loss is not None):
-                    found.append(self._line())
+            if progress is None:
+                continue
+            if progress.iteration is None:
+                self._early = _newer(self._early, progress)
+                continue
+            progress = _newer(replace(self._early, iteration=progress.iteration), progress)
+            self._seen, self._early = _newer(self._seen, progress), Progress()
+            # A loss ends what is known of a step.
+            if self._is_due(has_loss=progress.loss is not None):
+                found.append(self._line())
         return found
 
     @property
@@ -72,14 +81,14 @@ class Translator:
         assert seen.iteration is not None
         seconds, at = seen.seconds_per_iteration, self._clock()
         if seconds is None and self._written_at is not None and seen.iteration > self._written:
-            seconds = (at - self._written_at) / (seen.iteration - self._written)
+            self._seconds = (at - self._written_at) / (seen.iteration - self._written)
         self._written, self._written_at = seen.iteration, at
         return write_training_line(
             TrainingLine(
                 iteration=seen.iteration,
                 total_iterations=self._total or seen.total_iterations or 0,
                 consumed_samples=seen.iteration * self._batch if self._batch else None,
-                seconds_per_iteration=seconds,
+                seconds_per_iteration=seconds or self._seconds,
                 learning_rate=seen.learning_rate,
                 global_batch_size=self._batch,
                 loss=seen.loss,

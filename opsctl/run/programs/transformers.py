@@ -18,19 +18,16 @@ _UNFINISHED = "checkpoint-is-incomplete.txt"
 #: One of these holds the weights: files of the model or an adapter, folders of DeepSpeed or FSDP.
 _WEIGHTS = ("*.safetensors", "*model*.bin", "global_step*", "pytorch_model_fsdp*")
 _FOLDER = re.compile(r"checkpoint-(\d{1,18})")
-_BAR = re.compile(
-    r"(?:^|\r)\s*\d{1,3}%\|.*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}) \[.*?(?P<rate>[\d.]+)(?P<unit>it/s|s/it)\]"
-)
+#: Its rate counts the steps before a resume, and is wrong for a long time after one.
+_BAR = re.compile(r"(?:^|\r)\s*\d{1,3}%\|.*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}) \[.*?(?:it/s|s/it)\]")
 _LOGGED = re.compile(r"\{'loss': [^{}]*\}")
 
 
 def _progress(line: str) -> Progress | None:
     bars = list(_BAR.finditer(line))
     if bars:
-        rate = float(bars[-1]["rate"])
-        seconds = rate if bars[-1]["unit"] == "s/it" else (1 / rate if rate else None)
-        return Progress(int(bars[-1]["done"]), int(bars[-1]["total"]), seconds_per_iteration=seconds)
-    logged = _LOGGED.search(line)
+        return Progress(int(bars[-1]["done"]), int(bars[-1]["total"]))
+    logged = _LOGGED.search(line)  # the Trainer draws the bar of its step again after it
     if logged is None:
         return None
     try:

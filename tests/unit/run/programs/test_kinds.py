@@ -199,7 +199,7 @@ def test_any_command_is_described_by_its_table(tmp_path: Path) -> None:
         (
             transformers.KIND,
             "\r 52%|█████▎    | 21/40 [00:00<00:00, 160.57it/s]\r 55%|█████▌    | 22/40 [00:00<00:00, 2.00s/it]",
-            Progress(22, 40, seconds_per_iteration=2.0),
+            Progress(22, 40),
         ),
         (transformers.KIND, "Writing model shards: 100%|██████████| 1/1 [00:00<00:00, 530.45it/s]", None),
         (

@@ -29,16 +29,22 @@ def bar(done: int) -> bytes:
     return f"\r {done * 100 // 40}%|████ | {done}/40 [00:01<00:01, 2.00it/s]".encode()
 
 
-def test_a_bar_gives_the_step_and_the_dictionary_its_loss() -> None:
-    clock = Clock()
-    translator = Translator(transformers.KIND.progress, None, 16, clock)
-    output = (
-        bar(9) + bar(10) + b"\r                  \r{'loss': '4.178', 'grad_norm': '0.5', 'learning_rate': '2.5e-05'}\n"
-    )
-    (line,) = [one for one in parsed(translator.lines(output)) if one.loss is not None]
+def test_a_dictionary_belongs_to_the_step_of_the_bar_after_it() -> None:
+    """The Trainer does not draw every step, but always draws the bar again below its dictionary."""
+    translator = Translator(transformers.KIND.progress, None, 16, Clock())
+    logged = b"\r                  \r{'loss': '4.178', 'grad_norm': '0.5', 'learning_rate': '2.5e-05'}\n"
+    (line,) = [one for one in parsed(translator.lines(bar(9) + logged + bar(10))) if one.loss is not None]
     assert (line.iteration, line.total_iterations, line.consumed_samples) == (10, 40, 160)
     assert (line.loss, line.grad_norm, line.learning_rate) == (4.178, 0.5, 2.5e-05)
-    assert line.seconds_per_iteration == 0.5
+
+
+def test_the_rate_of_a_bar_which_counts_the_steps_before_a_resume_is_not_believed() -> None:
+    clock = Clock()
+    translator = Translator(transformers.KIND.progress, clock=clock)
+    lines = translator.lines(b"\r 50%|##  | 20/40 [00:00<00:00, 131.56it/s]")
+    clock.now += 3
+    lines += translator.lines(b"\r 51%|##  | 21/40 [00:03<00:00, 131.56it/s]")
+    assert [(one.iteration, one.seconds_per_iteration) for one in parsed(lines)] == [(20, None), (21, 3.0)]
 
 
 def test_a_fast_bar_adds_a_line_a_second_and_its_last_step_is_not_lost() -> None:
