@@ -55,7 +55,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.2
 #: From the sight of a request to the signal, so that every node sends it at the same moment.
 _AHEAD_S = 1.0
-#: From the failure of a rank to the end of the other ranks, and from SIGTERM to SIGKILL for what is left over.
+#: From the failure of a rank to the end of the other ranks, or from the end of all ranks after a stop signal to the end
+#: of their launcher. And from SIGTERM to SIGKILL for what is left over.
 _FOLLOW_S, _LEFTOVER_S = 5.0, 5.0
 #: Place of exit_code after the name in /proc/PID/stat, see proc(5).
 _EXIT_CODE_FIELD = 49
@@ -114,6 +115,7 @@ class NodeRun:
     _failed_at: float = 0.0
     _stop: Stop | None = None
     _signalled_at: float = 0.0
+    _ranks_left_at: float = 0.0  # after the signal
 
     def run(self) -> int:
         """Start the program and return when none of its processes is left."""
@@ -159,7 +161,18 @@ class NodeRun:
         overdue = self._signalled_at and time.monotonic() - self._signalled_at > self.step.grace_s
         if overdue:
             message(f"opsctl: {self.node}: the program has not left within {self.step.grace_s} s: ending it")
-        return not late and not overdue and any(code is None for code in codes.values())
+        return not (late or overdue or self._is_left_waiting()) and any(code is None for code in codes.values())
+
+    def _is_left_waiting(self) -> bool:
+        """Return True if the ranks have left after the signal, and their launcher has not.
+
+        torchrun waits minutes for the launchers of other nodes, and one of them may have failed.
+        """
+        if not self._signalled_at or not self._ranks or ranks_below(psutil.Process()):
+            self._ranks_left_at = 0.0
+            return False
+        self._ranks_left_at = self._ranks_left_at or time.monotonic()
+        return time.monotonic() - self._ranks_left_at > _FOLLOW_S
 
     def _reap_orphans(self) -> None:
         """Reap processes that have become this one's children, except those that `Popen` reaps."""

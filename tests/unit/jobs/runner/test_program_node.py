@@ -41,6 +41,14 @@ while time.monotonic() < until:
     time.sleep(0.02)
 """
 
+#: A launcher that stays after its ranks, as torchrun does while it waits for the launchers of other nodes.
+STAYING = """
+import os, subprocess, sys, time
+for rank in ("0", "1"):
+    subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "RANK": rank, "LOCAL_RANK": rank})
+time.sleep(602.5)
+"""
+
 
 class Running:
     """Processes of nodes, the program's folder, and the attempt's."""
@@ -205,6 +213,16 @@ def test_torchruns_ranks_get_the_signal_and_their_launcher_does_not(running: Run
     assert codes == [0] and "SignalException" not in printed
     assert len(list(running.folder.glob("*.saved"))) == 2
     assert len(running.record("ranks-0.json")) == 2 and not running.left()
+
+
+def test_a_launcher_that_stays_after_its_ranks_have_saved_is_ended_before_the_grace_time(running: Running) -> None:
+    words = (sys.executable, "-c", STAYING, str(running.program), "trains", str(running.folder))
+    running.start("trains", launch="torchrun", command=words, grace_s=3600)
+    running.ranks(2)
+    wait_until((running.attempt / "ranks-0.json").exists)
+    (running.output / "kill-switch").touch()
+    assert running.end()[0] == [0]
+    assert len(list(running.folder.glob("*.saved"))) == 2 and not running.left()
 
 
 def test_the_first_rank_to_fail_below_torchrun_is_recorded(running: Running) -> None:
