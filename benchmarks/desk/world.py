@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import dataclass, field
 
+from opsctl.run.attempts.array_supply import arrays_missing
+
 from benchmarks.desk.clockwork import Clockwork, Life
 from benchmarks.desk.kinds import BY_NAME, Trouble
 from benchmarks.desk.log import Log
@@ -13,7 +15,6 @@ from benchmarks.desk.queue import Maintenance, Queue
 from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S, Shape, shape_of
 from benchmarks.desk.trainer import Saved, Trainer
 from opsctl.monitoring.gather.records import SERIES_LINES
-from opsctl.run.attempts.array_supply import arrays_missing
 from opsctl.run.attempts.failure_limit import without_progress
 from opsctl.run.state.chains import REFILL, last_word
 from trainer.recipe.schedule import train_iterations
