@@ -117,13 +117,13 @@ def _in_text(name: Path | str) -> str:
 
 def _publish(run: RunView) -> int:
     """Send the page; 1 where it could not be."""
-    from opsctl.cli.hub import settings_of, show_synced, synced
-    from opsctl.core.output import message
+    from opsctl.core.output import message, show
+    from opsctl.transfer.hub.sync import sync_run
 
-    done = synced(run, settings_of(run), ("report",), dry_run=False)
+    done = sync_run(run, ("report",), False, message)
     for line in (*done.notes, *done.left):
         message(f"{done.run}: {line}")
-    show_synced([done])
+    show(done.line)
     return 1 if done.left else 0
 
 

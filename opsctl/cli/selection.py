@@ -224,11 +224,15 @@ def each_run(
 
 
 def for_runs(
-    run: str | None, all_runs: bool, is_wanted: Callable[[RunView], bool], act: Callable[[RunView], list[T]]
+    run: str | None,
+    all_runs: bool,
+    is_wanted: Callable[[RunView], bool],
+    act: Callable[[RunView], list[T]],
+    left: Callable[[str, Exception], T] | None = None,
 ) -> tuple[list[T], bool]:
     """Return what `act` returned for one run, or for every run that `is_wanted`, and whether none failed.
 
-    With all runs, a run that fails is reported and stops no other.
+    With all runs, a run that fails is reported and stops no other; `left` makes its entry in the list.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
@@ -236,11 +240,16 @@ def for_runs(
 
     if not all_runs:
         return act(view(run)), True
-    done, is_well = [], True
-    for name, seen in each_run(is_wanted):
+    done, is_well = list[T](), True
+
+    def failed(name: str, error: Exception) -> None:
+        done.extend([left(name, error)] if left else [])
+
+    for name, seen in each_run(is_wanted, failed):
         try:
             done += act(seen)
         except (OpsctlError, OSError) as error:
             is_well = False
             message(f"{name}: {error}")
+            failed(name, error)
     return done, is_well

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -11,12 +12,13 @@ from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What, read_hub, record
 from opsctl.run.config.file_kinds import KINDS
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.run_view import RunView
 from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
 from opsctl.transfer.hub.json_output import CheckedHub, CheckedRepo, ComparedHub, ComparedRevision
 from opsctl.transfer.hub.place import Spot, proof_of
 from opsctl.transfer.hub.repository import Repository, open_repository
-from opsctl.transfer.hub.settings import HubSettings
-from opsctl.transfer.hub.sync import current_senders, plan_sync
+from opsctl.transfer.hub.settings import HubSettings, required_settings
+from opsctl.transfer.hub.sync import current_senders, plan_sync, sync_run
 from opsctl.transfer.object_store.types import FarFile
 from trainer.formats.checkpoint.manifest import MANIFEST, decode_manifest, tag_of
 from trainer.formats.errors import CheckpointError
@@ -98,10 +100,19 @@ def compare(paths: RunPaths, name: str, settings: HubSettings) -> Comparison:
     return Comparison(told, wrong)
 
 
-def forget_what_is_wrong(paths: RunPaths, found: Comparison) -> int:
-    """Mark the lines that are wrong, so that a sync sends the things again; return how many. Raises OSError."""
+def compare_run(run: RunView, repair: bool, say: Callable[[str], None]) -> tuple[Comparison, list[str]]:
+    """Compare a run's ledger with its repositories; with `repair` send again what is wrong, and compare once more.
+
+    Returns the comparison and what could not be sent. Raises RunFileError without a [hub], OpsctlError, OSError.
+    """
+    paths, name, settings = run.paths, run.table.name, required_settings(run)
+    found = compare(paths, name, settings)
+    if not (repair and found.wrong):
+        return found, []
     record(paths, [replace(line, lost="it is not there as it was sent") for line in found.wrong], paths.hub_ledger)
-    return len(found.wrong)
+    say(f"{name}: {len(found.wrong)} files and checkpoints are sent again")
+    left = sync_run(run, KINDS, False, say).left
+    return compare(paths, name, settings), left
 
 
 def _spot(line: BackedUp) -> Spot:

@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from opsctl.core.units import bytes_words
+
 
 class PrintedHubCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that a sync made, or found to be there."""
@@ -33,6 +35,13 @@ class SyncedRun(msgspec.Struct, frozen=True, kw_only=True):
     commits: Annotated[list[PrintedHubCommit], Meta(description="Those that were made, in order.")] = []
     left: Annotated[list[str], Meta(description="What was to be sent and was not, with why.")] = []
     notes: Annotated[list[str], Meta(description="What will not be sent, with why, and other news.")] = []
+
+    @property
+    def line(self) -> str:
+        """Return the result on one line."""
+        what = f": {self.files} files, {bytes_words(self.bytes)}" if self.files else ""
+        state = f"{len(self.left)} not sent{'; sent' if what else ''}" if self.left else self.state
+        return f"{self.run}: {state}{what}"
 
 
 class CheckedRepo(msgspec.Struct, frozen=True, kw_only=True):

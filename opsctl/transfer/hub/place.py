@@ -24,6 +24,7 @@ from opsctl.run.state.background_progress import tell_progress
 from opsctl.run.state.identity import is_same_run, read_run_id, refuse_a_copy
 from opsctl.transfer.hub.file_snapshot import Changed, Moment, open_bytes
 from opsctl.transfer.hub.hub_errors import Refused, RetryPolicy
+from opsctl.transfer.hub.json_output import PrintedHubCommit
 from opsctl.transfer.hub.repository import MAIN, Repository, has_content, open_repository
 from opsctl.transfer.hub.settings import HubSettings
 from opsctl.transfer.object_store.below import open_below
@@ -83,7 +84,7 @@ class Spot:
 class Outcome:
     """The result of a sync so far. left: what is to be sent and was not, each with the reason."""
 
-    commits: list[tuple[str, str, str]] = field(default_factory=list)  # repository, branch, commit
+    commits: list[PrintedHubCommit] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
     left: list[str] = field(default_factory=list)
@@ -222,7 +223,7 @@ class HubPlace:
         else:
             commit = self.remote.commit(branch, add, delete, title)
         if add:
-            self.outcome.commits.append((self.where, branch, commit))
+            self.outcome.commits.append(PrintedHubCommit(repo=self.where, branch=branch, commit=commit))
             self.outcome.files += len(add)
             self.outcome.bytes += sum(one.size for one in add.values())
             tell_progress(len(self.outcome.commits))

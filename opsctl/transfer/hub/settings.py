@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from opsctl.core.errors import RunFileError
 from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS
 from opsctl.run.config.profile import profile, profile_files
 from opsctl.run.config.schema import HubTable
@@ -60,3 +61,12 @@ def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> H
     named_in.update(dict.fromkeys(own, run.loaded.path))
     table = msgspec.convert({**profile(environment).get("hub", {}), **own}, HubTable)
     return HubSettings(table, named_in.get("token"))
+
+
+def required_settings(run: RunView) -> HubSettings:
+    """Return the run's [hub]. Raises RunFileError if it has none."""
+    settings = hub_settings(run)
+    if settings is None:
+        where = run.loaded.path if run.loaded else run.problem
+        raise RunFileError(f'{where}: no [hub] in it: write [hub] with repo = "OWNER/NAME"')
+    return settings

@@ -17,9 +17,11 @@ from opsctl.run.checkpoints.backups import BackedUp, Every, read_hub
 from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.file_kinds import CHECKPOINTS, KINDS_OF_FILES
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.run_view import RunView
 from opsctl.transfer.hub.hub_errors import RetryPolicy
+from opsctl.transfer.hub.json_output import SyncedRun
 from opsctl.transfer.hub.place import HubPlace, Outcome, groups, open_place
-from opsctl.transfer.hub.settings import HubSettings
+from opsctl.transfer.hub.settings import HubSettings, required_settings
 from opsctl.transfer.sending.checkpoint import send_all
 from opsctl.transfer.sending.plan import Due, Rules, SeenFile, checkpoints_here, files_below, plan
 from trainer.formats.checkpoint.manifest import read_manifest, tag_of
@@ -138,6 +140,26 @@ def sync(paths: RunPaths, name: str, settings: HubSettings, kinds: Sequence[str]
         outcome.notes += found.notes
         outcome.left += found.unseen
     return outcome
+
+
+def sync_run(run: RunView, kinds: Sequence[str], dry_run: bool, say: Callable[[str], None]) -> SyncedRun:
+    """Send the new files of `kinds`, or with `dry_run` only count them, and return the result.
+
+    say: prints a line about each wait. Raises RunFileError if the run has no [hub], OpsctlError.
+    """
+    settings, name = required_settings(run), run.table.name
+    try:
+        if dry_run:
+            plan, state = plan_sync(run.paths, settings, kinds), "would send"
+            done = Outcome(files=plan.files, bytes=plan.bytes, left=plan.unseen, notes=plan.notes)
+        else:
+            retry = RetryPolicy(settings.give_up_after_s, say=lambda line: say(f"{name}: {line}"))
+            done = sync(run.paths, name, settings, kinds, retry)
+            state = "left" if done.left else "sent"
+    except OSError as error:
+        return SyncedRun(run=name, state="left", left=[file_problem(error, run.paths.output)])
+    has_news = done.files if dry_run else done.left or done.commits
+    return SyncedRun(run=name, state=state if has_news else "nothing new", **vars(done))
 
 
 def _send(paths: RunPaths, name: str, settings: HubSettings, found: Plan, retry: RetryPolicy, outcome: Outcome) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from opsctl.cli.hub import show_synced
 from opsctl.run.checkpoints.backups import read_hub
 from opsctl.run.state.background_progress import PROGRESS_VARIABLE
 from opsctl.transfer.hub.json_output import SyncedRun
@@ -153,7 +152,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_for_and_not_made_again(desk: De
     desk.hub.faults = [Fault("commit", does)]
     outcome = desk.sync()
     (commit,) = desk.hub.commits(REPO)
-    assert [one[2] for one in outcome.commits] == [commit.oid]
+    assert [one.commit for one in outcome.commits] == [commit.oid]
     assert {one.name for one in read_hub(desk.paths)} == {LOG, CURVES}
 
 
@@ -336,10 +335,9 @@ def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else(desk: Desk, m
     assert desk.files_there() == {LOG, CURVES, "logs/closed/a.txt", "logs/gone.txt", "logs/new.txt"}
 
 
-def test_files_that_were_sent_are_not_called_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_were_sent_are_not_called_left() -> None:
     facts: dict[str, Any] = {"run": "tr1", "bytes": 9, "commits": [], "notes": []}
-    show_synced([SyncedRun(state="left", files=30, left=["logs/a: busy", "logs/b: busy"], **facts)])
-    show_synced([SyncedRun(state="left", files=0, left=["logs/a: busy"], **facts)])
-    some, none = capsys.readouterr().out.splitlines()
+    some = SyncedRun(state="left", files=30, left=["logs/a: busy", "logs/b: busy"], **facts).line
+    none = SyncedRun(state="left", files=0, left=["logs/a: busy"], **facts).line
     assert "left" not in some + none and "2 not sent" in some and "sent: 30 files" in some
     assert "1 not sent" in none and "files" not in none
