@@ -6,8 +6,6 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from opsctl.run.attempts.array_supply import arrays_missing
-
 from benchmarks.desk.clockwork import Clockwork, Life
 from benchmarks.desk.kinds import BY_NAME, Trouble
 from benchmarks.desk.log import Log
@@ -17,6 +15,7 @@ from benchmarks.desk.trainer import Saved, Trainer
 from opsctl.monitoring.gather.records import SERIES_LINES
 from opsctl.run.attempts.failure_limit import without_progress
 from opsctl.run.state.chains import REFILL, last_word
+from opsctl.slurm.arrays import arrays_missing
 from trainer.recipe.schedule import train_iterations
 
 #: The file systems: BLOOM's group had 400 TiB of scratch; inodes as on the work file system.
