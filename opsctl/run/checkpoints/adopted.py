@@ -157,6 +157,7 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
             original=mark,
         )
         write_state(paths.output, temporary / MANIFEST, manifest.as_json())
+        os.utime(temporary / MANIFEST, (mark.changed_at, mark.changed_at))  # readers take this for the time of the save
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, FileNotFoundError):

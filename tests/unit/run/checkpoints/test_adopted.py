@@ -11,6 +11,7 @@ import torch
 from opsctl.core.errors import OpsctlError
 from opsctl.run.checkpoints.adopted import adopt, prepare
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
+from opsctl.run.checkpoints.listing import saved_at
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program, program_of
 from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
@@ -55,6 +56,15 @@ def test_complete_ones_are_adopted_once_without_taking_room_and_the_newest_is_th
     assert (folder / "model.safetensors").samefile(first / "model.safetensors")
     found = last_checkpoint(run.paths.checkpoints)
     assert found is not None and found.iteration == 10
+
+
+def test_the_time_of_a_save_is_that_of_the_program_not_of_the_adoption(run: Saving) -> None:
+    path = run.save(10)
+    for file in path.iterdir():
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+    run.adopt()
+    at = saved_at(run.paths.checkpoints / "global_step10")
+    assert at is not None and at.timestamp() == 1_700_000_000
 
 
 def test_one_that_was_just_changed_waits(run: Saving) -> None:
