@@ -6,7 +6,6 @@ continuing, `internet=True` where it needs the internet.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,7 +108,7 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
     from opsctl.core.output import message, print_json, show, show_text
     from opsctl.jobs.background.listing import printed_command
     from opsctl.jobs.background.records import command_records
-    from opsctl.jobs.background.submission import Seen, new_command, script_of, start
+    from opsctl.jobs.background.submission import Seen, job_umask, new_command, script_of, start
     from opsctl.run.config.profile import jobs_table
     from opsctl.run.state.chosen_cluster import choose_cluster
     from opsctl.slurm.backends import client_for
@@ -164,12 +163,3 @@ def refuse_job_in_a_job() -> None:
 
     if command_at_work():
         raise click.UsageError("--job inside such a job: it is carried out here, leave --job out")
-
-
-def job_umask(group: str | None) -> int:
-    """Return the umask of a job: files of a run with a group belong to the group, else as the caller's."""
-    if group:
-        return 0o007
-    found = os.umask(0o077)
-    os.umask(found)
-    return found

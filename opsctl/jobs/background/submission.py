@@ -107,6 +107,15 @@ def new_command(
     )
 
 
+def job_umask(group: str | None) -> int:
+    """Return the umask of a job: files of a run with a group belong to the group, else as the caller's."""
+    if group:
+        return 0o007
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
 def script_of(place: CommandRecords, command: BackgroundCommand) -> str:
     """Return the batch script of the command's newest job. Raises RunFileError for a value that no script can hold."""
     return command_script(

@@ -14,6 +14,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,13 +25,14 @@ from opsctl.core.files.state_files import locked, make_folder, remove, write_ato
 from opsctl.core.files.trusted import open_file
 from opsctl.core.timestamps import now
 from opsctl.jobs.evaluation.harness import Harness
-from opsctl.jobs.evaluation.records import Due, Evaluated, What, append, lines_of, standing
+from opsctl.jobs.evaluation.records import Chosen, Due, Evaluated, What, append, choose, lines_of, standing
 from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, answered, collected, task_file, words_of
-from opsctl.jobs.evaluation.settings import Settings, Task, missing
+from opsctl.jobs.evaluation.settings import Settings, Task, missing, refuse_strangers_program, settings_of
 from opsctl.run.checkpoints.backups import digest_here, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.background_progress import command_at_work, tell_progress
 from opsctl.run.state.checkpoint_readers import reading
+from opsctl.run.state.run_view import RunView
 from trainer.formats.checkpoint.manifest import Manifest, tag_of
 from trainer.formats.file_lock import is_locked
 
@@ -41,6 +43,69 @@ _INTERRUPTED = (130, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 
 class Busy(OpsctlError):
     """Another process evaluates this checkpoint now."""
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """The results of one run; `is_well`: no task failed or is missing."""
+
+    results: list[EvaluatedCheckpoint]
+    is_well: bool
+
+
+def choose_of_run(run: RunView, step: int | None, again: bool, say: Callable[[str], None]) -> tuple[Settings, Chosen]:
+    """Return the settings of a run and its chosen checkpoints. Raises OpsctlError if [evaluation] names no tasks.
+
+    say: prints a line about each warning, renamed task and checkpoint that is left out.
+    """
+    settings = settings_of(run)
+    if settings is None or not settings.tasks:
+        raise OpsctlError(f"{run.table.name} has no [evaluation] tasks: write them (docs/evaluation.md)")
+    chosen = choose(run.paths, settings.table, step, again)
+    for warning in settings.warnings:
+        say(f"warning: {warning}")
+    for iteration, why in chosen.left:
+        say(f"{tag_of(iteration)} is left: {why}")
+    for task in settings.tasks:
+        if chosen.due and task.note:
+            say(f"{task.asked} is {task.name} in lm-eval: {task.note}")
+    return settings, chosen
+
+
+def evaluate_run(
+    run: RunView,
+    step: int | None,
+    again: bool,
+    dry_run: bool,
+    trainer: Callable[[str, Sequence[str]], int],
+    say: Callable[[str], None],
+) -> EvaluatedRun:
+    """Evaluate the chosen checkpoints of a run, the oldest first; with `dry_run` only list them.
+
+    A checkpoint that fails stops no other, unless `step` names it. Raises OpsctlError.
+    """
+    (settings, chosen), name = choose_of_run(run, step, again, say), run.table.name
+    result = partial(EvaluatedCheckpoint, run=name)
+    done, has_failed = [result(iteration=one, state="there", detail=why) for one, why in chosen.done], False
+    if chosen.due and not dry_run:
+        refuse_strangers_program(run, settings)
+    evaluation = Evaluation(name, run.paths, settings, Harness(settings), trainer, say, own_job_id())
+    for due in chosen.due:
+        try:
+            found = result(iteration=due.iteration, state="would evaluate") if dry_run else evaluation.run(due, again)
+        except Busy as busy:
+            found = result(iteration=due.iteration, state="busy", detail=str(busy))
+        except OpsctlError as error:
+            if step is not None:
+                raise
+            has_failed = True
+            say(f"{tag_of(due.iteration)}: {error}")
+            continue
+        done.append(found)
+    for one in done:
+        say(f"{tag_of(one.iteration)}: {one.state}{f': {one.detail}' if one.detail else ''}")
+    has_failed |= not dry_run and any(one.detail and one.state != "busy" for one in done)
+    return EvaluatedRun(done, not has_failed)
 
 
 @dataclass(frozen=True)

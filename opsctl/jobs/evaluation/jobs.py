@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -12,12 +13,15 @@ from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import locked, make_folder
 from opsctl.core.timestamps import iso, now
 from opsctl.jobs.background.records import BackgroundCommand, CommandRecords, comment_of
-from opsctl.jobs.background.submission import start
-from opsctl.jobs.evaluation.execute import is_at_work
+from opsctl.jobs.background.submission import job_umask, new_command, start
+from opsctl.jobs.evaluation.execute import choose_of_run, is_at_work
 from opsctl.jobs.evaluation.records import BELIEVED, Due, Evaluated, Standing, append, lines_of, standing
 from opsctl.jobs.tracked_job import TrackedJob, find, may_be_hidden
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.profile import jobs_table
 from opsctl.run.config.schema import EvaluationTable
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.job_match import Sent
 from trainer.formats.checkpoint.manifest import tag_of
@@ -47,11 +51,30 @@ def sbatch_options(table: EvaluationTable) -> dict[str, str | None]:
     }
 
 
+def commands_due(
+    run: RunView, given: Mapping[str, object], step: int | None, again: bool, say: Callable[[str], None]
+) -> Iterator[tuple[Due, BackgroundCommand]]:
+    """Yield each checkpoint that is due with a new command that evaluates it.
+
+    given: sbatch options, which take precedence over [evaluation] and the profile; None where not given. Raises
+    OpsctlError if nothing can be chosen, and without a run file.
+    """
+    settings, chosen = choose_of_run(run, step, again, say)
+    if run.loaded is None:
+        raise OpsctlError(f"{run.problem}: a job needs the run file")
+    run_file, cluster, umask = run.loaded.path, choose_cluster(None, run.paths), job_umask(run.table.group)
+    options = {**sbatch_options(settings.table), **{key: str(one) for key, one in given.items() if one is not None}}
+    make = partial(new_command, goes_on=True, internet=False, run=run.table.name)
+    for due in chosen.due:
+        words = ("evaluate", str(run_file), "--step", str(due.iteration), *(["--again"] * again))
+        yield due, make(words, str(run_file.parent), umask, cluster, jobs_table(), options)
+
+
 def ask_for(
     paths: RunPaths,
     name: str,
     due: Due,
-    make: Callable[[], BackgroundCommand],
+    command: BackgroundCommand,
     place: CommandRecords,
     client: SlurmClient,
     again: bool = False,
@@ -63,7 +86,6 @@ def ask_for(
         why_not = _why_not(paths, due, stands, client, again)
         if why_not:
             return AskedEvaluation(run=name, iteration=due.iteration, errand="", job_id=0, why_not=why_not)
-        command = make()
         _record(paths, due, command)  # before Slurm has it: an unrecorded job would be submitted twice
         try:
             command = start(place, client, command)

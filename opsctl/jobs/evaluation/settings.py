@@ -116,6 +116,11 @@ def settings_of(run: RunView) -> Settings | None:
     return _settings(expanded_file(run.loaded), others, run.loaded.path)
 
 
+def is_evaluated(run: RunView) -> bool:
+    """Return whether the run is published and [evaluation] names tasks. Raises OpsctlError as `settings_of`."""
+    return run.revision is not None and (settings := settings_of(run)) is not None and bool(settings.tasks)
+
+
 def _settings(file: RunFile, warnings: tuple[str, ...], run_file: Path | None = None) -> Settings | None:
     if file.evaluation is None:
         return None

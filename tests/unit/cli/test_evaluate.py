@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cli import evaluate
+from opsctl.cli import evaluate, selection
 from opsctl.core.timestamps import now
 from opsctl.jobs.evaluation.records import Evaluated, append
 from opsctl.run.state.run_view import view
 from tests.printed_json import printed
 from tests.unit.cli.called import Answer, answer
-from tests.unit.jobs.evaluation.evaluated_runs import a_run, due, paths_of, ran, settings
+from tests.unit.jobs.evaluation.evaluated_runs import a_run, due, paths_of, ran
 
 
 def opsctl(*words: str, cwd: Path, code: int = 0) -> Answer:
@@ -91,8 +91,8 @@ def test_a_run_that_may_not_be_started_stops_none_of_the_others(
     first, second = (a_run(tmp_path / name, 10) for name in ("first", "second"))
     (first / "run.toml").chmod(0o666)
     done(second, "")
-    runs = [(view(str(one / "run.toml")), settings(one)) for one in (first, second)]
-    monkeypatch.setattr(evaluate, "_runs", lambda *_: runs)
+    runs = [(one.name, view(str(one / "run.toml"))) for one in (first, second)]
+    monkeypatch.setattr(selection, "each_run", lambda *_: runs)
     with pytest.raises(SystemExit) as ended:
         evaluate.command(["--all-runs"])
     told = capfd.readouterr().err

@@ -9,7 +9,6 @@ from msgspec import structs
 from opsctl.core.account import account_and_host
 from opsctl.core.errors import SlurmError, SlurmUnreachable
 from opsctl.core.timestamps import now
-from opsctl.jobs.background.records import BackgroundCommand
 from opsctl.jobs.background.submission import script_of
 from opsctl.jobs.evaluation.jobs import AskedEvaluation, ask_for, sbatch_options
 from opsctl.jobs.evaluation.records import Evaluated, append, read
@@ -27,13 +26,10 @@ def folder(tmp_path: Path) -> Path:
 
 def asked(folder: Path, slurm: SlurmInMemory, step: int = 10, of: str = "mine", again: bool = False) -> AskedEvaluation:
     """As a user whose commands are in the folder `of` asks."""
-
-    def make() -> BackgroundCommand:
-        return a_command(folder, "evaluate", "run.toml", "--step", str(step))
-
+    command = a_command(folder, "evaluate", "run.toml", "--step", str(step))
     place = a_place(folder.parent / of)
     place.root.parent.mkdir(exist_ok=True)
-    return ask_for(paths_of(folder), "judged", due(folder, step), make, place, slurm, again)
+    return ask_for(paths_of(folder), "judged", due(folder, step), command, place, slurm, again)
 
 
 def test_however_often_it_is_asked_there_is_one_job_for_a_checkpoint(folder: Path) -> None:
