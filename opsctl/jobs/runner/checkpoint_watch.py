@@ -56,10 +56,16 @@ def start_of_program(program: Program, checkpoint: Path | None) -> str:
     """Return the log line of a start: from which checkpoint, or from the beginning."""
     if checkpoint is None:
         return write_fresh_start(program.folder / LATEST)
-    found = program.kind.judge(checkpoint)
-    return write_checkpoint_line(CheckpointLoaded(found.iteration if found else 0, str(checkpoint)))
+    return write_checkpoint_line(CheckpointLoaded(_step_of(program, checkpoint), str(checkpoint)))
 
 
-def progress_of(program: Program) -> Translator:
-    """Return what makes training lines of the program's output."""
-    return Translator(program.kind.progress, program.steps, program.global_batch_size)
+def progress_of(program: Program, checkpoint: Path | None) -> Translator:
+    """Return what makes training lines of the program's output after a start from `checkpoint`."""
+    kind = program.kind
+    progress = kind.follow(_step_of(program, checkpoint)) if kind.follow else kind.progress
+    return Translator(progress, program.steps, program.global_batch_size)
+
+
+def _step_of(program: Program, checkpoint: Path | None) -> int:
+    found = program.kind.judge(checkpoint) if checkpoint else None
+    return found.iteration if found else 0

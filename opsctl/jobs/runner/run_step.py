@@ -35,6 +35,7 @@ from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import StepEnd
 from opsctl.run.checkpoints.adopted import prepare
 from opsctl.run.config.program import Program, program_of
+from opsctl.run.programs.progress import Translator
 from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import parse_duration_s
@@ -61,11 +62,12 @@ def run_step(
     margin_s = parse_duration_s(task.revision.file.slurm.exit_margin)
     program = program_of(task.revision.file, task.revision.run_file.parent)
     watch: CheckpointWatch | None = None
-    progress = progress_of(program) if program else None
+    progress: Translator | None = None
     if program is None:
         launch = _launch(task, task.options, folder, limit, heartbeat.lease.holder)
     else:
         checkpoint = prepare(task.paths, program)
+        progress = progress_of(program, checkpoint)
         task.log.add_line(start_of_program(program, checkpoint))
         launch, watch = _launch_program(task, program, folder, checkpoint), CheckpointWatch(task.paths, program)
     stop_request = task.paths.stop_request(task.allocation.job_id)

@@ -39,6 +39,7 @@ class Kind:
     checkpoints: a pattern of paths relative to the run's folder, for a run file without one.
     progress: the progress in one line of output, None for other lines.
     judge: a path that the pattern matches -> the checkpoint, None for a path that is none.
+    follow: the step that an attempt starts from -> its `progress`, for a kind whose lines need those before them.
     resume: the newest complete checkpoint -> arguments that resume from it. Empty for a program that finds it itself.
     takes_torn: the program loads its newest checkpoint without checking it, so a torn one has to be moved away.
     lacks: sentences about what the program cannot do, for `plan`, `doctor` and `status`.
@@ -52,6 +53,7 @@ class Kind:
     judge: Callable[[Path], SavedCheckpoint | None]
     resume: Callable[[Path], Sequence[str]]
     takes_torn: bool = False
+    follow: Callable[[int], Callable[[str], Progress | None]] | None = None
     counts: str = "steps"  # the unit of `Progress.iteration`
     lacks: tuple[str, ...] = ()
 

@@ -10,24 +10,65 @@ from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
 from opsctl.run.programs.saved_files import number_after, pickle_in_zip, torn_zip
 
 _BAR = re.compile(
-    r"Epoch (?P<epoch>\d{1,9}):\s+\d{1,3}%\|.*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}) "
-    r"\[.*?(?P<rate>[\d.]+)it/s(?P<rest>[^\]]*)\]"
+    r"(?:Epoch (?P<epoch>\d{1,9})|Training): .*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}|\?) "
+    r"\[.*?(?P<rate>[\d.]+|\?)(?P<unit>it/s|s/it)(?P<rest>[^\]]*)\]"
 )
 _LOSS = re.compile(r"\b(?:train_)?loss=(?P<loss>[-+\d.e]+|nan|inf)")
 _STEP = re.compile(r"step=(\d{1,18})")
 
 
-def _progress(line: str) -> Progress | None:
-    bars = list(_BAR.finditer(line))
-    if not bars:
+class Bars:
+    """Counts the batches of an attempt by its bars.
+
+    A bar counts within its epoch. The bar of the last epoch ends where the training ends, so its length is not the
+    epoch's; the first bar after a resume within an epoch has neither a number nor a length.
+    """
+
+    def __init__(self, start: int) -> None:
+        """Count from the step of the checkpoint that the attempt resumes from, or 0."""
+        self._start = start
+        self._before: int | None = None  # batches before this epoch
+        self._epoch: str | None = None
+        self._done = 0
+        self._drawn: int | None = None
+
+    def progress(self, line: str) -> Progress | None:
+        """Return the progress in a line of output."""
+        found = None
+        for bar in _BAR.finditer(line):
+            found = self._of(bar) or found
+        return found
+
+    def _of(self, bar: re.Match[str]) -> Progress | None:
+        done, total = int(bar["done"]), bar["total"]
+        if self._before is None or (bar["epoch"] != self._epoch and self._done):
+            if self._before is not None:
+                self._before += self._done
+            elif total == "?":
+                if not done:
+                    return None
+                self._before = self._start + 1 - done
+            else:
+                self._before = max(int(bar["epoch"] or 0) * int(total), self._start - done)
+        self._epoch, self._done = bar["epoch"], done
+        loss, iteration = _LOSS.search(bar["rest"]), self._before + done
+        is_first, self._drawn = iteration != self._drawn, iteration
+        if not done or (is_first and loss):  # the first bar of a step still shows the loss of the step before
+            return None
+        return Progress(iteration, loss=float(loss["loss"]) if loss else None, seconds_per_iteration=_seconds(bar))
+
+
+def _seconds(bar: re.Match[str]) -> float | None:
+    """Return the seconds of a batch; None in an epoch's rest after a resume, where the bar divides by too little."""
+    rate = 0.0 if "?" in (bar["rate"], bar["total"]) else float(bar["rate"])
+    if not rate:
         return None
-    bar = bars[-1]
-    loss, rate = _LOSS.search(bar["rest"]), float(bar["rate"])
-    return Progress(
-        iteration=int(bar["epoch"]) * int(bar["total"]) + int(bar["done"]),
-        loss=float(loss["loss"]) if loss else None,
-        seconds_per_iteration=1 / rate if rate else None,
-    )
+    return rate if bar["unit"] == "s/it" else 1 / rate
+
+
+def _progress(line: str) -> Progress | None:
+    bars = Bars(0)
+    return bars.progress(line) or bars.progress(line)
 
 
 def _judge(path: Path) -> SavedCheckpoint | None:
@@ -54,6 +95,7 @@ KIND = Kind(
     saves_on=None,
     checkpoints="lightning_logs/version_*/checkpoints/*.ckpt",
     progress=_progress,
+    follow=lambda start: Bars(start).progress,
     judge=_judge,
     resume=_resume,
     counts="batches",

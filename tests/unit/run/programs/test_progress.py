@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.run.programs import command, litgpt, transformers
+from opsctl.run.programs import command, lightning, litgpt, transformers
 from opsctl.run.programs.progress import Translator
 from trainer.formats.logs.training_line import TrainingLine, parse_training_line
 
@@ -91,3 +91,34 @@ def test_endless_output_without_a_line_end_takes_no_memory() -> None:
     for _ in range(100):
         assert translator.lines(b"x" * 100_000) == []
     assert len(translator._rest) <= 64 * 1024
+
+
+def draws(name: str, done: int, total: str, before: float, loss: float) -> bytes:
+    """Two bars of a step, as Lightning draws them: the first with the loss of the step before."""
+    text = "\r{}:  5%|#    | {}/{} [00:00<00:05,  4.00it/s, v_num=0, loss={}]"
+    return "".join(text.format(name, done, total, value) for value in (before, loss)).encode()
+
+
+def test_lightnings_bars_give_each_step_its_own_loss_also_in_a_shorter_last_epoch() -> None:
+    assert lightning.KIND.follow is not None
+    translator = Translator(lightning.KIND.follow(0), 50)
+    output, step = b"\rTraining: |     | 0/? [00:00<?, ?it/s]", 0
+    for epoch, length in enumerate((20, 20, 10)):
+        output += f"\rEpoch {epoch}:   0%|     | 0/{length} [00:00<?, ?it/s, v_num=0, loss={step}.5]".encode()
+        for done in range(1, length + 1):
+            output += draws(f"Epoch {epoch}", done, str(length), step + 0.5, step + 1.5)
+            step += 1
+    lines = parsed(translator.lines(output + b"\n"))
+    assert [(one.iteration, one.loss) for one in lines] == [(n, n + 0.5) for n in range(1, 51)]
+    assert {one.seconds_per_iteration for one in lines} == {0.25}
+
+
+def test_lightnings_bars_after_a_resume_within_an_epoch_continue_at_the_checkpoints_step() -> None:
+    assert lightning.KIND.follow is not None
+    translator = Translator(lightning.KIND.follow(30), 50)
+    output = b"\rTraining: |     | 0/? [00:00<?, ?it/s]"
+    output += b"".join(draws("Training", done, "?", 9.0, 1.0) for done in range(11, 21))
+    output += b"\rEpoch 2:   0%|     | 0/10 [00:00<?, ?it/s, v_num=1, loss=1.0]"
+    output += b"".join(draws("Epoch 2", done, "10", 9.0, 1.0) for done in range(1, 11))
+    lines = parsed(translator.lines(output + b"\n"))
+    assert [(one.iteration, one.loss) for one in lines] == [(n, 1.0) for n in range(31, 51)]
