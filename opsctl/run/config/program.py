@@ -47,7 +47,13 @@ class Program:
 
     def lacks(self) -> list[str]:
         """Return what cannot be done with it, as sentences."""
-        return list(self.kind.lacks) + ([] if self.steps else ["[program] steps is not set: no progress in percent"])
+        found, option = list(self.kind.lacks), self.kind.saves_with
+        if option and self.stop and not any(word.startswith(option.split()[0]) for word in self.command):
+            found.append(
+                f"It saves on request only with {option}, which the command does not have: without it, the work since "
+                "the last checkpoint is lost at each stop."
+            )
+        return found if self.steps else [*found, "[program] steps is not set: no progress in percent"]
 
 
 def program_of(file: RunFile, folder: Path) -> Program | None:

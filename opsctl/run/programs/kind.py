@@ -36,6 +36,7 @@ class Kind:
     """A kind of training program.
 
     saves_on: the signal to all ranks on which the program saves and leaves; None: it saves on no request.
+    saves_with: the option in its command with which it does so, with its value; None: it needs none.
     checkpoints: a pattern of paths relative to the run's folder, for a run file without one.
     progress: the progress in one line of output, None for other lines.
     judge: a path that the pattern matches -> the checkpoint, None for a path that is none.
@@ -56,6 +57,7 @@ class Kind:
     follow: Callable[[int], Callable[[str], Progress | None]] | None = None
     counts: str = "steps"  # the unit of `Progress.iteration`
     lacks: tuple[str, ...] = ()
+    saves_with: str | None = None
 
 
 def by_itself(_: Path) -> Sequence[str]:

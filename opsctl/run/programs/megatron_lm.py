@@ -45,8 +45,5 @@ KIND = Kind(
     progress=_no_progress,
     judge=_judge,
     resume=by_itself,
-    lacks=(
-        "It saves on request only with --exit-signal-handler: without it, the work since the last checkpoint is lost "
-        "at each stop.",
-    ),
+    saves_with="--exit-signal-handler",
 )

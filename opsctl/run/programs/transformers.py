@@ -81,8 +81,5 @@ KIND = Kind(
     judge=_judge,
     resume=_resume,
     takes_torn=True,
-    lacks=(
-        "It saves on request only with --enable_jit_checkpoint True: without it, the work since the last checkpoint "
-        "is lost at each stop.",
-    ),
+    saves_with="--enable_jit_checkpoint True",
 )

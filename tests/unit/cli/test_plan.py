@@ -243,6 +243,11 @@ class TestPrograms:
         assert (program["kind"], program["launch"], program["stop"]) == ("transformers", "torchrun", "SIGTERM")
         assert program["checkpoints"] == f"{tmp_path}/*/checkpoint-*" and program["lacks"] and not found["problems"]
 
+    def test_a_command_with_the_option_that_saves_on_request_lacks_nothing(self, tmp_path: Path) -> None:
+        text = PROGRAM.replace('"train.py"', '"train.py", "--enable_jit_checkpoint", "True"')
+        (tmp_path / "run.toml").write_text(text)
+        assert not plan_json(str(tmp_path))["program"]["lacks"]
+
     @pytest.mark.parametrize(
         ("line", "refusal"),
         [
