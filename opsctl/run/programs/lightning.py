@@ -30,7 +30,8 @@ class Bars:
         self._before: int | None = None  # batches before this epoch
         self._epoch: str | None = None
         self._done = 0
-        self._drawn: int | None = None
+        self._draws = 0  # bars of this batch
+        self._has_loss = False
 
     def progress(self, line: str) -> Progress | None:
         """Return the progress in a line of output."""
@@ -40,22 +41,25 @@ class Bars:
         return found
 
     def _of(self, bar: re.Match[str]) -> Progress | None:
-        done, total = int(bar["done"]), bar["total"]
-        if self._before is None or (bar["epoch"] != self._epoch and self._done):
-            if self._before is not None:
-                self._before += self._done
-            elif total == "?":
-                if not done:
-                    return None
-                self._before = self._start + 1 - done
-            else:
-                self._before = max(int(bar["epoch"] or 0) * int(total), self._start - done)
-        self._epoch, self._done = bar["epoch"], done
-        loss, iteration = _LOSS.search(bar["rest"]), self._before + done
-        is_first, self._drawn = iteration != self._drawn, iteration
-        if not done or (is_first and loss):  # the first bar of a step still shows the loss of the step before
+        done = int(bar["done"])
+        if not done:  # a bar is set to 0 before it gets its next name
             return None
-        return Progress(iteration, loss=float(loss["loss"]) if loss else None, seconds_per_iteration=_seconds(bar))
+        if self._before is None:
+            of_epochs = int(bar["epoch"]) * int(bar["total"]) if bar["epoch"] and bar["total"] != "?" else 0
+            self._before = max(of_epochs, self._start + 1 - done)
+        elif bar["epoch"] != self._epoch:
+            self._before += self._done
+        if (bar["epoch"], done) != (self._epoch, self._done):
+            self._epoch, self._done, self._draws, self._has_loss = bar["epoch"], done, 0, False
+        self._draws += 1
+        loss = _LOSS.search(bar["rest"])
+        # The first bar of a batch still shows the loss of the batch before.
+        if self._has_loss or (loss and self._draws == 1):
+            return None
+        self._has_loss = bool(loss)
+        return Progress(
+            self._before + done, loss=float(loss["loss"]) if loss else None, seconds_per_iteration=_seconds(bar)
+        )
 
 
 def _seconds(bar: re.Match[str]) -> float | None:

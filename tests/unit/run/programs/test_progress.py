@@ -108,6 +108,8 @@ def test_lightnings_bars_give_each_step_its_own_loss_also_in_a_shorter_last_epoc
         for done in range(1, length + 1):
             output += draws(f"Epoch {epoch}", done, str(length), step + 0.5, step + 1.5)
             step += 1
+        output += draws(f"Epoch {epoch}", length, str(length), step + 0.5, step + 0.5)
+        output += f"\rEpoch {epoch}:   0%|     | 0/{length} [00:00<?, ?it/s, v_num=0, loss={step}.5]".encode()
     lines = parsed(translator.lines(output + b"\n"))
     assert [(one.iteration, one.loss) for one in lines] == [(n, n + 0.5) for n in range(1, 51)]
     assert {one.seconds_per_iteration for one in lines} == {0.25}
