@@ -11,20 +11,21 @@ import click
 
 from opsctl.cli.selection import cluster_option, json_option
 from opsctl.core.account import account_name
-from opsctl.core.errors import OpsctlError
+from opsctl.core.files import state_files
 from opsctl.core.output import message, print_json, show, show_lines, show_text
-from opsctl.core.timestamps import iso, now
+from opsctl.core.timestamps import now
 from opsctl.jobs.scheduler import chain
-from opsctl.jobs.scheduler.context import Cron, JobFile, job_files
-from opsctl.jobs.scheduler.executing import execute, output_of
-from opsctl.jobs.scheduler.job_runs import start_job
+from opsctl.jobs.scheduler.context import Cron, find_job
+from opsctl.jobs.scheduler.executing import execute, newest_run, output_of
+from opsctl.jobs.scheduler.job_runs import start_now
 from opsctl.jobs.scheduler.overview import look, printed_cron, status_lines
 from opsctl.jobs.scheduler.setup import add_job, begin
 from opsctl.jobs.scheduler.tick import Own, tick
+from opsctl.jobs.tracked_job import own_job_id
 from opsctl.run.config.profile import cron_table, jobs_table
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.register import cron_folder
-from opsctl.run.state.scheduler import HOUR_S, SHORTEST_S, CronPaths, histories, read_chain, read_runs
+from opsctl.run.state.scheduler import HOUR_S, SHORTEST_S, CronPaths
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
@@ -167,12 +168,10 @@ def add(
 @dry_run_option
 def remove(name: str, folder: Path | None, dry_run: bool) -> None:
     """Remove a job from the cron folder; its records stay."""
-    from opsctl.core.files.state_files import remove
-
-    cron = _cron(folder, None)
-    file = _file(cron, name)
+    paths = _cron(folder, None).paths
+    file = find_job(paths, name)
     if not dry_run:
-        remove(cron.paths.folder, file.path)
+        state_files.remove(paths.folder, file.path)
     show(file.name)
 
 
@@ -184,18 +183,11 @@ def remove(name: str, folder: Path | None, dry_run: bool) -> None:
 def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) -> None:
     """Submit a job now as yourself, and print its Slurm id."""
     cron = _cron(folder, cluster)
-    file = _file(cron, name)
+    file = find_job(cron.paths, name)
     if dry_run:
         message(f"would submit {file.path}")
-        return
-    chain = read_chain(cron.paths)
-    done = start_job(cron, file, chain.token if chain else "0", chain.period_s if chain else HOUR_S)
-    if done.kept is not None:
-        still = f"job {done.kept.job_id}, asked for at {iso(done.kept.asked_at)}"
-        raise OpsctlError(f"{file.name} is {done.kept.state} still ({still}): not started twice")
-    if done.problem:
-        raise OpsctlError(done.problem)
-    show(str(done.job_id))
+    else:
+        show(str(start_now(cron, file)))
 
 
 @command.command()
@@ -207,13 +199,7 @@ def logs(name: str, follow: bool, folder: Path | None) -> None:
     cron = _cron(folder, None)
     shown = 0
     while True:
-        known = histories(read_runs(cron.paths))
-        found = [job for job in known if name in (job, job.rpartition("/")[2])]
-        if len(found) != 1:
-            raise OpsctlError(
-                f"no run of a job {name!r}: opsctl cron list" if not found else f"{name}: {' or '.join(found)}?"
-            )
-        last = known[found[0]].last
+        last = newest_run(cron, name)
         text = output_of(cron, last) or ""
         show_text(text[shown:])
         shown = len(text)
@@ -230,9 +216,8 @@ def logs(name: str, follow: bool, folder: Path | None) -> None:
 @click.option("--due", type=int, help="Seconds since the epoch; none in a crontab.")
 def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
     """One tick; its job calls it."""
-    job_id = os.environ.get("SLURM_JOB_ID", "")
     cron = _cron(folder, None, patient=True)
-    done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), time.time)
+    done = tick(cron, Own(token, period, due, own_job_id()), time.time)
     for line in (*([f"left: {done.left}"] if done.left else []), *done.problems):
         message(f"opsctl cron: {line}")
     return 1 if done.problems else 0
@@ -244,12 +229,10 @@ def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
 @click.option("--digest", required=True, help="Of its program.")
 def execute_now(folder: Path, run_id: str, digest: str) -> int:
     """One run of a job; its job calls it."""
-    job_id = os.environ.get("SLURM_JOB_ID", "")
-    return execute(_cron(folder, None), run_id, digest, int(job_id) if job_id.isdigit() else 0, socket.gethostname())
+    return execute(_cron(folder, None), run_id, digest, own_job_id(), socket.gethostname())
 
 
 def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cron:
-
     where = choose_cluster(cluster, None)
     paths = CronPaths(folder.absolute() if folder else cron_folder())
     client = client_for(where, patient=patient)
@@ -265,16 +248,6 @@ def _period(text: str) -> int:
     if not SHORTEST_S <= seconds <= HOUR_S:
         raise click.UsageError(f"--tick {text}: allowed is {SHORTEST_S}s to an hour, as 20s or {DURATION_RULE}")
     return seconds
-
-
-def _file(cron: Cron, name: str) -> JobFile:
-    """Return the job of that name, `refill` or `hourly/refill`. Raises OpsctlError."""
-    files = [*job_files(cron.paths, False), *job_files(cron.paths, True)]
-    found = [file for file in files if name in (file.name, file.name.partition("/")[2])]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(file.name for file in found or files) or "none"
-    raise OpsctlError(f"{'two jobs' if found else 'no job'} {name!r} in {cron.paths.folder}: {names}")
 
 
 def _show(cron: Cron, as_json: bool, count: int, quiet: bool = False) -> int:

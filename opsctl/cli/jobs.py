@@ -18,6 +18,7 @@ from opsctl.jobs.background.execute import execute
 from opsctl.jobs.background.listing import command_lines, printed_command, read_output
 from opsctl.jobs.background.records import command_records
 from opsctl.jobs.background.submission import check, settle
+from opsctl.jobs.tracked_job import own_job_id
 from opsctl.slurm.backends import client_for
 
 #: How long one that has ended is listed without being asked for.
@@ -151,12 +152,12 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
 @click.option("--number", type=int, required=True, help="Of its jobs, from 1 on.")
 def exec_(name: str, number: int) -> int:
     """One job of a background command; its batch script calls it."""
-    place, job_id = command_records(), os.environ.get("SLURM_JOB_ID", "")
+    place, job_id = command_records(), own_job_id()
     found = place.read(name)
-    if found is None or not job_id.isdigit():
+    if found is None or not job_id:
         raise OpsctlError(f"{name}: this is called by the job of a command that is on record")
     client = client_for(found.cluster, patient=True)
-    return execute(place, client, name, number, int(job_id), socket.gethostname(), dict(os.environ))
+    return execute(place, client, name, number, job_id, socket.gethostname(), dict(os.environ))
 
 
 #: Between two questions to Slurm of one who follows, seconds.

@@ -19,6 +19,7 @@ A chain (`control.send_chain`), a background command (`background.submission`), 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -144,3 +145,9 @@ def _is_on_its_way(job: TrackedJob, at: datetime) -> bool:
 
 def _why_lost(job: TrackedJob) -> str:
     return "Slurm no longer knows its job" if job.job_id else "it is unknown whether Slurm ever had it"
+
+
+def own_job_id() -> int:
+    """Return the id of the Slurm job that this process runs in; 0 if none."""
+    text = os.environ.get("SLURM_JOB_ID", "")
+    return int(text) if text.isdecimal() else 0

@@ -28,6 +28,7 @@ from opsctl.jobs.evaluation.harness import Harness
 from opsctl.jobs.evaluation.records import Chosen, Due, Evaluated, What, append, choose, lines_of, standing
 from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, answered, collected, task_file, words_of
 from opsctl.jobs.evaluation.settings import Settings, Task, missing, refuse_strangers_program, settings_of
+from opsctl.jobs.tracked_job import own_job_id
 from opsctl.run.checkpoints.backups import digest_here, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.background_progress import command_at_work, tell_progress
@@ -312,9 +313,3 @@ def lock_of(paths: RunPaths, iteration: int) -> Path:
 def _raise_if_interrupted(code: int) -> None:
     if code in _INTERRUPTED:
         raise KeyboardInterrupt
-
-
-def own_job_id() -> int:
-    """Return the id of the Slurm job that this process runs in; 0 if none."""
-    said = os.environ.get("SLURM_JOB_ID", "")
-    return int(said) if said.isdecimal() else 0

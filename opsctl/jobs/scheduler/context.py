@@ -84,6 +84,16 @@ def job_files(paths: CronPaths, daily: bool) -> list[JobFile]:
     return [JobFile(f"{kind}/{_text(name.removesuffix(SUFFIX))}", folder / name) for name in names if name[0] != "."]
 
 
+def find_job(paths: CronPaths, name: str) -> JobFile:
+    """Return the job of that name, `refill` or `hourly/refill`. Raises OpsctlError if it is not exactly one."""
+    files = [*job_files(paths, False), *job_files(paths, True)]
+    found = [file for file in files if name in (file.name, file.name.partition("/")[2])]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(file.name for file in found or files) or "none"
+    raise OpsctlError(f"{'two jobs' if found else 'no job'} {name!r} in {paths.folder}: {names}")
+
+
 def text_of(cron: Cron, file: JobFile) -> str:
     """Read the job's program once. Raises OSError: Untrusted, FileNotFoundError."""
     return read_program(cron.paths.folder, file.path, cron.table.group)

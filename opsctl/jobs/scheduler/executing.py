@@ -23,7 +23,7 @@ from opsctl.jobs.scheduler.context import Cron, interpreter_of
 from opsctl.jobs.scheduler.job_runs import LOCK_WAIT_S, digest_of
 from opsctl.jobs.signals import Signals, exit_words, noted_signals, signal_session
 from opsctl.run.config.locate import CRON_FOLDER_VARIABLE
-from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, read_runs
+from opsctl.run.state.scheduler import CronRun, RunEvent, RunState, append_run, histories, read_runs
 
 #: Given to a program to go after SIGTERM, seconds.
 GRACE_S = 10.0
@@ -153,6 +153,17 @@ def _clear_away(cron: Cron, run: CronRun) -> None:
         outputs = [name for name in names_of(paths.folder, paths.logs, _MOST_NAMES) if name.startswith(begins)]
         for name in outputs[:-KEPT_OUTPUTS]:
             remove(paths.folder, paths.logs / name)
+
+
+def newest_run(cron: Cron, name: str) -> CronRun:
+    """Return the newest run of the job `refill` or `hourly/refill`. Raises OpsctlError if it is not exactly one job."""
+    known = histories(read_runs(cron.paths))
+    found = [job for job in known if name in (job, job.rpartition("/")[2])]
+    if len(found) != 1:
+        raise OpsctlError(
+            f"no run of a job {name!r}: opsctl cron list" if not found else f"{name}: {' or '.join(found)}?"
+        )
+    return known[found[0]].last
 
 
 def output_of(cron: Cron, run: CronRun) -> str | None:

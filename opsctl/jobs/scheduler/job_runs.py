@@ -11,13 +11,23 @@ import msgspec
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import locked, make_folder, read_text, remove, write_atomically
-from opsctl.core.timestamps import now
+from opsctl.core.timestamps import iso, now
 from opsctl.jobs import tracked_job
 from opsctl.jobs.scheduler.context import Cron, Directives, JobFile, needs_internet, own_directives, text_of
 from opsctl.jobs.scheduler.grid import latest_claim
 from opsctl.jobs.tracked_job import Absent, Answer, TrackedJob, Undecided, ended_state
 from opsctl.run.render.scheduler import job_script, name_and_folder
-from opsctl.run.state.scheduler import CronComment, CronRun, RunEvent, RunState, append_run, new_run_id, read_runs
+from opsctl.run.state.scheduler import (
+    HOUR_S,
+    CronComment,
+    CronRun,
+    RunEvent,
+    RunState,
+    append_run,
+    new_run_id,
+    read_chain,
+    read_runs,
+)
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.job_match import Sent, sent_about
 from opsctl.slurm.states import End
@@ -85,6 +95,18 @@ def start_job(cron: Cron, file: JobFile, token: str, period_s: int, since: int =
         return Started(file.name, run, problem=f"{file.name}: {error}")
     append_run(paths, RunEvent(event="queued", run=run, job=file.name, at=now(), job_id=job_id))
     return Started(file.name, run, job_id)
+
+
+def start_now(cron: Cron, file: JobFile) -> int:
+    """Start a job on request and return its Slurm id. Raises OpsctlError if it is running or cannot be started."""
+    chain = read_chain(cron.paths)
+    done = start_job(cron, file, chain.token if chain else "0", chain.period_s if chain else HOUR_S)
+    if done.kept is not None:
+        still = f"job {done.kept.job_id}, asked for at {iso(done.kept.asked_at)}"
+        raise OpsctlError(f"{file.name} is {done.kept.state} still ({still}): not started twice")
+    if done.problem:
+        raise OpsctlError(done.problem)
+    return done.job_id
 
 
 def settle(cron: Cron) -> list[CronRun]:
