@@ -19,11 +19,11 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 def command(run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool) -> None:
     """List every attempt: time, nodes, iterations, why it ended, what failed first.
 
-    Attempts that could not record their end (a lost node, kill -9) are closed with Slurm's data. "not known" marks open
-    ones if Slurm does not answer, hides other users' jobs, or is another cluster.
+    Attempts that could not record their end (a lost node, kill -9) are closed with Slurm's data. An attempt is "not
+    known" if Slurm does not say whether it still runs.
 
-    --report shows the time spent on training, waiting, starting, evaluating, saving, idling and on losses by cause,
-    how often to save, and what to fix next.
+    --report shows how much time went to training, waiting, starting, evaluating, saving and idling, how much work was
+    lost by each cause, how often to save, and what to fix next.
     """
     from opsctl.core.errors import OpsctlError, SlurmError
     from opsctl.core.output import message, print_json, printable, show_lines

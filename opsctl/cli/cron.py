@@ -42,10 +42,11 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 
 @click.group()
 def command() -> None:
-    """Run hourly and daily jobs where no crond is available.
+    """Run checks, refills and backups every hour or day, without crontab.
 
-    The jobs are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. Each tick queues the next ticks,
-    then submits each job. All jobs run as the user who started the scheduler.
+    Once an hour the scheduler runs for a moment: a tick. It queues the next ticks, then submits the hourly jobs, and
+    once a day the daily ones. The jobs are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. They
+    run as the user who started the scheduler.
     """
 
 
@@ -58,7 +59,9 @@ def command() -> None:
     help="Program that starts the ticks [default: scrontab if Slurm enables it, else slurm].",
 )
 @click.option(
-    "--tick", metavar="TIME", help="Time between two ticks, at most an hour, for a trial: 20s or a Slurm duration."
+    "--tick",
+    metavar="TIME",
+    help="Time between two ticks, such as 20s or 5:00, to try the scheduler [default: an hour].",
 )
 @click.option("--take-over", is_flag=True, help="Take over the scheduler even if another user's is alive.")
 @dry_run_option
@@ -143,7 +146,11 @@ def list_jobs(folder: Path | None, as_json: bool) -> None:
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
 @click.option("--daily", is_flag=True, help="Run the job once a day instead of at every tick.")
 @click.option("--name", help="Name of the job [default: the file's name].")
-@click.option("--shipped", metavar="NAME", help="Use this job, which opsctl ships, instead of a file.")
+@click.option(
+    "--shipped",
+    metavar="NAME",
+    help="Add a job that opsctl ships, such as refill, instead of a file.",
+)
 @click.option("--replace", is_flag=True, help="Replace an existing job of that name.")
 @folder_option
 @dry_run_option

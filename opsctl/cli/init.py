@@ -56,9 +56,9 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="With --from-script: number of nodes.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs per node.")
-@click.option("--partition", metavar="P", help="Slurm partition.")
-@click.option("--account", metavar="A", help="Slurm account.")
-@click.option("--time", metavar="T", help="Time limit of each job, a Slurm duration.", callback=_duration)
+@click.option("--partition", metavar="P", help="Slurm partition: the group of nodes for the jobs.")
+@click.option("--account", metavar="A", help="Slurm account: the budget that pays for the jobs.")
+@click.option("--time", metavar="T", help="Time limit of each job: 20:00:00 is twenty hours.", callback=_duration)
 @click.option("--yes", is_flag=True, help="Ask no questions.")
 @cluster_option
 def command(

@@ -35,7 +35,10 @@ class _ListByDefault(click.Group):
 
 @click.group(cls=_ListByDefault)
 def command() -> None:
-    """List the commands that run as Slurm jobs (--job). The default command is `list`."""
+    """List opsctl commands that you started with --job.
+
+    For training jobs, type opsctl queue. The default command is `list`.
+    """
 
 
 @command.command("list")

@@ -25,15 +25,19 @@ def _change_options(function: Function) -> Function:
 def command() -> None:
     """Stop a training, even another member's.
 
-    The switch is a file, so touch triggers it and rm deactivates it too. A running training checks it before each
-    iteration, saves and exits. Queued tasks check it when they start, and exit within seconds until it is deactivated.
+    The switch is a file, so touch triggers it and rm deactivates it too. opsctl's trainer checks it before each
+    iteration, saves and exits. Your own program gets its stop signal, and must save by itself. Each queued task exits
+    as soon as Slurm starts it, until the switch is deactivated.
     """
 
 
 @command.command()
 @_change_options
 def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Let the run's group trigger the switch, as submit does."""
+    """Give the run's group permission to trigger the switch.
+
+    opsctl submit does this too. Use it if the permission was lost.
+    """
     from opsctl.jobs.control import kill_switch
 
     _print(kill_switch.arm(*kill_switch.switch_of(run), dry_run), as_json)
@@ -46,7 +50,8 @@ def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
 def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run: bool) -> None:
     """Stop the training and its queued tasks; it saves first.
 
-    The queued tasks exit when they start. Fails if a live job reads its switch from another folder.
+    Each queued task exits as soon as Slurm starts it. Fails if a running job uses another output folder: trigger the
+    switch with the run file of that folder.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.jobs.control import kill_switch
@@ -61,7 +66,7 @@ def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run:
 @command.command()
 @_change_options
 def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Remove the switch, so that the next task trains again."""
+    """Remove the switch. Queued tasks then train again; if none is left, submit."""
     from opsctl.jobs.control import kill_switch
 
     paths, _ = kill_switch.switch_of(run)

@@ -74,7 +74,7 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
 @_number("--params", "Parameters of the model.")
 @_number("--tokens", "Tokens to train on.")
 @_number("--gpus", "Number of GPUs.")
-@_number("--tflops", "Hardware TFLOP/s per GPU.", whole=False)
+@_number("--tflops", "TFLOP/s that each GPU reaches in training, recomputation included; not its peak.", whole=False)
 @_number("--num-layers", "Transformer blocks.")
 @_number("--hidden-size", "Hidden size.")
 @_number("--num-attention-heads", "Attention heads.")

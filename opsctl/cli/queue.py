@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
     """List the jobs of the run's group, with its own marked by *.
 
-    The group is `[run] group`; without one, your own jobs and the run's, of all users. Start times are Slurm's
-    estimates.
+    Without `[run] group`, it lists your jobs and every user's jobs of this run. Start times are Slurm's estimates.
     """
     import shutil
     import sys

@@ -31,14 +31,15 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Submit arrays until [array] keep_queued of them wait behind the live one.
+    """Submit chains until [array] keep_queued of them wait in the queue.
 
-    If nothing is queued or running, it submits the first one. Each new array has the size of the last opsctl submit and
-    the nodes of the last chain; it uses the newest revision, and no extra arguments. You own the new jobs. It submits
-    nothing for a run that is finished, stopped by the kill switch, cancelled since the last submit, or never submitted,
-    and no more tasks than the rest of the training needs.
+    The scheduler calls it, so that the queue never runs dry before the training ends. Each new chain has the size of
+    the last opsctl submit and the nodes of the last chain; it uses the newest revision, and no extra arguments. You own
+    the new jobs. It submits nothing for a run that is finished, stopped by the kill switch, cancelled since the last
+    submit, or never submitted, and no more tasks than the rest of the training needs.
 
-    Exits 1 if a person must act: a job is held, three attempts made no checkpoint, or the queue cannot be read.
+    Exits 1 if a person must act: a job is held (Slurm does not start it until it is released), three attempts made no
+    checkpoint, or the queue cannot be read.
     """
     from opsctl.core.output import print_json, show_lines
 

@@ -15,8 +15,8 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
     """Print the scripts and files that a submit would create.
 
-    Prints the batch script, the step script and the arguments. Does not ask Slurm and changes nothing. Words replace
-    ids that only a submit creates.
+    Prints the batch script, the step script and the arguments. Does not ask Slurm and changes nothing. Ids that only a
+    submit creates are printed as placeholders.
     """
     import msgspec
 

@@ -25,11 +25,11 @@ def command(
     """Publish an edited run file for the queued tasks. Prints the revision's name.
 
     Queued tasks read the newest revision when they start, so they keep their place in the queue. Slurm fixes nodes,
-    time and constraint at submission: if one of these changed, --resubmit submits a new chain behind the running task,
-    with the same number of tasks and the same extra arguments, and then cancels the old chain.
+    time and constraint at submission: if one of these changed, --resubmit submits new tasks, then cancels the old
+    queued ones. The running task continues. The new tasks have the same number and the same extra arguments.
 
-    Nodes, tensor- and pipeline-parallel sizes and the micro-batch size may change, because a checkpoint loads into any
-    layout.
+    With opsctl's trainer you may change nodes, tensor- and pipeline-parallel sizes and the micro-batch size: its
+    checkpoints load into any layout.
     """
     from opsctl.core.output import message, message_text, print_json, show
     from opsctl.jobs.control.json_output import ChangedValue, RevisedRun

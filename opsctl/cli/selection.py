@@ -57,7 +57,7 @@ def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
 
 def cluster_option(function: Function) -> Function:
     """`--cluster`: a local cluster's name or folder."""
-    what = "A local cluster's name or folder [default: the one the run was submitted to, else this machine's Slurm]."
+    what = "A test cluster of opsctl local-cluster: its name or folder [default: the run's, else this host's Slurm]."
     return click.option("--cluster", metavar="NAME", help=what)(function)
 
 

@@ -51,8 +51,8 @@ def command(
     default is the last failed attempt. The cause is shown with the lines that prove it; if it is unknown, with the last
     lines. [triage] rules of the profile names a file with a site's own rules.
 
-    --stacks reads the live job JOB, or the one that trains, and groups ranks at the same place. Another user's job
-    answers through a request.
+    Use --stacks when a training hangs: it prints where each rank of the running job is, and which rank the others wait
+    for. Another user's job gets a request, so its answer takes longer.
     """
     from opsctl.core.output import print_json, show_lines
     from opsctl.diagnosis.triage.report import lines_of

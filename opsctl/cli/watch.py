@@ -57,7 +57,10 @@ class Checks(click.Group):
 
 @click.group(cls=Checks)
 def command() -> None:
-    """Run checks, with one line per finding and Nagios exit codes: 0 ok, 1 warning, 2 critical, 3 unknown."""
+    """Run checks for scripts and monitoring, with one line per finding.
+
+    At a terminal, type opsctl status. Exit codes are Nagios's: 0 ok, 1 warning, 2 critical, 3 unknown.
+    """
 
 
 def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> click.Command:
