@@ -90,11 +90,12 @@ def status(paths: RunPaths, group: str | None) -> tuple[PrintedKillSwitch, str]:
     if state.is_triggered:
         line = f"triggered {state.describe()}"
     elif state.is_armed:
-        line = "armed, not triggered"
+        line = "not triggered; every group member can trigger it"
     elif group:
-        line = f"{state.readiness()}; opsctl kill-switch arm lets group {group} trigger it"
+        line = f"not triggered; {state.readiness()}. For group {group}: opsctl kill-switch arm"
     else:
-        line = f'{state.readiness()}; to share it, write group = "NAME" under [run], then opsctl kill-switch arm'
+        share = 'write group = "NAME" under [run], then opsctl kill-switch arm'
+        line = f"not triggered; {state.readiness()}. To share it: {share}"
     return printed_switch(state), f"{state.path}: {line}"
 
 

@@ -91,7 +91,7 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
     group, resumes = chain.file.run.group, resumption_problem(chain)
     problems = (
         membership_problem(group) if group is not None else None,
-        f"the trainer would not resume with it: {resumes}" if resumes else None,
+        f"the training would not resume: {resumes}" if resumes else None,
         unbuilt_kernels(chain),
     )
     found = [problem for problem in problems if problem]

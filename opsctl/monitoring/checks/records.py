@@ -34,7 +34,8 @@ def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     published = snapshot.published
     if published is None or not (published.problem or published.differs):
         return
-    text, todo = "the run file was edited and is not published", "opsctl revise"
+    text = "the run file was edited and is not published: a submit publishes the edit"
+    todo = "ask its author; opsctl revise publishes it for the queued jobs"
     if published.problem:
         text = f"the run file was edited and cannot be published: {published.problem}"
         todo = "opsctl plan shows what is wrong; then opsctl revise"
