@@ -92,7 +92,7 @@ def status(paths: RunPaths, group: str | None) -> tuple[PrintedKillSwitch, str]:
     elif state.is_armed:
         line = "not triggered; every group member can trigger it"
     elif group:
-        line = f"not triggered; {state.readiness()}. For group {group}: opsctl kill-switch arm"
+        line = f"not triggered; {state.readiness()}. To let group {group} trigger it: opsctl kill-switch arm"
     else:
         share = 'write group = "NAME" under [run], then opsctl kill-switch arm'
         line = f"not triggered; {state.readiness()}. To share it: {share}"

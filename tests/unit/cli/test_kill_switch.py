@@ -49,7 +49,7 @@ def begin(paths: RunPaths, looks_at: Path | str) -> None:
 def test_status_says_what_arming_lets_the_group_do(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.toml").write_text(RUN_FILE.replace("[run]", '[run]\ngroup = "team"'))
     assert call("status") == 0
-    assert re.search(r"opsctl kill-switch arm\b.*\bteam\b", capsys.readouterr().out)
+    assert re.search(r"\bteam\b.*opsctl kill-switch arm\b", capsys.readouterr().out)
 
 
 def test_the_four_words_work_without_slurm(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
