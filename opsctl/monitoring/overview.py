@@ -77,11 +77,11 @@ class Overview:
 
     @property
     def samples(self) -> int | None:
-        """The samples consumed so far."""
+        """The samples consumed so far; None if unknown, as for another program without `global_batch_size`."""
         last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
         if last is not None and last.consumed_samples is not None:
             return last.consumed_samples
-        return checkpoint.consumed_train_samples if checkpoint else None
+        return (checkpoint.consumed_train_samples or None) if checkpoint else None
 
     @property
     def iterations_in_all(self) -> int | None:

@@ -77,7 +77,8 @@ def training(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     if snapshot.blind is not None:
         yield _state(Severity.UNKNOWN, name, "blind", snapshot.blind, todo="opsctl doctor")
     elif snapshot.is_finished and checkpoint is not None:  # nothing is critical any more
-        reached = f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
+        samples = checkpoint.consumed_train_samples  # 0: unknown
+        reached = f"iteration {checkpoint.iteration}" + (f", {samples} samples" if samples else "")
         yield _state(Severity.OK, name, "finished", reached)
         yield from (finding(Severity.OK, one.text) for one in jobs)
     elif not jobs and not snapshot.unseen:

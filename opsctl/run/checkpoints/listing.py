@@ -112,7 +112,7 @@ def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> L
         latest=folder == latest,
         complete=fault is None,
         problem=fault,
-        consumed_samples=manifest.consumed_train_samples if manifest else None,
+        consumed_samples=(manifest.consumed_train_samples or None) if manifest else None,
         bytes=sum(file.bytes for file in manifest.files.values()) if manifest else None,
         saved_at=saved_at(folder) if manifest else None,
         not_finite=manifest.not_finite if manifest else None,

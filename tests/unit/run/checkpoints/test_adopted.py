@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from opsctl.core.errors import OpsctlError
 from opsctl.run.checkpoints.adopted import adopt, prepare
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
-from opsctl.run.checkpoints.listing import saved_at
+from opsctl.run.checkpoints.listing import listed, saved_at
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program, program_of
 from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
@@ -65,6 +66,13 @@ def test_the_time_of_a_save_is_that_of_the_program_not_of_the_adoption(run: Savi
     run.adopt()
     at = saved_at(run.paths.checkpoints / "global_step10")
     assert at is not None and at.timestamp() == 1_700_000_000
+
+
+def test_the_samples_of_a_program_without_a_batch_size_are_unknown(run: Saving) -> None:
+    run.save(10)
+    adopt(run.paths, replace(run.program, global_batch_size=None), settled_s=0.0)
+    (one,) = listed(run.paths.checkpoints)
+    assert one.consumed_samples is None
 
 
 def test_one_that_was_just_changed_waits(run: Saving) -> None:
