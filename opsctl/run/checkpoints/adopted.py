@@ -176,12 +176,14 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
 
 
 def _put_back(folder: Path, manifest: Manifest) -> Path | None:
-    """Link an adopted checkpoint to where the program had it, if it is no longer there."""
+    """Link an adopted checkpoint to where the program had it, if it is no longer there as it was adopted."""
     if manifest.original is None:
         return None
     path = Path(manifest.original.path)
     is_file = list(manifest.files) == [path.name]
-    if _mark(path) is None or not path.exists():
+    if path.exists() and _mark(path) != manifest.original:  # damaged since: what is complete was adopted again
+        path.rename(_free(path.with_name(ASIDE + path.name)))
+    if not path.exists():
         for name in manifest.files:
             target = path if is_file else path / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -107,6 +107,17 @@ def test_a_start_sets_a_torn_newest_one_aside_and_resumes_from_the_complete_one(
     assert run.program.resume_arguments(complete) == ("--resume_from_checkpoint", str(complete))
 
 
+def test_a_start_puts_back_one_that_was_damaged_after_its_adoption(run: Saving) -> None:
+    newest = run.save(10)
+    run.adopt()
+    whole = (newest / "optimizer.pt").read_bytes()
+    (newest / "optimizer.pt").unlink()
+    (newest / "optimizer.pt").write_bytes(whole[:20])
+    assert prepare(run.paths, run.program) == newest
+    assert (newest / "optimizer.pt").read_bytes() == whole
+    assert (run.own / "aside-checkpoint-10" / "optimizer.pt").stat().st_size == 20
+
+
 def test_a_start_puts_back_what_was_removed_and_a_first_start_has_nothing(run: Saving) -> None:
     assert prepare(run.paths, run.program) is None
     path = run.save(10)
