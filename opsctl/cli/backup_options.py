@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from opsctl.cli.progress import of_bytes
 from opsctl.core.errors import OpsctlError, UsageError
-from opsctl.core.output import message
 from opsctl.run.checkpoints.backups import places_named, plain_url
 from opsctl.run.state.run_view import RunView
 from opsctl.transfer.backups.destination import Destination
-from opsctl.transfer.backups.schedule import Policy, policy_of
+from opsctl.transfer.backups.schedule import Policy
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.types import Access
@@ -32,15 +31,6 @@ def far_store(url: str, endpoint: str | None = None) -> Store:
     return open_store(plain_url(url), Access(endpoint=endpoint))
 
 
-def endpoint_of(run: RunView, url: str) -> str | None:
-    """Return the endpoint that the run's [backup] gives for a place that it names; None without."""
-    try:
-        table = policy_of(run).table
-    except OpsctlError:
-        return None
-    return table.endpoint if plain_url(url) in table.to else None
-
-
 def named_by(run: RunView) -> frozenset[str] | None:
     """Destinations that [backup] to names; None where what is published cannot be read."""
     try:
@@ -54,25 +44,3 @@ def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
     """One of the run's destinations. Raises StoreError."""
     with far_store(url, policy.table.endpoint) as store:
         yield Destination(run.paths, run.table.name, url, store, flow_of(policy.table.limit))
-
-
-@contextlib.contextmanager
-def kept_going(failed: list[OpsctlError]) -> Iterator[None]:
-    """Keep what fails at one place from stopping what is to be done at the others."""
-    try:
-        yield
-    except OpsctlError as error:
-        failed.append(error)
-
-
-def raise_first(failed: list[OpsctlError]) -> None:
-    """Raise the first, and say the others."""
-    for error in failed[1:]:
-        message(str(error))
-    if failed:
-        raise failed[0]
-
-
-def has_backup(run: RunView) -> bool:
-    """Return True for a run whose published run file has a [backup]."""
-    return run.revision is not None and run.revision.file.backup is not None

@@ -8,20 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
-from opsctl.cli.backup_options import endpoint_of, far_store, flow_of, has_backup, kept_going, opened, raise_first
+from opsctl.cli.backup_options import far_store, flow_of, opened
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, for_runs, json_option, run_argument
-from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json
 from opsctl.core.units import bytes_words
-from opsctl.run.state.run_view import RunView, glance
-from opsctl.transfer.backups.destination import Wish, back_up, plan_backup
-from opsctl.transfer.backups.json_output import BackedUpRun, DueBackup, printed
+from opsctl.run.state.run_view import glance
+from opsctl.transfer.backups.destination import Wish
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder, restore_to_run
-from opsctl.transfer.backups.schedule import never_whole, policy_of
+from opsctl.transfer.backups.run_backup import back_up_checkpoints
+from opsctl.transfer.backups.schedule import endpoint_of, has_backup, policy_of
 from opsctl.transfer.object_store.types import StoreError
 from opsctl.transfer.object_store.urls import refuse_secret
-from trainer.formats.checkpoint.manifest import tag_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -103,59 +101,19 @@ def backup(
     manifest does not count. Files that arrived are not sent again, so repeat the command after an interruption.
     --all-runs selects your runs with a [backup].
     """
-    if all_runs and (run or to or steps or emptied):
+    if all_runs and (to or steps or emptied):
         raise click.UsageError("--all-runs, or one run with --to, --step and --emptied: give one of them")
     wish = Wish(steps or None, weights_only, emptied)
-
-    def act(seen: RunView) -> list[BackedUpRun]:
-        return _back_up(seen, to, limit, wish, dry_run)
-
-    done, is_well = for_runs(run, all_runs, has_backup, act)
+    done, is_well = for_runs(
+        run,
+        all_runs,
+        has_backup,
+        lambda seen: back_up_checkpoints(seen, policy_of(seen, to, limit), wish, dry_run, opened, message),
+    )
     if as_json:
         print_json("backups", done)
     is_all = not steps or not any(one.left for one in done)
     ctx.exit(0 if is_well and is_all and not any(one.problems for one in done) else 1)
-
-
-def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
-
-    name, policy, done = run.table.name, policy_of(run, to, limit), []
-    for warning in filter(None, (*policy.warnings, never_whole(policy.table, run))):
-        message(f"{name}: warning: {warning}")
-    failed: list[OpsctlError] = []
-    for url in policy.table.to:
-        with kept_going(failed), opened(run, policy, url) as place:
-            chosen = plan_backup(place, policy.table, wish)
-            for due in chosen.due:
-                message(f"{tag_of(due.iteration)}: {due.what.words} to {url}: {due.reason}, {due.news}")
-            for iteration, why in chosen.left.items():
-                message(f"{tag_of(iteration)} is not sent: {why}")
-            if not (chosen.due or chosen.there or chosen.left):
-                every = f"full_every = {policy.table.full_every:,} or weights_every = {policy.table.weights_every:,}"
-                message(f"{name}: nothing is due: no checkpoint here is a multiple of {every}; --step N sends one")
-            sent = None if dry_run or not chosen.due else back_up(place, policy.table, wish, lambda line: message(line))
-            problems = list(sent.problems) if sent else []
-            for problem in problems:
-                message(f"{name}: {problem}")
-            counted = f"{len(sent.lines) if sent else 0} of {len(chosen.due)} sent"
-            message(f"{name}: {url}: {counted}, {len(chosen.there)} there already")
-            done.append(
-                BackedUpRun(
-                    run=name,
-                    to=url,
-                    due=[
-                        DueBackup(iteration=one.iteration, what=one.what.value, reason=one.reason, news=one.news)
-                        for one in chosen.due
-                    ],
-                    sent=[printed(line) for line in sent.lines] if sent else [],
-                    there=list(chosen.there),
-                    left={str(iteration): why for iteration, why in chosen.left.items()},
-                    problems=problems,
-                    dry_run=dry_run,
-                )
-            )
-    raise_first(failed)
-    return done
 
 
 @click.command(cls=LongCommand, internet=True)

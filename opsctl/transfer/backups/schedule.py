@@ -72,3 +72,17 @@ def never_whole(table: BackupTable, run: RunView) -> str:
         f"[retention] until_backed_up = {until} keeps whole checkpoints that [backup] full_every = {table.full_every} "
         "never sends: let the first be a multiple of the second"
     )
+
+
+def has_backup(run: RunView) -> bool:
+    """Return True for a run whose published run file has a [backup]."""
+    return run.revision is not None and run.revision.file.backup is not None
+
+
+def endpoint_of(run: RunView, url: str) -> str | None:
+    """Return the endpoint that the run's [backup] gives for a destination that it names; None without."""
+    try:
+        table = policy_of(run).table
+    except OpsctlError:
+        return None
+    return table.endpoint if plain_url(url) in table.to else None
