@@ -7,6 +7,7 @@ these. The program's own folders stay as it wrote them, and it loads and removes
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -162,16 +163,20 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, FileNotFoundError):
             return None
+        advice = "; checkpoints must be on the file system of [run] output" if error.errno == errno.EXDEV else ""
         raise OpsctlError(
-            f"{saved.path} cannot be linked into {paths.checkpoints}: {file_problem(error)}; checkpoints must be on "
-            "the file system of [run] output"
+            f"{saved.path} cannot be linked into {paths.checkpoints}: {file_problem(error)}{advice}"
         ) from None
     if folder.exists():  # another content at the same step: the program trained it again
         _remove(folder)
     temporary.rename(folder)
     newest = max(read_manifest(one).iteration for one in _originals(checkpoint_folders(paths.checkpoints)))
     if saved.iteration == newest:
-        write_atomically(paths.output, paths.checkpoints / LATEST, folder.name)
+        try:
+            write_atomically(paths.output, paths.checkpoints / LATEST, folder.name)
+        except OSError:  # a full disk: an adopted one that `latest` does not reach would be set aside at the next start
+            _remove(folder)
+            raise
     return folder
 
 
