@@ -74,7 +74,7 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
         launch=table.launch or kind.launch,
         stop=kind.saves_on if table.stop is None else stop,
         grace_s=parse_duration_s(table.grace),
-        checkpoints=None if pattern is None else str(folder / pattern),
+        checkpoints=None if pattern is None else str(Path(glob.escape(str(folder))) / pattern),
         resume=table.resume,
         steps=table.steps,
         global_batch_size=table.global_batch_size,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +13,15 @@ import pytest
 import torch
 
 from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import write_atomically
+from opsctl.run.checkpoints import adopted
 from opsctl.run.checkpoints.adopted import adopt, prepare
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
 from opsctl.run.checkpoints.listing import listed, saved_at
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program, program_of
 from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
-from tests.unit.run.programs.test_kinds import a_transformers_checkpoint, half
+from tests.unit.run.programs.test_kinds import a_lightning_checkpoint, a_transformers_checkpoint, half
 from trainer.formats.checkpoint.manifest import check_checksums, checkpoint_folders, fault_of, read_manifest
 
 
@@ -154,6 +159,72 @@ def test_files_that_cannot_be_linked_are_named_and_nothing_is_left(
     with pytest.raises(OpsctlError, match="file system"):
         run.adopt()
     assert run.adopted() == [] and list(run.paths.checkpoints.iterdir()) == [] and path.is_dir()
+
+
+def test_paths_may_have_blanks_quotes_and_brackets(tmp_path: Path) -> None:
+    folder = tmp_path / "my 'own' \"run\" [1]"
+    folder.mkdir()
+    run = Saving(folder, "command", "it's saved/step *.pt")
+    path = folder / "it's saved" / "step 5.pt"
+    path.parent.mkdir()
+    torch.save({"step": 5}, path)
+    assert run.adopt() == [5] and prepare(run.paths, run.program) == path
+
+
+def test_a_start_passes_over_a_torn_newest_one_of_every_kind(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "lightning", "logs/*/*.ckpt")
+    complete = a_lightning_checkpoint(tmp_path / "logs" / "version_0", 10)
+    half(a_lightning_checkpoint(tmp_path / "logs" / "version_0", 20))
+    assert prepare(run.paths, run.program) == complete
+    assert run.program.resume_arguments(complete) == ("--ckpt_path", str(complete))
+
+
+def test_a_pattern_that_matches_thousands_of_other_folders_finds_the_checkpoints(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "transformers", "out/*")
+    for number in range(3000):
+        (run.own / f"profile-{number}").mkdir(parents=True)
+    run.save(10)
+    assert run.adopt() == [10] and run.adopt() == []
+
+
+def test_a_disk_that_fills_up_before_the_latest_is_written_loses_no_checkpoint(
+    run: Saving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = run.save(10), run.save(20)
+    refused: list[Path] = []
+
+    def refuse(root: Path, path: Path, text: str) -> None:
+        if text == "global_step20" and not refused:
+            refused.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_atomically(root, path, text)
+
+    monkeypatch.setattr(adopted, "write_atomically", refuse)
+    with pytest.raises(OSError, match="No space"):
+        run.adopt()
+    assert run.adopted() == [10]
+    assert prepare(run.paths, run.program) == second and first.is_dir()
+    assert latest_iteration(run.paths.checkpoints) == 20
+
+
+def test_a_full_disk_leaves_nothing_half_adopted(tmp_path: Path) -> None:
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", tmp_path]).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        run = Saving(tmp_path)
+        path = run.save(10)
+        filler = tmp_path / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096) == 4096:
+                pass
+        with pytest.raises(OpsctlError, match="No space left") as refused:
+            run.adopt()
+        assert "file system of" not in str(refused.value)
+        assert run.adopted() == [] and not list(run.paths.checkpoints.glob("*"))
+        filler.unlink()
+        assert run.adopt() == [10] and prepare(run.paths, run.program) == path
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_single_files_are_adopted_too(tmp_path: Path) -> None:
