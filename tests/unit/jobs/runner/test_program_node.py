@@ -27,7 +27,15 @@ me = folder / f"rank-{os.environ['RANK']}"
 def save(number, frame):
     me.with_suffix(".saved").write_text(repr(time.time()))
     sys.exit(0)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else save)
+def save_half(number, frame):
+    me.with_suffix(".half").write_text("PK")
+    time.sleep(600)
+signal.signal(signal.SIGTERM, {"deaf": signal.SIG_IGN, "hangs": save_half}.get(how, save))
+if how == "floods":
+    for number in range(200_000):
+        print(os.environ["RANK"], number, "x" * 40)
+    print("\\r" * 1000, "y" * 1_000_000, flush=True)
+    sys.exit(0)
 if how == "orphan":
     subprocess.Popen(["sleep", "601.5"], start_new_session=True)
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OPSCTL_CHECKPOINT")
@@ -169,6 +177,41 @@ def test_a_program_that_ignores_the_signal_is_ended_after_the_grace_time(running
     codes, printed = running.end()
     assert codes == [0] and "has not left within 2 s" in printed
     assert not running.left()
+
+
+def test_a_program_that_hangs_while_it_saves_is_ended_after_the_grace_time(running: Running) -> None:
+    running.start("hangs", grace_s=2)
+    running.ranks(2)
+    (running.output / "kill-switch").touch()
+    codes, printed = running.end()
+    assert codes == [0] and "has not left within 2 s" in printed
+    assert len(list(running.folder.glob("*.half"))) == 2 and not running.left()
+    assert running.record("exit.json")["reason"] == "kill-switch"
+
+
+def test_a_program_that_prints_very_much_loses_no_line(running: Running) -> None:
+    running.start("floods")
+    codes, printed = running.end()
+    assert codes == [0] and printed.count("x" * 40) == 400_000
+    assert printed.count("y") == 2_000_000
+
+
+def test_a_program_that_ends_without_training_is_not_called_finished(running: Running) -> None:
+    running.start("ends", command=(sys.executable, "-c", ""))
+    assert running.end() == ([0], "")
+    assert not (running.attempt / "exit.json").exists()
+
+
+@pytest.mark.parametrize("launch", ["ranks", "torchrun"])
+def test_words_with_blanks_and_quotes_reach_the_program_as_they_are(running: Running, launch: str) -> None:
+    awkward = """it's "a" $HOME `x` \\ {nodes} {unknown} *"""
+    program = running.folder / "my 'own' train.py"
+    program.write_text("import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['OPSCTL_CHECKPOINT']]))")
+    start = sys.executable if launch == "ranks" else str(Path(sys.executable).with_name("torchrun"))
+    running.start("", launch=launch, command=(start, str(program), awkward), checkpoint="a 'b' \"c\".pt")
+    codes, printed = running.end()
+    got = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
+    assert codes == [0] and got == 2 * [[awkward.replace("{nodes}", "1"), "a 'b' \"c\".pt"]]
 
 
 def test_a_program_that_saves_on_no_request_is_ended_at_once(running: Running) -> None:
