@@ -58,13 +58,13 @@ def loss_nan(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """
     row: list[TrainingLine] = []
     for line in reversed(snapshot.series):
-        if line.is_left_out:
+        if line.is_left_out or (line.loss is None and line.nan_iterations is None):  # of a step without a logged loss
             continue
         if finite(line.loss) is not None:
             break
         row.insert(0, line)
     # A log whose lines never have a loss shows nothing.
-    has_losses = len(row) < len(snapshot.series) or any(line.nan_iterations or line.loss is not None for line in row)
+    has_losses = any(line.nan_iterations or line.loss is not None for line in snapshot.series)
     if len(row) >= _NAN_LINES and has_losses:
         yield critical(
             f"the loss is not a number since iteration {row[0].iteration}, {len(row)} lines of the log",

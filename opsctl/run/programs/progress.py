@@ -6,6 +6,7 @@ status, checks, reports and triage read that one.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -93,6 +94,7 @@ class Translator:
                 global_batch_size=self._batch,
                 loss=seen.loss,
                 grad_norm=seen.grad_norm,
+                nan_iterations=None if seen.loss is None else int(not math.isfinite(seen.loss)),
             )
         )
 

@@ -45,3 +45,10 @@ def test_iterations_skipped_on_request_are_not_found_and_hide_nothing() -> None:
 def test_a_log_that_never_says_a_loss_says_nothing() -> None:
     assert found(lines(50, lambda _: {"loss": None})) == found(()) == []
     assert found(lines(50, lambda _: {"loss": None, "nan_iterations": 1})) != []
+
+
+def test_lines_between_those_with_a_loss_are_not_found() -> None:
+    """Another program may report each step, and its loss once in many."""
+    between = {"loss": None, "nan_iterations": None}
+    assert found(lines(100, lambda n: between if n % 20 else {})) == []
+    assert found(lines(100, lambda n: between if n % 20 else {"loss": None, "nan_iterations": 1})) != []

@@ -47,6 +47,12 @@ def test_the_rate_of_a_bar_which_counts_the_steps_before_a_resume_is_not_believe
     assert [(one.iteration, one.seconds_per_iteration) for one in parsed(lines)] == [(20, None), (21, 3.0)]
 
 
+def test_a_loss_that_is_not_a_number_is_counted_and_a_step_without_a_loss_is_not() -> None:
+    translator = Translator(transformers.KIND.progress, clock=Clock())
+    found = parsed(translator.lines(bar(1) + b"\r{'loss': 'nan'}\n" + bar(2)))
+    assert [(one.iteration, one.nan_iterations) for one in found] == [(1, None), (2, 1)]
+
+
 def test_a_fast_bar_adds_a_line_a_second_and_its_last_step_is_not_lost() -> None:
     clock = Clock()
     translator = Translator(transformers.KIND.progress, None, None, clock)
