@@ -32,6 +32,7 @@ import psutil
 from opsctl.core.files.state_files import write_state
 from opsctl.core.output import message
 from opsctl.core.timestamps import now
+from opsctl.jobs.runner.program_output import ProgramOutput
 from opsctl.run.programs.launchers import Place, to_start
 from trainer.formats.attempt.attempt_records import (
     EXIT_REPORT,
@@ -132,12 +133,19 @@ class NodeRun:
             run_id=Path(self.step.attempt_folder).name,
             grace_s=self.step.grace_s,
         )
+        output = ProgramOutput(sys.stdout.fileno())
+        output.start()
         with contextlib.closing(_channel(self.step, self.node_rank)) as channel:
             for number, start in enumerate(to_start(self.step.command, self.step.launch, place)):
                 own = {CHECKPOINT_VARIABLE: self.step.checkpoint, **self.environment, **start.environment}
                 try:
                     self._started[number] = subprocess.Popen(
-                        start.words, env=own, stdin=subprocess.DEVNULL, cwd=self.step.folder
+                        start.words,
+                        env=own,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output.end,
+                        stderr=output.end,
+                        cwd=self.step.folder,
                     )
                 except OSError as error:
                     message(f"opsctl: {start.words[0]} cannot be started on {self.node}: {error.strerror}")
@@ -148,6 +156,7 @@ class NodeRun:
                 self._check_stop(channel)
                 time.sleep(_POLL_S)
         self._end_all()
+        output.close(_LEFTOVER_S)
         return self._close()
 
     def _is_running(self) -> bool:
