@@ -38,9 +38,9 @@ GROUPS: dict[str, dict[str, str]] = {
     "Something is wrong": {
         "triage": "Find what ended a job, on which node, and what to do.",
         "kill-switch": "Stop a training, even another member's.",
-        "request": "Have the owner's job save, stop, requeue or change its chain.",
+        "request": "Ask the owner's job to save, stop or requeue.",
         "alerts": "List findings and messages, acknowledge them, test the channels.",
-        "nodes": "List the nodes: state, users, evidence against them.",
+        "nodes": "List the nodes: state, jobs, recorded problems.",
         "probe": "Test the nodes of an allocation: which are slow or compute wrong.",
         "exclude": "Keep a run off bad nodes.",
         "shell": "Open an interactive job with the run's environment, or a shell in a running job.",
@@ -69,7 +69,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "env": "Build, freeze and check the Python environment of a run.",
         "kernels": "Build, list and check compiled operations before a training.",
         "disk": "Show who uses what and what is about to be purged; touch files.",
-        "perms": "Check whether the group can work with its files; open them.",
+        "perms": "Check that the group can use the files, or give it access.",
     },
     "About opsctl": {
         "help": "List every command in a line, or describe one.",

@@ -117,8 +117,8 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
 def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
     """Acknowledge alerts, which stops their reminders.
 
-    No channel reminds of them until the finding gets worse or returns. KEY is a key of `opsctl alerts list`, or a check
-    for all of its findings.
+    No channel sends reminders for an acknowledged alert until its finding gets worse or returns. KEY is a key from
+    `opsctl alerts list`, or the name of a check for all of its findings.
     """
     if bool(keys) == is_all:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")

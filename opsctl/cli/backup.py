@@ -100,7 +100,7 @@ def verify(
     """Read the backups again and compare them with their manifests.
 
     Lost and damaged copies are marked, so that prune does not rely on them and the next backup sends them again. Copies
-    that are not recorded here yet are recorded. Exits 1 if anything is lost or damaged.
+    that the run's records lack are added to them. Exits 1 if anything is lost or damaged.
     """
     if all_runs and to:
         raise click.UsageError("--all-runs, or one run with --to: give one of them")

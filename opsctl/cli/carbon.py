@@ -58,7 +58,7 @@ def command() -> None:
     type=click.Choice(("node", "own")),
     default="node",
     show_default=True,
-    help="GPUs that each rank measured, for records that name no host: its node's or its own.",
+    help="For records without a host: node if each rank measured all GPUs of its node, own if only its own.",
 )
 @click.option("--slurm", is_flag=True, help="Also show the energy that Slurm counted, if the site enables that.")
 @cluster_option
@@ -66,9 +66,9 @@ def command() -> None:
 def report(run: str | None, cluster: str | None, as_json: bool, **options: Any) -> None:
     """Add up the energy and CO2e of all nodes and attempts.
 
-    Reads the tracker files of a run, or with --folder files of codecarbon 1 to 3, also one per rank. Each number is
-    marked as measured, estimated or assumed, and each node hour counts once. If nothing was measured, it multiplies the
-    attempts' GPU hours by --gpu-power-w, marked as assumed.
+    Reads the tracker files of a run. With --folder, reads files of codecarbon 1 to 3, also one file per rank. Each
+    number is marked as measured, estimated or assumed, and each node hour counts once. If nothing was measured, it
+    multiplies the attempts' GPU hours by --gpu-power-w, marked as assumed.
     """
     from opsctl.core.output import message, print_json, show_lines
     from opsctl.diagnosis.carbon.report import report_lines

@@ -22,7 +22,7 @@ def list_(run: str | None, as_json: bool) -> None:
 
     Shows iteration, samples, save time, size, state, which one is the latest, and the backups: `full [1]`, or `weights
     [2]` without optimizer states, with the destinations below. A checkpoint is complete if its manifest is valid and
-    all files have their sizes, unless the last `verify` found damage.
+    each file has the size in the manifest, unless the last `verify` found damage.
     """
     import shutil
 
@@ -63,11 +63,11 @@ def list_(run: str | None, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the checkpoint that would become the latest; change nothing.")
 @json_option(repointed="opsctl.jobs.control.json_output.RepointedCheckpoints")
 def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Make another checkpoint the latest; later ones stay.
+    """Choose the checkpoint from which the next task resumes.
 
-    The next task resumes from it. It must be complete, and no job may be training. Later checkpoints are replaced when
-    the training reaches them again. The user and the reason are recorded in checkpoints/rollbacks.jsonl. Prints the
-    checkpoint's name.
+    The checkpoint must be complete. It works only while no job of the run is training. No checkpoint is moved. Later
+    checkpoints are replaced when the training reaches them again. The user and the reason are recorded in
+    checkpoints/rollbacks.jsonl. Prints the checkpoint's name.
     """
     from opsctl.core.output import message, print_json, printable, show_lines
     from opsctl.jobs.control.json_output import RepointedCheckpoints

@@ -60,7 +60,7 @@ def limit_option(function: Function) -> Function:
 
 def emptied_option(function: Function) -> Function:
     """Add the option `--emptied`."""
-    what = "Confirm that the destination is mounted and was emptied, and send everything again."
+    what = "Use it if the destination is mounted and you emptied it: everything is sent again."
     return click.option("--emptied", is_flag=True, help=what)(function)
 
 
@@ -140,10 +140,10 @@ def restore(
     """Restore one checkpoint from a backup.
 
     The files are written under a temporary name, verified, and renamed. After an interruption, repeat the command.
-    Nothing is overwritten, and no job may be training. If the run has no checkpoint, the restored one becomes the
-    latest; otherwise use `checkpoints repoint`. To train from a checkpoint without optimizer states, give the trainer
-    --no-load-optim or --finetune. --endpoint defaults to the endpoint of the run's [backup], if --from is one of its
-    destinations.
+    Nothing is overwritten. It works only while no job of the run is training. If the run has no checkpoint, the
+    restored one becomes the latest; otherwise use `checkpoints repoint`. To train from a checkpoint without optimizer
+    states, give the trainer --no-load-optim or --finetune. --endpoint defaults to the endpoint of the run's [backup],
+    if --from is one of its destinations.
     """
     if into is not None and run:
         raise click.UsageError("a run and --into given: give one of them")

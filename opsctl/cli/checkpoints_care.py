@@ -109,8 +109,8 @@ def rollback(
     """Go back to an earlier checkpoint; set later ones aside.
 
     Later checkpoints, and the later part of TensorBoard's files, move to set-aside/NUMBER in the output folder. Nothing
-    is deleted, and --undo moves them back. No job may be training. The rollback is recorded in
-    checkpoints/rollbacks.jsonl. The training log does not change.
+    is deleted, and --undo moves them back. It works only while no job of the run is training. The rollback is recorded
+    in checkpoints/rollbacks.jsonl. The training log does not change.
     """
     if (to is None) == (undo is None):
         raise click.UsageError("give --to ITERATION, or --undo")

@@ -50,10 +50,10 @@ def command() -> None:
 def prepare(inputs: tuple[str, ...], append_eod: bool, **options: Any) -> int:
     """Convert text to Megatron's .bin/.idx data files.
 
-    INPUT is a file of JSON lines (also in gzip or zstd) or Parquet, or a folder: of such files, or with one document
-    per file, read in the order of their names. Files that are not UTF-8 text are skipped and counted. Without
-    --tokenizer a byte-level BPE is trained on the text and saved next to the data as tokenizer.json. After a kill or an
-    interruption the same command continues. The run file's data_path is then P_KEY_document.
+    INPUT is a JSON-lines file (also gzip or zstd), a Parquet file, or a folder of such files or with one document per
+    file, read in the order of their names. Files that are not UTF-8 text are skipped and counted. Without --tokenizer a
+    byte-level BPE is trained on the text and saved next to the data as tokenizer.json. After a kill or an interruption
+    the same command continues. The run file's data_path is then P_KEY_document.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.background_progress import tell_progress

@@ -21,7 +21,8 @@ def command(keep: bool, folder: Path) -> int:
     """Run a small training with all main commands, on a real Slurm on this machine, in a few minutes.
 
     Four nodes, a corpus, a GPT on eight processes, the kill switch, and a resume from the saved iteration. Every step
-    prints its command. Needs Slurm's daemons (`opsctl local-cluster up` lists the packages), no root and no GPU.
+    prints its command. Needs Slurm's daemons (`opsctl local-cluster up` lists the packages). It does not need root or a
+    GPU.
     """
     from opsctl.cli.trainer_program import refuse_missing
     from opsctl.local.demo.play import play

@@ -36,7 +36,7 @@ _LONGEST_DAYS = 36_500  # what is longer is for ever
 # Not click's own type of paths, which looks at what is named: that may hang.
 _folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
 _within = click.option(
-    "--within", default="7-0", show_default=True, metavar="T", help="Time ahead to list, a Slurm duration."
+    "--within", default="7-0", show_default=True, metavar="T", help="List files that the site deletes within this time."
 )
 _days = click.option(
     "--days",

@@ -40,9 +40,9 @@ def command() -> None:
 def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
     """Build the Python environment of [environment].
 
-    The run's next step uses it. It is built next to the one in use, which running jobs keep, and is checked before it
-    replaces that one. After a killed build, repeat the command; downloaded files are used again. [run] environment
-    names the script activate.sh in its folder.
+    It is built next to the current one, and checked before it replaces that one. Running jobs keep theirs; the next job
+    of the run uses the new one. After a killed build, repeat the command; downloaded files are used again. [run]
+    environment names the script activate.sh in its folder.
     """
     loaded = load_run_file(locate_run_file(run))
     recipe = recipe_of(loaded)

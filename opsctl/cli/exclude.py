@@ -72,7 +72,7 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
 @run_option
 @cluster_option
 def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None:
-    """Allow nodes again and discard the evidence against them."""
+    """Allow nodes again, and discard their recorded problems."""
     seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in expand_nodes(folded)))
     exclusion.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))

@@ -40,8 +40,9 @@ def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:
     """Export a checkpoint as a Hugging Face model folder.
 
     Writes weights (safetensors, without the vocabulary's padding), configuration, tokenizer and model card, from any
-    layout. The format is BLOOM for ALiBi with a LayerNorm after the embedding, GPT-2 for learned positions, and Llama
-    for rotary ones. A model that none of them can express is refused. --steps skips complete folders.
+    layout. Models with ALiBi and a LayerNorm after the embedding become BLOOM, models with learned positions GPT-2, and
+    models with rotary positions Llama. A model that none of them can express is refused. --steps skips complete
+    folders.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance

@@ -22,7 +22,7 @@ from opsctl.transfer.hub.sync import sync_run
 
 @click.group("hub")
 def command() -> None:
-    """Send a run's logs, curves, carbon and checkpoints to a hub, and compare them.
+    """Send a run's logs, curves and checkpoints to a hub, and compare.
 
     The run file's [hub] names the repositories. A sync without new files does not contact the hub.
     """
@@ -30,7 +30,7 @@ def command() -> None:
 
 @command.command()
 def login() -> None:
-    """Log in to the hub with a token, which is asked for.
+    """Log in to the hub with a token.
 
     At a terminal it prompts for the token, else it reads standard input, and tries the token. huggingface_hub stores it
     in its usual file, readable by you alone.
@@ -75,8 +75,9 @@ def check(ctx: click.Context, run: str | None, as_json: bool) -> None:
 def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run: bool, as_json: bool) -> None:
     """Send new files of one KIND, or of all kinds.
 
-    KIND is logs, tensorboard, carbon, report or checkpoints. Only one sync per run works at a time, on all hosts. It
-    may be killed at any time: files that arrived are not sent again. --all-runs selects your runs with a [hub].
+    KIND is logs, tensorboard, carbon, report or checkpoints. Each run has only one active sync, even if several hosts
+    start one. You can kill a sync at any time: files that arrived are not sent again. --all-runs selects your runs with
+    a [hub].
 
     Exits 1 and prints the reason if a file was not sent.
     """
@@ -108,8 +109,8 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> None:
     """Compare the sent files with the hub's repositories.
 
-    Compares every name, and every content that the hub stores. Exits 1 if they differ, with --repair if they still
-    differ afterwards.
+    Compares all names, and each content of which the hub stores a hash. Exits 1 if files differ; with --repair, if
+    files still differ after the repair.
     """
     found, left = hub_check.compare_run(view(run), repair, message)
     for line in left:

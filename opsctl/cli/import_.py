@@ -18,7 +18,7 @@ def command() -> None:
 
 @command.command("hf", cls=LongCommand, goes_on=False)
 @click.argument("folder", metavar="FOLDER")
-@click.option("--output", metavar="DIR", required=True, help="Folder for checkpoints, of a new run or of any other.")
+@click.option("--output", metavar="DIR", required=True, help="Folder for the checkpoint, in a new run or elsewhere.")
 @click.option(
     "--make-vocab-size-divisible-by",
     type=click.IntRange(min=1),

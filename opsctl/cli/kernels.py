@@ -26,9 +26,9 @@ def _which_options(function: Function) -> Function:
 def command() -> None:
     """Compile operations before a training: C++ for CPUs, CUDA for GPUs.
 
-    A training compiles nothing: it loads kernels built for its own version and torch, and uses torch for the others.
-    $OPSCTL_KERNELS_CACHE names the folder [default: ~/.cache/opsctl/kernels]. It may name several, separated by colons;
-    new kernels are built into the first.
+    A training compiles nothing: it loads kernels that match its versions of opsctl and torch. Without such a kernel, an
+    operation uses torch. $OPSCTL_KERNELS_CACHE names the folder [default: ~/.cache/opsctl/kernels]. It may name
+    several, separated by colons; new kernels are built into the first.
     """
 
 

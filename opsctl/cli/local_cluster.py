@@ -175,7 +175,7 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
 @where_options
 @json_option(clusters="list[opsctl.local.cluster.status.ClusterStatus]")
 def status(name: str | None, folder: Path | None, as_json: bool) -> None:
-    """Show daemons, nodes and jobs. Without --name or --folder, of all clusters that have a name."""
+    """Show daemons, nodes and jobs. Without --name and --folder, shows all clusters that have a name."""
     from opsctl.local.cluster.status import known_folders, status_of
 
     folders = known_folders() if name is None and folder is None else [_folder(name, folder)]

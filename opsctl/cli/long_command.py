@@ -35,8 +35,12 @@ class LongCommand(click.Command):
         super().__init__(*args, **settings)
         self.goes_on = goes_on
         self.internet = internet
-        past = "which further jobs continue after its time limit" if goes_on else "which ends at its time limit"
-        what = f"Run this as a Slurm job, {past}. See opsctl jobs."
+        past = (
+            "At the time limit, a new job continues the work"
+            if goes_on
+            else "No other job continues it after its limit"
+        )
+        what = f"Run this as a Slurm job. {past}. See opsctl jobs."
         self.params.append(click.Option(["--job"], is_flag=True, help=what, expose_value=False, callback=_kept))
         for flag, help_ in _OF_SBATCH.items():
             name, kind = flag.removeprefix("--"), click.IntRange(min=1) if flag == "--cpus" else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command(run: str | None, cluster: str | None, all_runs: bool, output: str | None) -> None:
     """Print a run's numbers and findings as OpenMetrics text.
 
-    The name of a file should end in .prom.
+    With --output, use a file name that ends in .prom.
     """
     import os
     import time

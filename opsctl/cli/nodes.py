@@ -37,7 +37,7 @@ class _ShowByDefault(click.Group):
 
 @click.group(cls=_ShowByDefault)
 def command() -> None:
-    """Show nodes, their jobs and the evidence against them. The default command is `show`."""
+    """Show nodes, their jobs and their recorded problems. The default command is `show`."""
 
 
 @command.command()
@@ -48,7 +48,8 @@ def command() -> None:
 def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: bool) -> None:
     """Show the state, jobs and evidence of nodes.
 
-    The default is the nodes of the run's partition. Also shows Slurm's reason and the exclusion.
+    The default is the nodes of the run's partition. Also shows Slurm's reason for the state, and if opsctl excludes the
+    node.
     """
     _, seen = _seen(nodes, run, cluster)
     if as_json:
@@ -66,7 +67,7 @@ def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: 
 @cluster_option
 @json_option(report="opsctl.diagnosis.nodes.site_report.DraftedReport")
 def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
-    """Draft a message about bad nodes for the node support.
+    """Draft a message about bad nodes to the site's support.
 
     It lists what was observed, when, and in which jobs. The default is all nodes with new evidence. --send mails it to
     the profile's [nodes] support by the first mail channel of [alerts]. A node is reported again only with new

@@ -23,12 +23,12 @@ _group = click.option("--group", metavar="GROUP", help="The Unix group [default:
 
 @click.group()
 def command() -> None:
-    """Check whether the group can work with its files, or give it access.
+    """Check that the group can use the run's files, or give it access.
 
     Everything in a shared folder should belong to the group: members may read and write the files, and new files belong
     to the group too (setgid). The default FOLDER is the run's output folder, with the run file, which the group only
-    reads. Links and other file systems are not followed, revisions and requests are not opened for writing, and runs
-    without a group are skipped.
+    reads. Links and other file systems are not followed, the group gets no write access to revisions and requests, and
+    runs without a group are skipped.
     """
 
 
@@ -61,7 +61,7 @@ def fix(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Open your files to the group, and print what others must do.
+    """Give the group access to your files; print what others must do.
 
     Only its owner can change a file. Exits 1 if a problem remains, or a folder could not be read.
     """

@@ -36,7 +36,7 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Test the nodes of this allocation, alone and together, and name bad ones.
+    """Test each node of this allocation, then all together; print bad ones.
 
     Uses the run's environment and folder. Runs inside a job; with --nodes it starts a job and waits for it. Exits 1 if
     a node is bad or slow, and records the evidence for the run.

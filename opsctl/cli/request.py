@@ -20,11 +20,11 @@ WORD_WAIT_S = 15.0
 
 @click.group()
 def command() -> None:
-    """Have the owner's job save, stop, requeue or change its chain.
+    """Ask the owner's job to save, stop, requeue or change the chain.
 
-    A request is a file, and its owner is the requester. The running job checks every second, carries out requests of
-    members of the run's group, and records the results. If the owner has no running job, the owner's scheduler or
-    opsctl request carry-out does it.
+    A request is a file. The Unix owner of the file is the member who makes the request. The running job checks every
+    second, carries out requests of members of the run's group, and records the results. If the owner has no running
+    job, the owner's scheduler or opsctl request carry-out does it.
     """
 
 
@@ -56,19 +56,20 @@ _within = click.option(
     "--within",
     metavar="TIME",
     help="Kill the training if it has not begun to exit within this Slurm duration "
-    "[default: [watch] silent_most, else ten iterations and 10 minutes].",
+    "[default: silent_most of [watch]; without it, ten iterations plus 10 minutes].",
 )
 _queued_too = click.option("--queued-too", is_flag=True, help="Also cancel the owner's queued jobs.")
 _tasks = click.argument("tasks", type=int, required=False, metavar="[N]")
 _STOP = """Make one job save and exit; queued jobs stay queued.
 
-To stop the queued jobs too, use the kill switch. A queued job named with --job is cancelled."""
+If --job names a queued job, that job is cancelled. To cancel all queued jobs too, use --queued-too or the kill
+switch."""
 _EXTEND = """Queue one more chain of N tasks behind the last chain.
 
 The default N is that of the last opsctl submit. The new jobs belong to the owner and use the newest revision."""
 _request("save", "Save a checkpoint now, and continue training.", of_a_job=True)
 _request("stop", _STOP, _within, _queued_too, of_a_job=True)
-_REQUEUE = "Make one job save, exit and requeue, as for other nodes."
+_REQUEUE = "Make one job save, exit and requeue, to get other nodes."
 _request("requeue", _REQUEUE, _within, of_a_job=True)
 _request("stacks", "Print the Python stacks of all ranks.", of_a_job=True)
 _request("cancel-queued", "Cancel the owner's queued jobs; running jobs continue.")
@@ -108,7 +109,8 @@ def list_(run: str | None, as_json: bool) -> None:
 def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool) -> int:
     """Carry out requests to your jobs. The scheduler calls this.
 
-    Answers those that no running job of yours answers. Exits 1 if one could not be carried out or checked.
+    Carries out the requests that your running jobs do not handle. Exits 1 if a request could not be carried out or
+    checked.
     """
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message, print_json, show_lines

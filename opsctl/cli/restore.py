@@ -27,7 +27,7 @@ from opsctl.cli.selection import json_option
     "--as",
     "stands_as",
     type=click.Choice(["same", "copy"]),
-    help="same: this is the run, moved here. copy: another run [default: decided by the old folder].",
+    help="same: the run has moved here. copy: this is another run [default: same if the old folder is gone].",
 )
 @click.option("--data", is_flag=True, help="Restore the run's data sets instead, to their old paths.")
 @click.option("--into", metavar="FOLDER", help="With --data: restore below this folder, each data set into its own.")
@@ -57,8 +57,8 @@ def command(
     Restores the run file, records, logs, curves and one checkpoint, which becomes the latest. The files are verified
     before FOLDER gets its name. After an interruption, repeat the command; after a complete restore it reports that.
 
-    --data overwrites no file and skips unchanged ones. It prints what to change in the run file if the data sets have
-    a new location.
+    --data skips files that are already there and overwrites none. The command prints what to change in the run file if
+    the data sets have a new location.
     """
     from opsctl.cli.backup_options import far_store, flow_of
     from opsctl.core.output import message, print_json

@@ -222,11 +222,11 @@ def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str,
     standing = place.standing
     if stands_as is None and standing is Standing.UNCLEAR:
         raise OpsctlError(
-            f"whether {place.was} is still that run cannot be seen from here: give --as same where it is gone and this "
-            "goes on in its place, --as copy where this is to be another run; what was fetched stays for the next try"
+            f"this host cannot see if {place.was} still exists: give --as same if it is gone, or --as copy if this is "
+            "another run. Fetched files are kept for the next try"
         )
     if stands_as == SAME and standing is Standing.COPY:
-        raise OpsctlError(f"{place.was} is still that run: only --as copy can be beside it")
+        raise OpsctlError(f"{place.was} still exists: give --as copy")
     if stands_as == COPY or standing is Standing.COPY:
         identity.set_the_originals_aside(paths)
         return f"a run of its own, a copy of {place.was}", True
