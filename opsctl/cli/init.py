@@ -76,6 +76,8 @@ def command(
     With any option, or without a terminal, it asks nothing. The name of an example selects it: `opsctl init
     tr11-176B-ml`.
 
+    For a training program other than opsctl's trainer, write run.toml yourself: docs/your-trainer.md.
+
     --rehearsal copies the run of --from and scales sizes and lengths to two nodes and half an hour. Each scaled value
     is printed; all other settings are the run's. The copy has its own name, output folder and kill switch.
 

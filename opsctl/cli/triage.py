@@ -47,9 +47,10 @@ def command(
 ) -> int:
     """Find why a training failed: cause, first rank and node, and what to do.
 
-    Reads the training log, the files of ranks and launchers, error files, exit codes and Slurm's data of the job. The
-    default is the last failed attempt. The cause is shown with the lines that prove it; if it is unknown, with the last
-    lines. [triage] rules of the profile names a file with a site's own rules.
+    JOB is an id as squeue shows it, such as 12_3, and ATTEMPT a number of opsctl attempts. The default is the last
+    failed attempt. Reads the training log, the files of ranks and launchers, error files, exit codes and Slurm's data
+    of the job. The cause is shown with the lines that prove it; if it is unknown, with the last lines. [triage] rules
+    of the profile names a file with a site's own rules.
 
     Use --stacks when a training hangs: it prints where each rank of the running job is, and which rank the others wait
     for. Another user's job gets a request, so its answer takes longer.
