@@ -91,6 +91,8 @@ def _torchrun(place: Place) -> dict[str, str]:
         "PET_MASTER_PORT": str(place.master_port),
         "PET_RDZV_ID": place.run_id,
         "PET_SHUTDOWN_TIMEOUT": str(place.grace_s),
+        # A rank's exit code can be read until torchrun notices its end, by default after 0.1 s.
+        "PET_MONITOR_INTERVAL": "1",
         # A restart within the job shares the launcher's store with the ranks before it, and may hang.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
