@@ -30,7 +30,7 @@ import msgspec
 import psutil
 
 from opsctl.core.files.state_files import write_state
-from opsctl.core.output import message
+from opsctl.core.output import message, show
 from opsctl.core.timestamps import now
 from opsctl.jobs.runner.program_output import ProgramOutput
 from opsctl.run.programs.launchers import Place, to_start
@@ -255,7 +255,7 @@ class NodeRun:
 
     def _report_leaving(self, stop: Stop) -> None:
         detail = self.step.kill_switch if stop.reason is Reason.KILL_SWITCH else self.step.stop_request
-        print(leave_line(stop.reason, detail), flush=True)
+        show(leave_line(stop.reason, detail))
         self._record(LEAVING_NOTE, LeavingNote(reason=stop.reason, at=now()))
 
     def _end_all(self) -> None:
