@@ -119,7 +119,7 @@ def _digest_of(record: str) -> str:
 
 
 def _recorded(record: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, sha256 in base64) of a package's files, as the installer recorded them in RECORD."""
+    """Yield (path, sha256 in base64 or hex) of a package's files, as the installer recorded them in RECORD."""
     for line in record.splitlines():
         path, _, digest = line.rpartition(",")[0].rpartition(",sha256=")
         if path and not path.startswith(("..", "/")) and not path.strip('"').endswith((*_NOT_CONTENTS, ".pyc")):
@@ -144,7 +144,7 @@ def _edited(editable: Collection[str], problems: list[str]) -> dict[str, dict[st
         for (name, path, place, digest), now in zip(flat, digests, strict=True):
             if isinstance(now, OSError):
                 problems.append(f"{place}: {now.strerror}")
-            elif base64.urlsafe_b64encode(now).decode().rstrip("=") != digest:
+            elif digest not in (base64.urlsafe_b64encode(now).decode().rstrip("="), now.hex()):  # some wheels have hex
                 found.setdefault(name, {})[path] = now.hex()
     return found
 
