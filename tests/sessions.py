@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -141,6 +142,12 @@ class Session:
         return done.returncode, text if not text or text.endswith("\n") else f"{text}\n"
 
 
-def names_on_pages(folder: Path) -> dict[str, str]:
-    """Return what a page shows in place of a session's folder, its home, this host and the user root."""
-    return {str(folder.parent): "/work", socket.gethostname(): "login1", "root": "ana"}
+def names_on_pages(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a page shows in place of a session's folder, of programs and configuration here, and of the user."""
+    names = {
+        str(folder.parent): "/work",
+        str(Path(sys.executable).parent): "/opt/opsctl/bin",
+        environment.get("SLURM_CONF", "/etc/slurm/slurm.conf"): "/etc/slurm/slurm.conf",
+        str(Path.home()): "/home/ana",
+    }
+    return names | {socket.gethostname(): "login1", "root": "ana"}

@@ -58,7 +58,7 @@ def test_a_page_that_begins_with_nothing_prints_what_it_shows(
     own = environment({"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)})
     (tmp_path / "here").mkdir()
     try:
-        type_page(Session(tmp_path / "here", own, names_on_pages(tmp_path / "here")), page, pytestconfig)
+        type_page(Session(tmp_path / "here", own, names_on_pages(tmp_path / "here", own)), page, pytestconfig)
     finally:
         down = [sys.executable, "-m", "opsctl", "local-cluster", "down", "--name", "mine"]
         subprocess.run(down, env=own, capture_output=True, timeout=90)
@@ -81,7 +81,7 @@ def session(training: Training) -> Session:
     """Return a shell in the run's folder."""
     slurm = {"SLURM_CONF": training.opsctl.cluster.environment()["SLURM_CONF"]}
     own = environment(training.opsctl.environment()) | slurm  # what happens meanwhile is done with Slurm's own commands
-    return Session(training.opsctl.folder, own, names_on_pages(training.opsctl.folder))
+    return Session(training.opsctl.folder, own, names_on_pages(training.opsctl.folder, own))
 
 
 @pytest.mark.nightly
