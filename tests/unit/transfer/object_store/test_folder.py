@@ -263,7 +263,7 @@ def test_killed_at_any_step_nothing_half_there_has_a_name_and_the_next_cleans_up
         whole = [path for path in (there / "step").rglob("*") if path.is_file() and not path.name.startswith(PART)]
         for path in whole:
             assert filecmp.cmp(path, here / path.relative_to(there / "step"), shallow=False)
-    assert deaths >= 8
+    assert deaths >= len(files)  # each file at least once; what has arrived is not sent again
     assert not parts(there) and set(files_of(there / "step")) == set(files)
 
 
