@@ -170,7 +170,8 @@ def _program_findings(
     assert table is not None
     problems, warnings, run = [], [], None
     margin_s, grace_s = parse_duration_s(loaded.file.slurm.exit_margin), parse_duration_s(table.grace)
-    if grace_s > margin_s:
+    saves = (described := program_of(loaded.file, loaded.folder)) is not None and described.stop is not None
+    if saves and grace_s > margin_s:
         problems.append(
             f"[program] grace of {grace_s} s is longer than [slurm] exit_margin of {margin_s} s: the time limit would "
             "end the save"

@@ -248,6 +248,11 @@ class TestPrograms:
         (tmp_path / "run.toml").write_text(text)
         assert not plan_json(str(tmp_path))["program"]["lacks"]
 
+    def test_the_grace_of_a_program_that_saves_on_no_request_is_not_checked(self, tmp_path: Path) -> None:
+        text = PROGRAM.replace("transformers", "lightning").replace("[program]", 'exit_margin = "1:00"\n[program]')
+        (tmp_path / "run.toml").write_text(text)
+        assert not plan_json(str(tmp_path))["problems"]
+
     @pytest.mark.parametrize(
         ("line", "refusal"),
         [
