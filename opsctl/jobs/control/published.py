@@ -12,17 +12,14 @@ from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.send_chain import ChainOptions, Submitted, send
 from opsctl.run.checkpoints.resumption import resumption_problem
-from opsctl.run.config.expanded import ExpandedRun
+from opsctl.run.config.expanded import ExpandedRun, parsed
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.program import layout_of_program, options_of_program
 from opsctl.run.state.chains import Chain, read_chains
 from opsctl.run.state.identity import is_here
 from opsctl.run.state.revisions import Revision, to_send_again
 from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from trainer.formats.checkpoint.starting import parse_to_start
-from trainer.recipe.layout import Layout
 from trainer.recipe.options import OptionsError
 
 
@@ -97,13 +94,8 @@ def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> Expande
     """Expand a revision as its tasks train it on `nodes` nodes. Raises OpsctlError where it cannot be parsed."""
     file = revision.file
     used = file.slurm.nodes if nodes is None else nodes
-    world_size = used * file.slurm.gpus_per_node
-    if file.program is not None:
-        options, layout = options_of_program(file.program), layout_of_program(world_size)
-        return ExpandedRun(file, revision.run_file, revision.run_file_sha256, paths, used, (), options, layout)
     try:
-        options = parse_to_start(revision.trainer_arguments, world_size)
-        layout = Layout.of(options, world_size)
+        options, layout = parsed(file, revision.trainer_arguments, used * file.slurm.gpus_per_node)
     except OptionsError as error:
         raise OpsctlError(
             f"revision {revision.name} on {used} nodes: {error}; opsctl revise publishes what this opsctl understands"

@@ -10,7 +10,7 @@ from opsctl.core.errors import RunFileError, UsageError
 from opsctl.run.config import values
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.program import layout_of_program, options_of_program
+from opsctl.run.config.program import options_of_program
 from opsctl.run.config.schema import CarbonTable, RunFile
 from trainer.formats.checkpoint.starting import parse_to_start
 from trainer.recipe.layout import Layout
@@ -27,7 +27,9 @@ NOT_A_CHAINS = frozenset(
 
 
 def trainer_arguments(file: RunFile, paths: RunPaths) -> list[str]:
-    """Return the trainer's arguments for an expanded run file, without what only a job knows."""
+    """Return the trainer's arguments for an expanded run file, without what only a job knows; none for a program."""
+    if file.program is not None:
+        return []
     return [
         *to_arguments(file.trainer),
         *to_arguments(file.data),
@@ -62,12 +64,9 @@ class ExpandedRun:
         """Return `loaded`, expanded to `file`, on `nodes` nodes (default: the file's). Raises RunFileError."""
         values.check_output(loaded.path, file.run.output)
         paths, used = loaded.paths, file.slurm.nodes if nodes is None else nodes
-        if file.program is not None:
-            options, layout = options_of_program(file.program), layout_of_program(used * file.slurm.gpus_per_node)
-            return cls(file, loaded.path, loaded.sha256, paths, used, (), options, layout)
         arguments = trainer_arguments(file, paths)
         try:
-            options, layout = _parsed(arguments, used * file.slurm.gpus_per_node)
+            options, layout = parsed(file, arguments, used * file.slurm.gpus_per_node)
         except OptionsError as error:
             raise RunFileError(f"{loaded.path}: {error}") from None
         return cls(file, loaded.path, loaded.sha256, paths, used, tuple(arguments), options, layout)
@@ -84,10 +83,8 @@ class ExpandedRun:
         used = self.file.slurm.nodes if nodes is None else nodes
         if used == self.nodes:
             return self
-        if self.file.program is not None:
-            return replace(self, nodes=used, layout=layout_of_program(used * self.file.slurm.gpus_per_node))
         try:
-            options, layout = _parsed(self.arguments, used * self.file.slurm.gpus_per_node)
+            options, layout = parsed(self.file, self.arguments, used * self.file.slurm.gpus_per_node)
         except OptionsError as error:
             raise RunFileError(f"{self.path}: on {used} nodes: {error}") from None
         return replace(self, nodes=used, options=options, layout=layout)
@@ -103,13 +100,18 @@ class ExpandedRun:
             for key in given(one_off):
                 if key in NOT_A_CHAINS:
                     raise UsageError(f"{BY_KEY[key].name} belongs to the run, not to one chain: leave it out")
-            options, layout = _parsed(arguments, self.layout.world_size)
+            options, layout = parsed(self.file, arguments, self.layout.world_size)
         except OptionsError as error:
             raise UsageError(f"after --: {error}") from None
         return replace(self, arguments=arguments, options=options, layout=layout)
 
 
-def _parsed(arguments: Sequence[str], world_size: int) -> tuple[Options, Layout]:
-    """Parse the trainer's arguments. Raises OptionsError, also if the ranks do not divide."""
+def parsed(file: RunFile, arguments: Sequence[str], world_size: int) -> tuple[Options, Layout]:
+    """Return the options and the layout of a run. Raises OptionsError, also if the ranks do not divide.
+
+    arguments: the trainer's. Another program's are its own, and its ranks count as one data-parallel group.
+    """
+    if file.program is not None:
+        return options_of_program(file.program), Layout(world_size, 1, 1, world_size)
     options = parse_to_start(arguments, world_size)
     return options, Layout.of(options, world_size)

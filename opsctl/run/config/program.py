@@ -10,7 +10,6 @@ from pathlib import Path
 from opsctl.run.config.schema import ProgramTable, RunFile
 from opsctl.run.programs.kind import Kind, SavedCheckpoint, found
 from opsctl.slurm.durations import parse_duration_s
-from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
 
 _NO_STOP = "none"
@@ -31,11 +30,13 @@ class Program:
     steps: int | None
     global_batch_size: int | None
 
+    def paths(self) -> list[Path]:
+        """Return what its pattern of checkpoints matches."""
+        return [Path(one) for one in glob.glob(self.checkpoints or "")]  # noqa: PTH207 - an absolute pattern
+
     def saved(self) -> list[SavedCheckpoint]:
         """Return its checkpoints, the newest first."""
-        if self.checkpoints is None:
-            return []
-        return found(map(Path, glob.glob(self.checkpoints)), self.kind.judge)  # noqa: PTH207 - absolute patterns
+        return found(self.paths(), self.kind.judge)
 
     def resume_arguments(self, checkpoint: Path | None) -> Sequence[str]:
         """Return the arguments that resume from `checkpoint`, none without one."""
@@ -84,8 +85,3 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
 def options_of_program(program: ProgramTable) -> Options:
     """Return the trainer's options that hold for another program: only its length and batch."""
     return Options({"train_iters": program.steps, "global_batch_size": program.global_batch_size or 1})
-
-
-def layout_of_program(world_size: int) -> Layout:
-    """Return the ranks as one data-parallel group: how another program splits its model is unknown."""
-    return Layout(world_size, 1, 1, world_size)
