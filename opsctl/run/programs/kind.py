@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ class Progress:
     Values without an iteration are of the next iteration that the program reports.
     """
 
-    iteration: int | None = None  # optimizer steps done, unless the kind's `counts` says otherwise
+    iteration: int | None = None  # optimizer steps done; batches for Lightning
     total_iterations: int | None = None
     loss: float | None = None
     learning_rate: float | None = None
@@ -55,9 +56,28 @@ class Kind:
     resume: Callable[[Path], Sequence[str]]
     takes_torn: bool = False
     follow: Callable[[int], Callable[[str], Progress | None]] | None = None
-    counts: str = "steps"  # the unit of `Progress.iteration`
     lacks: tuple[str, ...] = ()
     saves_with: str | None = None
+
+
+def numbered_folder(name: str, problem: Callable[[Path, int], str | None]) -> Callable[[Path], SavedCheckpoint | None]:
+    """Return a `judge` of folders whose whole name `name` matches, with the iteration as its group.
+
+    problem: the folder and the iteration -> why the program would not load it, None for a complete one.
+    """
+    pattern = re.compile(name)
+
+    def judge(path: Path) -> SavedCheckpoint | None:
+        match = pattern.fullmatch(path.name)
+        if match is None or not path.is_dir():
+            return None
+        return SavedCheckpoint(int(match[1]), path, problem(path, int(match[1])))
+
+    return judge
+
+
+def no_progress(_: str) -> None:
+    """Return None: `run.logs` parses the program's own lines."""
 
 
 def by_itself(_: Path) -> Sequence[str]:

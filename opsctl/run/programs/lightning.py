@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
-from opsctl.run.programs.saved_files import number_after, pickle_in_zip, torn_zip
+from opsctl.run.programs.saved_files import distributed_problem, number_after, pickle_in_zip, torn_zip
 
 _BAR = re.compile(
     r"(?:Epoch (?P<epoch>\d{1,9})|Training): .*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}|\?) "
@@ -80,8 +80,7 @@ def _judge(path: Path) -> SavedCheckpoint | None:
         return None
     if path.is_dir():  # sharded: torch's distributed checkpoint
         step = _STEP.search(path.name)
-        problem = None if (path / ".metadata").is_file() else "its save was interrupted (no .metadata)"
-        return SavedCheckpoint(int(step[1]), path, problem) if step else None
+        return SavedCheckpoint(int(step[1]), path, distributed_problem(path)) if step else None
     if problem := torn_zip(path):
         step = _STEP.search(path.name)
         return SavedCheckpoint(int(step[1]) if step else 0, path, problem)
@@ -102,7 +101,6 @@ KIND = Kind(
     follow=lambda start: Bars(start).progress,
     judge=_judge,
     resume=_resume,
-    counts="batches",
     lacks=(
         "It does not save when it is stopped, unless the script uses opsctl_hook or ModelCheckpoint("
         "save_on_exception=True): the work since the last checkpoint is lost at each stop.",

@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
+from opsctl.run.programs.kind import Kind, Progress, numbered_folder
 from opsctl.run.programs.saved_files import torn_zip
 
 _LINE = re.compile(
     r"Epoch \d{1,9} \| iter (?P<iteration>\d{1,18}) step (?P<step>\d{1,18}) \| loss train: (?P<loss>[-+\d.e]+|nan|inf),"
     r".*?iter time: (?P<ms>[\d.]+) ms"
 )
-_FOLDER = re.compile(r"step-(\d{1,18})")
 _WEIGHTS = "lit_model.pth"
 #: Written after the weights.
 _LAST = "model_config.yaml"
@@ -28,14 +27,10 @@ def _progress(line: str) -> Progress | None:
     return Progress(step, loss=float(match["loss"]), seconds_per_iteration=float(match["ms"]) / 1000 * of_each)
 
 
-def _judge(path: Path) -> SavedCheckpoint | None:
-    name = _FOLDER.fullmatch(path.name)
-    if name is None or not path.is_dir():
-        return None
-    problem = torn_zip(path / _WEIGHTS)
-    if problem is None and not (path / _LAST).is_file():
-        problem = f"its save was interrupted (no {_LAST})"
-    return SavedCheckpoint(int(name[1]), path, problem)
+def _problem(folder: Path, _: int) -> str | None:
+    if problem := torn_zip(folder / _WEIGHTS):
+        return problem
+    return None if (folder / _LAST).is_file() else f"its save was interrupted (no {_LAST})"
 
 
 def _resume(checkpoint: Path) -> Sequence[str]:
@@ -48,7 +43,7 @@ KIND = Kind(
     saves_on=None,
     checkpoints="*/step-*",
     progress=_progress,
-    judge=_judge,
+    judge=numbered_folder(r"step-(\d{1,18})", _problem),
     resume=_resume,
     takes_torn=True,
     lacks=("It does not save when it is stopped: the work since the last checkpoint is lost at each stop.",),

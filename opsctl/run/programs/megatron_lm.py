@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint, by_itself
+from opsctl.run.programs.kind import Kind, by_itself, no_progress, numbered_folder
 
-_FOLDER = re.compile(r"iter_(\d{7,18})")
 #: Written after all ranks have saved.
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
-def _judge(path: Path) -> SavedCheckpoint | None:
-    name = _FOLDER.fullmatch(path.name)
-    if name is None or not path.is_dir():
-        return None
-    newest = _tracked(path.parent / TRACKER)
-    problem = None
+def _problem(folder: Path, iteration: int) -> str | None:
+    newest = _tracked(folder.parent / TRACKER)
     if newest is None:
-        problem = f"no {TRACKER} names it"
-    elif int(name[1]) > newest:
-        problem = f"its save was interrupted ({TRACKER} names iteration {newest})"
-    return SavedCheckpoint(int(name[1]), path, problem)
+        return f"no {TRACKER} names it"
+    return f"its save was interrupted ({TRACKER} names iteration {newest})" if iteration > newest else None
 
 
 def _tracked(path: Path) -> int | None:
@@ -33,17 +25,13 @@ def _tracked(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _no_progress(_: str) -> Progress | None:
-    return None
-
-
 KIND = Kind(
     name="megatron-lm",
     launch="torchrun",
     saves_on="SIGTERM",
     checkpoints="*/iter_*",
-    progress=_no_progress,
-    judge=_judge,
+    progress=no_progress,
+    judge=numbered_folder(r"iter_(\d{7,18})", _problem),
     resume=by_itself,
     saves_with="--exit-signal-handler",
 )

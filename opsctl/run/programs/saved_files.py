@@ -12,6 +12,8 @@ from pathlib import Path
 
 #: Longest header of a safetensors file, in bytes, as its library allows.
 _LONGEST_HEADER = 100_000_000
+#: The last file of torch's distributed checkpoint to be written; it names all others.
+_METADATA = ".metadata"
 #: Bytes of a pickle that are read.
 _LARGEST_PICKLE = 64 << 20
 #: Operations of a pickle that push a string or a whole number.
@@ -62,6 +64,19 @@ def torn_shards(folder: Path, index: str) -> str | None:
         if problem := torn_safetensors(folder / Path(name).name):
             return problem
     return None
+
+
+def distributed_problem(folder: Path) -> str | None:
+    """Return why torch's distributed checkpoint cannot be loaded; None for a complete one."""
+    try:
+        metadata = (folder / _METADATA).read_bytes()
+    except FileNotFoundError:
+        return f"its save was interrupted (no {_METADATA})"
+    except OSError as error:
+        return f"{_METADATA}: {error.strerror}"
+    named = {str(one) for one in pickled_strings(metadata) if str(one).endswith(".distcp")}
+    missing = sorted(one for one in named if not (folder / Path(one).name).is_file())
+    return f"{missing[0]} is missing" if missing else None if named else f"{_METADATA} is damaged"
 
 
 def pickled_strings(data: bytes) -> Iterator[object]:

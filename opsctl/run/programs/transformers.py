@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
+from opsctl.run.programs.kind import Kind, Progress, numbered_folder
 from opsctl.run.programs.saved_files import torn_safetensors, torn_shards, torn_zip
 
 #: Written last by the Trainer: a folder without it is a save that was interrupted.
@@ -17,7 +17,6 @@ _STATE = "trainer_state.json"
 _UNFINISHED = "checkpoint-is-incomplete.txt"
 #: One of these holds the weights: files of the model or an adapter, folders of DeepSpeed or FSDP.
 _WEIGHTS = ("*.safetensors", "*model*.bin", "global_step*", "pytorch_model_fsdp*")
-_FOLDER = re.compile(r"checkpoint-(\d{1,18})")
 #: Its rate counts the steps before a resume, and is wrong for a long time after one.
 _BAR = re.compile(r"(?:^|\r)\s*\d{1,3}%\|.*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}) \[.*?(?:it/s|s/it)\]")
 _LOGGED = re.compile(r"\{'loss': [^{}]*\}")
@@ -35,11 +34,6 @@ def _progress(line: str) -> Progress | None:
     except (ValueError, SyntaxError, TypeError):
         return None
     return Progress(loss=values["loss"], learning_rate=values.get("learning_rate"), grad_norm=values.get("grad_norm"))
-
-
-def _judge(path: Path) -> SavedCheckpoint | None:
-    name = _FOLDER.fullmatch(path.name)
-    return SavedCheckpoint(int(name[1]), path, _problem(path, int(name[1]))) if name and path.is_dir() else None
 
 
 def _problem(folder: Path, step: int) -> str | None:
@@ -78,7 +72,7 @@ KIND = Kind(
     saves_on="SIGTERM",
     checkpoints="*/checkpoint-*",
     progress=_progress,
-    judge=_judge,
+    judge=numbered_folder(r"checkpoint-(\d{1,18})", _problem),
     resume=_resume,
     takes_torn=True,
     saves_with="--enable_jit_checkpoint True",

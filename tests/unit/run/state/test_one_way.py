@@ -31,7 +31,6 @@ OTHERS = {
     "opsctl.run.programs.saved_files": "another program's checkpoints, wherever it writes them",
     "opsctl.run.programs.transformers": "as saved_files",
     "opsctl.run.programs.megatron_lm": "as saved_files",
-    "opsctl.run.programs.torchtitan": "as saved_files",
     "opsctl.jobs.runner.task": "the output folder, only to hold it",
     "opsctl.local.cluster.daemons": "the daemons' logs and pid files",
     "opsctl.local.cluster.configuration": "Slurm's configuration and keys",
