@@ -19,7 +19,7 @@ from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import make_folder, write_atomically, write_state
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program
-from opsctl.run.programs.kind import SavedCheckpoint
+from opsctl.run.programs.kind import SavedCheckpoint, found
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
@@ -58,26 +58,21 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
     the new ones, oldest first. Raises OpsctlError where hard links are not possible; OSError.
     """
     known = _originals(checkpoint_folders(paths.checkpoints))
-    rolled_back = _originals(paths.set_aside.glob("*/global_step*"))
-    complete = [one for one in program.saved() if one.problem is None]
-    found = []
-    for saved in reversed(complete):
-        mark = _mark(saved.path)
-        if (
-            mark is None
-            or mark in (*known.values(), *rolled_back.values())
-            or time.time() - mark.changed_at < settled_s
-        ):
-            continue
-        folder = _adopt(paths, program, saved, mark)
+    handled = {*known.values(), *_originals(paths.set_aside.glob("*/global_step*")).values()}  # also rolled back
+    there = {path: mark for path in program.paths() if (mark := _mark(path)) is not None}
+    settled = time.time() - settled_s
+    new = [path for path, mark in there.items() if mark not in handled and mark.changed_at <= settled]
+    adopted = []
+    for saved in reversed(
+        found(new, program.kind.judge)
+    ):  # only what is new is opened: jobs call this every few seconds
+        folder = None if saved.problem else _adopt(paths, program, saved, there[saved.path])
         if folder is not None:
-            found.append(Adopted(saved.iteration, folder))
-    there = {mark for one in complete if (mark := _mark(one.path)) is not None}
-    own = sorted((folder for folder in known), key=lambda folder: read_manifest(folder).iteration)
-    for folder in own[:-_KEPT]:
-        if known[folder] not in there:
+            adopted.append(Adopted(saved.iteration, folder))
+    for folder in list(known)[_KEPT:]:
+        if known[folder] not in there.values():
             _remove(folder)
-    return found
+    return adopted
 
 
 def prepare(paths: RunPaths, program: Program) -> Path | None:
@@ -100,13 +95,13 @@ def prepare(paths: RunPaths, program: Program) -> Path | None:
 
 
 def _originals(folders: Iterable[Path]) -> dict[Path, Original]:
-    """Return adopted folder -> the program's checkpoint that it is of."""
-    found = {}
+    """Return adopted folder -> the program's checkpoint that it is of, in the order of `folders`."""
+    originals = {}
     for folder in folders:
         with contextlib.suppress(CheckpointError):
             if (original := read_manifest(folder).original) is not None:
-                found[folder] = original
-    return found
+                originals[folder] = original
+    return originals
 
 
 def _mark(path: Path) -> Original | None:
@@ -170,8 +165,7 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
     if folder.exists():  # another content at the same step: the program trained it again
         _remove(folder)
     temporary.rename(folder)
-    newest = max(read_manifest(one).iteration for one in _originals(checkpoint_folders(paths.checkpoints)))
-    if saved.iteration == newest:
+    if folder == next(iter(_originals(checkpoint_folders(paths.checkpoints)))):  # the newest
         try:
             write_atomically(paths.output, paths.checkpoints / LATEST, folder.name)
         except OSError:  # a full disk: an adopted one that `latest` does not reach would be set aside at the next start
