@@ -70,7 +70,7 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
         if folder is not None:
             adopted.append(Adopted(saved.iteration, folder))
     for folder in list(known)[_KEPT:]:
-        if known[folder] not in there.values():
+        if known[folder] not in there.values() and folder not in (one.folder for one in adopted):
             _remove(folder)
     return adopted
 

@@ -104,6 +104,15 @@ def test_a_step_that_was_trained_again_replaces_the_older_content(run: Saving) -
     assert adopted_file.samefile(run.own / "checkpoint-10" / "optimizer.pt")
 
 
+def test_an_older_step_that_was_trained_again_stays(run: Saving) -> None:
+    for step in (10, 20, 30):
+        run.save(step)
+    run.adopt()
+    (run.own / "checkpoint-10").rename(run.own / "moved")
+    torch.save({"another": 1}, run.save(10) / "optimizer.pt")
+    assert run.adopt() == [10] and run.adopted() == [30, 20, 10]
+
+
 def test_a_start_sets_a_torn_newest_one_aside_and_resumes_from_the_complete_one(run: Saving) -> None:
     complete = run.save(10)
     half(run.save(20) / "optimizer.pt")
