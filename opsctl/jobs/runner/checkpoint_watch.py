@@ -52,20 +52,21 @@ class CheckpointWatch(WatchThread):
         return []
 
 
-def start_of_program(program: Program, checkpoint: Path | None) -> str:
-    """Return the log line of a start: from which checkpoint, or from the beginning."""
-    if checkpoint is None:
-        return write_fresh_start(program.folder / LATEST)
-    return write_checkpoint_line(CheckpointLoaded(_step_of(program, checkpoint), str(checkpoint)))
-
-
-def progress_of(program: Program, checkpoint: Path | None) -> Translator:
-    """Return what makes training lines of the program's output after a start from `checkpoint`."""
-    kind = program.kind
-    progress = kind.follow(_step_of(program, checkpoint)) if kind.follow else kind.progress
-    return Translator(progress, program.steps, program.global_batch_size)
-
-
-def _step_of(program: Program, checkpoint: Path | None) -> int:
+def step_of(program: Program, checkpoint: Path | None) -> int:
+    """Return the step that a start from `checkpoint` continues from; 0 without one."""
     found = program.kind.judge(checkpoint) if checkpoint else None
     return found.iteration if found else 0
+
+
+def start_of_program(program: Program, checkpoint: Path | None, step: int) -> str:
+    """Return the log line of a start: from which checkpoint and step, or from the beginning."""
+    if checkpoint is None:
+        return write_fresh_start(program.folder / LATEST)
+    return write_checkpoint_line(CheckpointLoaded(step, str(checkpoint)))
+
+
+def progress_of(program: Program, step: int) -> Translator:
+    """Return what makes training lines of the program's output after a start from `step`."""
+    kind = program.kind
+    progress = kind.follow(step) if kind.follow else kind.progress
+    return Translator(progress, program.steps, program.global_batch_size)

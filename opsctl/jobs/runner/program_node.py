@@ -161,8 +161,8 @@ class NodeRun:
 
     def _is_running(self) -> bool:
         """Reap, and return True while a started process is left and no limit has passed."""
-        codes = {number: process.poll() for number, process in self._started.items()}
-        self._reap_orphans()
+        self._reap()
+        codes = {number: process.returncode for number, process in self._started.items()}
         for number, code in codes.items():
             if code and self._stop is None and self._failure is None:
                 self._fail(number if self.step.launch == "ranks" else None, code)
@@ -183,14 +183,15 @@ class NodeRun:
         self._ranks_left_at = self._ranks_left_at or time.monotonic()
         return time.monotonic() - self._ranks_left_at > _FOLLOW_S
 
-    def _reap_orphans(self) -> None:
-        """Reap processes that have become this one's children, except those that `Popen` reaps."""
-        own = {process.pid for process in self._started.values()}
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process().children():
-                if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(child.pid, os.WNOHANG)
+    def _reap(self) -> None:
+        """Reap the started processes that have ended, and orphans that have become this one's children."""
+        started = {process.pid: process for process in self._started.values()}
+        with contextlib.suppress(ChildProcessError):  # no child is left
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid in started:
+                    started[ended.si_pid].poll()
+                else:
+                    os.waitpid(ended.si_pid, 0)
 
     def _fail(self, local_rank: int | None, code: int) -> None:
         self._failed_at = time.monotonic()
@@ -269,9 +270,7 @@ class NodeRun:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(number)
             time.sleep(_POLL_S)
-            for process in self._started.values():
-                process.poll()
-            self._reap_orphans()
+            self._reap()
             if time.monotonic() > deadline + 2 * _LEFTOVER_S:  # a process in an uninterruptible call: Slurm's to end
                 message(f"opsctl: {self.node}: {len(below)} processes of the program do not end")
                 return

@@ -14,7 +14,7 @@ from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.tcp_ports import is_free
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.runner.checkpoint_watch import CheckpointWatch, progress_of, start_of_program
+from opsctl.jobs.runner.checkpoint_watch import CheckpointWatch, progress_of, start_of_program, step_of
 from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import watch_over
 from opsctl.jobs.runner.launch import Launch, free_port, launchers_python, master_address, trainer_words
@@ -67,8 +67,9 @@ def run_step(
         launch = _launch(task, task.options, folder, limit, heartbeat.lease.holder)
     else:
         checkpoint = prepare(task.paths, program)
-        progress = progress_of(program, checkpoint)
-        task.log.add_line(start_of_program(program, checkpoint))
+        start = step_of(program, checkpoint)
+        progress = progress_of(program, start)
+        task.log.add_line(start_of_program(program, checkpoint, start))
         launch, watch = _launch_program(task, program, folder, checkpoint), CheckpointWatch(task.paths, program)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
@@ -181,6 +182,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
 def _launch_program(task: Task, program: Program, folder: Path, checkpoint: Path | None) -> Launch:
     """Return the launch of another program. Its nodes' processes run in opsctl's Python, not the program's."""
     nodes, job = task.nodes, task.allocation.job_id
+    port = free_port(job)
     step = ProgramStep(
         command=(*program.command, *task.one_off, *program.resume_arguments(checkpoint)),
         folder=str(program.folder),
@@ -188,8 +190,8 @@ def _launch_program(task: Task, program: Program, folder: Path, checkpoint: Path
         nodes=len(nodes),
         ranks_per_node=task.revision.file.slurm.gpus_per_node,
         master_address=master_address(nodes[0], task.client.node_address),
-        master_port=free_port(job),
-        stop_port=free_port(job, is_free=lambda port: is_free(port) and port != free_port(job)),
+        master_port=port,
+        stop_port=free_port(job, is_free=lambda other: other != port and is_free(other)),
         token=secrets.token_hex(16),
         stop=program.stop,
         grace_s=program.grace_s,
