@@ -206,7 +206,9 @@ def test_a_program_that_ends_without_training_is_not_called_finished(running: Ru
 def test_words_with_blanks_and_quotes_reach_the_program_as_they_are(running: Running, launch: str) -> None:
     awkward = """it's "a" $HOME `x` \\ {nodes} {unknown} *"""
     program = running.folder / "my 'own' train.py"
-    program.write_text("import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['OPSCTL_CHECKPOINT']]))")
+    # One write for each line: torchrun's ranks are unbuffered, and print would write the line end by itself.
+    words = "[*sys.argv[1:], os.environ['OPSCTL_CHECKPOINT']]"
+    program.write_text(f"import json, os, sys; sys.stdout.write(json.dumps({words}) + chr(10))")
     start = sys.executable if launch == "ranks" else str(Path(sys.executable).with_name("torchrun"))
     running.start("", launch=launch, command=(start, str(program), awkward), checkpoint="a 'b' \"c\".pt")
     codes, printed = running.end()
