@@ -188,7 +188,7 @@ def progress_text(overview: Overview) -> str:
     iterations, samples, total_samples = f"iteration {overview.iteration}", "", overview.seen.total_samples
     if overview.iterations_in_all:
         iterations += f" of {overview.iterations_in_all}"
-    if overview.samples or (overview.samples == 0 and overview.iteration == 0):  # of another program, 0 is unknown
+    if overview.samples is not None:
         samples = _count(overview.samples) + (f" of {_count(total_samples)}" if total_samples else "") + " samples"
     # What the percentage counts comes first: samples and iterations differ while the batch grows.
     said = ", ".join(filter(None, (samples, iterations) if total_samples else (iterations, samples)))
