@@ -39,7 +39,7 @@ def test_the_launcher_forks_its_rank_before_the_gpu_is_touched(tmp_path: Path, b
     with launched(tmp_path, 1, 1, arguments) as training:
         assert training.statuses() == [0], training.output_of(0)
         said = training.output_of(0)
-    assert len(re.findall(r"(?m)^ iteration +\d/ +3 \|", said)) == 3
+    assert len(re.findall(r"(?m)^\[default0\]: iteration +\d/ +3 \|", said)) == 3
     assert "kernels: CUDA computes" in said
     assert json.loads((tmp_path / "exit.json").read_text())["reason"] == "finished"
 
