@@ -7,10 +7,11 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from opsctl.jobs.runner.limit import WARNING_EARLY_S
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.config.load import load_run_file
 from tests.cluster.commands import Opsctl, open_folder
@@ -105,7 +106,7 @@ def test_a_training_that_learns_nothing_any_more_stops_itself_and_its_chain(trai
 def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(training: Training, warns: str) -> None:
     """A limit of two minutes, a margin of seconds; Slurm warns up to a minute early. One rank, at low priority.
 
-    The test need not wait for Slurm's warning: it can send the same signal.
+    The test need not wait for Slurm's warning: it can send the same signal, once it is early enough to be the warning.
     """
     script = environment_script(training.opsctl.folder, "renice -n 19 $$")
     training.write(time="2", environment=script, exit_margin='"0:25"', ranks=1)
@@ -113,6 +114,9 @@ def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(trai
     training.wait_for_iteration(2)
     assert "exit_duration_in_mins" in training.log()
     if warns == "test":
+        within = timedelta(minutes=2) - timedelta(seconds=25 + WARNING_EARLY_S - 1)  # of the limit's warning
+        opened_at = datetime.fromisoformat(training.recorded()[0]["opened_at"])
+        wait_until(lambda: datetime.now(UTC) > opened_at + within, what="the time of Slurm's earliest warning")
         training.opsctl.cluster.run("scancel", "--signal=USR1", "--batch", str(chain))
     training.wait_for_log("END TIME:")
     (attempt,) = training.attempts()
