@@ -1,4 +1,4 @@
-"""A chain of a training program that does not know opsctl: stopped, killed, resumed, and its losses as if it never was."""
+"""A chain of a program that does not know opsctl: stopped, killed and resumed, with the losses of a whole run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_plain_torchrun_script_is_stopped_killed_and_resumed_without_a_trace_i
         assert (third["reason"], third["first_failure"]["rank"], third["first_failure"]["signal"]) == ("signal", 3, 9)
         assert third["iteration_at_end"] >= saved + 25 > third["checkpoint_at_end"]
         assert fourth["iteration_at_start"] == third["checkpoint_at_end"] and fourth["reason"] == "finished"
-        # Some CPUs round by where a tensor lies in memory, so a process that loads its weights may differ in the last bits.
+        # Some CPUs round by a tensor's address, so a process that loads its weights may differ in the last bits.
         assert losses(training.log()) == pytest.approx(uninterrupted(tmp_path / "alone", steps), rel=1e-5)
         listed = printed("checkpoints list", training.opsctl.ok("checkpoints", "list", "--json"))
         assert listed[-1]["iteration"] == steps and all(one["complete"] for one in listed)
