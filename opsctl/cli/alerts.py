@@ -11,7 +11,7 @@ from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json, show, show_lines
 from opsctl.core.timestamps import iso, now
-from opsctl.monitoring.alerts.channels import alert_settings, channels_of
+from opsctl.monitoring.alerts.channels import alert_settings, chosen_channels
 from opsctl.monitoring.alerts.delivery import send_now
 from opsctl.monitoring.alerts.handle import notify
 from opsctl.monitoring.alerts.listing import printed_alerts, printed_sending, screen, sending_line, trial_message
@@ -57,17 +57,7 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
     With CHANNEL only to channels with that text in their names.
     """
     seen = _run(run)
-    known = channels_of(alert_settings(seen))
-    wanted = [one for one in known if channel is None or channel in one.name]
-    if not known:
-        raise OpsctlError(
-            'there is no channel yet: write channels = ["mailto://SERVER?from=ADDRESS&to=ADDRESS"] or '
-            'channels = ["file:FILE"], with a Slack or other address in FILE, under [alerts] of your profile '
-            "(~/.config/opsctl/profile.toml) or of the run file"
-        )
-    if not wanted:
-        listed = ", ".join(one.name for one in known)
-        raise OpsctlError(f"no such channel; those that there are: {listed}")
+    wanted = chosen_channels(alert_settings(seen), channel)
     if dry_run:
         for one in wanted:
             message(f"would send a test to {one.name}")
@@ -101,9 +91,7 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
     for line in told.lines:
         message(f"opsctl: {line}")
     message(f"{told.sent} sent")
-    if as_json:
-        memory, lines = alerts.remembered(seen.paths), alert_log.events(seen.paths)
-        print_json("alerts", printed_alerts(memory, lines, now(), with_messages=False))
+    _print(as_json, run)
     ctx.exit(1 if told.lines else 0)
 
 

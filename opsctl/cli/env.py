@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
@@ -16,13 +15,12 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, run_argument
 from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json, show, show_lines, show_text
-from opsctl.run.config.load import LoadedRun, expanded_file, load_run_file
+from opsctl.run.config.load import LoadedRun, load_run_file
 from opsctl.run.config.locate import locate_run_file
 from opsctl.run.environments import inspection
 from opsctl.run.environments.building import BuiltEnvironment, planned
 from opsctl.run.environments.building import build as build_environment
-from opsctl.run.environments.inspection import Target, lock_text
-from opsctl.run.environments.query import why_not_started
+from opsctl.run.environments.inspection import lock_text
 from opsctl.run.environments.recipe import LOCK, recipe_of
 
 
@@ -81,7 +79,7 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     Prints a lock file, or with --json all details, of the environment that the run's next step starts with. Without a
     run it is the Python that runs opsctl.
     """
-    target = replace(_target(_at_hand(run), trust), reads_files=True)
+    target = inspection.target_of(_at_hand(run), trust)
     with _reported_if_long():
         asked = target.ask()
     if asked.found is None:
@@ -116,16 +114,8 @@ def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool
     opsctl env check.
     """
     loaded = _at_hand(run)
-    target = _target(loaded, trust)
-    imports: tuple[str, ...] = ()
-    places = None
-    if loaded is not None and loaded.file.environment is not None:
-        imports = loaded.file.environment.imports
-        if against is None and loaded.file.environment.requirements:
-            recipe = recipe_of(loaded)
-            places, against = recipe.places, inspection.what_it_should_be(recipe.places, recipe.requirements)
     with _reported_if_long():
-        checked = inspection.check(replace(target, reads_files=True), against, imports, places)
+        checked = inspection.check_run(loaded, against, trust)
     if as_json:
         print_json("checked", checked)
     else:
@@ -155,12 +145,3 @@ def _at_hand(chosen: str | None) -> LoadedRun | None:
     if chosen is None and not os.environ.get("OPSCTL_RUN") and not Path("run.toml").exists():
         return None
     return load_run_file(locate_run_file(chosen))
-
-
-def _target(loaded: LoadedRun | None, trust: bool) -> Target:
-    """Return the run's environment; it is not started if others decide what that would run, unless they are trusted."""
-    if loaded is None:
-        return Target()
-    file = expanded_file(loaded)
-    script = None if file.run.environment is None else Path(file.run.environment)
-    return Target(script, dict(file.env), "" if trust else why_not_started(file, loaded.path, loaded.paths.output))

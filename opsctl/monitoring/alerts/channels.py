@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
 from opsctl.monitoring.alerts.decide import Rules
 from opsctl.run.config.profile import profile, profile_files
 from opsctl.run.config.schema import AlertsTable
@@ -104,6 +105,21 @@ def channels_of(settings: AlertSettings) -> list[Channel]:
             known = found.get(name)
             found[name] = Channel(name, text, named_in, (*known.to, key) if known else (key,))
     return list(found.values())
+
+
+def chosen_channels(settings: AlertSettings, part: str | None) -> list[Channel]:
+    """Return the channels with `part` in their names, or all without one. Raises OpsctlError if there are none."""
+    known = channels_of(settings)
+    wanted = [one for one in known if part is None or part in one.name]
+    if not known:
+        raise OpsctlError(
+            'there is no channel yet: write channels = ["mailto://SERVER?from=ADDRESS&to=ADDRESS"] or '
+            'channels = ["file:FILE"], with a Slack or other address in FILE, under [alerts] of your profile '
+            "(~/.config/opsctl/profile.toml) or of the run file"
+        )
+    if not wanted:
+        raise OpsctlError(f"no such channel; those that there are: {', '.join(one.name for one in known)}")
+    return wanted
 
 
 def channel_name(text: str, named_in: Path) -> str:

@@ -17,8 +17,9 @@ from msgspec import Meta, Struct
 
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
+from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.environments import recipe
-from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, import_problem
+from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, import_problem, why_not_started
 from trainer.formats.attempt.environment import PLACES, Environment, Package, differences
 from trainer.formats.tolerant import decode
 
@@ -112,12 +113,37 @@ def check(
     )
 
 
-def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Path | None:
-    """Return the file to check an environment against: as built, else the only requirements file."""
-    newest = places.newest()
-    if newest is not None:
-        return newest / recipe.FROZEN
-    return requirements[0] if len(requirements) == 1 else None
+def check_run(loaded: LoadedRun | None, against: Path | None, trust: bool) -> CheckedEnvironment:
+    """Check the environment of a run, or this Python if None, against a file or what [environment] asks for.
+
+    Reads every file of the packages. trust: as in `target_of`. Raises OpsctlError, RunFileError.
+    """
+    table = loaded.file.environment if loaded is not None else None
+    against, places = expected_of(loaded) if against is None else (against, None)
+    return check(target_of(loaded, trust), against, table.imports if table is not None else (), places)
+
+
+def target_of(loaded: LoadedRun | None, trust: bool) -> Target:
+    """Return the environment of a run, or this Python. It is not started if other users control it, unless `trust`."""
+    if loaded is None:
+        return Target(reads_files=True)
+    file = expanded_file(loaded)
+    script = None if file.run.environment is None else Path(file.run.environment)
+    why = "" if trust else why_not_started(file, loaded.path, loaded.paths.output)
+    return Target(script, dict(file.env), why, reads_files=True)
+
+
+def expected_of(loaded: LoadedRun | None) -> tuple[Path | None, recipe.Places | None]:
+    """Return the file to check a run's environment against (as built, else the only requirements file), and its places.
+
+    Without requirements in [environment] both are None.
+    """
+    if loaded is None or loaded.file.environment is None or not loaded.file.environment.requirements:
+        return None, None
+    found = recipe.recipe_of(loaded)
+    newest = found.places.newest()
+    only = found.requirements[0] if len(found.requirements) == 1 else None
+    return (only if newest is None else newest / recipe.FROZEN), found.places
 
 
 def _extensions_folder(environment: Environment) -> Path:

@@ -29,9 +29,8 @@ from opsctl.monitoring.gather.services import cron_seen
 from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.config.profile import profile, profile_files
 from opsctl.run.config.secret_references import kind_of
-from opsctl.run.environments.inspection import Target, check, what_it_should_be
+from opsctl.run.environments.inspection import Target, check, expected_of
 from opsctl.run.environments.query import start_problem, why_not_started
-from opsctl.run.environments.recipe import recipe_of
 from opsctl.run.state.register import cron_folder, cron_folder_option
 from opsctl.run.state.run_view import RunView
 from opsctl.slurm.backends import client_for
@@ -182,10 +181,7 @@ def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
         return EnvironmentSeen(script, others_can_change=why)
     if script is not None and (problem := start_problem(script, {}, "-c", "pass")):
         return EnvironmentSeen(script, problem=problem)
-    against = places = None
-    if loaded.file.environment is not None and loaded.file.environment.requirements:
-        recipe = recipe_of(loaded)
-        places, against = recipe.places, what_it_should_be(recipe.places, recipe.requirements)
+    against, places = expected_of(loaded)
     checked = check(Target(script, dict(file.env)), against, (), places)
     return EnvironmentSeen(script, held_against=against, discrepancies=tuple(checked.problems))
 

@@ -12,12 +12,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from opsctl.cli.env import _target
 from opsctl.jobs.control.revise import revise
 from opsctl.run.attempts.events import Attempt, append_opened
 from opsctl.run.config.load import load_run_file
 from opsctl.run.environments.changes import changes_since_last
-from opsctl.run.environments.inspection import check
+from opsctl.run.environments.inspection import check, target_of
 from opsctl.slurm.cluster import Cluster
 from tests.tiny_run import expand, write_run
 from tests.users import as_user
@@ -71,7 +70,7 @@ class Shared:
         return changes_since_last(expand(load_run_file(self.folder / "run.toml")), is_for_own_job=True)
 
     def checking(self, trust: bool = False) -> tuple[str, ...]:
-        checked = check(_target(load_run_file(self.folder / "run.toml"), trust), None, ())
+        checked = check(target_of(load_run_file(self.folder / "run.toml"), trust), None, ())
         return tuple(f"{one.text} [{one.todo}]" for one in checked.problems)
 
 
