@@ -15,13 +15,15 @@ from opsctl.cli.selection import all_runs_option, cluster_option, json_option, r
 
 if TYPE_CHECKING:
     from opsctl.monitoring.check import Detector
+    from opsctl.monitoring.finding import Finding
     from opsctl.monitoring.watch import Watched
 
 #: Every check there is, in one pass over one snapshot.
 ALL = "all"
 _HELP_OF_ALL = """Run every check on one snapshot of the run.
 
-The exit code is that of the worst finding: 2 before 3 before 1. Each line also goes into the training log.
+The last line counts the checks that are healthy, have findings, or were not able to look. The exit code is that of
+the worst finding: 2 before 3 before 1. Each finding also goes into the training log.
 """
 
 
@@ -118,7 +120,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     if how.as_json:
         print_json("findings", [printed_finding(finding) for finding in findings])
     else:
-        show_lines(pulse_lines(findings, snapshot.now))
+        show_lines([*pulse_lines(findings, snapshot.now), *_last_line(detectors, [findings])])
     _act([Watched(run, snapshot, findings)], detectors, how)
     return exit_code(findings)
 
@@ -144,12 +146,20 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     if how.as_json:
         print_json("runs", [printed_run(look, findings) for look, findings in found])
     elif found:
-        show_lines(run_lines(found))
+        show_lines([*run_lines(found), *_last_line(detectors, [findings for _, findings in found])])
     else:
         message("no runs: opsctl submit puts a run on the list")
     checked = [Watched(look.run, look.snapshot, findings) for look, findings in found if look.run and look.snapshot]
     _act(checked, detectors, how)
     return exit_code([one for _, findings in found for one in findings])
+
+
+def _last_line(detectors: Sequence[Detector], found: Sequence[Sequence[Finding]]) -> list[str]:
+    """Return the line that ends `watch all`; none for a single check."""
+    from opsctl.monitoring.check import summary
+    from opsctl.monitoring.registry import DETECTORS
+
+    return [summary(detectors, found)] if len(detectors) == len(DETECTORS) else []
 
 
 def _act(runs: Sequence[Watched], detectors: Sequence[Detector], how: _How) -> None:

@@ -103,6 +103,27 @@ def _found(detector: Detector, snapshot: Snapshot, settings: Settings) -> list[F
     return [Finding(detector.name, Severity.UNKNOWN, words)]
 
 
+def summary(detectors: Collection[Detector], found: Collection[Iterable[Finding]]) -> str:
+    """Return `33 checks: all healthy`, or how many have findings and how many were not able to look.
+
+    found: what they found, for each run. All checks of a run that could not be read were not able to look.
+    """
+    names, troubled, blind = {one.name for one in detectors}, 0, 0
+    for findings in found:
+        unseen = {one.check for one in findings if one.severity is Severity.UNKNOWN}
+        seen = {one.check for one in findings if one.severity > Severity.OK} - unseen
+        if not seen | unseen <= names:
+            unseen, seen = names, set()
+        troubled, blind = troubled + len(seen), blind + len(unseen)
+    count = len(names) * len(found)
+    of_runs = f" of {len(found)} runs" if len(found) > 1 else ""
+    healthy = "all" if not troubled and not blind else str(count - troubled - blind)
+    words = [f"{healthy} healthy"]
+    words += [f"{troubled} with findings"] if troubled else []
+    words += [f"{blind} not able to look"] if blind else []
+    return f"{count} checks{of_runs}: {', '.join(words)}"
+
+
 def can_tell(key: str, findings: Iterable[Finding], checks: Collection[str]) -> bool:
     """Return True if a run of `checks`, which found `findings`, shows that the finding `key` is over when it is absent.
 

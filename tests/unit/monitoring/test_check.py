@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.monitoring.check import Detector, Settings, can_tell, run_detectors
+from opsctl.monitoring.check import Detector, Settings, can_tell, run_detectors, summary
 from opsctl.monitoring.finding import Finding, Severity
 from opsctl.monitoring.registry import DETECTORS
 from opsctl.monitoring.snapshot import Part, Snapshot
@@ -65,3 +65,21 @@ def test_what_is_not_found_is_over_only_where_somebody_could_see(key: str, is_to
         Finding("nodes", Severity.WARNING, "drained", subject="n2"),
     ]
     assert can_tell(key, found, {"nodes", "queue", "filesystem"}) is is_told
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([[("a", Severity.OK)]], "3 checks: all healthy"),
+        ([[("a", Severity.WARNING), ("a", Severity.CRITICAL)]], "3 checks: 2 healthy, 1 with findings"),
+        (
+            [[("a", Severity.WARNING), ("b", Severity.UNKNOWN), ("b", Severity.WARNING)]],
+            "3 checks: 1 healthy, 1 with findings, 1 not able to look",
+        ),
+        ([[], [("run", Severity.UNKNOWN)]], "6 checks of 2 runs: 3 healthy, 3 not able to look"),
+    ],
+)
+def test_the_summary_counts_each_check_once(found: list[list[tuple[str, Severity]]], expected: str) -> None:
+    detectors = [Detector(name, lambda *_: [], Part.LOG) for name in "abc"]
+    findings = [[Finding(name, severity, "") for name, severity in run] for run in found]
+    assert summary(detectors, findings) == expected
