@@ -189,9 +189,12 @@ def _program_findings(
         warnings.append(str(unset).removeprefix(f"{loaded.path}: "))
     else:
         run = ExpandedRun.of(loaded, file, nodes)
-        (problems if files else warnings).extend(_environment_problems(file, loaded.folder))
         program = program_of(file, loaded.folder)
         assert program is not None
+        in_files = _environment_problems(file, loaded.folder)
+        if not program.folder.is_dir():
+            in_files.append(f"[program] folder {program.folder} is no folder: the program is started in it")
+        (problems if files else warnings).extend(in_files)
         warnings += [f"{table.kind}: {sentence}" for sentence in program.lacks()]
     return Findings(
         tuple(map(printable, problems)),

@@ -71,14 +71,13 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
             return with_prefixes(expanded, lambda prefix: str(absolute(prefix, path.parent, environment)))
         return expanded
 
+    def place(table: str, key: str, value: str) -> str:
+        return str(absolute(text(table, key, value), path.parent, environment))
+
     run = msgspec.structs.replace(
         file.run,
-        output=str(absolute(text("run", "output", file.run.output), path.parent, environment)),
-        environment=(
-            None
-            if file.run.environment is None
-            else str(absolute(text("run", "environment", file.run.environment), path.parent, environment))
-        ),
+        output=place("run", "output", file.run.output),
+        environment=None if file.run.environment is None else place("run", "environment", file.run.environment),
     )
     program = file.program
     if program is not None:
@@ -87,23 +86,22 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
             return None if values is None else tuple(text("program", key, value) for value in values)
 
         pattern = None if program.checkpoints is None else text("program", "checkpoints", program.checkpoints)
+        if pattern is not None and pattern.startswith("~/"):  # any other relative one starts in `folder`
+            pattern = place("program", "checkpoints", pattern)
         program = msgspec.structs.replace(
             program,
             command=words("command", program.command),
             resume=words("resume", program.resume),
-            checkpoints=None if pattern is None else str(absolute(pattern, path.parent, environment)),
+            folder=None if program.folder is None else place("program", "folder", program.folder),
+            checkpoints=pattern,
         )
     evaluation = file.evaluation
     if evaluation is not None:
-
-        def place(key: str, value: str) -> str:
-            return str(absolute(text("evaluation", key, value), path.parent, environment))
-
         evaluation = msgspec.structs.replace(
             evaluation,
-            python=None if evaluation.python is None else place("python", evaluation.python),
-            include=tuple(place("include", one) for one in evaluation.include),
-            scratch=None if evaluation.scratch is None else place("scratch", evaluation.scratch),
+            python=None if evaluation.python is None else place("evaluation", "python", evaluation.python),
+            include=tuple(place("evaluation", "include", one) for one in evaluation.include),
+            scratch=None if evaluation.scratch is None else place("evaluation", "scratch", evaluation.scratch),
         )
     return msgspec.structs.replace(
         file,

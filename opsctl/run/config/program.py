@@ -62,6 +62,7 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
     table = file.program
     if table is None:
         return None
+    folder /= table.folder or ""
     from opsctl.run.programs import command  # commands that only read a run need no kind
     from opsctl.run.programs.registry import KINDS
 

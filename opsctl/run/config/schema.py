@@ -75,10 +75,11 @@ class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     command: tuple[str, ...] = ()  # words; `{nodes}`, `{node_rank}` and other fields of programs.launchers.Place
     kind: str = COMMAND  # one of KINDS_OF_PROGRAMS
+    folder: str | None = None  # where it is started; None: the run file's folder
     launch: str | None = None  # one of LAUNCHES
     stop: str | None = None  # the signal on which it saves and leaves, one of STOPS; "none": it saves on no request
     grace: str = "5:00"  # from that signal to the end of its processes, a Slurm duration
-    checkpoints: str | None = None  # pattern of its checkpoints, relative to the run file's folder
+    checkpoints: str | None = None  # pattern of its checkpoints, relative to `folder`
     complete: tuple[str, ...] = ()  # names that a complete checkpoint folder has, of kind "command"
     progress: str | None = None  # regular expression of a line of progress, of kind "command"
     resume: tuple[str, ...] | None = None  # arguments to resume, with `{checkpoint}`

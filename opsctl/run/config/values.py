@@ -126,7 +126,7 @@ _RULES = (
     ("program", "launch", _one_of(LAUNCHES)),
     ("program", "stop", _one_of(STOPS)),
     ("program", "grace", _DURATION),
-    ("program", "checkpoints complete", _PATH),
+    ("program", "folder checkpoints complete", _PATH),
     ("program", "steps global_batch_size", _from(1)),
     ("array", "keep_queued", _between(0, 100)),
     ("retention", "last", _from(2)),
