@@ -20,20 +20,11 @@ from trainer.core.preload import import_engine
 
 import_engine()
 
-import msgspec  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.gpu import loss, training  # noqa: E402
 from benchmarks.gpu.cases import Case, Sizes, cases  # noqa: E402
-from trainer.engine.build import initialize  # noqa: E402
-from trainer.kernels.__main__ import times_lines  # noqa: E402
-from trainer.kernels.choice import (  # noqa: E402
-    Operations,
-    every_kernel,
-    source_of,
-)
-from trainer.kernels.measuring import measured  # noqa: E402
-from trainer.kernels.times import (  # noqa: E402
+from benchmarks.gpu.timing import (  # noqa: E402
     Buffers,
     Turns,
     buffer_sets,
@@ -41,10 +32,16 @@ from trainer.kernels.times import (  # noqa: E402
     copy_rate,
     median_s,
 )
+from trainer.engine.build import initialize  # noqa: E402
+from trainer.kernels.choice import (  # noqa: E402
+    Operations,
+    every_kernel,
+    source_of,
+)
 from trainer.recipe.options import parse, to_arguments  # noqa: E402
 
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("kernels", "ways", "loss", "training")
+_PARTS = ("kernels", "loss", "training")
 _SMALL = Sizes(4, 32, 64, 1, 2, 16, 48, 256, torch.float32)
 _ONE_GPT = {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 16, "vocab_size": 64}
 
@@ -70,8 +67,6 @@ def main(argv: list[str] | None = None) -> int:
     results: dict[str, Any] = {"about": about(parallel.device), "paths": [asdict(x) for x in parallel.operations.paths]}
     if "kernels" in parts:
         results |= _kernels(every_kernel(source), parallel.device, _SMALL if rehearsed else Sizes(), turns)
-    if "ways" in parts:
-        results["ways"] = _ways(training.gpt_options(rehearsed), parallel.device, rehearsed)
     if "loss" in parts:
         results["linear_cross_entropy"] = _told(loss.measured(parallel, turns, rehearsed))
     if "training" in parts:
@@ -133,15 +128,6 @@ def _compiled_s(case: Case, sets: list[Buffers], turns: Turns, device: torch.dev
     except Exception as error:  # whatever a compiler raises, the other ways are measured all the same
         print(f"{case.name} by torch.compile: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
         return None
-
-
-def _ways(options: Any, device: torch.device, rehearsed: bool) -> list[dict[str, Any]]:
-    """Return what `opsctl kernels measure` would keep of a training with these options."""
-    small: dict[str, Any] = {"turn_s": 0.0, "weights": 256} if rehearsed else {}
-    times = measured(options, device, print, **small)
-    for line in times_lines(times.families):
-        print(line)
-    return [msgspec.to_builtins(one) for one in times.families]
 
 
 def _told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.kernels.adam import AdamBuffers
+from benchmarks.gpu.timing import Buffers
+from trainer.kernels.adam import AdamBuffers, AdamSettings
 from trainer.kernels.choice import Operations
-from trainer.kernels.times import Buffers
-from trainer.kernels.ways import ADAM_SETTINGS, adam_by_torch
 
 _EPSILON = 1e-5
+_ADAM_SETTINGS = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.1, 10)
 
 
 @dataclass(frozen=True)
@@ -274,10 +274,10 @@ def _adam(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]:
         return weight, gradient, first, second, torch.empty(count, device=device, dtype=sizes.dtype)
 
     def ours(*buffers: Tensor) -> None:
-        kernels.step([AdamBuffers(*buffers)], ADAM_SETTINGS, 1.0)
+        kernels.step([AdamBuffers(*buffers)], _ADAM_SETTINGS, 1.0)
 
     shape = f"{count:,} {_name(sizes.dtype)} gradients"
-    adam = Case("Adam, fp32 and 16-bit weight", shape, count * (24 + 2 * item), make, ours, adam_by_torch, 0.90)
+    adam = Case("Adam, fp32 and 16-bit weight", shape, count * (24 + 2 * item), make, ours, _adam_by_torch, 0.90)
     squares = Case(
         "squares of all gradients",
         shape,
@@ -291,3 +291,25 @@ def _adam(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _adam_by_torch(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, half: Tensor | None) -> None:
+    """Update as a training without kernels does: fp32 gradients, torch's fused AdamW, the weight rounded."""
+    step = torch.full((), float(_ADAM_SETTINGS.step - 1), device=weight.device)
+    torch._fused_adamw_(
+        [weight],
+        [gradient.float()],
+        [first],
+        [second],
+        [],
+        [step],
+        lr=_ADAM_SETTINGS.learning_rate,
+        beta1=_ADAM_SETTINGS.beta1,
+        beta2=_ADAM_SETTINGS.beta2,
+        weight_decay=_ADAM_SETTINGS.weight_decay,
+        eps=_ADAM_SETTINGS.epsilon,
+        amsgrad=False,
+        maximize=False,
+    )
+    if half is not None:
+        half.copy_(weight)

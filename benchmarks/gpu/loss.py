@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.kernels.times import Turns, median_s
+from benchmarks.gpu.timing import Turns, median_s
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from opsctl.cli.selection import Function, json_option, run_option
+from opsctl.cli.selection import Function, json_option
 
 _arch_option = click.option(
     "--arch", multiple=True, metavar="M.N...", help="Compute capabilities of the GPUs, such as 7.0 8.0 9.0."
@@ -65,44 +65,6 @@ def check(**options: Any) -> int:
     Compares them with their sources and checksums. Exits 1 on any problem.
     """
     return _run("check", **options)
-
-
-@command.command("measure")
-@run_option
-@click.option(
-    "--device", type=click.Choice(("cuda", "cpu")), help="Device to measure on [default: the GPU if there is one]."
-)
-@json_option(times="trainer.formats.attempt.kernels.KernelTimes")
-def measure(run: str | None, device: str | None, as_json: bool) -> int:
-    """Measure each implementation of each operation here.
-
-    Trainings then use the fastest one. On a GPU it compares our kernels, torch, torch.compile and NVIDIA's apex if it
-    is installed; on a CPU the C++ operations and torch. It uses the sizes of the run, else common ones. The result is
-    stored next to the kernels, for this kind of device and these versions.
-    """
-    from opsctl.cli import trainer_program
-
-    words = trainer_program.option_words({"measure": True, "device": device, "json": as_json})
-    if arguments := _trainer_arguments(run):
-        words += ["--", *arguments]
-    return trainer_program.run_trainer_program("trainer.kernels", words, needed=("torch",))
-
-
-def _trainer_arguments(run: str | None) -> tuple[str, ...]:
-    """Return the trainer arguments of the run, none without a run. Raises RunFileError for an invalid run."""
-    from opsctl.core.errors import RunFileError, UsageError
-    from opsctl.run.config.checks import check_run
-    from opsctl.run.state.run_view import glance
-
-    try:
-        chosen = glance(run)
-    except UsageError:
-        if run is not None:
-            raise
-        return ()
-    if chosen.loaded is None:
-        raise RunFileError(chosen.problem)
-    return check_run(chosen.loaded, files=False)[0].arguments
 
 
 def _run(verb: str, *, arch: tuple[str, ...], more_arch: tuple[str, ...], **options: Any) -> int:

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine, train
 from tests.native_libraries import built_library
 from trainer.core.uncompiled import COMPILER
-from trainer.formats.attempt.kernels import FamilyTimes, KernelTimes
 from trainer.kernels.native.cache import CACHE_VARIABLE
-from trainer.kernels.times import device_name, keep
 
 pytestmark = pytest.mark.distributed
 RANKS_IMPORT = COMPILER  # recomputation loads it
@@ -88,30 +85,6 @@ def test_ranks_that_would_compute_by_different_kernels_all_take_torch(pool: Pool
     apart = pool.run(2, kernels_of_a_rank, [built, str(tmp_path)])
     assert apart[0] == apart[1] and {by for _, by, _ in apart[0]} == {"torch"}
     assert "on rank 1 (" in apart[0][0][2] and "opsctl kernels build" in apart[0][0][2]
-
-
-def test_all_ranks_choose_by_what_was_measured_where_the_first_one_is(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = os.environ[CACHE_VARIABLE]
-    where_measured = f"{tmp_path}:{built}"
-    monkeypatch.setenv("OPSCTL_KERNELS_CACHE", where_measured)
-    cpu = torch.device("cpu")
-    slower = FamilyTimes(
-        family="norms",
-        kind="LayerNorm",
-        precision="fp32",
-        columns=32,
-        shape="32 x 32",
-        seconds={"C++": 2.0, "torch": 1.0},
-        measured_at="2026-11-23T10:00:00+00:00",
-    )
-    keep(KernelTimes(device=device_name(cpu), torch="", cuda=None, families=[slower]), cpu)
-    for folders, by in (([where_measured, built], "torch"), ([built, where_measured], "C++")):
-        chosen = pool.run(2, kernels_of_a_rank, folders)
-        assert chosen[0] == chosen[1]
-        found = {family: taken for family, taken, _ in chosen[0]}
-        assert (found["norms"], found["Adam"]) == (by, "C++")
 
 
 @pytest.mark.parametrize(("ranks", "steps", "changes"), TRAININGS, ids=str)

@@ -84,7 +84,7 @@ def test_one_that_is_none_would_be_seen(command: str) -> None:
 NOT_TYPED = {
     *("alerts ack", "alerts send", "alerts test", "checkpoints convert", "checkpoints repoint", "completion"),
     *("cron logs", "disk touch", "env build", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
-    *("hub sync", "import hf", "jobs cancel", "kernels build", "kernels measure", "perms", "probe"),
+    *("hub sync", "import hf", "jobs cancel", "kernels build", "perms", "probe"),
     *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),
     *("json-schema", "man"),
     *("watch filesystem", "watch filling", "watch hub-sync", "watch slow-node"),

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
 from trainer.kernels.choice import Operations, by_torch_alone, choose
-from trainer.kernels.times import kept_times
 from trainer.parallel.determinism import be_deterministic
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.layout import Layout, splits_sequence
@@ -80,12 +79,9 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
 def _operations(options: Options, device: torch.device) -> Operations:
     """Return this rank's operations: the chosen ones if all ranks choose alike, else torch on all. Collective.
 
-    Ranks that round differently would train different copies of shared weights. So all choose by the measurements of
-    the first one: each node may have its own cache.
+    Ranks that round differently would train different copies of shared weights, and each node may have its own cache.
     """
-    kept: list[Any] = [kept_times(device) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(kept)
-    own = choose(options, device, kept[0])
+    own = choose(options, device)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, (platform.node(), [(path.family, path.by, path.why) for path in own.paths]))
     of_first = [(family, by) for family, by, _ in told[0][1]]

@@ -1,7 +1,7 @@
-"""NVIDIA's apex, where it is installed: its norms and its Adam in the places of ours.
+"""NVIDIA's apex, where it is installed: its norms and its Adam on a GPU for which ours are not built.
 
 PyPI's `apex` is another project. NVIDIA's is built from github.com/NVIDIA/apex with its CUDA extensions, which are
-modules of their own beside the package. It is imported where it is measured or taken, and nowhere else.
+modules of their own next to the package. It is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -20,34 +20,25 @@ from trainer.kernels.normalization import NormFunction
 
 #: Attribute of Operations -> the extension that has it.
 _EXTENSIONS = {"norms": "fused_layer_norm_cuda", "adam": "amp_C"}
+APEX_COMPUTES = frozenset(_EXTENSIONS)
 NOT_INSTALLED = "apex is not installed"
 _DECAY_APART = 1  # amp_C's mode for Loshchilov and Hutter's AdamW
 
 
 class ApexMissing(RuntimeError):
-    """Why apex computes nothing here."""
-
-
-def why_not_apex(attribute: str) -> str | None:
-    """Why apex cannot compute this of Operations, as far as is known without importing it; None: it can."""
-    extension = _EXTENSIONS.get(attribute)
-    if extension is None:
-        return "apex has nothing for it"
-    found = importlib.util.find_spec("apex")
-    if found is None:
-        return NOT_INSTALLED
-    folders = found.submodule_search_locations or ()
-    if not any((Path(folder) / "multi_tensor_apply").is_dir() for folder in folders):
-        return "the apex that is installed is PyPI's project of that name, not NVIDIA's"
-    if importlib.util.find_spec(extension) is None:
-        return f"NVIDIA's apex was installed without its extension {extension}"
-    return None
+    """The reason why apex is not used."""
 
 
 def apex_kernels(attribute: str) -> NormFunction | ApexAdam:
-    """Return apex's implementation for Operations. Raises ApexMissing, also if it does not load."""
-    if why_not := why_not_apex(attribute):
-        raise ApexMissing(why_not)
+    """Return apex's implementation for one of `APEX_COMPUTES`. Raises ApexMissing, also if it does not load."""
+    found = importlib.util.find_spec("apex")
+    if found is None:
+        raise ApexMissing(NOT_INSTALLED)
+    folders = found.submodule_search_locations or ()
+    if not any((Path(folder) / "multi_tensor_apply").is_dir() for folder in folders):
+        raise ApexMissing("the installed apex is PyPI's project of that name, not NVIDIA's")
+    if importlib.util.find_spec(_EXTENSIONS[attribute]) is None:
+        raise ApexMissing(f"NVIDIA's apex was installed without its extension {_EXTENSIONS[attribute]}")
     try:
         return apex_norms() if attribute == "norms" else ApexAdam()
     except (ImportError, AttributeError, OSError, RuntimeError) as error:

@@ -1,14 +1,13 @@
 """The choice of a training's kernels: by its options, by the built kernels, and by its device.
 
-Nothing is compiled here: `opsctl kernels build` does that before jobs. torch computes everything that is not built, and
-what it was measured to compute faster (`opsctl kernels measure`). `Operations.paths` has the implementation of each
-family and the reason.
+Nothing is compiled here: `opsctl kernels build` does that before jobs. What is built is used: on every measured device
+it is faster than torch. On a GPU without it, NVIDIA's apex computes norms and Adam if it is installed, and torch
+everything else. `Operations.paths` has the implementation of each family and the reason.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from trainer.core.dtypes import DTYPES
 from trainer.kernels.activation import ActivationKernels
 from trainer.kernels.adam import AdamKernels
-from trainer.kernels.apex import NOT_INSTALLED, ApexMissing, apex_kernels, why_not_apex
+from trainer.kernels.apex import APEX_COMPUTES, NOT_INSTALLED, ApexMissing, apex_kernels
 from trainer.kernels.attention import (
     CPP,
     SOFTMAX,
@@ -51,8 +50,6 @@ from trainer.kernels.native.libraries import NotBuilt, cubins_for, operations
 from trainer.kernels.normalization import Norms
 from trainer.kernels.residual import ResidualKernels
 from trainer.kernels.softmax import SoftmaxKernels
-from trainer.kernels.times import NOTHING_MEASURED, KeptTimes, decided, device_name, times_for
-from trainer.kernels.ways import Sizes
 from trainer.recipe.model_options import precision_of
 from trainer.recipe.options import Options, OptionsError
 
@@ -72,10 +69,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Operations:
-    """The kernels of each family; None where torch computes it.
-
-    paths: the implementation of each, with the reason. notes: measurements that are not used.
-    """
+    """The kernels of each family; None where torch computes it. paths: the implementation of each, with the reason."""
 
     norms: Norms | None = None
     activations: ActivationKernels | None = None
@@ -86,7 +80,6 @@ class Operations:
     cross_entropy: CrossEntropyKernels | None = None
     adam: AdamKernels | None = None
     paths: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 #: Everything by torch, whatever is built.
@@ -145,12 +138,11 @@ FAMILIES = (
 )
 
 
-def choose(options: Options, device: torch.device, kept: KeptTimes = NOTHING_MEASURED) -> Operations:
+def choose(options: Options, device: torch.device) -> Operations:
     """Choose the kernels of a training with these options on `device`. Never raises for what is not built.
 
-    kept: measurements, which count if they are of such a device. Raises OptionsError for options that conflict, and
-    under --abort-on-unmet-fused-kernel-constraints if torch has to compute a family that no option leaves to it and
-    that it was not measured to compute faster.
+    Raises OptionsError for options that conflict, and under --abort-on-unmet-fused-kernel-constraints if torch has to
+    compute a family that no option leaves to it.
     """
     must_be_met = options.abort_on_unmet_fused_kernel_constraints
     if options.kernels == TORCH:
@@ -159,68 +151,40 @@ def choose(options: Options, device: torch.device, kept: KeptTimes = NOTHING_MEA
         if must_be_met:
             raise OptionsError("--abort-on-unmet-fused-kernel-constraints with --kernels torch: leave out one of them")
     source = source_of(options, device)
-    if options.kernels == TORCH or (kept.families and kept.device != device_name(device)):
-        kept = NOTHING_MEASURED
     made: dict[str, Any] = {}
     paths, unmet = [], []
     for family in (one for one in FAMILIES if one.is_needed(options)):
-        ours = family_kernels(family, options, source)
-        kernels, path = _faster(family, ours, options, source, kept)
+        kernels, path = _of_family(family, options, source)
         paths.append(path)
         if kernels is not None:
             made[family.attribute] = kernels
-        elif isinstance(ours, str) and not family.is_unfused(options):
+        elif not family.is_unfused(options):
             unmet.append(f"{path.family}: {path.why}")
     of_attention, path = _attention(options, device, source)
     if must_be_met and unmet:  # attention by torch is one fused kernel too
         raise OptionsError(f"--abort-on-unmet-fused-kernel-constraints: torch would compute {'; '.join(unmet)}")
-    return Operations(**made, **of_attention, paths=(*paths, path), notes=(*kept.notes, *_apex_notes(source, kept)))
+    return Operations(**made, **of_attention, paths=(*paths, path))
 
 
-def family_kernels(family: Family, options: Options, source: Source) -> Any:
-    """Return our kernels of this family for such a training, or as text the reason why there are none."""
+def _of_family(family: Family, options: Options, source: Source) -> tuple[Any, Path]:
+    """Return a family's kernels (None: torch computes it), and the implementation with the reason."""
     if family.is_unfused(options):
-        return family.unfused_by
-    if source.made_from is None:
-        return source.why
-    if source.by == CUDA and family.cuda is CudaNorms and (too_wide := CudaNorms.refuses(options.hidden_size)):
-        return too_wide
-    return _made(family, source)
+        return None, Path(family.name, TORCH, str(family.unfused_by))
+    why = source.why
+    too_wide = CudaNorms.refuses(options.hidden_size) if source.by == CUDA and family.cuda is CudaNorms else None
+    if source.made_from is not None and too_wide is None:
+        return _made(family, source), Path(family.name, source.by, why)
+    why = too_wide or why
+    if source.by == CUDA and family.attribute in APEX_COMPUTES:
+        try:
+            return apex_kernels(family.attribute), Path(family.name, APEX, why)
+        except ApexMissing as error:
+            why = why if str(error) == NOT_INSTALLED else f"{why}; {error}"
+    return None, Path(family.name, TORCH, why)
 
 
 def _made(family: Family, source: Source) -> Any:
     return (family.cpp if source.by == CPP else family.cuda)(source.made_from)
-
-
-def _faster(family: Family, ours: Any, options: Options, source: Source, kept: KeptTimes) -> tuple[Any, Path]:
-    """Return ours, None for torch, or an implementation that was measured as faster, and the reason."""
-    kernels: dict[str, Any] = {TORCH: None} if isinstance(ours, str) else {source.by: ours, TORCH: None}
-    why = ours if isinstance(ours, str) else source.why
-    if family.is_unfused(options) or not kept.families:
-        way = next(iter(kernels))
-        return kernels[way], Path(family.name, way, why)
-    sizes = Sizes.of(options)
-    times = times_for(kept.families, family.name, sizes.kind(family.name), sizes.precision, sizes.columns(family.name))
-    found = decided(list(kernels), times, kept.device)
-    if times is not None and APEX in times.seconds and source.by == CUDA:
-        with_apex = decided([*kernels, APEX], times, kept.device)
-        try:  # apex is imported only where it is used
-            kernels[APEX] = apex_kernels(family.attribute) if with_apex.way == APEX else None
-            found = with_apex
-        except ApexMissing as error:
-            why = f"{why}; it was measured with apex: {error}"
-    reasons = "; ".join(filter(None, (found.why or why, found.beside)))
-    return kernels[found.way], Path(family.name, found.way, reasons)
-
-
-def _apex_notes(source: Source, kept: KeptTimes) -> tuple[str, ...]:
-    """Return notes about an apex that was not measured, or is another project."""
-    if source.by != CUDA or any(APEX in one.seconds for one in kept.families):
-        return ()
-    why_not = why_not_apex("norms")
-    if why_not is None:
-        return ("apex is installed and was not measured beside the kernels: opsctl kernels measure",)
-    return () if why_not == NOT_INSTALLED else (why_not,)
 
 
 def source_of(options: Options, device: torch.device) -> Source:
@@ -251,17 +215,11 @@ def by_torch_alone(options: Options, why: str) -> Operations:
 
 
 def kernel_lines(operations: Operations) -> list[str]:
-    """Return the lines for the training log: one per implementation, with the reason, then the notes."""
+    """Return the lines for the training log: one per implementation, with the reason."""
     families: dict[tuple[str, str], list[str]] = {}
     for path in operations.paths:
         families.setdefault((path.by, path.why), []).append(path.family)
-    lines = [f"kernels: {by} computes {', '.join(names)} ({why})" for (by, why), names in families.items()]
-    return lines + [f"kernels: {note}" for note in operations.notes]
-
-
-def has_compiler() -> bool:
-    """Return True if torch.compile can compile for a GPU."""
-    return importlib.util.find_spec("triton") is not None
+    return [f"kernels: {by} computes {', '.join(names)} ({why})" for (by, why), names in families.items()]
 
 
 def _attention(options: Options, device: torch.device, source: Source) -> tuple[dict[str, Any], Path]:

@@ -1,4 +1,4 @@
-"""NVIDIA's apex: taken where it was measured to win, told from the other project of that name.
+"""NVIDIA's apex: used where our kernels are not built, told from the other project of that name.
 
 There is no GPU for the real one: a stand-in has its modules, and computes by torch what their functions say.
 """
@@ -14,12 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.emulator.runner import EmulatedRunner
 from tests.unit.trainer.kernels.test_choice import CPU, options
-from tests.unit.trainer.kernels.test_measured_choice import measured, times
 from trainer.kernels import choice
 from trainer.kernels.adam import AdamBuffers, AdamSettings
-from trainer.kernels.apex import ApexAdam, ApexMissing, apex_kernels, apex_norms, why_not_apex
+from trainer.kernels.apex import ApexAdam, ApexMissing, apex_kernels, apex_norms
 from trainer.kernels.choice import CUDA, Source, choose
 from trainer.kernels.normalization import NormFunction, added_and_normalized, normalized
 
@@ -79,52 +77,40 @@ def nvidias(install: Path) -> Path:
 
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = EmulatedRunner()
-    monkeypatch.setattr(choice, "source_of", lambda _options, _device: Source(CUDA, runner, "built for 9.0"))
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "source_of", lambda _options, _device: Source(CUDA, None, "not built"))
 
 
-@pytest.mark.usefixtures("on_gpu", "nvidias")
-def test_it_is_taken_where_it_was_measured_to_win_and_only_there() -> None:
-    kept = measured(times(CUDA=1.1, torch=2.0, apex=1.0), times("Adam", CUDA=1.0, torch=2.0, apex=1.01))
-    chosen = choose(options(), CPU, kept)
-    of_norms = next(path for path in chosen.paths if path.family == "norms")
-    assert of_norms.by == "apex" and of_norms.why.startswith("1.10x ") and "CUDA" in of_norms.why
-    assert isinstance(chosen.norms, NormFunction) and not isinstance(chosen.adam, ApexAdam)
-    assert chosen.notes == ()
+@pytest.mark.usefixtures("no_kernels", "nvidias")
+def test_it_computes_norms_and_adam_where_our_kernels_are_not_built() -> None:
+    chosen = choose(options(), CPU)
+    assert isinstance(chosen.norms, NormFunction) and isinstance(chosen.adam, ApexAdam)
+    by = {path.family: path.by for path in chosen.paths}
+    assert by["norms"] == by["Adam"] == "apex" and by["cross entropy"] == "torch"
+    assert {path.why for path in chosen.paths if path.by == "apex"} == {"not built"}
 
 
-@pytest.mark.usefixtures("on_gpu", "nvidias")
-def test_where_it_was_measured_and_another_won_it_is_not_imported() -> None:
-    assert choose(options(), CPU, measured(times(CUDA=2.0, torch=1.0, apex=2.0))).norms is None
+@pytest.mark.usefixtures("nvidias")
+def test_it_is_not_imported_where_our_kernels_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "source_of", lambda _options, _device: Source(CUDA, object(), "built for 9.0"))
+    chosen = choose(options(), CPU)
+    assert {path.by for path in chosen.paths if path.family in ("norms", "Adam")} == {"CUDA"}
     assert "apex" not in sys.modules
 
 
-@pytest.mark.usefixtures("on_gpu", "nvidias")
-def test_one_that_nobody_has_measured_is_told_of_and_not_taken() -> None:
-    chosen = choose(options(), CPU)
-    assert {path.by for path in chosen.paths if path.family in ("norms", "Adam")} == {"CUDA"}
-    (note,) = chosen.notes
-    assert "apex" in note and "opsctl kernels measure" in note
-    assert "apex" not in sys.modules, "nothing is imported to look"
-
-
-@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.usefixtures("no_kernels")
 def test_the_other_project_of_that_name_is_told_apart(install: Path) -> None:
     (install / "apex").mkdir()
     (install / "apex" / "__init__.py").write_text("raise ImportError('No module named pyramid')\n")
     importlib.invalidate_caches()
-    chosen = choose(options(), CPU, measured(times(CUDA=2.0, torch=3.0, apex=1.0)))
-    of_norms = next(path for path in chosen.paths if path.family == "norms")
-    assert of_norms.by == "CUDA" and "PyPI" in of_norms.why
-    (note,) = choose(options(), CPU).notes
-    assert "apex" in note and "PyPI" in note
+    of_norms = next(path for path in choose(options(), CPU).paths if path.family == "norms")
+    assert of_norms.by == "torch" and "not built" in of_norms.why and "PyPI" in of_norms.why
 
 
 def test_without_its_extensions_it_computes_nothing(nvidias: Path) -> None:
     (nvidias / "amp_C.py").unlink()
     importlib.invalidate_caches()
-    assert why_not_apex("norms") is None
+    assert isinstance(apex_kernels("norms"), NormFunction)
     with pytest.raises(ApexMissing, match="amp_C"):
         apex_kernels("adam")
 

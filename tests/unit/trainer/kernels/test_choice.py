@@ -80,10 +80,9 @@ def test_families_that_a_training_does_not_compute_are_not_told_of() -> None:
 
 def test_the_log_says_in_a_line_each_who_computes_what_and_why() -> None:
     paths = (Path("norms", "C++", "built"), Path("softmax", "torch", "no"), Path("Adam", "C++", "built"))
-    assert kernel_lines(Operations(paths=paths, notes=("times.json: damaged",))) == [
+    assert kernel_lines(Operations(paths=paths)) == [
         "kernels: C++ computes norms, Adam (built)",
         "kernels: torch computes softmax (no)",
-        "kernels: times.json: damaged",
     ]
 
 
@@ -110,3 +109,10 @@ def test_sizes_that_the_cuda_kernels_do_not_take_are_left_to_torch_before_the_fi
     (why,) = [path.why for path in chosen.paths if (path.family, path.by) == ("norms", "torch")]
     assert "40960" in why and "32768" in why
     assert choose(options(hidden_size=32_768, num_attention_heads=256), CPU).norms is not None
+
+
+def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["--why", "--device=cuda"]) == 2
+    assert "--device cuda" in capsys.readouterr().err
