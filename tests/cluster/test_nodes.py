@@ -105,7 +105,7 @@ def test_ranks_killed_twice_on_a_node_make_it_suspect_but_exclude_nothing_and_a_
     job, (first, second) = training.recorded()[2]["job_id"], training.recorded()[2]["nodes"]
     assert second == "node2" and not own_place(paths).excluded.exists()
     suspect = opsctl("watch", "nodes")
-    assert suspect.code == 1 and re.search(r"\bnode2\b.*\bsuspect\b", suspect.out), suspect
+    assert suspect.code == 1 and re.search(r"\bnode2\b.*\bsuspect\b", suspect.out), (suspect, training.recorded())
 
     if not finds_slow:
         return
