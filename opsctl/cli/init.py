@@ -15,6 +15,7 @@ import click
 from opsctl.cli.new_run import make_run, say_next
 from opsctl.cli.plan import Number
 from opsctl.cli.selection import cluster_option
+from opsctl.run.config.schema import KINDS_OF_PROGRAMS
 
 DEFAULT_EXAMPLE = "demo"
 
@@ -43,7 +44,12 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option(
     "--rehearsal", is_flag=True, help="Make a small copy of the run of --from, for two nodes, to try a change."
 )
-@click.option("--from-script", "script", metavar="FILE", help="Read a launch script of a Megatron-DeepSpeed training.")
+@click.option("--from-script", "script", metavar="FILE", help="Read a launch script of a training.")
+@click.option(
+    "--kind",
+    type=click.Choice(["trainer", *KINDS_OF_PROGRAMS]),
+    help="With --from-script: the program that trains [default: as the script shows]; trainer is opsctl's.",
+)
 @click.option("--params", type=Number(whole=False), help="Parameters of the model, such as 1.3B.")
 @click.option("--tokens", type=Number(whole=False), help="Tokens to train on [default: 20 per parameter].")
 @click.option(
@@ -67,6 +73,7 @@ def command(
     example: str | None,
     rehearsal: bool,
     script: str | None,
+    kind: str | None,
     yes: bool,
     **given: Any,
 ) -> None:
@@ -76,7 +83,9 @@ def command(
     With any option, or without a terminal, it asks nothing. The name of an example selects it: `opsctl init
     tr11-176B-ml`.
 
-    For a training program other than opsctl's trainer, write run.toml yourself: docs/your-trainer.md.
+    --from-script reads a script that starts a training with torchrun, accelerate, deepspeed or srun. The run starts
+    the script's own program (docs/your-trainer.md), or opsctl's trainer for a script of Megatron-DeepSpeed. Nothing of
+    the script is run, and it is not changed. The list of what is not taken has the lines of the script.
 
     --rehearsal copies the run of --from and scales sizes and lengths to two nodes and half an hour. Each scaled value
     is printed; all other settings are the run's. The copy has its own name, output folder and kill switch.
@@ -89,6 +98,8 @@ def command(
     _refuse_mixtures(example, rehearsal, script, given)
     if arguments and script is None:
         raise click.UsageError(f"{arguments[0]}: one name makes one run; arguments are those of a --from-script")
+    if kind and script is None:
+        raise click.UsageError(f"--kind {kind}: give the launch script too, with --from-script FILE")
     if rehearsal:
         from opsctl.cli.rehearsal import check_rehearsal, rehearsal_text
 
@@ -98,7 +109,7 @@ def command(
     if script is not None:
         from opsctl.cli.init_script import make_from_script
 
-        make_from_script(folder, run_name, Path(script), given, arguments)
+        make_from_script(folder, run_name, Path(script), given, arguments, kind)
         return
     examples = _examples()
     asks = not (yes or given or example or run_name in examples) and _person_is_here()

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opsctl.run.init.draft import Draft
 
 #: No launch script is larger.
 _LARGEST = 4 << 20
 
 
 def make_from_script(
-    folder: Path, run_name: str, script: Path, given: dict[str, Any], arguments: Sequence[str] = ()
+    folder: Path,
+    run_name: str,
+    script: Path,
+    given: dict[str, Any],
+    arguments: Sequence[str] = (),
+    kind: str | None = None,
 ) -> None:
     """Make the run. Raises UsageError, OpsctlError.
 
     given: keys of `[slurm]` from the command line. arguments: those of the script; empty if they are not known.
+    kind: "trainer" or a kind of program; None: as the script shows.
     """
     from opsctl.cli.new_run import make_run, say_next
     from opsctl.core.errors import UsageError
@@ -30,29 +40,59 @@ def make_from_script(
     if text is None:
         raise UsageError(f"{script} cannot be read, or is no script: a text file of at most {_LARGEST >> 20} MiB")
     draft = from_script(
-        text, run_name, str(place.parent), given, lambda path: _text_of_file(Path(path)), arguments or None
+        text,
+        run_name,
+        str(place.parent),
+        given,
+        lambda path: _text_of_file(Path(path)),
+        arguments or None,
+        kind,
+        os.getcwd(),  # noqa: PTH109 - links stay as written
+        str(folder),
     )
     called = f", as called with {shlex.join(arguments)}" if arguments else ""
     head = (
         f"{run_name}: read from {place}{called} by opsctl init --from-script, which has run nothing of it.",
         "Each value has the line that it is from; what is not taken is listed at the end.",
     )
-    beside = {}
+    beside = dict(draft.files)
     if draft.environment_script:
         first = f"# What {place} does to its shell before it starts the training."
         beside["environment.sh"] = "\n".join([first, *draft.environment_script]) + "\n"
     make_run(folder, run_name, run_text(draft, head), beside, check=load_run_file)
+    _say_what_is_started(draft, script)
     if draft.notes:
-        message(f"{script}: not taken:")
+        message("not taken:")
         for note in sorted(set(draft.notes)):
             message(f"  {note}")
+    if to_do := draft.to_do():
+        message("to set in run.toml:")
+        for one in to_do:
+            message(f"  {one}")
+    edit = "set what is missing, and read the list at the end" if to_do else "read the list at its end"
     steps = [
-        ("read the list at its end: it was not taken", "${EDITOR:-vi} run.toml"),
-        ("print sizes, durations and problems", "opsctl plan"),
+        (edit, "${EDITOR:-vi} run.toml"),
+        ("print how it is started, and problems", "opsctl plan"),
         ("check this machine and the cluster", "opsctl doctor"),
-        ("submit a chain of ten tasks, one at a time", "opsctl submit"),
+        ("submit a chain of ten jobs, one at a time", "opsctl submit"),
     ]
     say_next(folder, steps)
+
+
+def _say_what_is_started(draft: Draft, script: Path) -> None:
+    """Print which program the run starts, and how to choose the other one where a script may mean both."""
+    from opsctl.core.output import message
+
+    command, other = draft.value("program", "command"), "megatron-lm"
+    if command is not None:
+        kind = draft.value("program", "kind")
+        message(f'{script}: made a run of its own program, of kind "{kind}": {shlex.join(command[:3])} ...')
+        other = "trainer" if kind == "megatron-lm" else ""
+    else:
+        message(f"{script}: made a run of opsctl's trainer, with the script's options")
+    if other:
+        instead = "with opsctl's trainer" if other == "trainer" else "with the script's own program"
+        message(f"  to train {instead}: add --kind {other}")
 
 
 def _text(path: Path) -> str | None:

@@ -29,13 +29,29 @@ class Note:
         return f"line {self.line}: {self.text}" if self.line else self.text
 
 
+@dataclass(frozen=True)
+class Unset:
+    """A key that the user has to set. `example`: a value of the right form, which the run file has in a comment."""
+
+    table: str
+    key: str
+    example: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"[{self.table}] {self.key}: {self.why}"
+
+
 @dataclass
 class Draft:
     """The contents of a run file. `tables`: table -> key -> value, in the order in which they are written."""
 
     tables: dict[str, dict[str, Given]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    fill_in: list[Note] = field(default_factory=list)  # values of the script that are not known
+    unset: list[Unset] = field(default_factory=list)
     environment_script: list[str] = field(default_factory=list)  # lines of a script next to the run file
+    files: dict[str, str] = field(default_factory=dict)  # further files next to it: name -> text
 
     def set(self, table: str, key: str, value: Any, remark: str = "") -> None:
         """Set a value, in place of an earlier one."""
@@ -50,23 +66,54 @@ class Draft:
         """Record a part that is not taken, and why."""
         self.notes.append(Note(line, text))
 
+    def ask(self, table: str, key: str, example: Any, why: str) -> None:
+        """Leave a key to the user."""
+        self.unset.append(Unset(table, key, example, why))
 
-_ORDER = ("run", "slurm", "array", "trainer", "data", "checkpoints", "retention", "expect", "gpu", "env")
+    def to_do(self) -> list[str]:
+        """Return what the user has to set, in the order of the run file."""
+        return [*map(str, sorted(set(self.fill_in))), *map(str, self.unset)]
+
+
+_ORDER = ("run", "slurm", "array", "program", "trainer", "data", "checkpoints", "retention", "expect", "gpu", "env")
 
 
 def run_text(draft: Draft, head: Iterable[str]) -> str:
-    """Return the run file's text. head: comment lines at its top. The notes are comments at its end."""
+    """Return the run file's text. head: comment lines at its top. The notes are comments at its end.
+
+    A key that is not set is a comment in its table, with its example.
+    """
     lines = [f"# {printable(line)}".rstrip() for line in head]
     for table in _ORDER:
         values = draft.tables.get(table)
         if not values:
             continue
         lines += ["", f"[{table}]"]
-        rows = [(f"{key} = {toml_value(given.value)}", given.remark) for key, given in values.items()]
+        lines += _command_rows(values) if table == "program" else []
+        rows = [
+            (f"{key} = {toml_value(one.value)}", one.remark)
+            for key, one in values.items()
+            if (table, key) != ("program", "command")
+        ]
+        rows += [(f"# {one.key} = {toml_value(one.example)}", one.why) for one in draft.unset if one.table == table]
         # Remarks are aligned in one column, unless a value is too long.
         width = max((len(row) for row, remark in rows if remark and len(row) <= 40), default=0)
         lines += [f"{row:<{width}}  # {remark}" if remark else row for row, remark in rows]
+    if draft.fill_in:
+        lines += ["", "# Replace ${FILL_IN}:"]
+        lines += [f"#   {printable(str(note))}" for note in sorted(set(draft.fill_in))]
     if draft.notes:
         lines += ["", "# Not taken:"]
         lines += [f"#   {printable(str(note))}" for note in sorted(set(draft.notes))]
     return "\n".join(lines) + "\n"
+
+
+def _command_rows(values: dict[str, Given]) -> list[str]:
+    """Return the words of a program's command, with each option on a line of its own."""
+    given = values["command"]
+    rows: list[list[str]] = [[]]
+    for word in given.value:
+        if word.startswith("-") and rows[0]:
+            rows.append([])
+        rows[-1].append(toml_value(word))
+    return [f"command = [  # {given.remark}", *(f"    {', '.join(row)}," for row in rows), "]"]

@@ -89,7 +89,7 @@ def _gpus(draft: Draft, asked: dict[str, Directive]) -> None:
         return
     number = int(match["number"] or 1)
     if name == "gpus-per-task":
-        tasks = _tasks_of_a_node(draft, asked)
+        tasks = tasks_of_a_node(draft, asked)
         if tasks is None:
             draft.note(one.line, f"#SBATCH --gpus-per-task={one.value}: the tasks of a node are not given")
             return
@@ -103,7 +103,7 @@ def _gpus(draft: Draft, asked: dict[str, Directive]) -> None:
         draft.set("slurm", "gpu_type", match["type"], f"line {one.line}")
 
 
-def _tasks_of_a_node(draft: Draft, asked: dict[str, Directive]) -> int | None:
+def tasks_of_a_node(draft: Draft, asked: dict[str, Directive]) -> int | None:
     """Return 1 if no tasks are given, None if their number differs between nodes or is not known."""
     given = {name: asked[name].value or "" for name in ("ntasks-per-node", "ntasks") if name in asked}
     if not given:

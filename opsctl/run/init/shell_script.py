@@ -27,6 +27,8 @@ _SUCCEEDING = frozenset(("true", ":", "echo", "set", "export", "cd"))
 #: These leave the files that they are given as they are.
 _READERS = frozenset(("cat", "echo", "ls", "head", "grep", "test", "[", "export"))
 _OUTPUTS = frozenset((">", ">>", ">|", "&>", "&>>", "<>", ">&"))
+#: Left as it is wherever the shell's folder is needed.
+_UNKNOWN_FOLDER = "$(pwd -P)"
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<index>\[.*\])?(?P<append>\+?)=")
 
 _OPENING = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done", "select": "done", "{": "}"}
@@ -428,7 +430,7 @@ class _Reader:
         elif name in ("cd", "pushd", "popd"):
             into = next((one for one in texts if not one.startswith("-") or one == "-"), "${HOME}")
             is_known = self.is_sure and name == "cd" and into != "-"
-            state.folder = _gone_to(state.folder, into) if is_known else "$(pwd)"
+            state.folder = _gone_to(state.folder, into) if is_known else _UNKNOWN_FOLDER
         elif name == "exit":
             state.has_ended = self.is_sure
         elif name in ("source", ".") and texts:
@@ -459,7 +461,7 @@ class _Reader:
         else:
             self.enter_a_shell(command)
         if name in _SETTING_UP and (any(is_open(one) and "(" in one for one in texts) if name == "eval" else texts):
-            state.set_up += (SetUp(words, line, self.is_sure),)
+            state.set_up += (SetUp(words, line, self.is_sure, folder=state.folder),)
 
     def read_text(self, text: str, line: int) -> None:
         found = tokens(text, line)

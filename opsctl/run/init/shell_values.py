@@ -15,16 +15,17 @@ from opsctl.run.init.shell_syntax import Part, Word, quoted_parts
 
 VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*|\d+|[@*#])\}|(?P<bare>[A-Za-z_]\w*|[\d@*#]))")
 _EXPANSION = re.compile(
-    r"(?P<name>[A-Za-z_]\w*|\d+|[@#])(?:\[(?P<index>@|\d+)\])?(?:(?P<operator>:?[-=?])(?P<word>[^\"'\\]*))?", re.DOTALL
+    r"(?P<name>[A-Za-z_]\w*|\d+|[@#])(?:\[(?P<index>@|\d+)\])?(?:(?P<operator>:?[-=?])(?P<word>[^\"'\\]*|\"[^\"\\\s*?[]*\"))?",
+    re.DOTALL,
 )
-_FOLDER = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`|\$\{?PWD\}?")
+FOLDER = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`|\$\{?PWD\}?")
 #: A value's words where the shell splits it at blanks. An expansion that is not known stays in one piece.
 _FIELD = re.compile(r"(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\$\{[^}]*\}|`[^`]*`|\S)+")
 _PATTERN = re.compile(r"[*?]|\[[^]]+\]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
 #: Slurm, the login or the shell may set these, to unknown values.
 _SET_FOR_EVERY_JOB = re.compile(
-    r"(?:SLURM|SLURMD|SRUN|SBATCH|CUDA|GPU|ROCR|HIP|NVIDIA|PMIX?|MODULE|LMOD|CONDA|XDG|LC|SSH|BASH)_?\w*"
-    r"|HOME|USER|LOGNAME|PATH|MANPATH|LD_LIBRARY_PATH|HOST|HOSTNAME|HOSTTYPE|OSTYPE|MACHTYPE|PWD|OLDPWD|SHELL|SHLVL"
+    r"(?:SLURM|SLURMD|SRUN|SBATCH|CUDA|ROCR|HIP|NVIDIA|PMIX?|LMOD|CONDA|XDG|LC|SSH|BASH)_?\w*"
+    r"|GPU_DEVICE_\w+|MODULE(?:S?HOME|PATH|_\w+)|HOME|USER|LOGNAME|PATH|MANPATH|LD_LIBRARY_PATH|HOST|HOSTNAME|HOSTTYPE|OSTYPE|MACHTYPE|PWD|OLDPWD|SHELL|SHLVL"
     r"|TMPDIR|TMP|TEMP|LANG|TERM|MAIL|EDITOR|UID|EUID|GROUPS|PPID|RANDOM|SECONDS|LINENO|OPTIND|FUNCNAME|_"
 )
 #: An expansion or arithmetic that sets a variable: `N++`, `N += 1`, `${N:=1}`.
@@ -53,6 +54,7 @@ class SetUp:
     line: int
     is_sure: bool
     exports: str = ""  # the variable
+    folder: str | None = None  # in which it is done; None: where the script started
 
 
 @dataclass
@@ -181,7 +183,7 @@ class State:
         written = part.text
         if not part.is_expansion:
             return written
-        if _FOLDER.fullmatch(written):
+        if FOLDER.fullmatch(written):
             return self.folder or in_braces(written)
         if written.startswith("$(("):
             number = self.calculate(written[3:-2], 0)
@@ -200,7 +202,7 @@ class State:
                 return written
         elif value or ":" not in operator:
             return written if is_open(value) and ":" in operator else value
-        chosen = self.text(quoted_parts(match["word"], ""))
+        chosen = self.text(quoted_parts(match["word"].strip('"'), ""))
         if operator[-1] == "=":
             self.assign(name, chosen, 0)
         return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -33,6 +34,27 @@ class SavedCheckpoint:
 
 
 @dataclass(frozen=True)
+class CommandLine:
+    """The reading of a program's own words, for `opsctl init --from-script`.
+
+    is_its: the program and its arguments -> True if they are certainly of this kind.
+    imports: modules that only programs of this kind import.
+    output: the option whose value is a folder, with `saves`, the pattern of checkpoints in it.
+    has_default: without that option it saves in a folder that the kind's own pattern finds.
+    steps: the option whose value is the length of the training in steps.
+    left_out: options, without values or with one, that opsctl gives itself or that work against it.
+    """
+
+    is_its: Callable[[Sequence[str]], bool]
+    imports: tuple[str, ...] = ()
+    output: str = ""
+    saves: str = ""
+    has_default: bool = False
+    steps: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Kind:
     """A kind of training program.
 
@@ -45,6 +67,7 @@ class Kind:
     resume: the newest complete checkpoint -> arguments that resume from it. Empty for a program that finds it itself.
     takes_torn: the program loads its newest checkpoint without checking it, so a torn one has to be moved away.
     lacks: sentences about what the program cannot do, for `plan`, `doctor` and `status`.
+    command_line: how its words are read; None for a kind that no words show.
     """
 
     name: str
@@ -58,6 +81,7 @@ class Kind:
     follow: Callable[[int], Callable[[str], Progress | None]] | None = None
     lacks: tuple[str, ...] = ()
     saves_with: str | None = None
+    command_line: CommandLine | None = None
 
 
 def numbered_folder(name: str, problem: Callable[[Path, int], str | None]) -> Callable[[Path], SavedCheckpoint | None]:
@@ -74,6 +98,20 @@ def numbered_folder(name: str, problem: Callable[[Path, int], str | None]) -> Ca
         return SavedCheckpoint(int(match[1]), path, problem(path, int(match[1])))
 
     return judge
+
+
+def options_in(words: Sequence[str]) -> dict[str, str]:
+    """Return the options among a program's words, with `_` for `-` and no dashes before them: name -> value.
+
+    An option has the form `--name value`, `--name=value` or `name=value`; one without a value has "".
+    """
+    found: dict[str, str] = {}
+    for word, following in pairwise((*words, "-")):
+        name, equals, value = word.partition("=")
+        if word.startswith("--") or (equals and re.fullmatch(r"[+~]*[\w.@/-]+", name)):
+            alone = "" if following.startswith("-") and not re.match(r"-\.?\d", following) else following
+            found[name.lstrip("-+~").replace("-", "_")] = value if equals else alone
+    return found
 
 
 def no_progress(_: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
+from opsctl.run.programs.kind import CommandLine, Kind, Progress, SavedCheckpoint, options_in
 from opsctl.run.programs.saved_files import distributed_problem, number_after, pickle_in_zip, torn_zip
 
 _BAR = re.compile(
@@ -92,6 +92,11 @@ def _resume(checkpoint: Path) -> Sequence[str]:
     return ("--ckpt_path", str(checkpoint))
 
 
+def _is_its(words: Sequence[str]) -> bool:
+    """Return True for LightningCLI: `main.py fit --trainer.max_steps 100`."""
+    return "fit" in words[1:2] and any(name.startswith("trainer") for name in options_in(words))
+
+
 KIND = Kind(
     name="lightning",
     launch="torchrun",  # under torchrun Lightning does not requeue jobs by itself
@@ -106,5 +111,13 @@ KIND = Kind(
         "save_on_exception=True): the work since the last checkpoint is lost at each stop.",
         "A resume within an epoch continues at the right step but shuffles the data again, unless the loader "
         "keeps its state.",
+    ),
+    command_line=CommandLine(
+        _is_its,
+        imports=("lightning", "pytorch_lightning"),
+        output="trainer.default_root_dir",
+        saves="lightning_logs/version_*/checkpoints/*.ckpt",
+        steps="trainer.max_steps",
+        left_out=("ckpt_path",),
     ),
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, numbered_folder
+from opsctl.run.programs.kind import CommandLine, Kind, Progress, numbered_folder
 from opsctl.run.programs.saved_files import torn_zip
 
 _LINE = re.compile(
@@ -47,4 +47,11 @@ KIND = Kind(
     resume=_resume,
     takes_torn=True,
     lacks=("It does not save when it is stopped: the work since the last checkpoint is lost at each stop.",),
+    command_line=CommandLine(
+        lambda words: words[:1] == ("litgpt",),
+        output="out_dir",
+        saves="step-*",
+        steps="train.max_steps",
+        left_out=("resume",),
+    ),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, by_itself, no_progress, numbered_folder
+from opsctl.run.programs.kind import CommandLine, Kind, by_itself, no_progress, numbered_folder, options_in
 
 #: Written after all ranks have saved.
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -25,6 +26,19 @@ def _tracked(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+#: Options that Megatron-LM has and Megatron-DeepSpeed, whose programs have the same names, has not.
+_OF_CORE = {
+    *("use_mcore_models", "transformer_impl", "use_distributed_optimizer", "attention_backend", "exit_signal_handler"),
+    *("ckpt_format", "dist_ckpt_format", "use_dist_ckpt", "overlap_grad_reduce", "overlap_param_gather", "fp8_format"),
+    *("context_parallel_size", "tokenizer_model", "moe_router_topk", "spec", "manual_gc"),
+}
+
+
+def _is_its(words: Sequence[str]) -> bool:
+    """Return True for `pretrain_gpt.py` and its siblings with options of Megatron's core."""
+    return words[0].rpartition("/")[2].startswith("pretrain_") and bool(_OF_CORE & options_in(words).keys())
+
+
 KIND = Kind(
     name="megatron-lm",
     launch="torchrun",
@@ -34,4 +48,12 @@ KIND = Kind(
     judge=numbered_folder(r"iter_(\d{7,18})", _problem),
     resume=by_itself,
     saves_with="--exit-signal-handler",
+    command_line=CommandLine(
+        _is_its,
+        imports=("megatron",),
+        output="save",
+        saves="iter_*",
+        steps="train_iters",
+        left_out=("exit_duration_in_mins",),
+    ),
 )

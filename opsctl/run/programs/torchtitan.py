@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from opsctl.run.programs.kind import Kind, by_itself, no_progress, numbered_folder
+from collections.abc import Sequence
+
+from opsctl.run.programs.kind import CommandLine, Kind, by_itself, no_progress, numbered_folder, options_in
 from opsctl.run.programs.saved_files import distributed_problem
+
+
+def _is_its(words: Sequence[str]) -> bool:
+    return (
+        words[0] == "torchtitan.train" or "torchtitan" in words[0].split("/") or "job.config_file" in options_in(words)
+    )
+
 
 KIND = Kind(
     name="torchtitan",
@@ -14,4 +23,7 @@ KIND = Kind(
     judge=numbered_folder(r"step-(\d{1,18})", lambda folder, _: distributed_problem(folder)),
     resume=by_itself,
     lacks=("It does not save when it is stopped: the work since the last checkpoint is lost at each stop.",),
+    command_line=CommandLine(
+        _is_its, output="dump_folder", saves="checkpoint/step-*", has_default=True, steps="training.steps"
+    ),
 )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, numbered_folder
+from opsctl.run.programs.kind import CommandLine, Kind, Progress, numbered_folder, options_in
 from opsctl.run.programs.saved_files import torn_safetensors, torn_shards, torn_zip
 
 #: Written last by the Trainer: a folder without it is a save that was interrupted.
@@ -66,6 +66,16 @@ def _resume(checkpoint: Path) -> Sequence[str]:
     return ("--resume_from_checkpoint", str(checkpoint))
 
 
+#: Options of TrainingArguments, of which a script with `--output_dir` has some, and those of loops without the Trainer.
+_TRAINER = {"save_steps", "save_strategy", "save_total_limit", "logging_steps", "per_device_train_batch_size"}
+_NO_TRAINER = {"checkpointing_steps", "max_train_steps", "with_tracking"}
+
+
+def _is_its(words: Sequence[str]) -> bool:
+    names = options_in(words).keys()
+    return "output_dir" in names and bool(names & _TRAINER) and not names & _NO_TRAINER
+
+
 KIND = Kind(
     name="transformers",
     launch="torchrun",
@@ -76,4 +86,7 @@ KIND = Kind(
     resume=_resume,
     takes_torn=True,
     saves_with="--enable_jit_checkpoint True",
+    command_line=CommandLine(
+        _is_its, output="output_dir", saves="checkpoint-*", steps="max_steps", left_out=("resume_from_checkpoint",)
+    ),
 )

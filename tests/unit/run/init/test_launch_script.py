@@ -508,7 +508,7 @@ def test_a_curriculum_in_deepspeeds_file_is_said_to_be_left() -> None:
         (
             "export PATH=/a:$PATH\nmodule load cuda\nPATH=/b:$PATH\nsource x\nLD_LIBRARY_PATH=/c:${LD_LIBRARY_PATH}",
             [
-                *('export PATH="/a:${PATH}"', "module load cuda", 'export PATH="/b:${PATH}"', "source x"),
+                *('export PATH="/a:${PATH}"', "module load cuda", 'export PATH="/b:${PATH}"', "source /where/it/is/x"),
                 'export LD_LIBRARY_PATH="/c:${LD_LIBRARY_PATH}"',
             ],
         ),
@@ -520,9 +520,9 @@ def test_the_environment_is_kept_as_it_is_made(text: str, lines: list[str]) -> N
 
 def test_an_export_behind_what_may_set_it_over_counts() -> None:
     begun = launched_after("source x\nexport A=1\nPATHS=a:$B\nC=1")
-    assert values(begun, "env") == {"A": "1"} and begun.value("run", "environment") == "x"
+    assert values(begun, "env") == {"A": "1"} and begun.value("run", "environment") == "/where/it/is/x"
     begun = launched_after("export A=1 B=1\nsource x\nA=2")
-    assert begun.environment_script == ["export A=1", "export B=1", "source x", "export A=2"]
+    assert begun.environment_script == ["export A=1", "export B=1", "source /where/it/is/x", "export A=2"]
 
 
 def test_a_command_that_is_left_out_is_said_to_be() -> None:
@@ -530,9 +530,20 @@ def test_a_command_that_is_left_out_is_said_to_be() -> None:
     assert noted(begun, 7, "nvidia-smi: ") and not {5, 6} & {note.line for note in begun.notes}
 
 
+def test_the_environment_is_that_of_the_folder_and_of_the_job() -> None:
+    begun = launched_after("cd $SLURM_SUBMIT_DIR/code\nsource ../venv/bin/activate\nexport PYTHONPATH=$PWD:$PYTHONPATH")
+    lines = ["source /where/it/is/venv/bin/activate", 'export PYTHONPATH="/where/it/is/code:${PYTHONPATH}"']
+    assert begun.environment_script == lines
+    begun = launched_after("export CACHE=/tmp/$SLURM_JOB_ID\nexport SEEN=$(pwd)/data")
+    lines = ['export CACHE="/tmp/${SLURM_JOB_ID}"', "export SEEN=/where/it/is/data"]
+    assert begun.environment_script == lines, "a job's own variables are not known at submission"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("cd $(dirname $0)/..", "/where/it"),
+        ('cd "$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"', "/where/it/is"),
         ("(cd data && make)", "/where/it/is"),
         ("cd /lab\ncd a/b\ncd ..", "/lab/a"),
         ("cd a\ncd b", "/where/it/is/a/b"),
