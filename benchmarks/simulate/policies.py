@@ -22,6 +22,7 @@ class Way:
     probe: bool = False
     hang_watch: bool = False
     slow_nodes: bool = False
+    restarts: bool = False  # in the same job, on the same nodes
     spare_share: float = 0.0  # further nodes of each job, of those that are trained on
     slower_node_percent: float = WatchTable().slower_node_percent
     alerts: bool = False  # a person is told, and comes
@@ -44,6 +45,7 @@ OURS = Way(
     probe=True,
     hang_watch=True,
     slow_nodes=True,
+    restarts=True,
     spare_share=0.02,
     alerts=True,
 )

@@ -21,13 +21,16 @@ from benchmarks.simulate.queue import NEWEST, Queue
 from benchmarks.simulate.setting import Setting
 from benchmarks.simulate.training import Bad, Live, Training
 from opsctl.diagnosis.probe.report import NodeReport, chosen
-from opsctl.jobs.runner.good_nodes import is_to_be_tested, nodes_left
+from opsctl.jobs.runner.good_nodes import is_to_be_tested
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import failed_too_often
+from opsctl.run.attempts.restart import JobNow, after_failure
+from opsctl.run.config.schema import SlurmTable
 from opsctl.run.logs.spans import Span
 from opsctl.run.state.chains import counted_since
 
+_RESTARTS = SlurmTable(nodes=1, gpus_per_node=1, time="1").restarts
 #: A quick probe; how often Slurm looks for nodes.
 PROBE_S, _SLURM_LOOKS_S = MINUTE_S, 10 * MINUTE_S
 
@@ -107,7 +110,7 @@ class Run:
         ends_at = self.env.now + self._time_left_s()
         since = counted_since(self.queue.chains, array.chain.submitted_at)
         left: tuple[str, ...] | None = nodes
-        tested, ended = Tested(), None
+        tested, ended, restart = Tested(), None, 0
         while left is not None:
             if self.way.brake and failed_too_often(self.attempts[-NEWEST:], since):
                 self.queue.cancel_pending()
@@ -122,11 +125,21 @@ class Run:
                 chain_submitted_at=array.chain.submitted_at,
                 opened_at=moment(self.env.now),
                 iteration_at_start=self.saved,
+                restart=restart,
             )
             live = yield from self._attempt(opened, left, ends_at, tested, ended)
             spare, ended = len(left) - self.setting.nodes, self.attempts[-1]
-            job_is_lost = nodes[0] in ended.lost_nodes or self.cluster.is_closed
-            left = nodes_left(left, live.nodes, spare, ended) if ended.exit_code and not job_is_lost else None
+            is_over = live.is_unfit or nodes[0] in ended.lost_nodes or self.cluster.is_closed
+            job = JobNow(
+                left,
+                live.nodes,
+                spare,
+                restarts=_RESTARTS if self.way.restarts else 0,
+                time_left_s=ends_at - EXIT_MARGIN_S - self.env.now,
+                must_leave="the job has ended" if is_over else "",
+            )
+            left = after_failure(ended, self.attempts[-NEWEST:], since, job).nodes
+            restart += 1
         self.queue.over()
 
     def _attempt(
@@ -167,6 +180,7 @@ class Run:
         if tested.at is not None:
             picked = chosen(nodes, self.setting.nodes, tested.reports)
             if len(picked) < self.setting.nodes:
+                live.is_unfit = True
                 return Bad(Ending.FAILED)
             live.nodes, live.used = tuple(picked), frozenset(picked)
         return None

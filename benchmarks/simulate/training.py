@@ -56,6 +56,7 @@ class Live:
     line_s: float = 0.0  # that iterations took since the last line of the log
     is_training: bool = False
     hung_since: float | None = None
+    is_unfit: bool = False  # too few of its nodes are good
     asked: str = ""  # what a person has asked it for: "requeue", "cancel"
     used: frozenset[str] = field(init=False)
 

@@ -32,16 +32,19 @@ class Training:
     def paths(self) -> RunPaths:
         return RunPaths(self.opsctl.folder / "output")
 
-    def write(self, *, train_samples: int = 400_000, time: str = "10:00", ranks: int = 2, **changes: str) -> None:
+    def write(
+        self, *, train_samples: int = 400_000, time: str = "10:00", ranks: int = 2, restarts: int = 0, **changes: str
+    ) -> None:
         """(Over)write the run file, by default with more iterations than a test waits for.
 
         One rank trains on one node, more ranks on two nodes: each rank costs seconds of processor time to start.
+        A failure ends the job, unless the test asks for `restarts`.
         `changes` replace lines: key="value as TOML".
         """
         nodes = min(ranks, 2)
         path = write_run(self.opsctl.folder, nodes=nodes, train_samples=train_samples, time=time)
         text = path.read_text().replace("[trainer]\n", "[trainer]\nlog_interval = 1\n")
-        text = text.replace("gpus_per_node = 2", f"gpus_per_node = {ranks // nodes}")
+        text = text.replace("gpus_per_node = 2", f"gpus_per_node = {ranks // nodes}\nrestarts = {restarts}")
         for key, value in changes.items():
             line, old = f"{key} = {value}", re.search(rf"^{key} = .*$", text, re.MULTILINE)
             text = text.replace(old[0], line, 1) if old else text.replace("[run]\n", f"[run]\n{line}\n")

@@ -14,8 +14,8 @@ from opsctl.core.files.trusted import present_name
 from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
-from opsctl.jobs.runner.chain_stop import cancel_pending, has_to_stop, stop_chain
-from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, replacement_line, without_lost_nodes
+from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, stop_chain
+from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
 from opsctl.jobs.runner.own_attempt import (
     close,
     end_line,
@@ -27,7 +27,7 @@ from opsctl.jobs.runner.own_attempt import (
 )
 from opsctl.jobs.runner.own_lease import END_WAIT_S, LeaseHeartbeat, WaitPolicy, wait_for_turn
 from opsctl.jobs.runner.requests import RequestHandler, ToEnd
-from opsctl.jobs.runner.run_step import run_step
+from opsctl.jobs.runner.run_step import run_step, time_to_train_s
 from opsctl.jobs.runner.task import FollowedPaths, Task, request_stop, this_task
 from opsctl.jobs.signals import Signals, noted_signals
 from opsctl.run.attempts import events as attempts_file
@@ -36,6 +36,7 @@ from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import FAILURE_LIMIT, keeps_losing_the_lease
 from opsctl.run.attempts.outcome import StepEnd, closed, read_evidence
+from opsctl.run.attempts.restart import JobNow, after_failure
 from opsctl.run.checkpoints.inventory import last_checkpoint
 from opsctl.run.checkpoints.rollbacks import read_rollbacks
 from opsctl.run.config.paths import RunPaths
@@ -83,18 +84,42 @@ def _train_on(task: Task, signals: Signals, patience: WaitPolicy) -> int:
     handler = RequestHandler(task)
     handler.start()
     try:
-        code = _train(task, signals, patience, handler)
-        while code and (left := without_lost_nodes(handler.task, handler.attempt)):
-            if signals.any or handler.to_end is not None:
+        code, ended = _train(task, signals, patience, handler), None
+        while code and handler.attempt is not None and handler.attempt is not ended:
+            ended = handler.attempt
+            again = _restarted(handler.task, ended, signals, handler)
+            if again is None:
                 break
-            task.log.add_line(replacement_line(handler.task, left))
-            handler.task = task = left
+            handler.task = task = again
             code = _train(task, signals, patience, handler)
         return code
     finally:
         handler.finish(handler.attempt, signals)
         for line in handler.news():
             task.log.add_line(line)
+
+
+def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHandler) -> Task | None:
+    """Return the task for the next attempt in this job; None if the job ends. Reports which and why."""
+    if handler.unstarted:
+        return None
+    job = JobNow(
+        allocated=task.allocation.nodes,
+        used=task.nodes,
+        spare=task.spare,
+        restarts=task.revision.file.slurm.restarts,
+        time_left_s=time_to_train_s(task),
+        must_leave="the job was asked to leave" if _is_to_leave(task, signals, handler) else "",
+    )
+    attempts = [one for one in attempts_file.read(task.paths) if one.id != ended.id]
+    decision = after_failure(ended, [*attempts, ended], counting_since(task), job)
+    if decision.nodes is None:
+        if decision.why:
+            task.log.add_line(f"opsctl: the training does not start again in this job: {decision.why}")
+        return None
+    again = restarted_on(task, decision.nodes)
+    task.log.add_line(restart_line(task, again))
+    return again
 
 
 def _leave_at_once(task: Task) -> int | None:
@@ -140,7 +165,8 @@ def _train(task: Task, signals: Signals, patience: WaitPolicy, handler: RequestH
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if has_to_stop(task, attempts):
         return stop_chain(task, attempts)
-    handler.attempt_id = attempt_id = new_attempt_id(task)
+    attempt_id = new_attempt_id(task)
+    handler.attempt_ids.append(attempt_id)
     try:
         turn = _turn(task, attempt_id, signals, patience, handler)
     except OSError as error:
@@ -216,7 +242,7 @@ def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, hea
     set_aside(folder)
     make_folder(task.paths.output, folder)
     attempts = attempts_file.read(task.paths)
-    attempt = new_attempt(task, len(attempts) + 1, handler.attempt_id)
+    attempt = new_attempt(task, len(attempts) + 1, handler.attempt_ids[-1])
     attempts_file.append_opened(task.paths, attempt)
     task.log.add_line(start_line(task, attempt))
     back = went_back(attempt.iteration_at_start, attempts, _rollbacks(task))
@@ -230,6 +256,7 @@ def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, hea
         # Nothing ran: the attempt still says why.
         task.log.add_line(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
+        handler.unstarted = note
     paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
     ended = _ended(task, paths, attempt, step_end, "; ".join(filter(None, (note, back))))
     handler.attempt = ended = close(task, paths, ended, step_end)

@@ -19,10 +19,10 @@ from opsctl.run.state.chains import counted_since, read_chains, recorded
 
 def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:
     """Return whether what has been tried since people last did something says that this would only fail again."""
-    return failed_too_often(attempts, _counted_since(task))
+    return failed_too_often(attempts, counting_since(task))
 
 
-def _counted_since(task: Task) -> datetime:
+def counting_since(task: Task) -> datetime:
     """Return since when attempts count; the chain's own submission where the records cannot be read."""
     try:
         return counted_since(read_chains(task.paths), task.submitted_at)
@@ -32,7 +32,7 @@ def _counted_since(task: Task) -> datetime:
 
 def stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     """Cancel what would only fail again, say so, fail."""
-    row = without_progress(attempts, _counted_since(task))
+    row = without_progress(attempts, counting_since(task))
     last = next((item for item in reversed(attempts) if item.reason), None)
     why = f"the last ended with {last.reason}" if last else "nothing is known about them"
     if last and last.verdict and last.verdict.is_known:
@@ -42,7 +42,7 @@ def stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     elif last and last.note:
         why += f" ({last.note})"
     found = f"{row} attempts in a row without a new checkpoint"
-    if learned_nothing(attempts, _counted_since(task)):
+    if learned_nothing(attempts, counting_since(task)):
         found = "the training stopped itself, as too many iterations in a row were skipped or had no finite loss"
     said = f"{found}: this chain stops; {why}"
     task.log.add_line(alert_line(f"{task.name}: {said}"))

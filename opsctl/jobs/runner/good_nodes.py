@@ -121,35 +121,24 @@ def _setting(task: Task) -> Setting:
     )
 
 
-def without_lost_nodes(task: Task, ended: Attempt | None) -> Task | None:
-    """Return the task on the job's other nodes, if the attempt lost some and spares are left; else None. Pure.
+def restarted_on(task: Task, left: tuple[str, ...]) -> Task:
+    """Return the task for the job's next attempt, with the nodes that are `left` of its allocation. Pure.
 
-    Takes the spares that were best in the last probe.
+    Failed nodes are replaced by the spares that were best in the last probe.
     """
-    if ended is None:
-        return None
-    left = nodes_left(task.allocation.nodes, task.nodes, task.spare, ended)
-    if left is None:
-        return None
     spare = task.spare - (len(task.allocation.nodes) - len(left))
     by_standing = best_first(left, task.probed.nodes if task.probed is not None else ())
     goes_on = set(sorted(by_standing, key=lambda node: node not in task.nodes)[: len(task.nodes)])
     picked = tuple(node for node in left if node in goes_on)
-    return replace(task, allocation=replace(task.allocation, nodes=left), spare=spare, picked=picked)
+    allocation = replace(task.allocation, nodes=left)
+    return replace(task, allocation=allocation, spare=spare, picked=picked, restart=task.restart + 1)
 
 
-def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended: Attempt) -> tuple[str, ...] | None:
-    """Return the nodes with which a job continues after `ended`, which ran on `used`; else None. Pure.
-
-    spare: the number of allocated nodes that are not needed. None if the attempt lost no node, or too many.
-    """
-    lost = {node for node in failed_nodes(ended) if node in used} if spare else set()
-    return tuple(node for node in allocated if node not in lost) if 0 < len(lost) <= spare else None
-
-
-def replacement_line(before: Task, after: Task) -> str:
-    """Return the line of the training log about the change of nodes."""
+def restart_line(before: Task, after: Task) -> str:
+    """Return the line of the training log about the restart, an alert if it changes the nodes."""
     gone = ", ".join(sorted({*before.allocation.nodes} - {*after.allocation.nodes}))
+    if not gone:
+        return f"opsctl: the training starts again in this job, on the same nodes: restart {after.restart}"
     return alert_line(f"{before.name}: {gone} failed; this job goes on without, spare nodes left: {after.spare}")
 
 

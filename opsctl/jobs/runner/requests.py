@@ -49,8 +49,9 @@ class RequestHandler(WatchThread):
         super().__init__("requests")
         self.task, self.every_s = task, every_s
         self.to_end: ToEnd | None = None
-        self.attempt_id = ""
+        self.attempt_ids: list[str] = []  # of this job, the present one last
         self.attempt: Attempt | None = None  # as it ended
+        self.unstarted = ""  # why its step could not be started
         self._is_in_step = False
         self._carrier = Carrier(task.paths, f"job {task.allocation.display_id} of {account_and_host()}")
         self._saves: list[Asked] = []  # to be asked of the trainer
@@ -64,9 +65,10 @@ class RequestHandler(WatchThread):
         self._lock = threading.Lock()
 
     def begin_step(self) -> None:
-        """Note that a step begins, whose ranks read the attempt's folder."""
+        """Note that a step begins, whose ranks read the attempt's folder. Saves that no rank answered are due again."""
         with self._locked():
             self._is_in_step = True
+            self._saves, self._asked_saves = [*self._asked_saves, *self._saves], []
             self._ask_trainer_to_end()
 
     def is_overdue(self) -> bool:
@@ -158,7 +160,7 @@ class RequestHandler(WatchThread):
         elif request.action not in OF_A_JOB:
             result = on_queue(request, asked.asker, self._queue())
             self._answer(asked, result.outcome, result.words)
-        elif request.attempt not in ("", self.attempt_id):
+        elif request.attempt not in ("", *self.attempt_ids):
             job = self.task.allocation.display_id
             self._answer(asked, Outcome.TOO_LATE, f"job {job} has been started again since: its time has passed")
         elif request.action in (Action.STOP, Action.REQUEUE):

@@ -233,6 +233,15 @@ def _limit(task: Task) -> Limit:
     return known or Limit(now() + timedelta(seconds=length_s), length_s)
 
 
+def time_to_train_s(task: Task) -> float | None:
+    """Return how long the job may still train before it leaves for the limit; None without a known one."""
+    with contextlib.suppress(SlurmError):  # the next attempt asks again
+        found = ask_limit(client_for(task.cluster), task.allocation.job_id)
+        if found is not None and found.ends_at is not None:
+            return (found.ends_at - now()).total_seconds() - parse_duration_s(task.revision.file.slurm.exit_margin)
+    return None
+
+
 def _slurm_state(task: Task) -> tuple[str, datetime | None]:
     """Return Slurm's decision about this job, if any (a lost node, a cancellation), and when it preempted the job.
 

@@ -125,6 +125,7 @@ class Task:
     log: MainLog
     spare: int = 0  # nodes of the allocation beyond those that are trained on
     picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
+    restart: int = 0  # how many attempts this job has made before
     probed: ProbeReport | None = None  # the last test of this job's nodes; None: none was made
 
     @property

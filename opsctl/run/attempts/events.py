@@ -42,6 +42,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     iteration_at_start: Annotated[
         int | None, Meta(description="Iteration of the last whole checkpoint then; null without one.")
     ] = None
+    restart: Annotated[
+        int, Meta(description="How many earlier attempts its job made; 0 for the first attempt of a job.")
+    ] = 0
 
 
 class Attempt(Opening, frozen=True, kw_only=True):
@@ -81,6 +84,11 @@ class Attempt(Opening, frozen=True, kw_only=True):
     def display_id(self) -> str:
         """Return the job id as squeue shows it."""
         return f"{self.array_job_id}_{self.array_task}" if self.array_task else str(self.job_id)
+
+    @property
+    def job_and_restart(self) -> str:
+        """Return the job id as squeue shows it, and which restart in the job this is, if any."""
+        return f"{self.display_id} (restart {self.restart})" if self.restart else self.display_id
 
     @property
     def made_checkpoint(self) -> bool:

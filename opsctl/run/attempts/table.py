@@ -112,7 +112,7 @@ def printed_attempt(attempt: Attempt, is_known: bool, changes: Changes | None = 
 def _row(attempt: Attempt, is_known: bool, changes: Sequence[str]) -> tuple[str, ...]:
     return (
         str(attempt.number),
-        attempt.display_id,
+        attempt.job_and_restart,
         iso(attempt.opened_at) or "?",
         _duration(attempt),
         f"{_number(attempt.iteration_at_start, '0')} -> {_number(attempt.iteration_at_end, '?')}",

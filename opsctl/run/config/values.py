@@ -115,7 +115,7 @@ _RULES = (
     ("slurm", "nodes", _between(1, 100_000)),
     ("slurm", "gpus_per_node", _between(1, 64)),
     ("slurm", "cpus_per_task", _between(1, 4_096)),
-    ("slurm", "spare", _between(0, 1_000)),
+    ("slurm", "spare restarts", _between(0, 1_000)),
     ("slurm", "nice", _between(-(2**31) + 4, 2**31 - 4)),
     ("slurm", "probe", _one_of(PROBES)),
     ("slurm", "partition account qos constraint reservation gpu_type exclude", _WORD),

@@ -143,6 +143,7 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
         iteration_s=expect.seconds_per_iteration,
         evaluation_s=expect.evaluation_seconds,
         save_s=expect.save_seconds,
+        restarts=slurm.restarts,
         spare_nodes=slurm.spare,
         spare_gpu_hours_per_day=24.0 * slurm.spare * slurm.gpus_per_node,
         probe=slurm.effort,
@@ -157,6 +158,8 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
     ]
     if probe_s:
         rows.append(("nodes are tested", f"{slurm.effort}, for {_seconds(probe_s)} at most"))
+    where = f"{slurm.restarts} times at most" if slurm.restarts else "only on spare nodes" if slurm.spare else "never"
+    rows.append(("restarts in the job", where))
     if slurm.spare:
         hours = f"{whole(values.spare_gpu_hours_per_day)} GPU hours a day more"
         share = amount(100 * slurm.spare / slurm.nodes)

@@ -219,6 +219,7 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     iteration_s: Annotated[float | None, Meta(description="Seconds of an iteration.")]
     evaluation_s: Annotated[float | None, Meta(description="Seconds of an evaluation.")]
     save_s: Annotated[float | None, Meta(description="Seconds of a save.")]
+    restarts: Annotated[int, Meta(description="Most restarts in each job; 0 allows them only on spare nodes.")]
     spare_nodes: Annotated[int, Meta(description="Spare nodes of each job.")]
     spare_gpu_hours_per_day: Annotated[float, Meta(description="GPU hours per day of the spare nodes.")]
     probe: Annotated[str, Meta(description="Test of nodes before training: `off`, `quick`, `full`.")]

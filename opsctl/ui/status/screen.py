@@ -263,7 +263,7 @@ def attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
 
 
 def _attempt(attempt: Attempt, seen: Snapshot) -> str:
-    said = f"{attempt.number}: {attempt.display_id} "
+    said = f"{attempt.number}: {attempt.job_and_restart} "
     if attempt.is_open:
         said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
         if any(one.runs_since_attempt == attempt.number for one in seen.unseen):

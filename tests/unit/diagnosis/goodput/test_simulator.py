@@ -112,7 +112,7 @@ def test_a_seed_gives_the_same_months_in_every_process() -> None:
 def test_ours_decides_by_the_products_functions() -> None:
     asked = {
         "benchmarks.simulate.queue": ("of_the_queue", "stopped_by_failures"),
-        "benchmarks.simulate.run": ("failed_too_often", "nodes_left", "is_to_be_tested", "chosen"),
+        "benchmarks.simulate.run": ("failed_too_often", "after_failure", "is_to_be_tested", "chosen"),
         "benchmarks.simulate.people": ("save_interval",),
         "benchmarks.simulate.deciding": ("judge_nodes", "judge_probe", "is_hung", "slow_nodes"),
         "benchmarks.simulate.outcome": ("account",),

@@ -14,10 +14,11 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.diagnosis.probe.report import NodeReport, ProbeReport, Reason, Standing
 from opsctl.jobs.runner import good_nodes
-from opsctl.jobs.runner.good_nodes import TESTED_FOR, is_to_be_tested, replacement_line, without_lost_nodes
+from opsctl.jobs.runner.good_nodes import TESTED_FOR, is_to_be_tested, restart_line, restarted_on
 from opsctl.jobs.runner.task import Allocation, Task
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
+from opsctl.run.attempts.restart import JobNow, after_failure
 from opsctl.run.attempts.verdict import Cause, Verdict
 from tests.unit.jobs.runner.test_task import published, task_in
 
@@ -52,16 +53,28 @@ def ended(reason: Ending = Ending.NODE_FAILURE, lost: tuple[str, ...] = (), verd
     return msgspec.structs.replace(attempt, reason=reason, lost_nodes=lost, verdict=verdict)
 
 
+def without_lost_nodes(task: Task, ended: Attempt, restarts: int = 0) -> Task | None:
+    job = JobNow(task.allocation.nodes, task.nodes, task.spare, restarts)
+    nodes = after_failure(ended, [ended], datetime.min.replace(tzinfo=UTC), job).nodes
+    return None if nodes is None else restarted_on(task, nodes)
+
+
 def test_a_lost_node_is_replaced_until_no_spare_one_is_left(task: Task) -> None:
     assert task.nodes == ("x1", "x2")
     first = without_lost_nodes(task, ended(lost=("x2",)))
     assert first is not None
     assert (first.nodes, first.spare, first.allocation.nodes) == (("x1", "x3"), 1, ("x1", "x3", "x4"))
-    assert re.fullmatch(r"\*\*\*ALERT: tiny: x2 .*\b1\*\*\*", replacement_line(task, first))
+    assert re.fullmatch(r"\*\*\*ALERT: tiny: x2 .*\b1\*\*\*", restart_line(task, first))
     second = without_lost_nodes(first, ended(lost=("x3",)))
     assert second is not None
     assert (second.nodes, second.spare) == (("x1", "x4"), 0)
     assert without_lost_nodes(second, ended(lost=("x4",))) is None
+
+
+def test_on_the_same_nodes_the_job_keeps_all_and_counts_its_restarts(task: Task) -> None:
+    rest = without_lost_nodes(task, ended(Ending.SIGNAL), restarts=1)
+    assert rest is not None and (rest.nodes, rest.spare, rest.restart) == (("x1", "x2"), 2, 1)
+    assert "ALERT" not in restart_line(task, rest)
 
 
 def test_what_was_picked_before_says_nothing_of_the_next_attempt(task: Task) -> None:
@@ -113,7 +126,7 @@ def test_a_bad_node_is_out_of_the_job_for_good_and_takes_no_lost_ones_place(
     assert (rest.nodes, rest.allocation.nodes, rest.spare) == (("x1", "x3"), ("x1", "x3", "x4"), 1)
     after = without_lost_nodes(rest, ended(lost=("x3",)))
     assert after is not None and (after.nodes, after.spare) == (("x1", "x4"), 0)
-    assert re.search(r"\b0\*\*\*$", replacement_line(rest, after))
+    assert re.search(r"\b0\*\*\*$", restart_line(rest, after))
 
 
 def test_with_no_more_nodes_than_it_needs_a_training_goes_on_with_slow_ones_and_says_so_but_with_no_bad_one(
@@ -132,7 +145,6 @@ def test_more_lost_than_spare_or_none_at_all_is_the_end_of_the_job(task: Task) -
     assert without_lost_nodes(replace(task, spare=1), ended(lost=("x1", "x2"))) is None
     assert without_lost_nodes(replace(task, spare=0), ended(lost=("x2",))) is None
     assert without_lost_nodes(task, ended(Ending.FAILED)) is None
-    assert without_lost_nodes(task, None) is None
     assert without_lost_nodes(task, ended(lost=("x4",))) is None  # nothing ran there
 
 

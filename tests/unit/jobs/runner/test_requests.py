@@ -94,7 +94,7 @@ def task(tmp_path: Path) -> Task:
 @pytest.fixture
 def handler(task: Task, slurm: Slurm) -> Iterator[RequestHandler]:
     found = RequestHandler(task, every_s=0.02)
-    found.attempt_id = "a"
+    found.attempt_ids = ["a0", "a"]
     found.start()
     yield found
     found.finish(None, Signals())
@@ -244,6 +244,18 @@ def test_a_word_of_an_earlier_save_answers_no_later_request(handler: RequestHand
     for _ in range(2):  # two looks later
         answer(task, asked(task, Action.STOP, attempt="b"))
     assert requests.answer_to(task.paths, save) is None
+
+
+def test_a_request_outlives_a_restart_in_the_job(handler: RequestHandler, task: Task) -> None:
+    handler.begin_step()
+    wish = task.paths.attempt_folder(12) / SAVE_REQUEST
+    save = asked(task, Action.SAVE, attempt="a0")
+    wait_for(wish.exists)
+    wish.unlink()
+    handler.begin_step()
+    wait_for(wish.exists)
+    say(task, SAVED_NOTE, SavedNote(save, 5))
+    assert answer(task, save).outcome == "done"
 
 
 def test_a_job_that_was_requeued_on_request_is_not_requeued_for_a_lost_node(task: Task, slurm: Slurm) -> None:
