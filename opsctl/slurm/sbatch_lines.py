@@ -13,6 +13,8 @@ _SHORT = {
     **{"a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error", "i": "input", "n": "ntasks"},
     **{"o": "output", "p": "partition", "q": "qos", "s": "oversubscribe", "t": "time", "w": "nodelist", "x": "exclude"},
 }
+#: Further names of an option.
+_SAME = {"tasks-per-node": "ntasks-per-node"}
 #: Options that may stand alone.
 WITHOUT_VALUE = frozenset(("exclusive", "oversubscribe"))
 
@@ -51,7 +53,7 @@ def _options(line: str) -> Iterator[tuple[str, str | None]]:
             name, equals, value = word[2:].partition("=")
             if not equals and name not in WITHOUT_VALUE and words and not words[0].startswith("-"):
                 equals, value = "=", words.pop(0)
-            yield name, value if equals else None
+            yield _SAME.get(name, name), value if equals else None
         elif len(word) > 1 and word[0] == "-":
             name = _SHORT.get(word[1], word[:2])
             rest: str | None = word[2:] or None

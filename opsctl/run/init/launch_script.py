@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from opsctl.core.errors import UsageError
 from opsctl.run.init.draft import Draft
-from opsctl.run.init.launchers import Started, started_by
+from opsctl.run.init.launchers import LAUNCHERS, Started, started_by
 from opsctl.run.init.program_launch import Places, chosen_start, kind_of, take_program
 from opsctl.run.init.sbatch_options import take_slurm, tasks_of_a_node
 from opsctl.run.init.script_environment import take_environment
@@ -33,7 +33,21 @@ _WITHOUT_TRACE = frozenset(
         *("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln", "logger", "grep", "set", "cd", "exit"),
         *("true", "false", ":", "wait", "sleep", "date", "clear", "hostname", "read", "mapfile", "readarray"),
         *("getopts", "shift", "trap", "return", "break", "continue", "pwd", "unset", "eval", "let", "pushd", "popd"),
-        *("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "ulimit", "umask", "shopt", "["),
+        *(
+            "source",
+            ".",
+            "module",
+            "ml",
+            "conda",
+            "mamba",
+            "micromamba",
+            "spack",
+            "ulimit",
+            "umask",
+            "shopt",
+            "[",
+            "chmod",
+        ),
     )
 )
 
@@ -143,8 +157,11 @@ def _line_finder(text: str) -> Callable[[str], int]:
 
     def line_of(word: str) -> int:
         names = names_in(word) if VARIABLE.match(word) else []
-        option = re.sub(r"[-_]", "[-_]", re.escape(word.partition("=")[0]).replace(r"\-", "-"))
-        pattern = re.compile(rf"\$\{{?{names[0]}\b" if names else rf"(?<![\w-]){option}(?![\w-])")
+        option = word.partition("=")[0]
+        name = option.lstrip("-")
+        dashes, spelled = option.removesuffix(name), re.sub("-|_", "[-_]", re.escape(name).replace(r"\-", "-"))
+        plain = rf"(?<![\w-])(?:{dashes}{spelled}(?![\w-])|{spelled}=)"
+        pattern = re.compile(rf"\$\{{?{names[0]}\b" if names else plain)
         return next((number for number, line in lines if pattern.search(line)), 0)
 
     return line_of
@@ -262,7 +279,7 @@ def _why_none(script: Script, kind: str | None) -> str:
         f"{word} (line {one.line})"
         for one in script.commands
         for word in one.words
-        if word.endswith((".sh", ".slurm", ".sbatch"))
+        if word.endswith((".sh", ".slurm", ".sbatch")) and one.name not in ("source", ".")
     ]
     if scripts:
         return f"{why}. It runs {scripts[-1]}: give that script, with --nodes, --gpus-per-node and --time"
@@ -272,7 +289,7 @@ def _why_none(script: Script, kind: str | None) -> str:
 
 def _tasks(draft: Draft, launch: Started, asked: Sequence[Directive]) -> None:
     """Set the GPUs of a node from the tasks of srun, where no line asks for GPUs."""
-    if launch.launcher in ("torchrun", "deepspeed", "accelerate") or draft.value("slurm", "gpus_per_node"):
+    if launch.launcher in LAUNCHERS or draft.value("slurm", "gpus_per_node"):
         return
     tasks = tasks_of_a_node(draft, {one.name: one for one in asked})
     if tasks is not None and tasks > 1:

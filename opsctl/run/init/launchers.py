@@ -19,8 +19,10 @@ _MODULES = {
     "deepspeed.launcher.runner": "deepspeed",
 }
 #: Programs that start the ranks of a node, and programs that train.
-_LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed"))
+LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed"))
 _TRAINERS = frozenset(("litgpt", "nemo"))
+_TRAINING = re.compile(r"[\w.]+-train")
+_TRAININGS = frozenset(("train", "sft", "pretrain", "finetune", "run"))
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 #: Options of Python without a value, of which a program follows; `-c` is a program that trains nothing.
 _OF_PYTHON = frozenset("-" + letter for letter in "uOBsSEIPvqbd")
@@ -70,6 +72,11 @@ class Started:
     is_on_all_nodes: bool  # by srun
 
     @property
+    def is_of_its_own(self) -> bool:
+        """True if its launcher is a program that opsctl does not know."""
+        return self.launcher not in (*LAUNCHERS, *_TRAINERS, "python")
+
+    @property
     def nodes(self) -> int | None:
         """The number of nodes that the launcher is given."""
         return self._number(*_NODES)
@@ -81,7 +88,7 @@ class Started:
         if self.launcher == "accelerate" and total:
             nodes = self.nodes or 1
             return total // nodes if total % nodes == 0 else None
-        return self._number(*_PER_NODE, *(() if self.launcher in _LAUNCHERS else _PER_TASKS))
+        return self._number(*_PER_NODE, *(() if self.launcher in LAUNCHERS else _PER_TASKS))
 
     @property
     def tasks_per_node(self) -> int | None:
@@ -94,18 +101,21 @@ class Started:
 
 def started_by(command: Command) -> Started | None:
     """Return the training program that a command starts; None if it starts none that can be known."""
-    words, given = list(command.words), dict[str, str]()
-    is_on_all_nodes = command.name == "srun" or command.name in _MPI
+    words, given = [*command.around, *command.words], dict[str, str]()
+    first = words[0].rpartition("/")[2]
+    is_on_all_nodes = first == "srun" or first in _MPI
     of_srun: list[list[str]] = []
-    if command.name == "srun":
+    if first == "srun":
         of_srun, words = _split(words[1:])
         given = options_in([word for option in of_srun for word in _long(option)])
-    place = next((n for n in range(len(words)) if _launcher(words[n:], "run" if n == 0 else words[n - 1])), None)
+    begin = max(0, len(words) - len(command.words))
+    at = (n for n in range(begin, len(words)) if _launcher(words[n:], "run" if n == begin else words[n - 1]))
+    place = next(at, begin if is_on_all_nodes and _is_training(words[begin:]) else None)
     if place is None:
         return None
-    before, words = [] if command.name in _MPI else words[:place], words[place:]
-    launcher, taken, own = _launcher(words, "run") or ("", 0, ())
-    options, program = _split(words[taken:]) if launcher in _LAUNCHERS else ([], words[taken:])
+    before, words = [] if first in _MPI else words[:place], words[place:]
+    launcher, taken, own = _launcher(words, "run") or (words[0].rpartition("/")[2], 0, ())
+    options, program = _split(words[taken:]) if launcher in LAUNCHERS else ([], words[taken:])
     kept = [option for option in options if _name(option[0]) not in _OPSCTLS]
     if launcher == "deepspeed":
         kept = [["-m" if _name(option[0]) == "module" else option[0], *option[1:]] for option in kept]
@@ -149,6 +159,12 @@ def _launcher(words: Sequence[str], before: str) -> tuple[str, int, tuple[str, .
     if words[end : end + 1] and words[end].endswith(".py"):
         return "python", end, tuple(words[:end])
     return None
+
+
+def _is_training(words: Sequence[str]) -> bool:
+    """Return whether the words start a training by a program of its own: `fairseq-train`, `trl sft`, `tune run`."""
+    name, following = words[0].rpartition("/")[2], words[1] if len(words) > 1 else ""
+    return bool(_TRAINING.fullmatch(name)) or following in _TRAININGS
 
 
 def _split(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:

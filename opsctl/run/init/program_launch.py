@@ -233,7 +233,10 @@ def _launch(draft: Draft, found: Started, kind: Kind | None, asked: Sequence[Dir
     line = found.command.line
     tasks = found.tasks_per_node or tasks_of_a_node(draft, {one.name: one for one in asked})
     how = {"torchrun": "torchrun", "deepspeed": "torchrun", "accelerate": "accelerate"}.get(found.launcher, "ranks")
-    if how == "ranks" and kind is None and per_node != 1 and tasks in (None, 1):
+    if found.is_of_its_own and tasks in (None, 1):
+        how = "torchrun"  # it starts its ranks itself
+        draft.note(line, f"{found.launcher}: it is started once on each node, and has to find the other nodes itself")
+    elif how == "ranks" and kind is None and per_node != 1 and tasks in (None, 1):
         how = "torchrun"  # one process on each node, which starts its ranks itself
         draft.note(line, "one process is started on each node, as in the script, and has to start its ranks itself")
     elif how == "ranks" and tasks not in (None, per_node):

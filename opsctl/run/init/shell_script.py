@@ -23,6 +23,8 @@ _DECLARING = frozenset(("export", "declare", "typeset", "local", "readonly"))
 #: These set the variables that they are given the names of.
 _SETTING = frozenset(("read", "mapfile", "readarray", "getopts", "printf", "unset", "wait"))
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
+#: These start the program that they are given.
+_STARTING = frozenset(("srun", "mpirun", "mpiexec", "exec", "time", "nohup", "apptainer", "singularity", "env"))
 _SUCCEEDING = frozenset(("true", ":", "echo", "set", "export", "cd"))
 #: These leave the files that they are given as they are.
 _READERS = frozenset(("cat", "echo", "ls", "head", "grep", "test", "[", "export"))
@@ -51,6 +53,7 @@ class Command:
     state: State  # of the shell, when the command starts
     files: Files  # written by then
     is_sure: bool  # False: it is in a loop, a function or a branch that is not decided
+    around: tuple[str, ...] = ()  # the words that start the inner shell which it is in
 
     @property
     def name(self) -> str:
@@ -145,6 +148,7 @@ class _Reader:
         self.script, self.state = script, script.state
         self.is_sure = True
         self.called: set[str] = set()  # functions
+        self.around: tuple[str, ...] = ()
 
     def note(self, line: int, text: str) -> None:
         self.script.notes.append((line, text))
@@ -330,7 +334,7 @@ class _Reader:
             self.assign(word, exports=True)
         inside, files = dict(self.state.variables), self.script.files
         files = replace(files, known=dict(files.known), lost=dict(files.lost))
-        command = Command(words, line, self.state.copy(), files, self.is_sure)
+        command = Command(words, line, self.state.copy(), files, self.is_sure, self.around)
         self.script.commands.append(command)
         bodies = [operator.body for operator, _ in redirections if operator.body is not None]
         self.redirect(redirections, bodies[0] if command.name == "cat" and len(bodies) == 1 else None)
@@ -481,13 +485,21 @@ class _Reader:
         self.state.variables.update({"@": arguments} if arguments else {})
 
     def enter_a_shell(self, command: Command) -> None:
-        """Read the script of `bash -c TEXT NAME ARGUMENTS...`: only exported variables are set there."""
+        """Read `bash -c TEXT NAME ARGUMENTS...`, or `bash FILE ARGUMENTS...` of a file that the script has written.
+
+        Only exported variables are set there.
+        """
         words = command.words
         place = next((n for n, word in enumerate(words) if word.rpartition("/")[2] in _SHELLS), len(words))
         flag = next((n for n in (place + 1, place + 2) if n < len(words) and re.match(r"-\w*c$", words[n])), None)
-        if flag is None or flag + 1 >= len(words):
+        if flag is not None and flag + 1 < len(words):
+            text, line, rest = words[flag + 1], command.line, words[flag + 3 :]
+        elif (found := self.written_script(words)) is not None:
+            at, (text, line) = found
+            place, rest = min(place, at), words[at + 1 :]
+        else:
             return
-        before = self.state.copy()
+        before, around = self.state.copy(), self.around
         sets = any(re.match(r"--export|(?:\S*/)?env$", one) for one in words[:place])
         for name, variable in before.variables.items():
             if sets or not variable.is_exported:
@@ -495,9 +507,20 @@ class _Reader:
                 if sets:
                     why = f"{name} may be set, or left out, by {words[0]} in line {command.line}"
                 self.state.variables[name] = Variable(None, variable.line, why=variable.why or why)
-        self.state.variables["@"] = Variable(words[flag + 3 :], command.line)
-        self.read_text(words[flag + 1], command.line)
-        self.state = before
+        self.state.variables["@"] = Variable(rest, command.line)
+        self.around = (*around, *words[:place])
+        self.read_text(text, line)
+        self.state, self.around = before, around
+
+    def written_script(self, words: Sequence[str]) -> tuple[int, tuple[str, int]] | None:
+        """Return which word is a shell script that this one has written, and its text with the line of its begin."""
+        known = self.script.files.known
+        runs = words[0].rpartition("/")[2] in (*_SHELLS, *_STARTING)
+        for place, word in enumerate(words if runs else words[:1]):
+            path = placed(self.state.folder, word)
+            if path in known and (known[path][0].startswith("#!") or word.endswith(".sh")) and len(self.around) < 99:
+                return place, known[path]
+        return None
 
 
 def _assigned(word: Word) -> re.Match[str] | None:

@@ -65,7 +65,7 @@ def to_start(command: Sequence[str], launch: str, place: Place) -> list[Start]:
         ]
     if launch == "accelerate":
         return [Start(tuple(_with_options(words, fields)), meeting)]
-    return [Start(tuple(words), _torchrun(place))]
+    return [Start(tuple(words), meeting | _torchrun(place))]
 
 
 def _of_rank(place: Place, local_rank: int) -> dict[str, str]:

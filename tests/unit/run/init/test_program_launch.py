@@ -92,6 +92,39 @@ WILD = {
         checkpoints="outputs/8b/checkpoint/step-*",
         steps=60_000,
     ),
+    "clip-srun.sbatch": Wild(
+        {"src/clip_train/main.py": "import torch"},
+        {CHECKPOINTS: 'checkpoints = "/p/scratch/vision/logs/*/checkpoints/epoch_*.pt"', PROGRESS: SOME_PROGRESS},
+        launch="ranks",
+        command=("python", "-u", "src/clip_train/main.py", "--save-frequency", "1"),
+        checkpoints="/p/scratch/vision/logs/*/checkpoints/epoch_*.pt",
+    ),
+    "container-bash.slurm": Wild(
+        {"lm/train.py": ""},
+        {
+            CHECKPOINTS: 'checkpoints = "/scratch/proj-77/finnish/ckpt-*.pt"',
+            PROGRESS: SOME_PROGRESS,
+            r"# resume = .*": "resume = []",
+        },
+        command=(
+            *("singularity", "exec", "-B", "/scratch:/scratch", "-B", "/pfs:/pfs"),
+            *("/appl/containers/pytorch-2.5-rocm.sif", "torchrun", "lm/train.py", "config/finnish.py"),
+        ),
+        checkpoints="/scratch/proj-77/finnish/ckpt-*.pt",
+        steps=200_000,
+    ),
+    "factory-cli.sh": Wild(
+        {},
+        {
+            r'kind = "command"': 'kind = "transformers"',
+            CHECKPOINTS: 'checkpoints = "/work/factory/qwen/checkpoint-*"',
+            r"# resume = .*": 'resume = ["resume_from_checkpoint={checkpoint}"]',
+        },
+        kind="transformers",
+        command=("llamafactory-cli", "train", "conf/qwen_full_sft.yaml"),
+        checkpoints="/work/factory/qwen/checkpoint-*",
+        steps=3000,
+    ),
 }
 
 
@@ -101,6 +134,7 @@ def made(name: str, project: Path) -> Draft:
         (project / path).parent.mkdir(parents=True, exist_ok=True)
         (project / path).write_text(content)
     text = (SCRIPTS / name).read_text().replace("/proj/llm/Megatron-LM", str(project))
+    text = text.replace("cd /p/project/vision/clip", f"cd {project}")
 
     def read_file(path: str) -> str | None:
         return Path(path).read_text() if Path(path).is_file() else None
@@ -142,11 +176,12 @@ def test_a_script_from_the_wild_needs_at_most_five_edited_lines(name: str, tmp_p
     assert (program.folder, program.steps) == (project, wild.steps)
     assert (program.checkpoints or "").endswith(wild.checkpoints)
     assert not [word for word in program.command if "$" in word]
+    assert not any("tasks" in one for one in checked.run.file.slurm.extra)
 
 
 PLACEMENT = re.compile(
     r"--(nnodes|nproc|node.rank|master|rdzv|max_restarts|num_machines|machine_rank|num_processes|main_process|hostfile"
-    r"|launcher|resume)"
+    r"|launcher|resume_from)"
 )
 
 
@@ -204,6 +239,9 @@ STARTS = {
         None,
     ),
     "srun -N 2 --ntasks-per-node=4 -l python train.py --lr 1": ("python train.py --lr 1", "ranks"),
+    "srun singularity exec i.sif bash -c 'torchrun train.py'": ("singularity exec i.sif torchrun train.py", None),
+    "cat > r.sh <<'E'\ntorchrun train.py --a $1\nE\nchmod +x r.sh\nsrun ./r.sh 5": ("torchrun train.py --a 5", None),
+    "srun fairseq-train data --lr 1": ("fairseq-train data --lr 1", None),
     "srun --ntasks-per-node 1 uv run train.py": ("uv run train.py", None),
     "srun --kill-on-bad-exit=1 apptainer exec --nv i.sif torchrun --nnodes=2 train.py": (
         "apptainer exec --nv i.sif torchrun train.py",
