@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 
 import msgspec
 
 from opsctl.core.timestamps import iso
 from opsctl.run.logs import pulse
-from opsctl.run.logs.records import Record, SaveEnded, Setting, SkippedRange
+from opsctl.run.logs.records import Record, Setting, SkippedRange
+from opsctl.run.logs.titan_lines import MARK, parse_titan_line, titan_layout
 from trainer.formats.logs import training_line
-from trainer.formats.logs.guard_lines import Left, Reason, parse_guard_line, parse_leave
+from trainer.formats.logs.guard_lines import parse_guard_line, parse_leave
 from trainer.formats.logs.log_lines import (
     CLOCK,
-    CheckpointLoaded,
-    Evaluation,
     Stamp,
     parse_checkpoint_line,
     parse_clock,
@@ -29,30 +28,11 @@ from trainer.formats.logs.log_lines import (
     parse_stamp,
     parse_timers,
 )
-from trainer.formats.logs.training_line import Layout, TrainingLine, number_or_none, parse_training_line
+from trainer.formats.logs.training_line import Layout, TrainingLine, layout_like, parse_training_line
 
 #: Every line that this module parses has one of these; used for searching a log's bytes.
-OTHER_MARKS = (b" - INFO - ", b" ...", b"Skipped iterations ")
+OTHER_MARKS = (MARK, b"length ...", b"size ...", b"iters ...", b"Skipped iterations ")
 
-_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
-_TITAN = re.compile(rf"\s*(?:\[titan\] )?(?P<at>{CLOCK}),(?P<fraction>\d{{1,9}}) - \S+ - INFO - (?P<message>.*)")
-_STEP = re.compile(r"(?P<validate>validate )?step:\s*(?P<step>\d{1,18})\s+loss:")
-_PART = re.compile(r"(?P<name>[a-z_]+):\s*(?P<number>-?[\d.,]+(?:e[-+]?\d+)?|nan|inf)")
-_FROM = re.compile(r"Loading the checkpoint from (?P<folder>.+?step-(?P<step>\d{1,18}))")
-_STARTS = re.compile(r"Training starts at step (?P<step>\d{1,18})")
-_TRAINER = {
-    "global_batch_size": re.compile(r"global batch size (\d{1,18})"),
-    "sequence_length": re.compile(r"sequence length (\d{1,18})"),
-    "total_iterations": re.compile(r"total steps (\d{1,18})"),
-}
-#: torchtitan's names of the fields of a training line.
-_TITAN_FIELDS = {
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "tflops": "tflops",
-    "mfu": "mfu_percent",
-    "tps": "tokens_per_second_per_gpu",
-}
 _ARGUMENT = re.compile(r"\s*(?P<name>[a-z][a-z_-]{2,60}) \.{3,64} (?P<value>\d{1,18})\s*")
 _ARGUMENTS = {
     "seq_length": "sequence_length",
@@ -61,20 +41,6 @@ _ARGUMENTS = {
     "train_iters": "total_iterations",
 }
 _SKIPPED = re.compile(r"\s*Skipped iterations (?P<first>\d{1,18}) to (?P<last>\d{1,18}) due to ")
-
-TitanRecord = TrainingLine | Evaluation | CheckpointLoaded | Setting | SaveEnded | Stamp | Left
-
-
-def parse_titan_line(text: str) -> TitanRecord | None:
-    """Parse a line of torchtitan, with or without colours; None for others. `reader` adds missing fields."""
-    match = _TITAN.match(_COLOUR.sub("", text)) if " - INFO - " in text else None
-    at = parse_clock(match["at"], None) if match else None
-    if match is None or at is None:
-        return None
-    # Steps may take less than a second.
-    at += timedelta(microseconds=int(match["fraction"][:6].ljust(6, "0")))
-    message = match["message"]
-    return _step(message, at) or _milestone(message, at)
 
 
 def parse_setting(text: str) -> Setting | None:
@@ -88,31 +54,6 @@ def parse_skipped(text: str) -> SkippedRange | None:
     """Return the skipped range in a line, else None."""
     match = _SKIPPED.match(text) if "Skipped iterations " in text else None
     return SkippedRange(int(match["first"]), int(match["last"])) if match else None
-
-
-def _step(message: str, at: datetime) -> TrainingLine | Evaluation | None:
-    head = _STEP.match(message)
-    if head is None:
-        return None
-    values = {part["name"]: number_or_none(part["number"].replace(",", "")) for part in _PART.finditer(message)}
-    if head["validate"]:
-        loss = values.get("loss")
-        return None if loss is None else Evaluation("validation", int(head["step"]), loss, None)
-    fields = {field: values.get(name) for name, field in _TITAN_FIELDS.items()}
-    return TrainingLine(iteration=int(head["step"]), total_iterations=0, logged_at=at, **fields)  # type: ignore[arg-type]
-
-
-def _milestone(message: str, at: datetime) -> CheckpointLoaded | Setting | SaveEnded | Stamp | Left | None:
-    if match := _FROM.match(message):
-        return CheckpointLoaded(int(match["step"]), match["folder"])
-    if message.startswith("Finished saving the checkpoint"):
-        return SaveEnded()
-    if message.startswith("Training completed"):
-        return Left(Reason.FINISHED, "", at)
-    found = {field: int(match[1]) for field, pattern in _TRAINER.items() if (match := pattern.search(message))}
-    if match := _STARTS.match(message):
-        return Setting(starts_at=int(match["step"]), **found)
-    return Setting(**found) if "sequence_length" in found else None
 
 
 #: Every such line has this; used for searching a log's bytes.
@@ -255,16 +196,26 @@ def iteration_losses(text: str) -> list[tuple[int, float]]:
 
 
 @lru_cache(maxsize=16)
-def layout_of(example: str) -> Layout:
-    """Return the layout of lines like `example`, a whole line of a log."""
-    stamp, text = split_logger(split_prefix(example)[1])
-    if stamp is None:
-        return Layout(text, _PREFIX.pattern.replace("(?P<local_rank>", "(?:"))
-    prefix = f"{_PREFIX.pattern}{_LOGGER.pattern}".replace("(?P<local_rank>", "(?:").replace("\\s*", "[ \\t]*")
-    return Layout(text, prefix, lambda at: parse_clock(at.decode(), None))
+def layout_of(example: str) -> Layout | None:
+    """Return the layout of lines like `example`, a whole line of a log; None if each line has to be parsed alone."""
+    _, rest = split_prefix(example)
+    if MARK.decode() in rest:
+        layout: Layout | None = titan_layout(example.removesuffix(rest), rest)
+    else:
+        stamp, text = split_logger(rest)
+        pattern = _PREFIX.pattern if stamp is None else _PREFIX.pattern + _LOGGER.pattern.replace("\\s*", "[ \\t]*")
+        read_stamp = None if stamp is None else _logged_at
+        layout = layout_like(text, pattern.replace("(?P<local_rank>", "(?:"), read_stamp)
+    alike = layout.read(f"{example}\n".encode(), 0)[0] if layout is not None else None
+    return layout if alike is not None and [*alike.lines()] == [parse_line(example)] else None
+
+
+def _logged_at(clock: bytes) -> datetime | None:
+    return parse_clock(clock.decode(), None)
 
 
 def read_alike(text: str, example: str) -> TrainingLine | None:
     """Return the record of a line of the same layout as `example`; None for any other, and without an example."""
-    alike, _ = layout_of(example).read(f"{text}\n".encode(errors="replace"), 0) if example else (None, 0)
+    layout = layout_of(example) if example else None
+    alike = layout.read(f"{text}\n".encode(errors="replace"), 0)[0] if layout is not None else None
     return next(alike.lines()) if alike is not None else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -13,20 +14,24 @@ from opsctl.run.logs import lines
 from opsctl.run.logs.line_text import LONGEST_LINE_BYTES, blocks, having, text_of, without_nuls
 from opsctl.run.logs.lines import AttemptStart, layout_of, parse_attempt_start, parse_line, split_prefix
 from opsctl.run.logs.records import Record, SaveEnded, Setting
+from opsctl.run.logs.spans import TIMERS
 from trainer.formats.logs import guard_lines, log_lines
 from trainer.formats.logs.log_lines import CheckpointSaved
 from trainer.formats.logs.training_line import AlikeLines, Layout, TrainingLine
 
-#: Every line with a record has one of these.
+#: Every line with a record that matters here has one of these. Most logs have timers after each iteration, and only the
+#: lines with the timers of `spans` matter.
 _MARKS = (
-    *(b"iteration", *log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
+    *(b"iteration", *(mark for mark in log_lines.MARKS if mark not in log_lines.TIMER_MARKS)),
+    *(f"{name}:".encode() for name in TIMERS),
+    *(*guard_lines.MARKS, *lines.ATTEMPT_MARKS, *lines.OTHER_MARKS),
     *(b"PULSE: ", b"ALERT: ", b"xiting", b"etected"),
 )
 _next_mark = having(_MARKS)
 #: Layouts of training lines that are known at once, and the number of lines from which new ones are learned.
 _LAYOUTS, _LEARNED_FROM = 8, 64
 
-Found = Record | AttemptStart
+Found = Record | AttemptStart | AlikeLines
 #: Receives the position that was read to, and the size of the log, in bytes.
 Progress = Callable[[int, int], None]
 
@@ -57,11 +62,10 @@ class LogReader:
     def feed(self, data: bytes) -> Iterator[Found]:
         """Yield the records in `data`, which must be whole lines."""
         at, data = 0, without_nuls(data)
-        while mark := _next_mark(data, at):
-            at = data.rfind(b"\n", at, mark.start()) + 1 or at
+        while (at := _next_line(data, at)) < len(data):
             alike, at = self._alike(data, at)
             if alike is not None:
-                yield from self._with_tokens(alike).lines()
+                yield alike
                 continue
             end = data.find(b"\n", at)
             end = len(data) if end < 0 else end
@@ -72,9 +76,9 @@ class LogReader:
 
     def _alike(self, data: bytes, at: int) -> tuple[AlikeLines | None, int]:
         for layout in self._layouts:
-            alike, end = layout.read(data, at)
+            alike, end = layout.read(data, at, _next_line)
             if alike is not None:
-                return alike, end
+                return self._completed(alike), end
         return None, at
 
     def _record(self, text: str) -> Found | None:
@@ -82,10 +86,10 @@ class LogReader:
         record = start or parse_line(text)
         if record is None or self._is_another_ranks(record, text):
             return None
-        if isinstance(record, TrainingLine) and record.total_iterations and self._learned_from < _LEARNED_FROM:
+        if isinstance(record, TrainingLine) and self._learned_from < _LEARNED_FROM:
             self._learned_from += 1
             layout = layout_of(text)
-            if layout.read(f"{text}\n".encode(), 0)[0] is not None:
+            if layout is not None:
                 self._layouts = [layout, *self._layouts][:_LAYOUTS]
         return self._with_what_is_known(record)
 
@@ -121,28 +125,43 @@ class LogReader:
             return line
         return msgspec.structs.replace(line, consumed_tokens=line.consumed_samples * length)
 
-    def _with_tokens(self, alike: AlikeLines) -> AlikeLines:
+    def _completed(self, alike: AlikeLines) -> AlikeLines:
         columns, length = alike.columns, self.setting.sequence_length
         self.iteration = columns["iteration"][-1]
-        if "consumed_tokens" not in columns and "consumed_samples" in columns and length:
+        if columns["total_iterations"][0] == 0:
+            columns |= self._steps(columns["iteration"], columns["logged_at"])
+        elif "consumed_tokens" not in columns and "consumed_samples" in columns and length:
             columns["consumed_tokens"] = [samples * length for samples in columns["consumed_samples"]]
         return alike
 
     def _step(self, line: TrainingLine) -> TrainingLine:
-        """Complete a step that has only a number and a time: derive samples and seconds from earlier lines."""
-        known = self.setting
-        batch = known.global_batch_size
-        samples = line.iteration * batch if batch else None
-        steps, before = line.iteration - self.step, self.step_at
-        took_s = (line.logged_at - before).total_seconds() if before and line.logged_at else None
-        each_s = took_s / steps if took_s is not None and took_s > 0 and steps > 0 else None
-        self.step, self.step_at = line.iteration, line.logged_at
-        return msgspec.structs.replace(
-            line,
-            total_iterations=known.total_iterations or 0,
-            global_batch_size=batch,
-            consumed_samples=samples,
-            consumed_tokens=samples * known.sequence_length if samples and known.sequence_length else None,
-            seconds_per_iteration=each_s,
-            samples_per_second=batch / each_s if batch and each_s else None,
-        )
+        """Complete a step that has only a number and a time."""
+        columns = self._steps([line.iteration], [line.logged_at])
+        return msgspec.structs.replace(line, **{name: column[0] for name, column in columns.items()})
+
+    def _steps(self, iterations: list[int], times: Sequence[datetime | None]) -> dict[str, list[Any]]:
+        """Derive samples and seconds of steps, which have only a number and a time, from earlier lines."""
+        batch, length = self.setting.global_batch_size, self.setting.sequence_length
+        columns: dict[str, list[Any]] = {
+            "total_iterations": [self.setting.total_iterations or 0] * len(iterations),
+            "seconds_per_iteration": [],
+        }
+        for iteration, at in zip(iterations, times, strict=True):
+            steps, before = iteration - self.step, self.step_at
+            took_s = (at - before).total_seconds() if before and at else 0.0
+            columns["seconds_per_iteration"].append(took_s / steps if took_s > 0 and steps > 0 else None)
+            self.step, self.step_at = iteration, at
+        if batch:
+            columns["global_batch_size"] = [batch] * len(iterations)
+            columns["consumed_samples"] = [iteration * batch for iteration in iterations]
+            each_s = columns["seconds_per_iteration"]
+            columns["samples_per_second"] = [batch / one if one else None for one in each_s]
+        if batch and length:
+            columns["consumed_tokens"] = [samples * length for samples in columns["consumed_samples"]]
+        return columns
+
+
+def _next_line(data: bytes, at: int) -> int:
+    """Return the beginning of the next line with a mark, from the beginning `at` of a line on; the end without one."""
+    mark = _next_mark(data, at)
+    return len(data) if mark is None else data.rfind(b"\n", at, mark.start()) + 1 or at

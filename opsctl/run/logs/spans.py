@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,13 +17,15 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.records import Record
 from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
-from trainer.formats.logs.training_line import TrainingLine
+from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
 if TYPE_CHECKING:
     from opsctl.run.logs.reader import Found
 
 #: Timers of evaluations, ours and the original's.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
+#: The timers that are read.
+TIMERS = (SAVE_TIMER, *EVALUATION_TIMERS)
 _TRAINS = "before the start of training"
 
 
@@ -40,20 +43,25 @@ class Span:
     evaluations_s: list[float] = field(default_factory=list)
     saves_s: list[float] = field(default_factory=list)  # time that each save stopped the training
 
-    def take(self, record: Record) -> None:
-        """Add the record of a line."""
+    def take(self, record: Record | AlikeLines) -> None:
+        """Add the record of a line, or those of many."""
         if isinstance(record, TrainingLine):
-            if record.seconds_per_iteration is not None:
-                before = self.iterations[-1] if self.iterations else self.begins_at
-                if record.iteration > before:
-                    self.iterations.append(record.iteration)
-                    self.seconds.append(record.seconds_per_iteration * (record.iteration - before))
+            self._trained([record.iteration], [record.seconds_per_iteration])
+        elif isinstance(record, AlikeLines):
+            self._trained(record.columns["iteration"], record.columns.get("seconds_per_iteration", ()))
         elif isinstance(record, Timers):
             known = record.milliseconds
             self.saves_s += [known[SAVE_TIMER] / 1000] if SAVE_TIMER in known else []
             self.evaluations_s += [known[name] / 1000 for name in EVALUATION_TIMERS if name in known]
         elif isinstance(record, Stamp) and _TRAINS in record.what and record.at.tzinfo is not None:
             self.trains_from = self.trains_from or record.at
+
+    def _trained(self, iterations: Sequence[int], seconds: Sequence[float | None]) -> None:
+        for iteration, each_s in zip(iterations, seconds, strict=False):
+            before = self.iterations[-1] if self.iterations else self.begins_at
+            if each_s is not None and iteration > before:
+                self.iterations.append(iteration)
+                self.seconds.append(each_s * (iteration - before))
 
 
 def read_spans(paths: RunPaths) -> list[Span]:

@@ -187,11 +187,11 @@ def _known_pairs(course: Course) -> tuple[list[float], list[float]]:
 
 
 def _lowest(losses: array[float], iterations: array[float]) -> str | None:
-    known = [(loss, at) for loss, at in zip(losses, iterations, strict=True) if math.isfinite(loss)]
-    if not known:
+    best = min((one for one in zip(losses, iterations, strict=True) if math.isfinite(one[0])), default=None)
+    if best is None:
         return None
-    best, at = min(known)
-    return f"{known[-1][0]:.4f}, lowest {best:.4f} at {int(at):,}"
+    newest = next(filter(math.isfinite, reversed(losses)))
+    return f"{newest:.4f}, lowest {best[0]:.4f} at {int(best[1]):,}"
 
 
 def _lowest_evaluated(points: Sequence[tuple[int, float]]) -> str | None:

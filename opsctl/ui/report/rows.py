@@ -5,25 +5,34 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 #: What runs along an axis, then what is drawn over it.
 AXES = ("iteration", "samples", "tokens", "at_s")
 CURVES = ("loss", "learning_rate", "batch", "grad_norm", "tflops", "mfu", "tokens_per_second", "seconds")
 #: All columns of a row. Besides the above: TFLOP/s without recomputed activations, where a line has both; the number of
-#: iterations that were trained, not left out on request; and the ranks or nodes that trained them.
-COLUMNS = (*AXES, *CURVES, "model_tflops", "trained", "ranks", "nodes")
+#: iterations that were trained, not left out on request; the ranks or nodes that trained them; and the line's number.
+COLUMNS = (*AXES, *CURVES, "model_tflops", "trained", "ranks", "nodes", "line")
 #: Curves of which thinning keeps the lowest and highest values.
 SHAPES = ("loss", "grad_norm", "seconds")
+#: Points at the end that are all kept: people zoom in on what is new.
+TAIL = 4000
 _WIDTH, _PLACES = len(COLUMNS), {name: place for place, name in enumerate(COLUMNS)}
+#: With more rows, the older ones are thinned, to half of it at most: memory has an end, a log has none.
+MOST_ROWS = 1_000_000
 
 
 @dataclass(eq=False)
 class Rows:
-    """A number of each of `COLUMNS` for every line, the iterations ascending. An unknown number is NaN."""
+    """A number of each of `COLUMNS` for every line, the iterations ascending. An unknown number is NaN.
+
+    Of more than `MOST_ROWS` only some are kept: see `thin`.
+    """
 
     numbers: array[float] = field(default_factory=lambda: array("d"))
+    _thinned: int = 0  # rows that are, from the first on
+    _stretch: int = 4 * 2 * len(SHAPES)  # lines of which the extremes were kept
 
     def __len__(self) -> int:
         return len(self.numbers) // _WIDTH
@@ -40,15 +49,63 @@ class Rows:
         """Return the last value of a column. Needs one line."""
         return self.numbers[_PLACES[name] - _WIDTH]
 
+    @property
+    def lines(self) -> int:
+        """The number of lines, with those that are not kept."""
+        return int(self.newest("line")) if self.numbers else 0
+
     def add(self, values: Sequence[float | None]) -> None:
-        """Add a line; None is unknown."""
-        self.numbers.extend([math.nan if value is None else value for value in values])
+        """Add a line: all columns but its number; None is unknown."""
+        self.numbers.extend([math.nan if value is None else value for value in (*values, self.lines + 1)])
+        self._thin_if_full()
+
+    def add_columns(self, columns: Sequence[Iterable[float | None]], count: int) -> None:
+        """Add `count` lines, given as columns."""
+        numbers = range(self.lines + 1, self.lines + 1 + count)
+        rows = zip(*columns, numbers, strict=True)
+        self.numbers.extend([math.nan if value is None else value for row in rows for value in row])
+        self._thin_if_full()
+
+    def _thin_if_full(self) -> None:
+        while len(self) > MOST_ROWS:
+            self._thin(self._thinned)
+            if len(self) > MOST_ROWS // 2:
+                self._stretch *= 2
+                self._thin(0)
+
+    def _thin(self, begin: int) -> None:
+        """Keep of each stretch of lines from the row `begin` on the lowest and highest value of each of `SHAPES`.
+
+        The iterations that were trained in the others count to the next row that is kept.
+        """
+        end = max(begin, len(self) - TAIL)
+        lines, places = self.column("line"), set()
+        shapes = [column for name in SHAPES for column in _extremes_of(self.column(name))]
+        at = begin
+        while at < end:
+            after = bisect_left(lines, (lines[at] // self._stretch + 1) * self._stretch, at, end)
+            for column, extreme in shapes:
+                part = column[at:after]
+                places.add(at + part.index(extreme(part)))
+            at = after
+        trained, kept_rows, gone = _PLACES["trained"], array("d"), 0.0
+        for at in range(begin, end):
+            row = self.numbers[at * _WIDTH : (at + 1) * _WIDTH]
+            gone += row[trained]
+            if at in places:
+                row[trained], gone = gone, 0.0
+                kept_rows.extend(row)
+        if end < len(self):
+            self.numbers[end * _WIDTH + trained] += gone
+        self.numbers[begin * _WIDTH : end * _WIDTH] = kept_rows
+        self._thinned = begin + len(kept_rows) // _WIDTH
 
     def cut(self, iteration: int) -> Rows:
         """Take `iteration` and all after it away."""
         place = bisect_left(range(len(self)), iteration, key=lambda place: int(self.numbers[place * _WIDTH]))
         gone = Rows(self.numbers[_WIDTH * place :])
         del self.numbers[_WIDTH * place :]
+        self._thinned = min(self._thinned, place)
         return gone
 
     def shift(self, by_s: float) -> None:
@@ -84,10 +141,6 @@ class Superseded:
             before = int(at)
 
 
-#: Points at the end that are all kept: people zoom in on what is new.
-TAIL = 4000
-
-
 def kept(columns: Sequence[array[float]], most: int, tail: int = TAIL, always: Collection[int] = ()) -> list[int]:
     """Return the places to keep of columns of one length: about `most`, and those of `always`.
 
@@ -101,18 +154,21 @@ def kept(columns: Sequence[array[float]], most: int, tail: int = TAIL, always: C
     places = {0, *range(head, count), *(place for place in always if 0 <= place < count)}
     stretches = max(1, (most - tail) // (2 * len(columns)))
     for column in columns:
-        lowest, highest = _without_nan(column[:head], math.inf), _without_nan(column[:head], -math.inf)
-        for number in range(stretches):
-            begin, end = number * head // stretches, (number + 1) * head // stretches
-            if begin < end:
-                low, high = lowest[begin:end], highest[begin:end]
-                places.add(begin + low.index(min(low)))
-                places.add(begin + high.index(max(high)))
+        for known, extreme in _extremes_of(column[:head]):
+            for number in range(stretches):
+                begin, end = number * head // stretches, (number + 1) * head // stretches
+                if begin < end:
+                    part = known[begin:end]
+                    places.add(begin + part.index(extreme(part)))
     return sorted(places)
 
 
-def _without_nan(column: array[float], instead: float) -> array[float]:
-    return array("d", (value if value == value else instead for value in column))
+def _extremes_of(column: array[float]) -> list[tuple[array[float], Callable[[array[float]], float]]]:
+    """Return the column for its lowest values, and for its highest, where an unknown one is neither."""
+    if not math.isnan(sum(column)):
+        return [(column, min), (column, max)]
+    lowest = array("d", (value if value == value else math.inf for value in column))
+    return [(lowest, min), (array("d", (value if value == value else -math.inf for value in column)), max)]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import msgspec
 from trainer.formats.logs.training_line import number_or_none, numbers
 
 #: Every line of this module that is parsed contains one of these, for searches in a log's bytes.
-MARKS = (b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ")
+TIMER_MARKS = (b"time (ms) |",)
+MARKS = (*TIMER_MARKS, b" loss at ", b"checkpoint", b"datetime: ")
 #: The seconds in which a save stopped the training, and the seconds in which its files were written.
 SAVE_TIMER, BACKGROUND_TIMER = "save-checkpoint", "save-checkpoint-background"
 # Larger perplexities are meaningless numbers of hundreds of digits.

@@ -147,70 +147,88 @@ def parse_training_line(text: str, logged_at: datetime | None = None) -> Trainin
 
 
 class AlikeLines(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive training lines of one layout, as one column per field. No part of them is missing."""
+    """Training lines of one layout, in order, as one column per field; None is unknown."""
 
     columns: dict[str, list[Any]]  # by the field of `TrainingLine`
-    others: dict[str, list[float]]
-    logged_at: list[datetime | None] | None = None
+    others: dict[str, list[float]] = {}
 
     def __len__(self) -> int:
         return len(self.columns["iteration"])
 
     def lines(self) -> Iterator[TrainingLine]:
         """Yield each line by itself."""
-        names, others, stamps = [*self.columns], [*self.others], self.logged_at
+        names, others = [*self.columns], [*self.others]
         other_rows = zip(*self.others.values(), strict=True)
-        for place, row in enumerate(zip(*self.columns.values(), strict=True)):
+        for row in zip(*self.columns.values(), strict=True):
             yield TrainingLine(
                 others=dict(zip(others, next(other_rows), strict=True)) if others else {},
-                logged_at=stamps[place] if stamps is not None else None,
                 **dict(zip(names, row, strict=True)),
             )
 
+    def from_second(self) -> AlikeLines:
+        """Return all lines but the first."""
+        others = {name: column[1:] for name, column in self.others.items()}
+        return AlikeLines(columns={name: column[1:] for name, column in self.columns.items()}, others=others)
 
-class Layout:
+
+class Layout(NamedTuple):
     """The parts of a log's training lines, taken from an example: reads such lines several times faster."""
 
-    def __init__(self, example: str, prefix: str = "", stamp: Callable[[bytes], datetime | None] | None = None) -> None:
-        """Compile the pattern of lines like `example`, which has no prefix.
+    pattern: re.Pattern[bytes]  # of a whole line with its end
+    columns: Callable[[list[tuple[bytes, ...]]], AlikeLines]  # from the groups of each line
 
-        prefix: the pattern of what may precede a line; `stamp` reads its group `at`, where a logger wrote the time.
+    def read(
+        self, data: bytes, start: int, skip: Callable[[bytes, int], int] | None = None
+    ) -> tuple[AlikeLines | None, int]:
+        """Read the lines of this layout from `start`, and return them with the position after them.
+
+        skip: a position after a line -> the next one that may not be left out, for lines of no interest in between.
         """
-        head = _HEAD.match(example.lstrip())
-        names = numbers(example.lstrip()[head.end() :]) if head else {}
-        known = [(name, _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))) for name in names]
-        self._known, self._stamp = known, stamp
-        parts = [f" *{_flexible(name)} ?[:=] *({_whole_or_not(one)}) *\\|" for name, one in known]
-        fields = [one.field for _, one in known if one is not None]
-        # A line with the same name twice, or a part without a number, has no layout: it is read part by part.
-        has_all = head is not None and example.count("|") == len(names) + 1 and len(set(fields)) == len(fields)
-        self._pattern = re.compile(f"{prefix}{_ALIKE_HEAD}{''.join(parts)} *\\r?\\n".encode()) if has_all else None
-
-    def read(self, data: bytes, start: int) -> tuple[AlikeLines | None, int]:
-        """Read all consecutive lines of this layout from `start`, and return them with the position after them."""
-        if self._pattern is None:
-            return None, start
-        match_at, rows = self._pattern.match, []
-        while match := match_at(data, start):
+        match_at, rows = self.pattern.match, []
+        match = match_at(data, start)
+        while match:
             rows.append(match.groups())
             start = match.end()
-        return (self._columns(rows) if rows else None), start
+            match = match_at(data, start)
+            if match is None and skip is not None:
+                start = skip(data, start)
+                match = match_at(data, start)
+        return (self.columns(rows) if rows else None), start
 
-    def _columns(self, rows: list[tuple[bytes, ...]]) -> AlikeLines:
-        stamps: list[datetime | None] | None = None
+
+def layout_like(
+    example: str, prefix: str = "", stamp: Callable[[bytes], datetime | None] | None = None
+) -> Layout | None:
+    """Return the layout of lines like `example`, which has no prefix; None if each has to be read part by part.
+
+    prefix: the pattern of what may precede a line; `stamp` reads its group `at`, where a logger wrote the time.
+    """
+    head = _HEAD.match(example.lstrip())
+    names = numbers(example.lstrip()[head.end() :]) if head else {}
+    known = [(name, _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))) for name in names]
+    fields = [one.field for _, one in known if one is not None]
+    # A line with the same name twice, or a part without a number, has no layout.
+    if head is None or example.count("|") != len(names) + 1 or len(set(fields)) != len(fields):
+        return None
+    parts = [f" *{_flexible(name)} ?[:=] *({_whole_or_not(one)}) *\\|" for name, one in known]
+
+    def columns_of(rows: list[tuple[bytes, ...]]) -> AlikeLines:
         found = [*zip(*rows, strict=True)]
-        if self._stamp is not None:
-            stamps = [self._stamp(one) for one in found.pop(0)]
-        columns: dict[str, list[Any]] = {"iteration": [*map(int, found[0])], "total_iterations": [*map(int, found[1])]}
-        others = {}
-        for (name, known), texts in zip(self._known, found[2:], strict=True):
-            if known is None:
+        columns: dict[str, list[Any]] = {}
+        others: dict[str, list[float]] = {}
+        if stamp is not None:
+            columns["logged_at"] = [*map(stamp, found.pop(0))]
+        columns |= {"iteration": [*map(int, found[0])], "total_iterations": [*map(int, found[1])]}
+        for (name, one), texts in zip(known, found[2:], strict=True):
+            if one is None:
                 others[name] = [*map(float, texts)]
-            elif known.factor == 1.0:
-                columns[known.field] = [*map(int if known.is_whole else float, texts)]
+            elif one.factor == 1.0:
+                columns[one.field] = [*map(int if one.is_whole else float, texts)]
             else:
-                columns[known.field] = [float(text) * known.factor for text in texts]
-        return AlikeLines(columns=columns, others=others, logged_at=stamps)
+                columns[one.field] = [float(text) * one.factor for text in texts]
+        return AlikeLines(columns=columns, others=others)
+
+    return Layout(re.compile(f"{prefix}{_ALIKE_HEAD}{''.join(parts)} *\\r?\\n".encode()), columns_of)
 
 
 def iterations_in(output: bytes) -> Iterator[int]:

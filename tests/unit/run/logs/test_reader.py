@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import pytest
 
 from opsctl.run.logs.lines import AttemptStart, parse_line
-from opsctl.run.logs.reader import LogReader
+from opsctl.run.logs.reader import Found, LogReader
 from opsctl.run.logs.records import Setting, SkippedRange
 from tests.unit.run.logs.test_lines import TR1, TR11_EARLY
 from trainer.formats.logs.guard_lines import Left, Reason
-from trainer.formats.logs.log_lines import CheckpointLoaded, CheckpointSaved, CheckpointSaving, Evaluation, Stamp
-from trainer.formats.logs.training_line import TrainingLine
+from trainer.formats.logs.log_lines import (
+    CheckpointLoaded,
+    CheckpointSaved,
+    CheckpointSaving,
+    Evaluation,
+    Stamp,
+    Timers,
+)
+from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
 ARGONNE = (
     "[2024-09-16 22:59:27.744603][INFO][training_log:661] -  iteration=       2/  635782 | consumed_samples=    1536"
@@ -43,8 +51,13 @@ memory:  2.49GiB(3.14%)  tps: 189,694  tflops: 1,402.99  mfu: 10.4%
 """
 
 
+def records(found: Iterable[Found]) -> list[object]:
+    """Return the records, each of those that were read together by itself."""
+    return [line for one in found for line in (one.lines() if isinstance(one, AlikeLines) else (one,))]
+
+
 def read(text: str) -> list[object]:
-    return [*LogReader().feed(text.encode())]
+    return records(LogReader().feed(text.encode()))
 
 
 def iterations(text: str) -> list[TrainingLine]:
@@ -150,18 +163,54 @@ def test_what_is_no_text_is_no_error() -> None:
 
 
 def test_iterations_that_look_alike_wait_for_no_line_after_them() -> None:
-    reader = LogReader()
     text = "".join(TR11_EARLY.replace("3707/", f"{iteration}/") + "\n" for iteration in (3707, 3708, 3709))
-    assert [one.iteration for one in reader.feed(text.encode()) if isinstance(one, TrainingLine)] == [3707, 3708, 3709]
+    assert [one.iteration for one in iterations(text)] == [3707, 3708, 3709]
 
 
 def test_lines_of_several_layouts_are_read_alike() -> None:
     other = TR11_EARLY.replace(" lm loss: 5.396257E+00 |", "").replace("grad norm: 0.765", "grad norm: inf")
     lines = [f"[default7]: {TR11_EARLY}", f"[default7]: {other}"]
-    assert [*LogReader().feed("".join(f"{one}\n" for one in lines * 3).encode())] == [*map(parse_line, lines)] * 3
+    assert read("".join(f"{one}\n" for one in lines * 3)) == [*map(parse_line, lines)] * 3
 
 
 def test_torchtitans_clock_counts_to_its_last_digit() -> None:
     said = "[titan] 2025-10-30 14:33:{:06.3f} - root - INFO - step: {:2d}  loss:  4.7947  memory: 2GiB(3%)  tps: 9\n"
     text = "".join(said.format(0.3 * step, step).replace(".", ",", 1) for step in range(1, 8))
     assert [one.seconds_per_iteration for one in iterations(text)][1:] == pytest.approx([0.3] * 6)
+
+
+TIMERS = "time (ms) | forward: 10.00 | backward: 20.00 |\n"
+
+
+def test_lines_without_a_record_do_not_part_the_lines_around_them() -> None:
+    texts = [TR11_EARLY.replace("3707/", f"{iteration}/") for iteration in range(3707, 3711)]
+    saved = f"{TIMERS}time (ms) | save-checkpoint: 2.00 |\n"
+    found = [*LogReader().feed("".join(f"{text}\n{TIMERS}" for text in texts).encode())]
+    assert [type(one) for one in found] == [TrainingLine, AlikeLines]
+    assert records(found) == [parse_line(text) for text in texts]
+    with_saves = read("".join(f"{text}\n{saved}" for text in texts))
+    assert [type(one) for one in with_saves] == [TrainingLine, Timers] * 4
+
+
+@pytest.mark.parametrize("prefix", ["[rank0]:", "0: [rank0]:", ""])
+@pytest.mark.parametrize("colour", ["", "\x1b[38;2;180;60;0m"])
+def test_torchtitans_steps_are_the_same_together_as_each_alone(prefix: str, colour: str) -> None:
+    head = "[titan] 2025-10-30 14:33:{0:02d},{0:03d} - root - INFO - "
+    step = (
+        f"{colour}step: {{0:2d}}  {colour}loss: {{1}}  memory: 2.{{0}}GiB(3.{{0}}%)  tps: 1{{0}},234  mfu: {{0}}.5%\n"
+    )
+    losses = ["4.5", "12.25", "3", "nan", "2.5"]
+    lines = [prefix + (head + step).format(at, loss) for at, loss in enumerate(losses, 1)]
+    alone, reader = [], LogReader()
+    for line in lines:
+        reader._layouts.clear()  # none is known
+        alone += records(reader.feed(line.encode()))
+    found = [*LogReader().feed("".join(lines).encode())]
+    assert AlikeLines in map(type, found)
+    assert str(records(found)) == str(alone)  # NaN is equal to nothing
+
+
+def test_other_ranks_of_torchtitan_are_left_out_of_lines_that_look_alike() -> None:
+    said = "[rank{1}]:[titan] 2025-10-30 14:33:{0:02d},000 - root - INFO - step: {0:2d}  loss:  4.7947  tps: 9\n"
+    text = "".join(said.format(step, rank) for step in range(1, 6) for rank in (1, 0, 2))
+    assert [one.iteration for one in iterations(text)] == [1, 2, 3, 4, 5]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from trainer.formats.logs.training_line import (
     MARKS,
-    Layout,
     TrainingLine,
     iterations_in,
+    layout_like,
     parse_training_line,
     write_training_line,
 )
@@ -149,7 +149,8 @@ def test_an_interval_averages_the_finite_losses_and_counts_the_others() -> None:
 
 def by_layout(example: str, *texts: str) -> list[TrainingLine]:
     """Return the lines that the layout of `example` reads of `texts`, from the first on."""
-    alike, _ = Layout(example).read("".join(f"{text}\n" for text in texts).encode(), 0)
+    layout = layout_like(example)
+    alike = layout.read("".join(f"{text}\n" for text in texts).encode(), 0)[0] if layout is not None else None
     return [] if alike is None else [*alike.lines()]
 
 
@@ -177,7 +178,9 @@ def test_a_layout_reads_a_line_that_looks_the_same_as_it_is_read_part_by_part(li
 def test_a_layout_reads_consecutive_lines_up_to_the_first_that_looks_different() -> None:
     texts = [write_training_line(msgspec.structs.replace(LINE, iteration=at)) for at in (1, 2, 3)]
     data = "".join(f"{text}\r\n" for text in texts)
-    alike, end = Layout(texts[0]).read(f"{data}saving\n{data}".encode(), 0)
+    layout = layout_like(texts[0])
+    assert layout is not None
+    alike, end = layout.read(f"{data}saving\n{data}".encode(), 0)
     assert end == len(data) and alike is not None and len(alike) == 3
     assert [*alike.lines()] == [parse_training_line(text) for text in texts]
 
