@@ -1,4 +1,4 @@
-"""Drifted replicas: one bit in one rank's share of anything that others have too is found, and named."""
+"""Drifted replicas: one bit in one rank's copy of a weight that others have too is found, and named."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.distributed
 NORM, EMBEDDING, SPLIT = "input_layernorm.weight", "word_embeddings.weight", "mlp.dense_h_to_4h.weight"
 
 
-def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[str]:
-    """In a rank: what a comparison says after one bit of (rank, end of the parameter's name, what of it) is flipped.
+def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str]]) -> list[str]:
+    """In a rank: what a comparison says after one bit of (rank, end of the parameter's name) is flipped.
 
-    Each is flipped back before the next; "" where nothing is found, as in undisturbed ranks at first: before any
-    update, when there are no moments yet, and after two.
+    Each is flipped back before the next; "" where nothing is found, as in undisturbed ranks: before any update, and
+    after two.
     """
     import torch
 
@@ -39,18 +39,10 @@ def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]
             return str(refusal)
         return ""
 
-    def flip(rank: int, name: str, what: str) -> None:
+    def flip(rank: int, name: str) -> None:
         if parallel.rank != rank:
             return
-        parameter: Any = next(one for full, one in engine.module.named_parameters() if full.endswith(name))
-        if what == "weight":
-            held = parameter.data
-        else:
-            mapping, base = parameter._hp_mapping, engine.optimizer.optimizer
-            flat = base.param_groups[mapping.param_group_index]["params"][0]
-            address = mapping.hp_fragment_address
-            state = flat.data if what == "master weight" else base.state[flat][what]
-            held = state.narrow(0, address.start, address.numel)
+        held: Any = next(one.data for full, one in engine.module.named_parameters() if full.endswith(name))
         bits = held.view(-1).view({2: torch.int16, 4: torch.int32}[held.element_size()])
         bits[bits.numel() // 2] ^= 1
 
@@ -67,11 +59,11 @@ def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]
     return said
 
 
-#: What differs, the parameter, and the numbers of the ranks in the order in which the line has them.
-Found = tuple[str, str, list[int]]
+#: The parameter, and the numbers of the ranks in the order in which the line has them.
+Found = tuple[str, list[int]]
 
 
-def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[Found]:
+def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str]]) -> list[Found]:
     """Return the common report of all ranks for each flip."""
     ranks = pool.run(4, found_by_flipping, changes, flips)
     assert all(said == ranks[0] for said in ranks)
@@ -82,34 +74,26 @@ def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]
 
 
 def what_differs(text: str) -> Found:
-    pattern = (
-        rf"(master weight|weight|exp_avg|exp_avg_sq) \w+ ((?:layers\.\d+\.)?(?:{NORM}|{EMBEDDING}|{SPLIT}))\b([^.]*)\."
-    )
-    ((what, name, rest),) = re.findall(pattern, text)
-    return what, name, [int(number) for number in re.findall(r"\d+", rest)]
+    pattern = rf"weight of ((?:layers\.\d+\.)?(?:{NORM}|{EMBEDDING}|{SPLIT}))\b([^.]*)\."
+    ((name, rest),) = re.findall(pattern, text)
+    return name, [int(number) for number in re.findall(r"\d+", rest)]
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=["fp32", "bf16"])
 def test_one_bit_in_what_tensor_parallel_ranks_have_whole_is_named(pool: Pool, precision: dict[str, Any]) -> None:
     """TP 2 x DP 2: rank 0 and 1 are the first replica."""
     layer = f"layers.0.{NORM}"
-    flips = [(2, NORM, "weight"), (3, SPLIT, "weight"), (1, NORM, "master weight"), (1, NORM, "exp_avg_sq")]
+    flips = [(2, NORM), (3, SPLIT)]
     assert named(pool, {"tensor_model_parallel_size": 2, **precision}, flips) == [
-        ("weight", layer, [2, 0, 1, 3]),
-        ("weight", f"layers.0.{SPLIT}", [1, 3]),
-        ("master weight", layer, [0, 1]),
-        ("exp_avg_sq", layer, [0, 1]),
+        (layer, [2, 0, 1, 3]),
+        (f"layers.0.{SPLIT}", [1, 3]),
     ]
 
 
-def test_one_bit_in_the_tied_embedding_is_named_wherever_its_shares_are_cut(pool: Pool) -> None:
-    """PP 2 x DP 2: ranks 0 and 1 are the first stage, whose ZeRO shares are cut elsewhere than the last stage's."""
-    flips = [(3, EMBEDDING, "weight"), (0, EMBEDDING, "exp_avg"), (2, EMBEDDING, "master weight")]
-    assert named(pool, {"pipeline_model_parallel_size": 2, "bf16": True}, flips) == [
-        ("weight", EMBEDDING, [3, 0, 2]),  # ranks 0 to 2
-        ("exp_avg", EMBEDDING, [0, 1, 2, 3]),
-        ("master weight", EMBEDDING, [0, 1, 2, 3]),
-    ]
+def test_one_bit_in_the_tied_embedding_is_named_on_either_stage(pool: Pool) -> None:
+    """PP 2 x DP 2: ranks 0 and 1 are the first stage."""
+    changes = {"pipeline_model_parallel_size": 2, "bf16": True}
+    assert named(pool, changes, [(3, EMBEDDING)]) == [(EMBEDDING, [3, 0, 2])]  # ranks 0 to 2
 
 
 def test_a_training_that_drifts_ends_with_the_reason_and_saves_nothing_of_it(pool: Pool, tmp_path: Path) -> None:
