@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,12 @@ def test_a_plain_torchrun_script_is_stopped_killed_and_resumed_without_a_trace_i
         training, steps = Training(Opsctl(local_cluster, folder)), 90
         shutil.copy(PROGRAM, folder)
         (folder / "run.toml").write_text(RUN_FILE.format(environment=environment_script(folder), steps=steps))
+        stale = folder / "saved" / f"step-{steps}.pt"
+        stale.parent.mkdir()
+        shutil.copy(_any_zip(tmp_path), stale)
+        assert "existing" in training.opsctl("submit", "--array", "1-2%1").err  # not taken for a finished run
+        run_file = folder / "run.toml"
+        run_file.write_text(run_file.read_text().replace("steps =", 'existing = "aside"\nsteps ='))
         chain = training.submit("1-2%1")
 
         training.wait_for_log("step 25/")
@@ -91,6 +98,13 @@ def test_a_plain_torchrun_script_is_stopped_killed_and_resumed_without_a_trace_i
         assert losses(training.log()) == pytest.approx(uninterrupted(tmp_path / "alone", steps), rel=1e-5)
         listed = printed("checkpoints list", training.opsctl.ok("checkpoints", "list", "--json"))
         assert listed[-1]["iteration"] == steps and all(one["complete"] for one in listed)
+
+
+def _any_zip(folder: Path) -> Path:
+    path = folder / "weights.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("weights/data.pkl", b"")
+    return path
 
 
 def _running(training: Training) -> int:

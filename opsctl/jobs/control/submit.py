@@ -10,11 +10,13 @@ from opsctl.diagnosis.nodes.exclusion import excluded_now
 from opsctl.jobs.control import live_jobs, overlap
 from opsctl.jobs.control.fused_kernels import unbuilt_kernels
 from opsctl.jobs.control.send_chain import ChainOptions, Submitted, pieces, preview, send, what_it_wants
+from opsctl.run.checkpoints.adopted import existing_problem
 from opsctl.run.checkpoints.resumption import resumption_problem
 from opsctl.run.config.checks import check_run, margin_findings
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.locate import remember_run
+from opsctl.run.config.program import program_of
 from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.logs.measurements import measured
 from opsctl.run.planning.costs import with_measured
@@ -92,6 +94,7 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
     problems = (
         membership_problem(group) if group is not None else None,
         f"the training would not resume: {resumes}" if resumes else None,
+        existing_problem(chain.paths, program) if (program := program_of(chain.file, loaded.folder)) else None,
         unbuilt_kernels(chain),
     )
     found = [problem for problem in problems if problem]

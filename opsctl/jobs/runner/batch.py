@@ -15,6 +15,7 @@ from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
 from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, stop_chain
+from opsctl.jobs.runner.checkpoint_watch import adopt_left_over
 from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
 from opsctl.jobs.runner.own_attempt import (
     close,
@@ -235,6 +236,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
 
 
 def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, heartbeat: LeaseHeartbeat) -> int:
+    adopt_left_over(task)
     code = _leave_at_once(task)  # while this one waited, another may have come to the end
     if code is not None:
         return code

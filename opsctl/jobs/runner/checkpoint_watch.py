@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.jobs.runner.task import Task
 from opsctl.jobs.runner.watch_thread import WatchThread
-from opsctl.run.checkpoints.adopted import SETTLED_S, adopt
+from opsctl.run.checkpoints.adopted import SETTLED_S, adopt, prepare
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.program import Program
+from opsctl.run.config.program import Program, program_of
 from opsctl.run.programs.progress import Translator
 from trainer.formats.checkpoint.manifest import LATEST
 from trainer.formats.errors import CheckpointError
@@ -50,6 +52,16 @@ class CheckpointWatch(WatchThread):
             self.report_trouble("")
             return [write_checkpoint_line(CheckpointSaved(one.iteration, str(one.folder))) for one in found]
         return []
+
+
+def adopt_left_over(task: Task) -> None:
+    """Adopt what was saved before this attempt: by one that was lost, or, if the run file allows it, before the run.
+
+    The attempt does not count it as its own. `prepare` reports what fails here.
+    """
+    with contextlib.suppress(OpsctlError, CheckpointError, OSError):
+        if (program := program_of(task.revision.file, task.revision.run_file.parent)) is not None:
+            prepare(task.paths, program)
 
 
 def step_of(program: Program, checkpoint: Path | None) -> int:

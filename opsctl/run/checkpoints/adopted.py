@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.core.files.state_files import make_folder, write_atomically, write_state
+from opsctl.core.files.state_files import make_folder, read_state, write_atomically, write_state
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.config.program import Program
+from opsctl.run.config.program import ASIDE, Program
 from opsctl.run.programs.kind import SavedCheckpoint, found
 from trainer.formats.checkpoint.manifest import (
     LATEST,
@@ -39,8 +39,6 @@ from trainer.formats.errors import CheckpointError
 SETTLED_S = 3.0
 #: The newest adopted checkpoints stay when the program has removed its own.
 _KEPT = 2
-#: Prefix of a program's checkpoint that a start must not find.
-ASIDE = "aside-"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
     the new ones, oldest first. Raises OpsctlError where hard links are not possible; OSError.
     """
     known = _originals(checkpoint_folders(paths.checkpoints))
-    handled = {*known.values(), *_originals(paths.set_aside.glob("*/global_step*")).values()}  # also rolled back
+    handled = {*known.values(), *_rolled_back(paths)}
     there = {path: mark for path in program.paths() if (mark := _mark(path)) is not None}
     settled = time.time() - settled_s
     new = [path for path, mark in there.items() if mark not in handled and mark.changed_at <= settled]
@@ -78,8 +76,15 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
 def prepare(paths: RunPaths, program: Program) -> Path | None:
     """Make the program's newest checkpoint the one that `latest` names, and return its path; None for a fresh start.
 
-    Torn ones that the program would load, and those after a rollback, get another name. Raises OpsctlError, OSError.
+    Torn ones that the program would load, and those after a rollback, get another name. At the run's first start, so
+    do those that are older than the run, unless it continues from them. Raises OpsctlError, OSError.
     """
+    if problem := existing_problem(paths, program):
+        raise OpsctlError(problem)
+    if program.existing == "aside":
+        for saved in older_than_run(paths, program):
+            saved.path.rename(_free(saved.path.with_name(ASIDE + saved.path.name)))
+    _note_start(paths, program)
     adopt(paths, program, settled_s=0.0)
     latest = latest_folder(paths.checkpoints)
     reached, original = -1, None
@@ -92,6 +97,45 @@ def prepare(paths: RunPaths, program: Program) -> Path | None:
         if saved.iteration > reached and (saved.problem is None or is_torn):
             saved.path.rename(_free(saved.path.with_name(ASIDE + saved.path.name)))
     return original
+
+
+def older_than_run(paths: RunPaths, program: Program) -> list[SavedCheckpoint]:
+    """Return complete checkpoints that no attempt of the run can have saved, the newest first.
+
+    Those are what the program's pattern matches before the first start with this pattern.
+    """
+    patterns = read_state(paths.output, paths.started_patterns, list[str])
+    handled = {*_originals(checkpoint_folders(paths.checkpoints)).values(), *_rolled_back(paths)}
+    if (patterns is None and handled) or _own_pattern(paths, program) in (patterns or ()):
+        return []
+    return [one for one in program.saved() if one.problem is None and _mark(one.path) not in handled]
+
+
+def existing_problem(paths: RunPaths, program: Program) -> str | None:
+    """Return why a start is refused because of checkpoints that are older than the run; None if it is not."""
+    if program.existing is not None or not (older := older_than_run(paths, program)):
+        return None
+    return (
+        f"[program] checkpoints matches {len(older)} that this run has not saved, the newest of step "
+        f'{older[0].iteration}: {older[0].path}. Set existing = "continue" to resume from it, or existing = "aside" to '
+        "rename them and start from the beginning"
+    )
+
+
+def _note_start(paths: RunPaths, program: Program) -> None:
+    patterns = read_state(paths.output, paths.started_patterns, list[str]) or []
+    if (own := _own_pattern(paths, program)) not in patterns:
+        make_folder(paths.output, paths.state)
+        write_state(paths.output, paths.started_patterns, [*patterns, own])
+
+
+def _own_pattern(paths: RunPaths, program: Program) -> str:
+    """Return the program's pattern relative to the output folder: both may be moved together."""
+    return os.path.relpath(program.checkpoints or "", paths.output)
+
+
+def _rolled_back(paths: RunPaths) -> Iterable[Original]:
+    return _originals(paths.set_aside.glob("*/global_step*")).values()
 
 
 def _originals(folders: Iterable[Path]) -> dict[Path, Original]:

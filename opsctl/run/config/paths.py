@@ -65,6 +65,8 @@ class RunPaths:
     state = Place(".opsctl")
     #: Held while the run is submitted, revised or cancelled, one at a time.
     lock = Place(".opsctl/lock")
+    #: The patterns of checkpoints with which another training program was started.
+    started_patterns = Place(".opsctl/started-patterns.json")
     #: Who may train into this folder: a line for each taking and each end of one; its mtime is the heartbeat.
     lease = Place(f".opsctl/{LEASE_FILE}")
     #: A random id that every job of this run carries in its Slurm comment, so that a renamed job is still ours.

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.run.config.schema import ProgramTable, RunFile
-from opsctl.run.programs.kind import Kind, SavedCheckpoint, found
+from opsctl.run.config.schema import COMMAND, ProgramTable, RunFile
+from opsctl.run.programs.kind import Kind, SavedCheckpoint, found, no_progress
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.options import Options
 
 _NO_STOP = "none"
+#: Prefix of a checkpoint that the program must not find.
+ASIDE = "aside-"
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,20 @@ class Program:
     stop: str | None  # signal name; None: it saves on no request
     grace_s: int
     checkpoints: str | None  # absolute pattern
+    existing: str | None  # see ProgramTable.existing
     resume: tuple[str, ...] | None  # in place of the kind's arguments
     steps: int | None
     global_batch_size: int | None
 
+    @property
+    def reports_progress(self) -> bool:
+        """Return whether its output has lines of progress that are understood."""
+        return self.kind.name != COMMAND or self.kind.progress is not no_progress
+
     def paths(self) -> list[Path]:
         """Return what its pattern of checkpoints matches."""
-        return [Path(one) for one in glob.glob(self.checkpoints or "")]  # noqa: PTH207 - an absolute pattern
+        matching = map(Path, glob.glob(self.checkpoints or ""))  # noqa: PTH207 - an absolute pattern
+        return [one for one in matching if not one.name.startswith(ASIDE)]
 
     def saved(self) -> list[SavedCheckpoint]:
         """Return its checkpoints, the newest first."""
@@ -77,6 +86,7 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
         stop=kind.saves_on if table.stop is None else stop,
         grace_s=parse_duration_s(table.grace),
         checkpoints=None if pattern is None else str(Path(glob.escape(str(folder))) / pattern),
+        existing=table.existing,
         resume=table.resume,
         steps=table.steps,
         global_batch_size=table.global_batch_size,

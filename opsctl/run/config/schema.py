@@ -21,6 +21,8 @@ PROGRESS_GROUPS = ("iteration", "total", "loss", "learning_rate", "grad_norm", "
 LAUNCHES = ("torchrun", "accelerate", "ranks")
 #: Signals on which a training program may save and leave; "none" for a program that saves on no request.
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "none")
+#: What to do with checkpoints that are older than the run: resume from the newest, or rename them and start fresh.
+EXISTING = ("continue", "aside")
 #: What may put packages into an environment.
 INSTALLERS = ("uv",)
 
@@ -81,6 +83,7 @@ class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: str | None = None  # the signal on which it saves and leaves, one of STOPS; "none": it saves on no request
     grace: str = "5:00"  # from that signal to the end of its processes, a Slurm duration
     checkpoints: str | None = None  # pattern of its checkpoints, relative to `folder`
+    existing: str | None = None  # for checkpoints older than the run, one of EXISTING; None: refuse to start with them
     complete: tuple[str, ...] = ()  # names that a complete checkpoint folder has, of kind "command"
     progress: str | None = None  # regular expression of a line of progress, of kind "command"
     resume: tuple[str, ...] | None = None  # arguments to resume, with `{checkpoint}`

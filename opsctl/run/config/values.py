@@ -13,6 +13,7 @@ from opsctl.run.config.expansion import VARIABLE_NAME
 from opsctl.run.config.file_kinds import KINDS, KINDS_OF_FILES
 from opsctl.run.config.schema import (
     COMMAND,
+    EXISTING,
     HUB_CHECKPOINTS,
     INSTALLERS,
     KINDS_OF_PROGRAMS,
@@ -125,6 +126,7 @@ _RULES = (
     ("program", "kind", _one_of(KINDS_OF_PROGRAMS)),
     ("program", "launch", _one_of(LAUNCHES)),
     ("program", "stop", _one_of(STOPS)),
+    ("program", "existing", _one_of(EXISTING)),
     ("program", "grace", _DURATION),
     ("program", "folder checkpoints complete", _PATH),
     ("program", "steps global_batch_size", _from(1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opsctl.run.checkpoints.adopted import existing_problem
 from opsctl.run.config.checks import Findings, find_problems
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.program import program_of
@@ -52,7 +53,8 @@ def run_sections(loaded: LoadedRun, found: Findings, expect: ExpectTable) -> lis
     """Return the sections of a run file; of a program other than our trainer only its start, its stop and its jobs."""
     program = program_of(found.run.file if found.run else loaded.file, loaded.folder)
     if program is not None:
-        return [program_section(program), job_section(loaded.file.slurm, expect)]
+        refused = existing_problem(loaded.paths, program)
+        return [program_section(program, refused), job_section(loaded.file.slurm, expect)]
     file = loaded.file
     return plan_sections(file.slurm, expect, found.options, found.layout, file.retention, file.gpu)
 

@@ -289,6 +289,7 @@ class PlannedProgram(Struct, frozen=True, kw_only=True):
     checkpoints: Annotated[str | None, Meta(description="Pattern of its checkpoints; null if unknown.")]
     steps: Annotated[int | None, Meta(description="Length of the training in steps; null if unknown.")]
     lacks: Annotated[tuple[str, ...], Meta(description="What cannot be done with it.")]
+    refused: Annotated[str | None, Meta(description="Why it cannot be submitted yet; null if it can.")] = None
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):

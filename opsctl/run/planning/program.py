@@ -10,8 +10,8 @@ from opsctl.run.planning.section import Section
 from opsctl.slurm.durations import format_duration
 
 
-def program_section(program: Program) -> Section:
-    """Return how the program is started, stopped and observed."""
+def program_section(program: Program, refused: str | None = None) -> Section:
+    """Return how the program is started, stopped and observed. refused: why a start is refused."""
     found = PlannedProgram(
         kind=program.kind.name,
         command=program.command,
@@ -21,6 +21,7 @@ def program_section(program: Program) -> Section:
         checkpoints=program.checkpoints,
         steps=program.steps,
         lacks=tuple(program.lacks()),
+        refused=refused,
     )
     per_node = "one process per GPU" if program.launch == "ranks" else f"one {program.launch} per node"
     stops = f"{found.stop} to all ranks, {format_duration(found.grace_s)} to save" if found.stop else "it does not save"
@@ -31,5 +32,6 @@ def program_section(program: Program) -> Section:
         ("at a stop", stops),
         ("checkpoints", found.checkpoints or "unknown: set [program] checkpoints"),
         *(("not possible", text) for text in found.lacks),
+        *([("refused", refused)] if refused else []),
     )
     return Section("program", "Program", found, rows)

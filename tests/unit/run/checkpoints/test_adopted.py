@@ -28,7 +28,9 @@ from trainer.formats.checkpoint.manifest import check_checksums, checkpoint_fold
 class Saving:
     """A run of transformers in a folder."""
 
-    def __init__(self, folder: Path, kind: str = "transformers", pattern: str = "out/checkpoint-*") -> None:
+    def __init__(
+        self, folder: Path, kind: str = "transformers", pattern: str = "out/checkpoint-*", started: bool = True
+    ) -> None:
         table = ProgramTable(command=("torchrun", "train.py"), kind=kind, checkpoints=pattern, global_batch_size=4)
         slurm = SlurmTable(nodes=1, gpus_per_node=1, time="10")
         program = program_of(RunFile(run=RunTable(name="x"), slurm=slurm, program=table), folder)
@@ -36,6 +38,8 @@ class Saving:
         self.program: Program = program
         self.own, self.paths = folder / "out", RunPaths(folder / "output")
         self.paths.output.mkdir(mode=0o700)
+        if started:
+            assert prepare(self.paths, self.program) is None
 
     def save(self, step: int) -> Path:
         return a_transformers_checkpoint(self.own, step)
@@ -154,6 +158,43 @@ def test_after_a_rollback_the_program_finds_no_later_one(run: Saving) -> None:
     assert prepare(run.paths, run.program) == run.own / "checkpoint-10"
     assert latest_iteration(run.paths.checkpoints) == 10
     assert (run.own / "aside-checkpoint-20").is_dir()
+
+
+def test_checkpoints_that_are_older_than_the_run_are_not_its_own(tmp_path: Path) -> None:
+    run = Saving(tmp_path, started=False)
+    old = run.save(10)
+    with pytest.raises(OpsctlError, match=r"existing = .continue."):
+        prepare(run.paths, run.program)
+    assert run.adopted() == [] and old.is_dir()
+    assert prepare(run.paths, replace(run.program, existing="aside")) is None
+    assert run.adopted() == [] and sorted(one.name for one in run.own.iterdir()) == ["aside-checkpoint-10"]
+
+
+def test_a_run_continues_from_an_older_checkpoint_if_the_user_says_so(tmp_path: Path) -> None:
+    run = Saving(tmp_path, started=False)
+    old = run.save(10)
+    assert prepare(run.paths, replace(run.program, existing="continue")) == old and run.adopted() == [10]
+    assert prepare(run.paths, run.program) == old
+
+
+def test_what_an_attempt_saved_that_was_lost_at_once_is_the_runs_own(run: Saving) -> None:
+    own = run.save(10)
+    assert prepare(run.paths, run.program) == own
+
+
+def test_another_pattern_does_not_take_in_older_checkpoints(run: Saving) -> None:
+    a_transformers_checkpoint(run.own.parent / "before", 500)
+    other = replace(run.program, checkpoints=str(run.own.parent / "before" / "checkpoint-*"))
+    with pytest.raises(OpsctlError, match="500"):
+        prepare(run.paths, other)
+
+
+def test_one_that_was_set_aside_stays_so_where_the_pattern_matches_any_name(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "command", "saved/*.pt", started=False)
+    (tmp_path / "saved").mkdir()
+    torch.save({"step": 5}, tmp_path / "saved" / "5.pt")
+    aside = replace(run.program, existing="aside")
+    assert (prepare(run.paths, aside), prepare(run.paths, aside), run.adopt()) == (None, None, [])
 
 
 def test_files_that_cannot_be_linked_are_named_and_nothing_is_left(
