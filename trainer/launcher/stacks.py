@@ -4,8 +4,11 @@ Prints lines of JSON (formats.rank_stacks) for each rank, in order. It reads or 
 and this job, on this node, that listen for it (trainer.launcher.stacks), whatever any file says.
 
 py-spy reads the memory of a process, also of a stopped one, and disturbs none. Without py-spy, or if it cannot read a
-process, the process is signalled and writes its Python stacks itself. With --flights-under FOLDER, an attempt's, NCCL's
-flight recorders of this node, which write in it, report how far every rank is in each process group.
+process, the process is signalled and writes its Python stacks itself. Ranks of another training program, which are
+found by torchrun's variables, are only read: the signal would end them.
+
+With --flights-under FOLDER, an attempt's, NCCL's flight recorders of this node, which write in it, report how far every
+rank is in each process group.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.formats.attempt.error_file import RankStack, pieces
+from trainer.formats.attempt.error_file import SHELLS, RankStack, pieces
 from trainer.formats.json_text import json_line
 from trainer.launcher.first_failure import dumped
 from trainer.launcher.stack_dump import spied
@@ -48,11 +51,11 @@ _SAME_JOB = ("SLURM_JOB_ID", "SLURMD_NODENAME")
 
 @dataclass(frozen=True)
 class Listener:
-    """A process that writes its stacks when it is signalled."""
+    """A rank's process; our trainer's writes its stacks when it is signalled."""
 
     rank: int
     pid: int
-    memory: Path  # /proc/PID/fd/N
+    memory: Path | None  # /proc/PID/fd/N; None: another training program's, which is only read and never signalled
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,15 +81,21 @@ def main(arguments: list[str] | None = None) -> int:
 def told(ranks: list[Listener], node: str, wait_s: float, native: bool = False) -> list[RankStack]:
     """Each rank's stacks: read from outside where that can be, else written by itself."""
     seen = spied([one.pid for one in ranks], wait_s, native)
-    by_itself = {one.rank: one for one in taken([one for one in ranks if not seen.get(one.pid)], node, wait_s)}
+    asked = [one for one in ranks if one.memory is not None and not seen.get(one.pid)]
+    by_itself = {one.rank: one for one in taken(asked, node, wait_s)}
     return [
-        by_itself.get(one.rank) or RankStack(one.rank, node, one.pid, _state(one.pid), seen[one.pid]) for one in ranks
+        by_itself.get(one.rank) or RankStack(one.rank, node, one.pid, _state(one.pid), seen.get(one.pid, ""))
+        for one in ranks
     ]
 
 
 def listeners(proc: Path, environment: Mapping[str, str]) -> list[Listener]:
-    """Return the ranks of the job and node of `environment`, in order, without the processes that a rank has forked."""
+    """Return the ranks of the job and node of `environment`, in order, without the processes that a rank has forked.
+
+    Ranks that do not listen count if none listens: they are another training program's.
+    """
     found: dict[int, Listener] = {}
+    silent: dict[int, Listener] = {}
     for entry in proc.iterdir():
         if not entry.name.isdecimal():
             continue
@@ -95,6 +104,9 @@ def listeners(proc: Path, environment: Mapping[str, str]) -> list[Listener]:
                 listener = _listener(entry)
                 if listener is not None:
                     found[listener.pid] = listener
+                elif (rank := _rank_by_variables(entry)) is not None:
+                    silent[int(entry.name)] = Listener(rank, int(entry.name), None)
+    found = found or silent
     ranks = [one for one in found.values() if _parent(proc / str(one.pid)) not in found]
     return sorted(ranks, key=lambda one: one.rank)
 
@@ -129,6 +141,15 @@ def _is_of_this_job(entry: Path, environment: Mapping[str, str]) -> bool:
     )
 
 
+def _rank_by_variables(entry: Path) -> int | None:
+    """Return the rank by torchrun's variables; None for any other process, and for a shell that starts a rank."""
+    variables = dict(one.split(b"=", 1) for one in (entry / "environ").read_bytes().split(b"\0") if b"=" in one)
+    rank = variables.get(b"RANK", b"")
+    if not rank.isdigit() or b"LOCAL_RANK" not in variables:
+        return None
+    return None if (entry / "comm").read_text(errors="replace").strip() in SHELLS else int(rank)
+
+
 def _listener(entry: Path) -> Listener | None:
     for link in (entry / "fd").iterdir():
         with contextlib.suppress(OSError):
@@ -157,13 +178,14 @@ def _state(pid: int) -> str:
 
 
 def _size(one: Listener) -> int:
-    try:
-        return one.memory.stat().st_size
-    except OSError:
-        return 0
+    with contextlib.suppress(OSError):
+        return one.memory.stat().st_size if one.memory is not None else 0
+    return 0
 
 
 def _written(one: Listener, start: int) -> str:
+    if one.memory is None:
+        return ""
     with contextlib.suppress(OSError), one.memory.open("rb") as file:
         file.seek(start)
         return file.read(_LARGEST_BYTES).decode(errors="replace")

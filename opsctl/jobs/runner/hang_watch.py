@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import now
@@ -24,6 +24,7 @@ from opsctl.jobs.runner.stacks import Taken, stacks_into
 from opsctl.jobs.runner.task import Task
 from opsctl.jobs.runner.watch_thread import Watch, in_background
 from opsctl.run.attempts.verdict import StackGroup, Verdict
+from opsctl.run.config.program import Program
 from opsctl.run.logs.line_text import Lines
 from opsctl.run.logs.lines import is_of_an_iteration
 from opsctl.run.logs.measurements import SILENT_LEAST_S, longest_silence_s, measured, recent
@@ -35,6 +36,8 @@ from trainer.recipe.options import Options
 _LIFE = (*training_line.MARKS, *log_lines.MARKS)
 #: How often the limit is asked for while nothing comes, seconds.
 _ASK_S = 5.0
+#: Ranks of another program may be unreadable. Their silence has to last so many limits before it ends the step.
+_UNSEEN = 4
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,19 @@ class Silence:
 
     limit_s: float  # nothing logged for so long is worth a look
     may_end: bool  # whether it is ended when it has lasted twice as long
+    unseen_s: float | None = None  # without any output for so long, it is ended though its ranks cannot be seen
 
 
-def is_hung(silent_s: float, limit: Silence, before: Taken | None, newest: Taken | None) -> bool:
-    """Return whether a step that was silent for so long is to be ended, by the last two looks at its ranks. Pure."""
-    if not limit.may_end or silent_s < 2 * limit.limit_s or before is None or newest is None:
+def is_hung(silent_s: float, limit: Silence, before: Taken | None, newest: Taken | None, quiet_s: float = 0.0) -> bool:
+    """Return whether a step that was silent for so long is to be ended, by the last two looks at its ranks. Pure.
+
+    quiet_s: the time without any output.
+    """
+    if not limit.may_end or silent_s < 2 * limit.limit_s:
         return False
-    if not (before.shows_all and newest.shows_all):
+    if newest is None or not newest.shows_all:
+        return limit.unseen_s is not None and quiet_s >= limit.unseen_s
+    if before is None or not before.shows_all:
         return False
     return not summary.moved(before.groups, newest.groups) and set(before.progress) == set(newest.progress)
 
@@ -68,18 +77,20 @@ class HangWatch(Watch):
         take: Callable[[], tuple[Taken, str]],
         clock: Callable[[], float] = time.monotonic,
         ask_s: float = _ASK_S,
+        all_counts: bool = False,
     ) -> None:
         """Watch a step. `limit`: returns what the step may do now, given whether it has logged nothing yet, and whether
         more of the log is worth reading, as before the first check of a silence. None if unknown.
 
         take: takes the stacks of its ranks and returns them with a sentence about them; may take a minute. Raises
-        OpsctlError.
+        OpsctlError. all_counts: any output is a sign of life, of a program without lines of progress.
         """
         super().__init__()
         self._limit, self._take, self._clock, self._ask_s = limit, take, clock, ask_s
         self._signs = Lines(_LIFE)
         self._is_starting = True
-        self._heard_at = self._asked_at = clock()
+        self._heard_at = self._asked_at = self._output_at = clock()
+        self._all_counts = all_counts
         self._known: Silence | None = None
         self._knows_more = False
         self._looks: list[Taken | None] = []
@@ -92,8 +103,9 @@ class HangWatch(Watch):
     def heard(self, data: bytes) -> None:
         """Process new output of the step. A line counts when it has ended."""
         # A progress bar is one line without end, longer than what is kept of one.
+        self._output_at = self._clock()
         signs = list(self._signs.feed(data.replace(b"\r", b"\n")))
-        if not signs:
+        if not signs and not self._all_counts:
             return
         if self._looks and not self.ends:
             silent = format_duration(self._clock() - self._heard_at)
@@ -154,7 +166,7 @@ class HangWatch(Watch):
         self._looks.append(taken)
         self._due = next_look_s(silent_s, self._known)
         silent = format_duration(silent_s)
-        if is_hung(silent_s, self._known, before, taken):
+        if is_hung(silent_s, self._known, before, taken, self._clock() - self._output_at):
             self.ends = True
             self.report(f"opsctl: the training hangs, nothing has moved for {silent}: {words}")
         elif len(self._looks) == 1:
@@ -170,27 +182,35 @@ class HangWatch(Watch):
             self._answers.append((None, f"where its ranks are cannot be seen: {error}"))
 
 
-def watch_over(task: Task) -> HangWatch:
-    """Return the watch of the step of `task`."""
+def watch_over(task: Task, program: Program | None) -> HangWatch:
+    """Return the watch of the step of `task`, which starts `program`, our trainer if it is None."""
+    is_mute = program is not None and not program.reports_progress
 
     def take() -> tuple[Taken, str]:
         return stacks_into(task.paths.attempt_folder(task.allocation.job_id) / summary.SILENT_STACKS, task)
 
-    return HangWatch(lambda is_starting, more: _silence(task, is_starting, more), take)
+    def limit(is_starting: bool, more: bool) -> Silence | None:
+        found = _silence(task, is_starting and not is_mute, more)
+        if found is None or program is None:
+            return found
+        return replace(found, unseen_s=_UNSEEN * found.limit_s)
+
+    return HangWatch(limit, take, all_counts=is_mute)
 
 
 def _silence(task: Task, is_starting: bool, more: bool) -> Silence | None:
-    """Return how long the step may be silent, by its run file and log; None if nothing was ever logged.
+    """Return how long the step may be silent, by its run file and log; None if neither has anything of it.
 
     more: read enough of the log to include the longest evaluation and save, which the last fifty lines may lack.
     """
     seen = measured(task.paths) if more else recent(task.paths)
-    if seen.seconds_per_iteration is None:
+    told_s = _told_s(task)
+    if seen.seconds_per_iteration is None and (told_s is None or is_starting):
         return None
     pauses_s = (seen.longest_evaluation_seconds or 0.0) + (seen.longest_save_seconds or 0.0)
     interval = task.options.log_interval if isinstance(task.options, Options) else 1
     may_end = not is_starting and _said(task, "end_hung") is not False
-    limit_s = longest_silence_s(seen.seconds_per_iteration, _told_s(task), pauses_s, is_starting, interval)
+    limit_s = longest_silence_s(seen.seconds_per_iteration or 0.0, told_s, pauses_s, is_starting, interval)
     return Silence(limit_s, may_end)
 
 

@@ -46,6 +46,7 @@ from trainer.formats.attempt.attempt_records import (
     failure_file,
     ranks_file,
 )
+from trainer.formats.attempt.error_file import SHELLS
 from trainer.formats.logs.guard_lines import Reason, leave_line
 
 #: The variable with a ProgramStep as JSON. Other users can see a command line, but no environment.
@@ -61,7 +62,8 @@ _AHEAD_S = 1.0
 _FOLLOW_S, _LEFTOVER_S = 5.0, 5.0
 #: Place of exit_code after the name in /proc/PID/stat, see proc(5).
 _EXIT_CODE_FIELD = 49
-_SHELLS = frozenset({"bash", "sh", "dash", "srun", "tee"})
+#: How long the ranks are searched for again and again; a program may have fewer ranks than the node has GPUs.
+_FIND_S, _FIND_RARELY_S = 120.0, 30.0
 
 
 class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,12 +119,18 @@ class NodeRun:
     _stop: Stop | None = None
     _signalled_at: float = 0.0
     _ranks_left_at: float = 0.0  # after the signal
+    _has_found: bool = False  # all ranks
+    _find_at: float = 0.0  # when the ranks are to be searched for again
+    _began_at: float = field(default_factory=time.monotonic)
+    _is_told: bool = False  # Slurm or srun ends the step
 
     def run(self) -> int:
         """Start the program and return when none of its processes is left."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # A warning signal of Slurm kills torchrun while its ranks train on. The program's processes inherit this.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        # srun's or Slurm's end of the step: ranks in sessions of their own would outlive this process.
+        signal.signal(signal.SIGTERM, self._note_end)
         self._record(clock_file(self.node_rank), NodeClock(self.node, datetime.now().astimezone()))
         place = Place(
             nodes=self.step.nodes,
@@ -159,9 +167,14 @@ class NodeRun:
         output.close(_LEFTOVER_S)
         return self._close()
 
+    def _note_end(self, *_: object) -> None:
+        self._is_told = True
+
     def _is_running(self) -> bool:
         """Reap, and return True while a started process is left and no limit has passed."""
         self._reap()
+        if self._is_told:
+            return False
         codes = {number: process.returncode for number, process in self._started.items()}
         for number, code in codes.items():
             if code and self._stop is None and self._failure is None:
@@ -198,7 +211,7 @@ class NodeRun:
         if local_rank is None:  # a launcher: the rank that failed first was seen by `_watch_ranks`, or triage finds it
             return
         self._failure = Failure(
-            rank=self.node_rank * self.step.ranks_per_node + local_rank,
+            rank=self._rank(local_rank),
             node=self.node,
             local_rank=local_rank,
             exit_code=code if code > 0 else None,
@@ -208,19 +221,30 @@ class NodeRun:
         self._record(failure_file(self.node_rank), self._failure)
 
     def _find_ranks(self) -> None:
-        """Find the ranks below this process, and record their places once all are there."""
-        if len(self._ranks) == self.step.ranks_per_node:
+        """Find the ranks below this process, and record their places once all are there.
+
+        A program may have fewer ranks than the node has GPUs: after a while, those that are there are all.
+        """
+        at = time.monotonic()
+        if self._has_found or at < self._find_at:
             return
+        is_late = at - self._began_at > _FIND_S
+        self._find_at = at + (_FIND_RARELY_S if is_late else 0.0)
         self._ranks = ranks_below(psutil.Process())
-        if len(self._ranks) == self.step.ranks_per_node:
-            first = self.node_rank * self.step.ranks_per_node
+        self._has_found = len(self._ranks) == self.step.ranks_per_node or (is_late and bool(self._ranks))
+        if self._has_found:
             places = [
-                RankPlace(rank=first + local_rank, node=self.node, local_rank=local_rank, pid=process.pid)
+                RankPlace(rank=self._rank(local_rank), node=self.node, local_rank=local_rank, pid=process.pid)
                 for local_rank, process in sorted(self._ranks.items())
             ]
             self._record(ranks_file(self.node_rank), places)
             if self.step.launch != "ranks":
                 threading.Thread(target=self._watch_ranks, daemon=True).start()
+
+    def _rank(self, local_rank: int) -> int:
+        with contextlib.suppress(KeyError, ValueError, psutil.Error):
+            return int(self._ranks[local_rank].environ()["RANK"])
+        return self.node_rank * self.step.ranks_per_node + local_rank
 
     def _watch_ranks(self) -> None:
         """Record the first rank below a launcher that ends badly. Its launcher reaps it about 0.1 s later."""
@@ -281,6 +305,8 @@ class NodeRun:
             if self.node_rank == 0:
                 self._record(EXIT_REPORT, ExitReport(reason=self._stop.reason))
             return 0  # programs that saved well exit with 1, and some that lost their work with 0
+        if self._is_told:
+            return 128 + signal.SIGTERM
         codes = [process.returncode for process in self._started.values()]
         if self._failure is not None:
             return self._failure.exit_code or 128 + (self._failure.signal or 1)
@@ -298,7 +324,7 @@ def ranks_below(process: psutil.Process) -> dict[int, psutil.Process]:
     for one in process.children(recursive=True):  # parents come first
         try:
             local_rank = one.environ().get("LOCAL_RANK", "") if "RANK" in one.environ() else ""
-            if local_rank.isdecimal() and one.name() not in _SHELLS:
+            if local_rank.isdecimal() and one.name() not in SHELLS:
                 found.setdefault(int(local_rank), one)
         except psutil.Error:
             continue

@@ -79,7 +79,7 @@ def run_step(
         folder = task.paths.attempt_folder(task.allocation.job_id)
         return exit_report(task.paths.output, folder).reason in LEAVES_EARLY
 
-    cron, hangs = CronWatch(task.paths, task.cluster), watch_over(task)
+    cron, hangs = CronWatch(task.paths, task.cluster), watch_over(task, program)
     step = Step(
         launch.command(),
         environment,

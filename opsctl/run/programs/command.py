@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint
+from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint, no_progress
 from opsctl.run.programs.saved_files import torn_safetensors, torn_zip
 
 #: The last number in a name is its iteration.
@@ -43,7 +43,8 @@ def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, res
 
     lacks = [] if stop else ["no save on request: the work since the last checkpoint is lost at each stop"]
     lacks += [] if progress else ["no progress: [program] progress is not set"]
-    return Kind("command", "torchrun", stop, None, _progress, _judge, _resume, takes_torn=True, lacks=tuple(lacks))
+    reads = _progress if pattern else no_progress
+    return Kind("command", "torchrun", stop, None, reads, _judge, _resume, takes_torn=True, lacks=tuple(lacks))
 
 
 def _problem(path: Path, complete: Sequence[str]) -> str | None:

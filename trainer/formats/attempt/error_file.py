@@ -21,6 +21,10 @@ from trainer.formats.json_text import json_line
 _LARGEST_BYTES = 1 << 20
 
 
+#: Names of processes that have a rank's variables and are no rank.
+SHELLS = frozenset({"bash", "sh", "dash", "srun", "tee"})
+
+
 class _Words(msgspec.Struct, frozen=True):
     message: str
     extraInfo: dict[str, str] = {}

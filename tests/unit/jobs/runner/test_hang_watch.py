@@ -31,7 +31,13 @@ class Clock:
         return self.now
 
 
-def watch(clock: Clock, looks: list[list[RankStack] | str], may_end: bool = True, limit_s: float = 100.0) -> HangWatch:
+def watch(
+    clock: Clock,
+    looks: list[list[RankStack] | str],
+    may_end: bool = True,
+    limit_s: float = 100.0,
+    unseen_s: float | None = None,
+) -> HangWatch:
     """A watch whose looks, one after another, show these stacks, or cannot be made."""
 
     def take() -> tuple[Taken, str]:
@@ -41,7 +47,7 @@ def watch(clock: Clock, looks: list[list[RankStack] | str], may_end: bool = True
         taken = Taken(tuple(stacks), (), 4)
         return taken, described(taken.groups, 4)
 
-    return HangWatch(lambda *_: Silence(limit_s, may_end), take, clock, ask_s=0.0)
+    return HangWatch(lambda *_: Silence(limit_s, may_end, unseen_s), take, clock, ask_s=0.0)
 
 
 def pass_until(hangs: HangWatch, clock: Clock, at_s: float, every_s: float = 10.0) -> list[str]:
@@ -86,6 +92,31 @@ def test_what_moves_or_cannot_be_seen_is_not_ended(looks: list[list[RankStack] |
     hangs = watch(clock, list(looks))
     pass_until(hangs, clock, 900)
     assert not hangs.ends and hangs.verdict is None
+
+
+@pytest.mark.parametrize("prints", [True, False])
+def test_a_program_whose_ranks_cannot_be_seen_is_ended_only_if_it_prints_nothing_for_long(prints: bool) -> None:
+    clock = Clock()
+    hangs = watch(clock, ["srun: error: no answer"], unseen_s=400.0)
+    hangs.heard(LINE)
+    for at_s in range(100, 350, 50):
+        pass_until(hangs, clock, at_s)
+        if prints:
+            hangs.heard(b"warming up\n")
+    assert not hangs.ends
+    pass_until(hangs, clock, 500)
+    assert hangs.ends is not prints
+
+
+def test_any_output_is_a_sign_of_life_of_a_program_without_lines_of_progress() -> None:
+    clock = Clock()
+    hangs = HangWatch(watch(clock, [STUCK])._limit, watch(clock, [STUCK])._take, clock, ask_s=0.0, all_counts=True)
+    for at_s in range(50, 500, 50):
+        pass_until(hangs, clock, at_s)
+        hangs.heard(b"working\n")
+    assert not hangs.ends and not hangs.stacks
+    pass_until(hangs, clock, 900)
+    assert hangs.ends
 
 
 def test_one_that_did_not_answer_because_it_is_stopped_is_known_to_hang() -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from opsctl.core.tcp_ports import is_free
+from opsctl.jobs.runner import program_node
 from opsctl.jobs.runner.program_node import STEP_VARIABLE, ProgramStep
 
 #: A program of several ranks that saves on SIGTERM and leaves, or does what its first argument says.
@@ -69,9 +70,9 @@ class Running:
         self.program.write_text(PROGRAM)
         self.nodes: list[subprocess.Popen[str]] = []
 
-    def start(self, how: str, nodes: int = 1, **changes: Any) -> None:
+    def step(self, how: str = "trains", nodes: int = 1, **changes: Any) -> ProgramStep:
         ports = [port for port in range(21_000 + os.getpid() % 1000 * 8, 32_000) if is_free(port)][:2]
-        step = ProgramStep(
+        made = ProgramStep(
             command=(sys.executable, str(self.program), how, str(self.folder)),
             folder=str(self.folder),
             launch="ranks",
@@ -89,7 +90,10 @@ class Running:
             attempt_folder=str(self.attempt),
             checkpoint="step-20",
         )
-        text = msgspec.json.encode(msgspec.structs.replace(step, **changes)).decode()
+        return msgspec.structs.replace(made, **changes)
+
+    def start(self, how: str, nodes: int = 1, **changes: Any) -> None:
+        text = msgspec.json.encode(self.step(how, nodes, **changes)).decode()
         for number in range(nodes):
             own = {"SLURM_PROCID": str(number), "SLURMD_NODENAME": f"node{number + 1}", STEP_VARIABLE: text}
             command = [sys.executable, "-m", "opsctl.jobs.runner.program_node"]
@@ -116,6 +120,13 @@ class Running:
         """Return processes that have the program or its folder in their command, without the nodes'."""
         marks = {str(self.program), str(self.folder)}
         return [one for one in psutil.process_iter(["cmdline"]) if marks & set(one.info["cmdline"] or ())]
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def wait_until(condition: Callable[[], bool], within_s: float = 40) -> None:
@@ -241,6 +252,36 @@ def test_processes_that_a_program_leaves_behind_are_ended(running: Running) -> N
     running.ranks(2)
     assert running.end()[0] == [0]
     assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "601.5"]]
+
+
+def test_the_end_of_the_step_ends_ranks_in_sessions_of_their_own(running: Running) -> None:
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    running.start("deaf", launch="torchrun", command=(torchrun, str(running.program), "deaf", str(running.folder)))
+    running.ranks(2)
+    running.nodes[0].terminate()
+    assert running.end()[0] == [143]
+    assert not running.left() and not (running.attempt / "exit.json").exists()
+
+
+def test_a_program_with_fewer_ranks_than_gpus_has_those_recorded_that_are_there(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans: list[float] = []
+    clock = Clock()
+
+    def ranks_below(_: psutil.Process) -> dict[int, psutil.Process]:
+        scans.append(clock.now)
+        return {0: psutil.Process()}
+
+    node = program_node.NodeRun(running.step(ranks_per_node=4), 0, "node1", {}, _began_at=clock.now)
+    monkeypatch.setattr(program_node, "ranks_below", ranks_below)
+    with monkeypatch.context() as patch:
+        patch.setattr(program_node.time, "monotonic", clock)
+        for _ in range(1000):
+            clock.now += 0.2
+            node._find_ranks()
+    assert [one["rank"] for one in running.record("ranks-0.json")] == [0]
+    assert len(scans) < 700 and max(scans) < 1130
 
 
 def test_a_command_that_does_not_exist_is_named(running: Running) -> None:

@@ -39,7 +39,7 @@ def ranks() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         child = subprocess.Popen(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE,
-            env={**os.environ, "SLURM_JOB_ID": job, "SLURMD_NODENAME": "x1"},
+            env={**os.environ, "SLURM_JOB_ID": job, "SLURMD_NODENAME": "x1", "RANK": str(rank), "LOCAL_RANK": "0"},
             start_new_session=True,
         )
         started.append(child)
@@ -99,6 +99,19 @@ def test_a_stopped_rank_is_named_with_its_state_and_keeps_nobody_waiting_for_eve
     assert time.monotonic() - began < 20
     assert [(one["rank"], one["state"], bool(one["text"])) for one in found] == [(0, "T", False), (1, "S", True)]
     assert awake.poll() is None
+
+
+@pytest.mark.parametrize(
+    "spied", [False, pytest.param(True, marks=pytest.mark.skipif(find_spy(0) is None, reason="no py-spy"))]
+)
+def test_ranks_of_another_program_are_only_read_and_never_signalled(
+    ranks: Callable[..., subprocess.Popen[bytes]], spied: bool
+) -> None:
+    children = [ranks(1, FORK, listens=False), ranks(0, WAIT, listens=False)]
+    code, found = stacks(spied=spied)
+    assert code == 0 and [(one["rank"], one["pid"]) for one in found] == [(0, children[1].pid), (1, children[0].pid)]
+    assert [bool(one["text"]) for one in found] == [spied, spied]
+    assert all(child.poll() is None for child in children)
 
 
 @pytest.mark.skipif(find_spy(0) is None, reason="py-spy is not installed")
