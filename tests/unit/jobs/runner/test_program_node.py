@@ -276,7 +276,7 @@ def test_a_program_with_fewer_ranks_than_gpus_has_those_recorded_that_are_there(
     node = program_node.NodeRun(running.step(ranks_per_node=4), 0, "node1", {}, _began_at=clock.now)
     monkeypatch.setattr(program_node, "ranks_below", ranks_below)
     with monkeypatch.context() as patch:
-        patch.setattr(program_node.time, "monotonic", clock)
+        patch.setattr(time, "monotonic", clock)
         for _ in range(1000):
             clock.now += 0.2
             node._find_ranks()
