@@ -61,15 +61,17 @@ def make_from_script(
         beside["environment.sh"] = "\n".join([first, *draft.environment_script]) + "\n"
     make_run(folder, run_name, run_text(draft, head), beside, check=load_run_file)
     _say_what_is_started(draft, script)
-    if draft.notes:
-        message("not taken:")
-        for note in sorted(set(draft.notes)):
-            message(f"  {note}")
-    if to_do := draft.to_do():
-        message("to set in run.toml:")
-        for one in to_do:
-            message(f"  {one}")
-    edit = "set what is missing, and read the list at the end" if to_do else "read the list at its end"
+    for title, found in (
+        ("not taken", map(str, sorted(set(draft.notes)))),
+        ("to replace or do by hand", map(str, sorted(set(draft.fill_in)))),
+        ("to set in run.toml, where each is a comment with an example", map(str, draft.unset)),
+    ):
+        if lines := list(found):
+            message(f"{title}:")
+            for line in lines:
+                message(f"  {line}")
+    is_complete = not draft.fill_in and not draft.unset
+    edit = "read the list at its end" if is_complete else "set what is missing, and read the lists at its end"
     steps = [
         (edit, "${EDITOR:-vi} run.toml"),
         ("print how it is started, and problems", "opsctl plan"),

@@ -70,10 +70,6 @@ class Draft:
         """Leave a key to the user."""
         self.unset.append(Unset(table, key, example, why))
 
-    def to_do(self) -> list[str]:
-        """Return what the user has to set, in the order of the run file."""
-        return [*map(str, sorted(set(self.fill_in))), *map(str, self.unset)]
-
 
 _ORDER = ("run", "slurm", "array", "program", "trainer", "data", "checkpoints", "retention", "expect", "gpu", "env")
 
@@ -100,7 +96,7 @@ def run_text(draft: Draft, head: Iterable[str]) -> str:
         width = max((len(row) for row, remark in rows if remark and len(row) <= 40), default=0)
         lines += [f"{row:<{width}}  # {remark}" if remark else row for row, remark in rows]
     if draft.fill_in:
-        lines += ["", "# Replace ${FILL_IN}:"]
+        lines += ["", "# To replace or do by hand:"]
         lines += [f"#   {printable(str(note))}" for note in sorted(set(draft.fill_in))]
     if draft.notes:
         lines += ["", "# Not taken:"]

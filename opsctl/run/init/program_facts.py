@@ -54,7 +54,7 @@ def _saves(draft: Draft, kind: Kind | None, given: Mapping[str, str], line_of: C
     folder = given.get(line.output, "").rstrip("/") if line and line.output else ""
     if line and folder:
         pattern = f"{folder if '${' in folder else glob.escape(folder)}/{line.saves}"
-        draft.set("program", "checkpoints", pattern, f"line {line_of(f'--{line.output}')}: --{line.output}")
+        draft.set("program", "checkpoints", pattern, f"line {line_of(f'--{line.output}')}")
     elif not (line and line.has_default):
         draft.ask("program", "checkpoints", f"{output}/{line.saves if line else '*'}", "pattern of its checkpoints")
 
@@ -86,7 +86,7 @@ def _length(draft: Draft, kind: Kind | None, given: Mapping[str, str], line_of: 
     names = (kind.command_line.steps,) if kind and kind.command_line else _STEPS
     for one in (*names, *_STEPS):
         if given.get(one, "").replace("_", "").isdecimal() and int(given[one]) > 0:
-            draft.set("program", "steps", int(given[one]), f"line {line_of(f'--{one}')}: --{one}")
+            draft.set("program", "steps", int(given[one]), f"line {line_of(f'--{one}')}")
             return
     draft.ask("program", "steps", 10_000, "length of the training in steps, at which the chain ends")
 

@@ -89,7 +89,8 @@ def take_program(
         words[words.index("launch") + 1 : words.index("launch") + 1] = ["--deepspeed_multinode_launcher", "standard"]
     words = [_written_by_script(draft, word, command, places) for word in words]
     draft.set("program", "command", words, f"line {command.line}")
-    draft.set("program", "kind", kind.name if kind else COMMAND)
+    remark = "" if kind else "none was recognised; docs/your-trainer.md lists them"
+    draft.set("program", "kind", kind.name if kind else COMMAND, remark)
     draft.set("program", "folder", folder, "where the script starts it")
     _launch(draft, found, kind, asked)
     given = options_in(words[-len(found.program) :])
@@ -159,7 +160,9 @@ def _kept(draft: Draft, found: Started, kind: Kind | None, line_of: Callable[[st
             continue
         takes = not equals and words and not words[0].startswith("-")
         shown = " ".join([word, words.pop(0)] if takes else [word])
-        draft.note(line_of(option) or line, f"{shown}: opsctl resumes and ends the program itself")
+        resumes = option.lstrip("-").replace("-", "_") in RESUMES
+        why = "gives it itself, with the newest complete checkpoint" if resumes else "ends the program itself"
+        draft.note(line_of(option) or line, f"{shown}: opsctl {why}")
 
 
 def _word(

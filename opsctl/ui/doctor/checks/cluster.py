@@ -52,7 +52,9 @@ def _partition(found: SlurmSeen, seen: Seen) -> Result | None:
 
 
 def _probe(_tables: object, seen: Seen) -> Result | None:
-    if seen.run is None or seen.run.slurm.nodes + seen.run.slurm.spare < _NODES_TO_TEST:
+    if seen.run is None or seen.run.program is not None:  # the probe needs opsctl's trainer
+        return None
+    if seen.run.slurm.nodes + seen.run.slurm.spare < _NODES_TO_TEST:
         return None
     slurm = seen.run.slurm
     if slurm.effort != "off":

