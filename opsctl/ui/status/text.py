@@ -38,18 +38,24 @@ _OUTSIDE = 0.03
 
 
 def sparks(values: Sequence[float | None], width: int) -> str:
-    """Draw the values, oldest first, as at most `width` bars; a blank for unknown ones.
+    """Draw the values, oldest first, as at most `width` bars; a blank for unknown ones. Empty if none is known.
 
     Each bar is a mean over equally many values; the lowest is the smallest value. Values at the outer 3 % of either end
     are drawn as the ends of the scale.
     """
+    return tall_sparks(values, width, 1)[0]
+
+
+def tall_sparks(values: Sequence[float | None], width: int, height: int) -> list[str]:
+    """Draw the bars of `sparks` over `height` lines, the top line first."""
     columns = _columns(values, width)
     known = sorted(one for one in columns if one is not None)
     if not known:
-        return ""
+        return [""] * height
     outside = int(_OUTSIDE * len(known))
     low, high = known[outside], known[-1 - outside]
-    return "".join(" " if one is None else _bar(one, low, high) for one in columns)
+    bars = ["".ljust(height) if one is None else _bar(one, low, high, height) for one in columns]
+    return ["".join(line) for line in zip(*bars, strict=True)][::-1]
 
 
 def progress_bar(share: float, width: int) -> str:
@@ -70,8 +76,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _bar(value: float, low: float, high: float) -> str:
-    if high <= low:
-        return BARS[len(BARS) // 2]
-    share = min(1.0, max(0.0, (value - low) / (high - low)))
-    return BARS[min(len(BARS) - 1, int(share * len(BARS)))]
+def _bar(value: float, low: float, high: float, height: int) -> str:
+    """Return the characters of a bar, from the bottom up."""
+    levels = height * len(BARS)
+    share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
+    level = min(levels - 1, int(share * levels)) + 1  # at least one
+    full, rest = divmod(level, len(BARS))
+    return (BARS[-1] * full + (BARS[rest - 1] if rest else "")).ljust(height)

@@ -19,9 +19,17 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
+from opsctl.ui.tui.panel import cut
 from opsctl.ui.tui.refresh import REFRESH_EVERY_S, Refresher, Watched
 
 INTERRUPTED = 130
+#: The keys and what they do.
+KEYS = (
+    ("q", "quit"),
+    ("Ctrl-C", "quit with exit code 130"),
+    ("l", "refresh now"),
+    ("?", "show or hide the keys"),
+)
 
 
 class Panel(Widget):
@@ -64,17 +72,21 @@ class LiveApp(App[int]):
         Binding("q", "leave(0)", priority=False),
         Binding("ctrl+c", f"leave({INTERRUPTED})", priority=True),
         Binding("l", "look"),
+        Binding("question_mark", "keys"),
     ]
 
     def __init__(self, watched: Watched, colour: bool, every_s: float = REFRESH_EVERY_S) -> None:
         super().__init__(ansi_color=True)
         self._watched, self._colour, self._every_s = watched, colour, every_s
         self._looker = Refresher(watched.look, self._tell, every_s)
+        self._shows_keys = False
 
     def compose(self) -> ComposeResult:
         """Return the panel and the line of keys."""
         yield Panel(self.redraw)
-        yield Static(Text("q quit   l refresh now", style="dim" if self._colour else "", no_wrap=True), id="keys")
+        yield Static(
+            Text("q quit   l refresh now   ? keys", style="dim" if self._colour else "", no_wrap=True), id="keys"
+        )
 
     def on_mount(self) -> None:
         """Begin to look; what is shown grows old also while no look comes back."""
@@ -88,7 +100,9 @@ class LiveApp(App[int]):
         panel = self.query_one(Panel)
         width, height = panel.size
         if width > 0 and height > 0:
-            panel.show(self._watched.lines(width, height, self._colour))
+            panel.show(
+                _key_lines(width, height) if self._shows_keys else self._watched.lines(width, height, self._colour)
+            )
 
     def action_leave(self, code: int) -> None:
         """Leave the terminal as it was."""
@@ -99,10 +113,24 @@ class LiveApp(App[int]):
         """Look now."""
         self._looker.again()
 
+    def action_keys(self) -> None:
+        """Show the keys in place of the run, or the run again."""
+        self._shows_keys = not self._shows_keys
+        self.redraw()
+
     def _tell(self) -> None:
         if self.is_running:
             with contextlib.suppress(RuntimeError):  # it has been left meanwhile
                 self.call_from_thread(self.redraw)
+
+
+def _key_lines(width: int, height: int) -> list[str]:
+    lines = [
+        "Keys",
+        *(f"  {key:<8}{what}" for key, what in KEYS),
+        f"The screen refreshes every {REFRESH_EVERY_S:.0f} seconds.",
+    ]
+    return [cut(line, width) for line in lines[:height]]
 
 
 def end_with_terminal() -> None:

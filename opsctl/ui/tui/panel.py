@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import zip_longest
 
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso
@@ -26,7 +27,7 @@ from opsctl.ui.status.screen import (
     loss_text,
     speed_text,
 )
-from opsctl.ui.status.text import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint, progress_bar, sparks
+from opsctl.ui.status.text import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint, progress_bar, sparks, tall_sparks
 from trainer.formats.logs.training_line import TrainingLine
 from trainer.recipe.save_schedule import SaveSchedule
 
@@ -44,6 +45,11 @@ _FAR = timedelta(hours=20)
 _FINDING_LINES = 3
 #: Lines of the log that count as lately.
 _LATELY = 200
+#: From so many columns on, the curves, the queue and the nodes are shown side by side.
+_WIDE, _CURVES_WIDTH, _CURVE_LINES = 180, 86, 2
+#: The ranks of the sections in each of these columns, the lowest of them, and that of the log, with its least lines.
+_COLUMNS = ((3, 4), (5, 9), (7, 8, 10, 11))
+_FIRST_IN_COLUMNS, _LOG_RANK, _LOG_LEAST = 3, 12, 5
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,35 @@ class Section:
 
 def panel_lines(shown: Shown, now: datetime, width: int, height: int, colour: bool) -> list[str]:
     """Return at most `height` lines of at most `width` characters each, colors not counted."""
-    lines = fitted(_sections(shown, now, width, colour), height)
-    return [cut(line, width) for line in lines]
+    wide = _wide_columns(width)
+    if shown.status is None or not wide:
+        return [cut(line, width) for line in fitted(_sections(shown, now, width, colour), height)]
+    first, *others = wide
+    sections = _sections(shown, now, width, colour, first, others[0])
+    top = [one for one in sections if one.rank < _FIRST_IN_COLUMNS]
+    columns = [[one for one in sections if one.rank in ranks] for ranks in _COLUMNS]
+    log = [one for one in sections if one.rank == _LOG_RANK]
+    room = max(0, height - len(fitted(top, height)))
+    cells = [fitted(column, max(room - _LOG_LEAST * bool(log), room // 2)) for column in columns]
+    rows = [
+        _GAP.join(_filled(cell, each) for cell, each in zip(row, wide, strict=True)).rstrip()
+        for row in zip_longest(*cells, fillvalue="")
+    ]
+    between = Section(_FIRST_IN_COLUMNS, len(rows), tuple(rows))
+    return [cut(line, width) for line in fitted([*top, between, *log], height)]
+
+
+def _wide_columns(width: int) -> tuple[int, ...]:
+    """Return the widths of the columns on a wide terminal: curves, queue and attempts, nodes and the rest."""
+    if width < _WIDE:
+        return ()
+    other = (width - _CURVES_WIDTH - 2 * len(_GAP)) // 2
+    return width - 2 * other - 2 * len(_GAP), other, other
+
+
+def _filled(line: str, width: int) -> str:
+    short = cut(line, width)
+    return short + " " * (width - len(_SGR.sub("", short)))
 
 
 def fitted(sections: Sequence[Section], height: int) -> list[str]:
@@ -107,7 +140,11 @@ def cut(line: str, width: int) -> str:
     return kept + line[at:][:room] + ("…" if width > 0 else "")
 
 
-def _sections(shown: Shown, now: datetime, width: int, colour: bool) -> list[Section]:
+def _sections(
+    shown: Shown, now: datetime, width: int, colour: bool, curves: int | None = None, rows: int | None = None
+) -> list[Section]:
+    """Return all sections. curves, rows: the widths of those that are shown side by side; None: they are not."""
+    curves, is_beside, rows = curves or width, rows is not None, rows or width
     if shown.status is None:
         told = [f"cannot look: {shown.problem}"] if shown.problem else ["looking ..."]
         return [
@@ -123,14 +160,14 @@ def _sections(shown: Shown, now: datetime, width: int, colour: bool) -> list[Sec
         Section(0, 1, (first,)),
         Section(1, 1, tuple(_trouble(shown, now, colour))),
         Section(2, 2, tuple(_findings(status, width, colour))),
-        Section(3, 3, tuple(_bars(overview, shown.saves, width, colour))),
-        Section(4, 2, tuple(_curves(overview, width, colour))),
-        Section(5, 2, _rows(job_rows(overview), width, colour)),
-        Section(7, 1, _rows(_nodes(overview), width, colour)),
-        Section(8, 1, _rows([("checkpoint", checkpoint_text(overview.seen))], width, colour)),
-        Section(9, 1, _rows(attempt_rows(overview.seen), width, colour)),
-        Section(10, 1, _rows(health_rows(overview, status.extras), width, colour)),
-        Section(11, 0, _rows([("kill switch", kill_switch_text(overview.seen))], width, colour)),
+        Section(3, 3, tuple(_bars(overview, shown.saves, curves, colour))),
+        Section(4, 2, tuple(_curves(overview, curves, colour, is_beside))),
+        Section(5, 2, _rows(job_rows(overview), rows, colour, is_beside)),
+        Section(7, 1, _rows(_nodes(overview), rows, colour, is_beside)),
+        Section(8, 1, _rows([("checkpoint", checkpoint_text(overview.seen))], rows, colour, is_beside)),
+        Section(9, 1, _rows(attempt_rows(overview.seen), rows, colour, is_beside)),
+        Section(10, 1, _rows(health_rows(overview, status.extras), rows, colour, is_beside)),
+        Section(11, 0, _rows([("kill switch", kill_switch_text(overview.seen))], rows, colour, is_beside)),
     ]
     if overview.seen.kill_switch is not None and overview.seen.kill_switch.is_triggered:
         sections[-1] = replace(sections[-1], rank=2, least=1)
@@ -234,18 +271,27 @@ def next_save(overview: Overview, saves: SaveSchedule | None) -> tuple[float, in
     return share, due, None if seconds is None else max(0, due - at) * seconds
 
 
-def _curves(overview: Overview, width: int, colour: bool) -> list[str]:
-    """Draw the loss and speed of the newest lines of the log."""
+def _curves(overview: Overview, width: int, colour: bool, is_tall: bool) -> list[str]:
+    """Draw the loss and speed of the newest lines of the log; `is_tall`: in the whole width, under their numbers."""
     seen = overview.seen
-    columns = _drawn_width(width)
     lately = seen.series[-_LATELY:]
-    drawn = (
-        ("loss", sparks([one.loss for one in seen.series], columns), loss_text(seen)),
-        ("lately", sparks([one.loss for one in lately], columns), _range(one.loss for one in lately)),
-        ("s/iteration", sparks([one.seconds_per_iteration for one in lately], columns), speed_text(overview)),
+    known = (
+        ("loss", [one.loss for one in seen.series], loss_text(seen)),
+        ("lately", [one.loss for one in lately], _range(one.loss for one in lately)),
+        ("s/iteration", [one.seconds_per_iteration for one in lately], speed_text(overview)),
     )
-    rows = [_drawn_row(label, line.ljust(columns), text, GREEN, width, colour) for label, line, text in drawn if text]
-    return rows if seen.series else []
+    lines: list[str] = []
+    for label, values, text in known if seen.series else ():
+        if text and is_tall:
+            drawn = tall_sparks(values, width - LABEL_WIDTH, _CURVE_LINES)
+            lines += [
+                _row(label, text, width, colour),
+                *(_row("", paint(one, GREEN, colour), width, colour) for one in drawn),
+            ]
+        elif text:
+            columns = _drawn_width(width)
+            lines.append(_drawn_row(label, sparks(values, columns).ljust(columns), text, GREEN, width, colour))
+    return lines
 
 
 def _drawn_row(label: str, drawn: str, text: str, code: str, width: int, colour: bool) -> str:
@@ -270,8 +316,15 @@ def _nodes(overview: Overview) -> list[tuple[str, str]]:
     return [("nodes", counts), *(("", text) for text in bad)]
 
 
-def _rows(rows: Iterable[tuple[str, str]], width: int, colour: bool) -> tuple[str, ...]:
-    return tuple(_row(label, printable(text.replace("\n", " ")), width, colour) for label, text in rows)
+def _rows(rows: Iterable[tuple[str, str]], width: int, colour: bool, is_beside: bool = False) -> tuple[str, ...]:
+    texts = (
+        (label, _wrapped(text, width) if is_beside else [printable(text.replace("\n", " "))]) for label, text in rows
+    )
+    return tuple(
+        _row("" if number else label, line, width, colour)
+        for label, lines in texts
+        for number, line in enumerate(lines)
+    )
 
 
 def _row(label: str, text: str, width: int, colour: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from opsctl.ui.tui.app import INTERRUPTED, LiveApp, Panel
+from opsctl.ui.tui.app import INTERRUPTED, KEYS, LiveApp, Panel
 
 
 class Watched:
@@ -69,6 +69,18 @@ def test_l_looks_now_and_control_c_leaves_as_interrupted() -> None:
         await pilot.press("ctrl+c")
 
     assert drive(watched, script) == INTERRUPTED
+
+
+def test_a_question_mark_shows_all_keys_and_another_the_run_again() -> None:
+    async def script(pilot: Pilot[int]) -> None:
+        panel = pilot.app.query_one(Panel)
+        await pilot.press("question_mark")
+        await seen(pilot, lambda: panel._lines[:1] == ["Keys"])
+        assert [key for key, _ in KEYS if not any(line.split()[:1] == [key] for line in panel._lines)] == []
+        await pilot.press("question_mark")
+        await seen(pilot, lambda: "80 by 23" in panel._lines)
+
+    drive(Watched(), script)
 
 
 def test_only_lines_that_have_changed_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

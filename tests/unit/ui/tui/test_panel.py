@@ -96,6 +96,16 @@ def test_a_tall_screen_fills_with_the_log_newest_last() -> None:
     assert sum(line.startswith("line ") for line in lines) > 25
 
 
+def test_200_columns_show_curves_queue_and_nodes_side_by_side_and_nothing_less() -> None:
+    wide, narrow = (panel_lines(shown(), NOW, width, 40, False) for width in (200, 120))
+    (row,) = (line for line in wide if line.startswith("training "))
+    assert " job  " in row and " nodes  " in row
+    assert sum(line.startswith("line ") for line in wide) > sum(line.startswith("line ") for line in narrow)
+    words = set("\n".join(narrow).split()) - set("\n".join(wide).split())
+    assert not [word for word in words if word.isalnum()]
+    assert max(line.count("█") for line in wide) > 60
+
+
 def test_20_by_5_still_says_who_it_is_what_is_wrong_and_how_far_it_is() -> None:
     lines = panel_lines(sick(), NOW, 20, 4, False)
     assert len(lines) == 4 and lines[0].startswith("demo  RUNNI") and lines[2].startswith("critical")
