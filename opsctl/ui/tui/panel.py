@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import zip_longest
 
@@ -170,7 +170,7 @@ def _sections(
         Section(11, 0, _rows([("kill switch", kill_switch_text(overview.seen))], rows, colour, is_beside)),
     ]
     if overview.seen.kill_switch is not None and overview.seen.kill_switch.is_triggered:
-        sections[-1] = replace(sections[-1], rank=2, least=1)
+        sections[-1] = Section(2, 1, _rows([("kill switch", kill_switch_text(overview.seen))], width, colour))
     if not shown.last_lines:
         return sections
     log = tuple(told_line(line, width) for line in shown.last_lines)
