@@ -7,7 +7,6 @@ samples of some iterations, or the use of each data set so far. It writes nothin
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from trainer.formats.data.data_inspected import (
 )
 from trainer.formats.data.data_sources import groups
 from trainer.formats.data.index_header import bin_path, idx_path
-from trainer.formats.data.vocabulary_files import read_notes, tokenizer_path
+from trainer.formats.data.vocabulary_files import read_notes
 from trainer.formats.errors import DataError
 from trainer.formats.json_text import printed_json_text
 from trainer.recipe.lengths import BEGINNING, Lengths
@@ -338,7 +337,7 @@ class Reader:
     def of(cls, options: Mapping[str, Any]) -> Reader:
         """Return a reader with the options' tokenizer, or the one noted next to the data. Problems go to stderr."""
         try:
-            return _of_options(options) or _of_notes(options) or cls()
+            return cls(*(_found_tokenizer(options) or ()))
         except (DataError, ImportError) as error:
             complain(f"warning: tokens are printed as numbers, because no tokenizer was found: {printable(str(error))}")
             return cls()
@@ -350,35 +349,15 @@ class Reader:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=False))
 
 
-def _of_options(options: Mapping[str, Any]) -> Reader | None:
+def _found_tokenizer(options: Mapping[str, Any]) -> tuple[Tokenizer, str] | None:
+    """Return the options' tokenizer, or the first one noted next to the training data, and its path."""
     from trainer.data import tokenizer as bpe
 
-    if options["tokenizer_name_or_path"]:
-        path = tokenizer_path(str(options["tokenizer_name_or_path"]))
-        return Reader(bpe.load(path), str(path))
-    if options["vocab_file"] and options["merge_file"]:
-        vocab = Path(options["vocab_file"])
-        return Reader(bpe.load_vocab_and_merges(vocab, Path(options["merge_file"])), str(vocab))
-    return None
-
-
-def _of_notes(options: Mapping[str, Any]) -> Reader | None:
-    """Return the first tokenizer noted next to the training data. Raises DataError if it has changed since."""
-    from trainer.data import tokenizer as bpe
-
-    for source in (source for group in groups(options, "train") for source in group.sources):
-        noted = read_notes(source.prefix)
-        if noted is None or not Path(noted.tokenizer).is_file():
-            continue
-        tokenizer = bpe.load(Path(noted.tokenizer))
-        found = hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
-        if noted.tokenizer_sha256 not in (None, found):
-            raise DataError(
-                f"{noted.tokenizer} is not the tokenizer of {source.prefix}: its SHA-256 is {found}, "
-                f"expected {noted.tokenizer_sha256}"
-            )
-        return Reader(tokenizer, noted.tokenizer)
-    return None
+    if named := bpe.named_by(options):
+        return named[0], str(named[1])
+    prefixes = (source.prefix for group in groups(options, "train") for source in group.sources)
+    notes = (noted for prefix in prefixes if (noted := read_notes(prefix)) and Path(noted.tokenizer).is_file())
+    return next(((bpe.noted_by(noted), noted.tokenizer) for noted in notes), None)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.core.console import complain
 from trainer.data.corpus import Corpus
 from trainer.data.program import QUIET_S, Progress
+from trainer.formats.data.vocabulary_files import Noted, tokenizer_path
 from trainer.formats.errors import DataError
 
 END_OF_DOCUMENT = "<|endoftext|>"
@@ -66,10 +69,36 @@ def load(path: Path) -> Tokenizer:
 
 
 def load_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
-    """Load GPT-2's two files. `<|endoftext|>` is special if the vocabulary has it."""
-    tokenizer = _byte_level(models.BPE.from_file(str(vocab), str(merges)))
+    """Load GPT-2's two files. `<|endoftext|>` is special if the vocabulary has it. Raises DataError."""
+    try:
+        tokenizer = _byte_level(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise DataError(f"{vocab} with {merges} cannot be read: {str(error).splitlines()[0]}") from None
     if tokenizer.token_to_id(END_OF_DOCUMENT) is not None:
         tokenizer.add_special_tokens([END_OF_DOCUMENT])
+    return tokenizer
+
+
+def named_by(options: Mapping[str, Any]) -> tuple[Tokenizer, Path] | None:
+    """Return the tokenizer that the options name, and its file or folder; None if they name none. Raises DataError."""
+    if options.get("tokenizer_name_or_path"):
+        path = tokenizer_path(str(options["tokenizer_name_or_path"]))
+        return load(path), path
+    if options.get("vocab_file") and options.get("merge_file"):
+        vocab = Path(options["vocab_file"])
+        return load_vocab_and_merges(vocab, Path(options["merge_file"])), vocab
+    return None
+
+
+def noted_by(noted: Noted) -> Tokenizer:
+    """Return the tokenizer in the notes of prepared data. Raises DataError, also if it has changed since."""
+    tokenizer = load(Path(noted.tokenizer))
+    found = hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
+    if noted.tokenizer_sha256 not in (None, found):
+        raise DataError(
+            f"{noted.tokenizer} is not the tokenizer of the data: its SHA-256 is {found}, expected "
+            f"{noted.tokenizer_sha256}"
+        )
     return tokenizer
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from trainer.core.console import say
 from trainer.data.build import DataError, Dataset
 from trainer.data.micro_batches import MicroBatches
-from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
+from trainer.data.tokenizer import end_of_document, named_by
 from trainer.formats.data.data_sources import groups
 from trainer.formats.data.vocabulary_files import read_notes
 from trainer.formats.logs.training_line import tokens_line
@@ -100,8 +99,6 @@ def end_of_document_id(options: Options) -> int | None:
         noted = read_notes(source.prefix)
         if noted is not None and noted.eod is not None:
             return noted.eod
-    if options.vocab_file and options.merge_file:
-        return end_of_document(load_vocab_and_merges(Path(options.vocab_file), Path(options.merge_file)))
-    if options.tokenizer_name_or_path:
-        return end_of_document(load(Path(options.tokenizer_name_or_path)))
+    if named := named_by(options):
+        return end_of_document(named[0])
     raise DataError("--eod-mask-loss needs to know which token ends a document: give --tokenizer-name-or-path")

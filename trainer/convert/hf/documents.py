@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from trainer.convert.hf.tensor_file import CONFIG, INDEX, TensorFile, index_of
 from trainer.core.files import read_plain
 from trainer.data import tokenizer as bpe
 from trainer.formats.checkpoint.manifest import Manifest, tag_of
-from trainer.formats.data.vocabulary_files import Noted, read_notes, tokenizer_identity, tokenizer_path
+from trainer.formats.data.vocabulary_files import Noted, read_notes, tokenizer_identity
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.json_text import json_file_text
 
@@ -172,24 +171,18 @@ def tokenizer_files(
 
 def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -> tuple[Tokenizer, str, Path] | None:
     """Return the tokenizer, its tokenizer.json and its folder. Raises DataError and OSError."""
-    name = options.get("tokenizer_name_or_path")
-    if given is None and options.get("vocab_file"):
-        vocab, merges = Path(options["vocab_file"]), Path(options["merge_file"])
-        try:
-            tokenizer = bpe.load_vocab_and_merges(vocab, merges)
-        except Exception as error:  # tokenizers raises bare Exception
-            raise DataError(f"{vocab} with {merges} cannot be read: {str(error).splitlines()[0]}") from None
-        return tokenizer, tokenizer.to_str(pretty=True), vocab.parent
-    is_noted = given is None and not name
-    if is_noted and (noted is None or noted.tokenizer == "unknown"):
+    if given is not None:
+        tokenizer, path = bpe.load(given), given
+    elif named := bpe.named_by(options):
+        tokenizer, path = named
+    elif noted is None or noted.tokenizer == "unknown":
         return None
-    path = given or (tokenizer_path(str(name)) if name or noted is None else Path(noted.tokenizer))
-    tokenizer, file = bpe.load(path), path / TOKENIZER if path.is_dir() else path
-    own = tokenizer.to_str(pretty=True)
-    if is_noted and noted and noted.tokenizer_sha256 not in (None, hashlib.sha256(own.encode()).hexdigest()):
-        raise DataError(f"{noted.tokenizer} is not the tokenizer of the data")
+    else:
+        tokenizer, path = bpe.noted_by(noted), Path(noted.tokenizer)
+    file = path / TOKENIZER if path.is_dir() else path
     # A tokenizer.json is not changed, so that its contents stay comparable.
-    return tokenizer, file.read_text(encoding="utf-8") if file.is_file() else own, file.parent
+    is_json = file.is_file() and str(file) != options.get("vocab_file")
+    return tokenizer, file.read_text(encoding="utf-8") if is_json else tokenizer.to_str(pretty=True), file.parent
 
 
 def _noted(options: Mapping[str, Any]) -> Noted | None:
