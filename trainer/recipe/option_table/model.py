@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING
 from trainer.recipe.model_options import GATES, POSITIONS, ROTARY_BASE, ROTARY_PERCENT
-from trainer.recipe.option_table.row import Option, count, flag, group, option
+from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option
 
 NETWORK: tuple[Option, ...] = group(
     "network",
@@ -21,52 +21,46 @@ NETWORK: tuple[Option, ...] = group(
     count("--kv-channels", "Width of one head; hidden size / heads when not given."),
     count("--seq-length", "Length of a training sample.", "tokens"),
     count("--max-position-embeddings", "Learned positions; the sequence length when not given.", "tokens"),
-    option(
+    choice(
         "--position-embedding-type",
-        str,
+        POSITIONS,
         "absolute",
         "Positions: learned (absolute), ALiBi, or rotary (two names).",
-        choices=POSITIONS,
     ),
-    option("--rotary-base", float, ROTARY_BASE, "Base of the rotary positions' angles.", at_least=1),
-    option("--rotary-percent", float, ROTARY_PERCENT, "Share of each head that rotary positions rotate.", at_least=0),
+    number("--rotary-base", "Base of the rotary positions' angles.", default=ROTARY_BASE, at_least=1),
+    number("--rotary-percent", "Share of each head that rotary positions rotate.", default=ROTARY_PERCENT, at_least=0),
     count("--make-vocab-size-divisible-by", "Pad the vocabulary to a multiple of this x TP.", "tokens", default=128),
     count("--pad-vocab-size-to", "Pad the vocabulary to exactly this size instead.", "tokens"),
-    option(
+    choice(
         "--normalization",
-        str,
+        ("LayerNorm", "RMSNorm"),
         "LayerNorm",
         "The kind of every norm; RMSNorm has no mean and no bias.",
-        choices=("LayerNorm", "RMSNorm"),
     ),
-    option("--layernorm-epsilon", float, 1e-05, "Added to the variance in every LayerNorm and RMSNorm.", at_least=0),
-    option("--norm-epsilon", float, None, "The same as --layernorm-epsilon.", at_least=0),
+    number("--layernorm-epsilon", "Added to the variance in every LayerNorm and RMSNorm.", default=1e-05, at_least=0),
+    number("--norm-epsilon", "The same as --layernorm-epsilon.", at_least=0),
     flag("--embed-layernorm", "LayerNorm after the word embedding."),
     flag("--sync-tp-duplicated-parameters", "Average the weights that tensor-parallel ranks share before every step."),
     flag("--apply-residual-connection-post-layernorm", "Take the residual from the LayerNorm's output."),
     flag("--swiglu", "The same as --glu-activation swiglu, with a narrower MLP by default."),
-    option(
-        "--glu-activation", str, None, "A gated MLP, with SiLU, GeLU, ReLU or no activation of the gate.", choices=GATES
-    ),
+    choice("--glu-activation", GATES, None, "A gated MLP, with SiLU, GeLU, ReLU or no activation of the gate."),
     flag("--qk-layernorm", "A norm of each head's query and key, before rotary positions."),
     flag("--disable-bias-linear", "No biases in attention and MLP."),
     flag("--add-qkv-bias", "With --disable-bias-linear: biases for query, key and value."),
     flag("--untie-embeddings-and-output-weights", "Give the output layer its own weight."),
     flag("--openai-gelu", "The tanh form of GeLU (the default; wins over --no-bias-gelu-fusion)."),
     flag("--no-bias-gelu-fusion", "The exact (erf) form of GeLU, which Megatron's unfused path computes."),
-    option(
+    choice(
         "--kernels",
-        str,
+        ("auto", "torch"),
         "auto",
         "Kernels of norms, activations, loss and update: the built ones, or torch alone.",
-        choices=("auto", "torch"),
     ),
-    option(
+    choice(
         "--attention",
-        str,
+        ("auto", "torch", "C++", "flash-attn", "softmax"),
         "auto",
         "Implementation of attention; auto: the best one for the device.",
-        choices=("auto", "torch", "C++", "flash-attn", "softmax"),
     ),
     flag("--no-masked-softmax-fusion", "Leave attention's softmax to torch."),
     flag("--no-bias-dropout-fusion", "Leave bias, dropout and residual to torch."),
@@ -90,7 +84,7 @@ NETWORK: tuple[Option, ...] = group(
 
 INITIALIZATION: tuple[Option, ...] = group(
     "initialization",
-    option("--init-method-std", float, 0.02, "Standard deviation of the initial weights.", at_least=0),
+    number("--init-method-std", "Standard deviation of the initial weights.", default=0.02, at_least=0),
     flag(
         "--use-cpu-initialization",
         "Draw initial weights on the CPU.",
@@ -102,9 +96,9 @@ PRECISION: tuple[Option, ...] = group(
     "precision",
     flag("--bf16", "bfloat16 weights and activations, fp32 sums of gradients and master weights."),
     flag("--fp16", "float16 with loss scaling; needs a GPU."),
-    option("--loss-scale", float, None, "Fixed fp16 loss scale; dynamic when not given.", at_least=0),
+    number("--loss-scale", "Fixed fp16 loss scale; dynamic when not given.", at_least=0),
     count("--initial-loss-scale", "First dynamic loss scale, a power of two.", default=2**32),
-    option("--min-loss-scale", float, 1.0, "Lowest dynamic loss scale.", at_least=0),
+    number("--min-loss-scale", "Lowest dynamic loss scale.", default=1.0, at_least=0),
     count("--loss-scale-window", "Steps without overflow before the scale doubles.", "iterations", default=1000),
     count("--hysteresis", "Overflows before the scale halves.", default=2),
     flag("--accumulate-allreduce-grads-in-fp32", "Sum fp16 gradients in fp32 (bf16 always does)."),
@@ -115,24 +109,17 @@ PARALLELISM: tuple[Option, ...] = group(
     count("--tensor-model-parallel-size", "Ranks that share every block (TP).", "ranks", default=1, below=1_000_000),
     flag("--sequence-parallel", "Split the sequence over tensor-parallel ranks in norms, dropout and residuals."),
     count("--pipeline-model-parallel-size", "Pipeline stages (PP).", "stages", default=1, below=1_000_000),
-    option(
-        "--pp-partition-method",
-        str,
-        BY_BLOCK,
-        "How pipeline stages are balanced.",
-        choices=(BY_BLOCK, BY_BLOCK_AND_EMBEDDING),
-    ),
-    option("--distributed-backend", str, None, "gloo or nccl; by the device when not given.", choices=("nccl", "gloo")),
-    option("--distributed-timeout-minutes", float, 30.0, "Longest wait for another rank.", "minutes", at_least=0.01),
+    choice("--pp-partition-method", (BY_BLOCK, BY_BLOCK_AND_EMBEDDING), BY_BLOCK, "How pipeline stages are balanced."),
+    choice("--distributed-backend", ("nccl", "gloo"), None, "gloo or nccl; by the device when not given."),
+    number("--distributed-timeout-minutes", "Longest wait for another rank.", "minutes", default=30.0, at_least=0.01),
     option("--zero-stage", int, 1, "ZeRO stage; 0 trains as 1: optimizer states are sharded over DP.", choices=(0, 1)),
     count("--zero-reduce-bucket-size", "Gradients reduced at once.", "elements", default=500_000_000),
     count("--zero-allgather-bucket-size", "Weights gathered at once.", "elements", default=500_000_000),
-    option(
+    choice(
         "--DDP-impl",
-        str,
+        ("local", "torch"),
         "local",
         "Megatron's data parallelism.",
-        choices=("local", "torch"),
         notice="DeepSpeed's engine reduces gradients",
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.recipe.identity import TRAINING
-from trainer.recipe.option_table.row import Option, count, flag, group, option
+from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option, text
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _MAPPED = "data files are always mapped, and read as they are needed"
@@ -24,29 +24,21 @@ EVALUATION: tuple[Option, ...] = group(
 LOGGING: tuple[Option, ...] = group(
     "logging",
     count("--log-interval", "Iterations per log line.", "iterations", default=100),
-    option(
-        "--peak-tflops",
-        float,
-        None,
-        "Dense TFLOP/s of one device for MFU; known for common GPUs.",
-        "TFLOP/s",
-        at_least=0.001,
-    ),
+    number("--peak-tflops", "Dense TFLOP/s of one device for MFU; known for common GPUs.", "TFLOP/s", at_least=0.001),
     flag("--log-params-norm", "Log the norm of all parameters."),
-    option("--log-level", str, "warning", "DeepSpeed's log level on rank 0.", choices=_LEVELS),
-    option("--log-level-replica", str, "error", "DeepSpeed's log level on the other ranks.", choices=_LEVELS),
+    choice("--log-level", _LEVELS, "warning", "DeepSpeed's log level on rank 0."),
+    choice("--log-level-replica", _LEVELS, "error", "DeepSpeed's log level on the other ranks."),
     count("--tensorboard-log-interval", "Iterations between TensorBoard points.", "iterations", default=1),
     count("--tensorboard-queue-size", "Points kept before TensorBoard writes.", default=1000),
-    option("--wandb-project", str, None, "Also write curves for wandb, under this project; needs its package."),
-    option("--wandb-exp-name", str, None, "Name of the run in wandb."),
-    option("--wandb-entity", str, None, "Team or account of the project in wandb."),
-    option("--wandb-save-dir", str, None, "Folder of wandb's files; TensorBoard's when not given."),
-    option(
+    text("--wandb-project", "Also write curves for wandb, under this project; needs its package."),
+    text("--wandb-exp-name", "Name of the run in wandb."),
+    text("--wandb-entity", "Team or account of the project in wandb."),
+    text("--wandb-save-dir", "Folder of wandb's files; TensorBoard's when not given."),
+    choice(
         "--wandb-mode",
-        str,
+        ("offline", "online"),
         "offline",
         "Keep points in the folder for `wandb sync`, or send them at once.",
-        choices=("offline", "online"),
     ),
     flag("--log-timers-to-tensorboard", "Write times to TensorBoard."),
     flag("--log-batch-size-to-tensorboard", "Write the batch size to TensorBoard."),
@@ -57,45 +49,36 @@ LOGGING: tuple[Option, ...] = group(
 
 DATA: tuple[Option, ...] = group(
     "data",
-    option("--data-path", str, None, "One data prefix, or WEIGHT PREFIX WEIGHT PREFIX ...", nargs="+"),
+    text("--data-path", "One data prefix, or WEIGHT PREFIX WEIGHT PREFIX ...", nargs="+"),
     option("--split", str, "969, 30, 1", "Shares of train, validation and test documents."),
-    option("--train-weighted-split-paths", str, None, 'One group, "NAME: WEIGHT START:END PREFIX, ...".', nargs="+"),
-    option("--valid-weighted-split-paths", str, None, "The same, one group per validation set.", nargs="+"),
-    option("--test-weighted-split-paths", str, None, "The same, one group per test set.", nargs="+"),
-    option("--train-weighted-split-paths-path", str, None, "A file with the training groups."),
-    option("--valid-weighted-split-paths-path", str, None, "A file with the validation groups."),
-    option("--test-weighted-split-paths-path", str, None, "A file with the test groups."),
-    option("--data-impl", str, "infer", "How data files are read.", choices=("infer", "mmap"), notice=_MAPPED),
-    option("--data-cache-path", str, None, "Folder of the sample-order files; beside the data when not given."),
-    option(
+    text("--train-weighted-split-paths", 'One group, "NAME: WEIGHT START:END PREFIX, ...".', nargs="+"),
+    text("--valid-weighted-split-paths", "The same, one group per validation set.", nargs="+"),
+    text("--test-weighted-split-paths", "The same, one group per test set.", nargs="+"),
+    text("--train-weighted-split-paths-path", "A file with the training groups."),
+    text("--valid-weighted-split-paths-path", "A file with the validation groups."),
+    text("--test-weighted-split-paths-path", "A file with the test groups."),
+    choice("--data-impl", ("infer", "mmap"), "infer", "How data files are read.", notice=_MAPPED),
+    text("--data-cache-path", "Folder of the sample-order files; beside the data when not given."),
+    number(
         "--separate-last-epoch-threshold",
-        float,
-        0.8,
         "Share of an epoch below which the last one is shuffled separately.",
+        default=0.8,
         at_least=0,
     ),
-    option(
-        "--dataloader-type",
-        str,
-        "single",
-        "Order of the samples.",
-        choices=("single",),
-        notice="there is no other order",
-    ),
+    choice("--dataloader-type", ("single",), "single", "Order of the samples.", notice="there is no other order"),
     count("--num-workers", "Threads per rank that read training data ahead.", default=0, at_least=0, below=10_000),
     count(
         "--valid-num-workers", "Threads per rank that read validation data ahead.", default=0, at_least=0, below=10_000
     ),
-    option(
+    choice(
         "--tokenizer-type",
-        str,
+        ("GPT2BPETokenizer", "PretrainedFromHF", "TokenizerFile"),
         None,
         "Kind of the tokenizer; by default it follows from the given files.",
-        choices=("GPT2BPETokenizer", "PretrainedFromHF", "TokenizerFile"),
     ),
-    option("--tokenizer-name-or-path", str, None, "The tokenizer's name, folder or tokenizer.json."),
-    option("--vocab-file", str, None, "GPT-2's vocab.json."),
-    option("--merge-file", str, None, "GPT-2's merges.txt."),
+    text("--tokenizer-name-or-path", "The tokenizer's name, folder or tokenizer.json."),
+    text("--vocab-file", "GPT-2's vocab.json."),
+    text("--merge-file", "GPT-2's merges.txt."),
     count("--vocab-size", "Size of the vocabulary before padding, instead of a tokenizer's.", "tokens"),
     flag("--eod-mask-loss", "No loss where the input is the end-of-document token."),
     flag("--mmap-warmup", "Read data files once before training.", notice=_MAPPED),
@@ -105,10 +88,8 @@ DATA: tuple[Option, ...] = group(
 CHECKPOINTS: tuple[Option, ...] = group(
     "checkpoints",
     count("--save-interval", "Iterations between checkpoints.", "iterations"),
-    option(
+    text(
         "--save-schedule",
-        str,
-        None,
         "Intervals per phase: 10:100 18:1000 1500 saves every 10 up to iteration 100, and so on.",
         nargs="+",
     ),
@@ -129,10 +110,8 @@ CHECKPOINTS: tuple[Option, ...] = group(
     flag("--no-load-rng", "Start with fresh random states."),
     flag("--finetune", "Load weights only and start at iteration 0."),
     count("--load-step", "Load this iteration's checkpoint instead of the latest.", "iterations", at_least=0),
-    option(
+    text(
         "--allow-changed",
-        str,
-        None,
         "Resume a checkpoint of another training if only these facts differ.",
         nargs="+",
         choices=tuple(fact.name for fact in TRAINING),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.recipe.option_table.row import Option, count, flag, group, option
+from trainer.recipe.option_table.row import Option, count, flag, group, number, option, text
 
 _REQUEUED = "opsctl submits a chain of jobs that continue by themselves: leave the option out"
 _NO_MUP = (
@@ -81,40 +81,24 @@ REFUSED: dict[str, str] = {
 
 SET_BY_OPSCTL: tuple[Option, ...] = group(
     "set by opsctl",
-    option("--save", str, None, "Folder that checkpoints are written to."),
-    option("--load", str, None, "Folder that the latest checkpoint is read from."),
-    option("--tensorboard-dir", str, None, "Folder of the TensorBoard files."),
-    option("--log-path", str, None, "Folder for a copy of the arguments."),
-    option("--codecarbon-dir", str, None, "Folder of the energy records: measures with codecarbon, offline."),
-    option("--carbon-country", str, None, "Country of the electricity, three letters: FRA."),
-    option("--carbon-region", str, None, "Region of that country, where codecarbon knows its electricity."),
-    option(
-        "--carbon-intensity-g-per-kwh",
-        float,
-        None,
-        "CO2e of the electricity, instead of the country's.",
-        "g/kWh",
-        at_least=0,
-    ),
-    option("--kill-switch-path", str, None, "While this file exists: save, leave, exit 0."),
-    option("--stop-request-path", str, None, "The same for this job alone."),
-    option("--save-request-path", str, None, "While this file exists: save once and continue."),
-    option(
-        "--lease-path", str, None, "Lease on the training: checked at the start and before a checkpoint is published."
-    ),
+    text("--save", "Folder that checkpoints are written to."),
+    text("--load", "Folder that the latest checkpoint is read from."),
+    text("--tensorboard-dir", "Folder of the TensorBoard files."),
+    text("--log-path", "Folder for a copy of the arguments."),
+    text("--codecarbon-dir", "Folder of the energy records: measures with codecarbon, offline."),
+    text("--carbon-country", "Country of the electricity, three letters: FRA."),
+    text("--carbon-region", "Region of that country, where codecarbon knows its electricity."),
+    number("--carbon-intensity-g-per-kwh", "CO2e of the electricity, instead of the country's.", "g/kWh", at_least=0),
+    text("--kill-switch-path", "While this file exists: save, leave, exit 0."),
+    text("--stop-request-path", "The same for this job alone."),
+    text("--save-request-path", "While this file exists: save once and continue."),
+    text("--lease-path", "Lease on the training: checked at the start and before a checkpoint is published."),
     count("--lease-number", "Number of this job in the lease."),
-    option("--exit-report-path", str, None, "File for the reason and the iteration at which the trainer left."),
-    option("--exit-duration-in-mins", float, None, "Save and leave after this long.", "minutes", at_least=0),
-    option(
-        "--exit-margin-in-mins",
-        float,
-        None,
-        "Longest last save; the distributed timeout by default.",
-        "minutes",
-        at_least=0,
-    ),
+    text("--exit-report-path", "File for the reason and the iteration at which the trainer left."),
+    number("--exit-duration-in-mins", "Save and leave after this long.", "minutes", at_least=0),
+    number("--exit-margin-in-mins", "Longest last save; the distributed timeout by default.", "minutes", at_least=0),
     flag("--deepspeed", "Train through DeepSpeed.", notice="training is always through DeepSpeed"),
-    option("--deepspeed-config", str, None, "A DeepSpeed JSON file that extends the options' configuration."),
+    text("--deepspeed-config", "A DeepSpeed JSON file that extends the options' configuration."),
     option("--local-rank", int, None, "Older launchers' local rank.", notice="LOCAL_RANK says the local rank"),
     table="opsctl",
 )

@@ -48,6 +48,21 @@ def count(name: str, help_: str, unit: str = "", default: int | None = None, **m
     return option(name, int, default, help_, unit, **{"at_least": 1, **more})
 
 
+def number(name: str, help_: str, unit: str = "", default: float | None = None, **more: Any) -> dict[str, Any]:
+    """Return a row for a number."""
+    return option(name, float, default, help_, unit, **more)
+
+
+def text(name: str, help_: str, unit: str = "", **more: Any) -> dict[str, Any]:
+    """Return a row for a text without a default."""
+    return option(name, str, None, help_, unit, **more)
+
+
+def choice(name: str, choices: tuple[str, ...], default: str | None, help_: str, **more: Any) -> dict[str, Any]:
+    """Return a row for one of several words."""
+    return option(name, str, default, help_, choices=choices, **more)
+
+
 def flag(name: str, help_: str, **more: Any) -> dict[str, Any]:
     """Return a row for a flag."""
     return option(name, bool, False, help_, **more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe.learning_rate import COOLDOWN_STYLES, DECAY_STYLES
 from trainer.recipe.model_options import RECOMPUTE
-from trainer.recipe.option_table.row import Option, count, flag, group, option
+from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option, text
 from trainer.recipe.spike_guard import ACTIONS, LEAST, TOGETHER
 
 TRAINING: tuple[Option, ...] = group(
@@ -42,7 +42,7 @@ TRAINING: tuple[Option, ...] = group(
     count("--exit-after-iters", "Leave after so many iterations of this start.", "iterations"),
     count("--exit-samples", "Leave once so many samples are consumed.", "samples"),
     count("--seed", "Seed of weights, dropout and data order.", default=1234, at_least=0, below=2**32),
-    option("--recompute", str, None, "What the backward pass computes again; none by default.", choices=RECOMPUTE),
+    choice("--recompute", RECOMPUTE, None, "What the backward pass computes again; none by default."),
     flag("--checkpoint-activations", "The same as --recompute block."),
     flag("--deepspeed-activation-checkpointing", "The same as --recompute block."),
     flag("--partition-activations", "Split the inputs of recomputed blocks over tensor-parallel ranks."),
@@ -52,35 +52,29 @@ TRAINING: tuple[Option, ...] = group(
 
 REGULARIZATION: tuple[Option, ...] = group(
     "regularization",
-    option("--attention-dropout", float, 0.1, "Dropout of the attention's probabilities.", at_least=0, below=1),
-    option("--hidden-dropout", float, 0.1, "Dropout of embeddings, attention and MLP outputs.", at_least=0, below=1),
-    option("--weight-decay", float, 0.01, "Weight decay, decoupled with adam; none on biases and norms.", at_least=0),
-    option("--clip-grad", float, 1.0, "Largest norm of the gradient; 0: no clipping.", at_least=0),
-    option("--optimizer", str, "adam", "AdamW, or SGD with momentum.", choices=("adam", "sgd")),
-    option("--adam-beta1", float, 0.9, "Adam's decay of the first moment.", at_least=0, below=1),
-    option("--adam-beta2", float, 0.999, "Adam's decay of the second moment.", at_least=0, below=1),
-    option("--adam-eps", float, 1e-08, "Added to Adam's denominator.", at_least=0),
-    option("--sgd-momentum", float, 0.9, "SGD's momentum.", at_least=0, below=1),
+    number("--attention-dropout", "Dropout of the attention's probabilities.", default=0.1, at_least=0, below=1),
+    number("--hidden-dropout", "Dropout of embeddings, attention and MLP outputs.", default=0.1, at_least=0, below=1),
+    number("--weight-decay", "Weight decay, decoupled with adam; none on biases and norms.", default=0.01, at_least=0),
+    number("--clip-grad", "Largest norm of the gradient; 0: no clipping.", default=1.0, at_least=0),
+    choice("--optimizer", ("adam", "sgd"), "adam", "AdamW, or SGD with momentum."),
+    number("--adam-beta1", "Adam's decay of the first moment.", default=0.9, at_least=0, below=1),
+    number("--adam-beta2", "Adam's decay of the second moment.", default=0.999, at_least=0, below=1),
+    number("--adam-eps", "Added to Adam's denominator.", default=1e-08, at_least=0),
+    number("--sgd-momentum", "SGD's momentum.", default=0.9, at_least=0, below=1),
 )
 
 LEARNING_RATE: tuple[Option, ...] = group(
     "learning rate",
-    option("--lr", float, None, "Highest learning rate.", at_least=0),
-    option("--min-lr", float, 0.0, "Lowest learning rate after the warm-up.", at_least=0),
-    option(
-        "--lr-decay-style",
-        str,
-        "linear",
-        "Shape of the decay; WSD: warm-up, stable, decay at the end.",
-        choices=DECAY_STYLES,
-    ),
+    number("--lr", "Highest learning rate.", at_least=0),
+    number("--min-lr", "Lowest learning rate after the warm-up.", default=0.0, at_least=0),
+    choice("--lr-decay-style", DECAY_STYLES, "linear", "Shape of the decay; WSD: warm-up, stable, decay at the end."),
     count("--lr-decay-iters", "Length of the decay; the whole training when not given.", "iterations"),
     count("--lr-decay-samples", "Length of the decay; the whole training when not given.", "samples"),
     count("--lr-decay-tokens", "Length of the decay; the whole training when not given.", "tokens"),
     count("--lr-wsd-decay-iters", "Length of WSD's decay.", "iterations"),
     count("--lr-wsd-decay-samples", "Length of WSD's decay.", "samples"),
-    option("--lr-wsd-decay-style", str, "exponential", "Shape of WSD's decay.", choices=COOLDOWN_STYLES),
-    option("--lr-warmup-fraction", float, None, "Warm-up as a share of the decay's length.", at_least=0, below=1),
+    choice("--lr-wsd-decay-style", COOLDOWN_STYLES, "exponential", "Shape of WSD's decay."),
+    number("--lr-warmup-fraction", "Warm-up as a share of the decay's length.", at_least=0, below=1),
     count("--lr-warmup-iters", "Length of the linear warm-up.", "iterations", default=0, at_least=0),
     count("--lr-warmup-samples", "Length of the linear warm-up.", "samples", default=0, at_least=0),
     count("--lr-warmup-tokens", "Length of the linear warm-up.", "tokens", default=0, at_least=0),
@@ -91,7 +85,7 @@ LEARNING_RATE: tuple[Option, ...] = group(
         at_least=0,
     ),
     count("--lr-cooldown-samples", "Length of that cooldown; up to the training's end by default.", "samples"),
-    option("--lr-cooldown-style", str, "linear", "Shape of that cooldown.", choices=COOLDOWN_STYLES),
+    choice("--lr-cooldown-style", COOLDOWN_STYLES, "linear", "Shape of that cooldown."),
     flag("--override-lr-scheduler", "Where a checkpoint's schedule differs, take this command line's."),
     flag("--use-checkpoint-lr-scheduler", "Where a checkpoint's schedule differs, take the checkpoint's."),
 )
@@ -107,23 +101,18 @@ SPIKES: tuple[Option, ...] = group(
         nargs="+",
         at_least=1,
     ),
-    option("--skip-train-iteration-range", str, None, "FIRST-LAST FIRST-LAST ...: the same.", "iterations", nargs="+"),
-    option(
-        "--log-tokens", str, None, "FIRST:LAST: print the tokens of every sample of these iterations.", "iterations"
-    ),
-    option(
+    text("--skip-train-iteration-range", "FIRST-LAST FIRST-LAST ...: the same.", "iterations", nargs="+"),
+    text("--log-tokens", "FIRST:LAST: print the tokens of every sample of these iterations.", "iterations"),
+    text(
         "--spike-guard",
-        str,
-        None,
         "Actions for an unusual loss or gradient norm: log, skip the update, rerun the step, rollback.",
         nargs="+",
         choices=ACTIONS,
     ),
-    option(
+    number(
         "--spike-guard-deviations",
-        float,
-        8.0,
         "Standard deviations above the median from which a value is unusual.",
+        default=8.0,
         at_least=1,
     ),
     option(
@@ -150,10 +139,8 @@ SPIKES: tuple[Option, ...] = group(
         at_least=0,
     ),
     count("--spike-guard-rollbacks", "Most rollbacks in the whole training.", default=2, at_least=0),
-    option(
+    text(
         "--spike-drill",
-        str,
-        None,
         "ITERATION or ITERATION:KIND: cause a spike there; kinds: data (several iterations), hardware (once).",
     ),
 )
