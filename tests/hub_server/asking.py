@@ -53,24 +53,6 @@ class Asking(Handling):
             self._repo().branches[self._rev()] = self.hub.head(self.where["repo"], start)
         self._answer(None)
 
-    def _unbranch(self) -> None:
-        if self._repo().branches.pop(self._rev(), None) is None:
-            raise Refused(404, "RevisionNotFound", "no such branch")
-        self._answer(None)
-
-    def _tag(self) -> None:
-        tag = json.loads(self.body)["tag"]
-        with self.hub.lock:
-            if tag in self._repo().tags:
-                raise Refused(409, message="Tag already exists")
-            self._repo().tags[tag] = self.hub.head(self.where["repo"], self._rev())
-        self._answer(None)
-
-    def _untag(self) -> None:
-        if self._repo().tags.pop(self._rev(), None) is None:
-            raise Refused(404, "RevisionNotFound", "no such tag")
-        self._answer(None)
-
     def _refs(self) -> None:
         shown = {
             kind: [{"name": name, "ref": f"refs/{ref}/{name}", "targetCommit": oid} for name, oid in sorted(of.items())]

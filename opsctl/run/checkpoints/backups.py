@@ -6,7 +6,6 @@ which describe themselves.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -18,7 +17,6 @@ import msgspec
 
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import append_bytes, locked, read_lines, read_text, write_atomically
-from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.run_view import RunView
 from trainer.formats.checkpoint.exchanged import digest_of
@@ -30,7 +28,6 @@ from trainer.formats.json_text import Moment, json_line
 LOCK_WAIT_S = 30.0
 #: Fewer lines than this are not rewritten.
 _FEW = 200
-_FIRST_FORM = b'{"repo"'
 
 
 class What(StrEnum):
@@ -70,7 +67,7 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     iteration: int = 0  # 0 for other kinds than checkpoints
     name: str = ""  # of a single file, here and there
     of: str = ""  # checksum of the checkpoint's manifest here: another save of that name has another one
-    form: str = "files"  # or "tar"; on a hub "folder", "branch" or "tag"
+    form: str = "files"  # or "tar"; on a hub "folder" or "branch"
     size: int = 0  # of a single file here, when it was read; a log is sent by whole lines
     mtime_ns: int = 0
     files: int = 0
@@ -103,12 +100,12 @@ def digest_here(folder: Path) -> str | None:
 
 def read_backups(paths: RunPaths) -> list[BackedUp]:
     """Return the newest line of each backup, in order of first appearance. Raises OSError."""
-    return newest(_lines(paths, paths.backups))
+    return newest(read_lines(paths.output, paths.backups, BackedUp))
 
 
 def read_hub(paths: RunPaths) -> list[BackedUp]:
     """Return the newest line of each file and checkpoint on a hub. Raises OSError."""
-    return newest(_lines(paths, paths.hub_ledger))
+    return newest(read_lines(paths.output, paths.hub_ledger, BackedUp))
 
 
 def record(paths: RunPaths, lines: Iterable[BackedUp], ledger: Path | None = None) -> None:
@@ -119,61 +116,15 @@ def record(paths: RunPaths, lines: Iterable[BackedUp], ledger: Path | None = Non
     ledger = ledger or paths.backups
     with locked(paths.output, paths.backups_lock, LOCK_WAIT_S, "record copies"):
         append_bytes(paths.output, ledger, "".join(f"{json_line(one)}\n" for one in lines).encode())
-        all_lines = _lines(paths, ledger)
+        all_lines = read_lines(paths.output, ledger, BackedUp)
         kept = newest(all_lines)
-        if len(all_lines) > max(_FEW, 2 * len(kept)) or _begins_in_first_form(paths, ledger):
+        if len(all_lines) > max(_FEW, 2 * len(kept)):
             write_atomically(paths.output, ledger, "".join(f"{json_line(one)}\n" for one in kept))
 
 
 def newest(lines: Iterable[BackedUp]) -> list[BackedUp]:
     """Return the last line of each thing, in order of first appearance."""
     return list({line.key: line for line in lines}.values())
-
-
-class _OldHubLine(msgspec.Struct, frozen=True):
-    """A line of `hub.jsonl` in its first form: one file of one revision. Its checkpoints are found at the hub again."""
-
-    repo: str
-    revision: str
-    path: str
-    size: int = 0
-    mtime_ns: int = 0
-    bytes: int = 0
-    sha256: str = ""
-    git_oid: str = ""
-    at: Moment | None = None
-    gone: bool = False
-
-    def line(self) -> BackedUp:
-        """Return the line in the present form."""
-        return BackedUp(
-            to=self.repo,
-            what=What.FILE,
-            name=self.path,
-            of=self.sha256,
-            size=self.size,
-            mtime_ns=self.mtime_ns,
-            files=1,
-            bytes=self.bytes,
-            sent_at=self.at,
-            verified_at=self.at if self.sha256 else None,
-            proof=self.git_oid,
-            lost="it was removed there" if self.gone else "",
-        )
-
-
-def _lines(paths: RunPaths, ledger: Path) -> list[BackedUp]:
-    lines = read_lines(paths.output, ledger, BackedUp)
-    if not _begins_in_first_form(paths, ledger):
-        return lines
-    old = read_lines(paths.output, ledger, _OldHubLine)
-    return [*(one.line() for one in old if one.revision == "main" and "/global_step" not in one.path), *lines]
-
-
-def _begins_in_first_form(paths: RunPaths, ledger: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError), opened_file(paths.output, ledger) as fd:
-        return os.pread(fd, len(_FIRST_FORM), 0) == _FIRST_FORM
-    return False
 
 
 def where_full(lines: Iterable[BackedUp], iteration: int, of: str | None) -> list[str]:

@@ -158,7 +158,7 @@ class AlertsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 #: How a checkpoint lies there: a folder on main, a branch of its own, or a tag.
-HUB_CHECKPOINTS = ("folder", "branch", "tag")
+HUB_CHECKPOINTS = ("folder", "branch")
 
 
 class HubTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -60,19 +60,14 @@ class FarNote(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Spot:
-    """The place of a checkpoint in a repository. form: "folder", "branch" or "tag"."""
+    """The place of a checkpoint in a repository: a folder of main, or a revision of its own."""
 
-    form: str
+    form: str  # "folder" or "branch"
     tag: str  # `global_stepN`
 
     @property
-    def branch(self) -> str:
-        """Return where it is sent to. A tag is made of a branch when that is complete, and never before."""
-        return {"folder": MAIN, "branch": self.tag, "tag": f"sending-{self.tag}"}[self.form]
-
-    @property
     def revision(self) -> str:
-        """Return where it is when it is complete."""
+        """Return its branch."""
         return MAIN if self.form == "folder" else self.tag
 
     def path(self, name: str) -> str:
@@ -113,12 +108,12 @@ class HubPlace:
         if self.unsaid:
             self._commit(MAIN, {}, [], f"{self.name}: the owner of this repository")
         spot, files = self._spot(sending), sending.manifest.files
-        if spot.branch != MAIN:
-            self.remote.begin(spot.branch, private=True)
+        if spot.revision != MAIN:
+            self.remote.begin(spot.revision, private=True)
         wanted, marks = {spot.path(name) for name in files}, dict[str, tuple[str, str]]()
         stale = [
             path
-            for path in sorted(self.remote.listed(spot.branch))
+            for path in sorted(self.remote.listed(spot.revision))
             if path.startswith(spot.path("")) and path not in wanted and path not in _OF_THE_REPOSITORY
         ]
         parts = groups((name, files[name].bytes) for name in sorted(files))
@@ -130,10 +125,10 @@ class HubPlace:
                         open_below(sending.folder, name), name, xxh64=files[name].xxh64, tick=self.retry.check
                     )
                     moments[spot.path(name)] = stack.enter_context(moment)
-                self._commit(spot.branch, moments, stale, f"{spot.tag}: files, part {number} of {len(parts)}")
+                self._commit(spot.revision, moments, stale, f"{spot.tag}: files, part {number} of {len(parts)}")
                 marks |= {path: (one.sha256, one.git_oid) for path, one in moments.items()}
             stale = []
-        there = self.remote.listed(spot.branch)
+        there = self.remote.listed(spot.revision)
         gone = [path for path, of in marks.items() if path not in there or there[path].mark not in of]
         gone += self.remote.missing({path: there[path] for path in marks if path in there})
         if gone:
@@ -141,12 +136,10 @@ class HubPlace:
             raise OpsctlError(f"what was sent is not there any more ({gone[0]}{more}): the next sync sends it again")
 
     def send_manifest(self, sending: Sending) -> None:
-        """Put the manifest there in a commit of its own, and make the tag."""
+        """Put the manifest there in a commit of its own."""
         spot = self._spot(sending)
         with Moment(open_bytes(sending.text), MANIFEST) as moment:
-            self._commit(spot.branch, {spot.path(MANIFEST): moment}, [], f"{spot.tag}: whole")
-        if spot.form == "tag":
-            self.remote.tag(spot.tag, spot.branch)
+            self._commit(spot.revision, {spot.path(MANIFEST): moment}, [], f"{spot.tag}: whole")
 
     def has(self, sending: Sending) -> bool:
         """Return whether a commit has it, with all its contents."""

@@ -199,20 +199,6 @@ class Repository:
             lost |= {one["oid"] for one in found if one.get("actions")} | {one["oid"] for one in errors}
         return sorted(path for path, file in large.items() if file.mark in lost)
 
-    def tag(self, tag: str, branch: str) -> None:
-        """Replace the branch by a tag; a tag of that name that is there already is moved."""
-        head, there = self.head(branch), self.head(tag)
-        if head is None:
-            if there is None:
-                raise Refused(f"{self._repo} has no branch {branch} to tag")
-            return
-        if there != head:
-            if there is not None:
-                self._asked(lambda: self._api.delete_tag(self._repo, tag=tag))
-            self._asked(lambda: self._api.create_tag(self._repo, tag=tag, revision=branch, exist_ok=True))
-        with contextlib.suppress(Absent):
-            self._asked(lambda: self._api.delete_branch(self._repo, branch=branch))
-
     def _asked(self, ask: Callable[[], Value]) -> Value:
         return self._retry.through(lambda: self._once(ask))
 

@@ -82,7 +82,7 @@ def test_status_finds_what_is_missing_different_or_lost_and_repairs_it(
     assert there[CURVES] == (here.paths.output / CURVES).read_bytes()
 
 
-@pytest.mark.parametrize(("how", "ledger"), [("folder", "kept"), ("branch", "lost"), ("tag", "kept")])
+@pytest.mark.parametrize(("how", "ledger"), [("folder", "kept"), ("branch", "lost")])
 def test_a_lost_file_of_a_checkpoint_is_found_and_repaired_however_it_lies_there(
     here: Desk, capsys: pytest.CaptureFixture[str], how: str, ledger: str
 ) -> None:

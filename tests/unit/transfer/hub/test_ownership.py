@@ -47,7 +47,7 @@ def note(desk: Desk, repo: str = REPO) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize(("how", "own_id"), [("folder", ""), ("tag", "0123456789abcdef")])
+@pytest.mark.parametrize(("how", "own_id"), [("folder", ""), ("branch", "0123456789abcdef")])
 def test_a_restored_copy_sends_nothing_to_its_originals_repositories(desk: Desk, how: str, own_id: str) -> None:
     submitted(desk.paths, "fedcba9876543210")
     desk.asks(checkpoints=how, checkpoints_repo="lab/weights")
@@ -64,7 +64,7 @@ def test_a_restored_copy_sends_nothing_to_its_originals_repositories(desk: Desk,
     for said, repo in zip(left, (REPO, "lab/weights"), strict=True):
         assert f"{repo} " in said and "tiny (id fedcba9876543210)" in said and own in said
         assert "[hub]" in said and f" {NOTE} " in said
-    assert desk.hub.asked("preupload", "put", "commit", "branch", "tag") == []
+    assert desk.hub.asked("preupload", "put", "commit", "branch") == []
     assert desk.downloaded()[LOG] == b"first line\nsecond line\n"
     desk.asks(repo="lab/of-copy", checkpoints_repo="lab/weights-of-copy")
     assert not sync_of(desk, copy).left and desk.hub.content("lab/of-copy", LOG) == b"another log\n"
@@ -85,7 +85,7 @@ def test_the_first_submit_and_another_repository_for_a_kind_are_said_with_the_ne
     desk.sync()
     assert (note(desk)["run"], note(desk)["run_id"]) == ("tiny", "")
     submitted(desk.paths, "fedcba9876543210")
-    desk.asks(checkpoints="tag", checkpoints_repo="lab/weights")
+    desk.asks(checkpoints="branch", checkpoints_repo="lab/weights")
     desk.fresh()
     assert desk.sync().commits == [] and desk.hub.requests == [], "nothing has changed, and no request is made"
     desk.write(LOG, b"first line\nsecond line\nthird line\n")
@@ -93,7 +93,7 @@ def test_the_first_submit_and_another_repository_for_a_kind_are_said_with_the_ne
     assert note(desk)["run_id"] == "fedcba9876543210"
     own = dict.fromkeys(("logs", "tensorboard", "carbon", "report"), REPO)
     assert note(desk)["repos"] == {**own, "checkpoints": "lab/weights"}
-    assert note(desk)["checkpoints"] == "tag"
+    assert note(desk)["checkpoints"] == "branch"
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[" * 100_000])

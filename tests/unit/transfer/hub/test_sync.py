@@ -203,25 +203,6 @@ def test_without_its_ledger_nothing_is_sent_again(desk: Desk, lost: str) -> None
     assert desk.sync().commits == [] and desk.hub.requests == []
 
 
-def test_a_ledger_in_its_first_form_is_read(desk: Desk) -> None:
-    desk.asks(checkpoints="folder").checkpoint(10, {"w.pt": b"weights"})
-    assert not desk.sync().left
-    lines = []
-    for one in (line for line in read_hub(desk.paths) if line.name):
-        file = {"repo": REPO, "revision": "main", "path": one.name, "sha256": one.of, "git_oid": one.proof}
-        lines.append(
-            {**file, "size": one.size, "mtime_ns": one.mtime_ns, "bytes": one.bytes, "at": "2026-03-01T00:00:00Z"}
-        )
-    lines.append({**lines[0], "path": "checkpoints/global_step10/manifest.json"})
-    lines.append({**lines[0], "path": "logs/removed.txt", "gone": True})
-    desk.paths.hub_ledger.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    desk.fresh()
-    assert not desk.sync(["logs", "tensorboard"]).left and desk.hub.requests == []
-    assert not desk.sync().left and desk.sent("put", "commit") == [], "the checkpoint is found there"
-    assert {one.name for one in read_hub(desk.paths) if one.counts} == {LOG, CURVES, ""}
-    assert b'"repo"' not in desk.paths.hub_ledger.read_bytes(), "it has the present form now"
-
-
 def test_a_disk_that_is_full_at_the_ledger_loses_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> bool:
         raise OSError(28, "No space left")

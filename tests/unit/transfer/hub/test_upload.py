@@ -36,13 +36,12 @@ def called_whole(desk: Desk) -> list[int]:
 
 @pytest.mark.parametrize(
     ("how", "below", "revision"),
-    [("folder", "checkpoints/global_step10/", "main"), ("branch", "", "global_step10"), ("tag", "", "global_step10")],
+    [("folder", "checkpoints/global_step10/", "main"), ("branch", "", "global_step10")],
 )
 def test_a_checkpoint_comes_back_byte_for_byte(desk: Desk, how: str, below: str, revision: str) -> None:
     desk.checkpoint(10, FILES)
     assert not desk.asks(checkpoints=how).sync().left
     assert whole(desk, below, revision) == FILES
-    assert ("global_step10" in desk.hub.repos[REPO].tags) == (how == "tag")
     assert set(desk.hub.repos[REPO].branches) == {"main", *(["global_step10"] if how == "branch" else [])}
     desk.fresh()
     assert desk.sync().commits == [] and desk.hub.requests == []
@@ -79,7 +78,7 @@ def test_weights_alone_are_whole_and_say_that_they_are_all_there_is(desk: Desk) 
     assert not desk.sync().left and desk.sent("put", "commit") == []
 
 
-@pytest.mark.parametrize("how", ["folder", "tag"])
+@pytest.mark.parametrize("how", ["folder", "branch"])
 def test_the_optimizers_states_follow_when_they_are_wanted_after_all(desk: Desk, how: str) -> None:
     desk.checkpoint(10, FILES)
     desk.asks(checkpoints=how, weights_only=True).sync()
@@ -130,7 +129,7 @@ def test_one_that_is_saved_again_while_it_is_sent_is_never_a_mixture(
     assert whole(desk, "checkpoints/global_step10/", "main") == again
 
 
-@pytest.mark.parametrize("how", ["folder", "branch", "tag"])
+@pytest.mark.parametrize("how", ["folder", "branch"])
 def test_one_that_was_saved_again_takes_the_place_of_the_old_one_whole(
     desk: Desk, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,39 +151,33 @@ def test_one_that_was_saved_again_takes_the_place_of_the_old_one_whole(
 
 
 PLACES = {
-    "folder": ("checkpoints/global_step10/", "main", "main"),
-    "branch": ("", "global_step10", "global_step10"),
-    "tag": ("", "global_step10", "sending-global_step10"),
+    "folder": ("checkpoints/global_step10/", "main"),
+    "branch": ("", "global_step10"),
 }
 
 
-@pytest.mark.parametrize(
-    "how", [*(pytest.param(one, marks=pytest.mark.nightly) for one in ("folder", "branch")), "tag"]
-)
+@pytest.mark.parametrize("how", [pytest.param("folder", marks=pytest.mark.nightly), "branch"])
 def test_one_that_was_saved_again_with_the_same_files_is_whole_too(desk: Desk, how: str) -> None:
     desk.checkpoint(10, FILES)
     desk.asks(checkpoints=how).sync()
     manifest = desk.checkpoint(10, FILES) / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     assert not desk.sync().left
-    below, revision, _ = PLACES[how]
+    below, revision = PLACES[how]
     assert whole(desk, below, revision) == FILES
 
 
-@pytest.mark.parametrize("how", ["folder", pytest.param("branch", marks=pytest.mark.nightly), "tag"])
+@pytest.mark.parametrize("how", ["folder", "branch"])
 def test_what_somebody_removed_there_before_the_manifest_went_is_sent_again(
     desk: Desk, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opsctl.transfer.hub.place.FILES_PER_COMMIT", 1)
     desk.checkpoint(10, FILES)
-    below, revision, branch = PLACES[how]
+    below, revision = PLACES[how]
     desk.hub.faults = [Fault("commit", status=403, after=3)]
     assert desk.asks(checkpoints=how).sync(["checkpoints"]).left
     desk.hub.faults = []
-    if how == "tag":
-        del desk.hub.repos[REPO].branches[branch]
-    else:
-        desk.hub.commit(REPO, {below + "mp_rank_00_model_states.pt": None}, branch=branch)
+    desk.hub.commit(REPO, {below + "mp_rank_00_model_states.pt": None}, branch=revision)
     assert not desk.sync(["checkpoints"]).left
     assert whole(desk, below, revision) == FILES
 
@@ -223,8 +216,7 @@ def test_what_has_arrived_of_one_is_not_sent_again(desk: Desk, monkeypatch: pyte
     monkeypatch.setattr("opsctl.transfer.hub.place.FILES_PER_COMMIT", 1)
     desk.checkpoint(10, FILES)
     desk.hub.faults = [Fault("commit", status=403, after=1)]
-    assert desk.asks(checkpoints="tag").sync(["checkpoints"]).left
-    assert desk.hub.repos[REPO].tags == {}
+    assert desk.asks(checkpoints="branch").sync(["checkpoints"]).left
     assert not desk.sync(["checkpoints"]).left
     puts = [path.rsplit("/", 1)[-1] for path in desk.sent("put")]
     assert len(puts) == len(set(puts)) == 2
@@ -235,7 +227,7 @@ def test_files_of_the_same_content_are_sent_once_and_all_are_there(desk: Desk) -
     same = random.Random(3).randbytes(2_000_000)
     files = FILES | {f"layer_08-model_0{rank}-model_states.pt": same for rank in range(8)}
     desk.checkpoint(10, files)
-    assert not desk.asks(checkpoints="tag").sync(["checkpoints"]).left
+    assert not desk.asks(checkpoints="branch").sync(["checkpoints"]).left
     puts = [path.rsplit("/", 1)[-1] for path in desk.sent("put")]
     assert len(puts) == len(set(puts)) == 3
     assert whole(desk, "", "global_step10") == files
@@ -243,11 +235,11 @@ def test_files_of_the_same_content_are_sent_once_and_all_are_there(desk: Desk) -
 
 def test_without_the_ledger_a_whole_one_is_found_and_nothing_is_sent(desk: Desk) -> None:
     desk.checkpoint(10, FILES)
-    desk.asks(checkpoints="tag").sync()
+    desk.asks(checkpoints="branch").sync()
     desk.paths.hub_ledger.unlink()
     desk.fresh()
     assert not desk.sync().left
-    assert desk.sent("put", "commit", "tag") == []
+    assert desk.sent("put", "commit") == []
     desk.fresh()
     assert desk.sync().commits == [] and desk.hub.requests == []
 
