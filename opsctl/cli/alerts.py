@@ -10,13 +10,12 @@ from opsctl.cli.selection import json_option, moment_ahead, run_option
 from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.core.output import message, print_json, show, show_lines
-from opsctl.core.timestamps import iso, now
+from opsctl.core.timestamps import now
 from opsctl.monitoring.alerts.channels import alert_settings, chosen_channels
 from opsctl.monitoring.alerts.delivery import send_now
-from opsctl.monitoring.alerts.handle import notify
+from opsctl.monitoring.alerts.handle import acknowledge, end_silence, notify, silence_until
 from opsctl.monitoring.alerts.listing import printed_alerts, printed_sending, screen, sending_line, trial_message
 from opsctl.run.state import alert_log, alerts
-from opsctl.run.state.group_folder import explained_disk_errors
 from opsctl.run.state.run_view import RunView, glance
 
 why_option = click.option("--why", default="", metavar="TEXT", help="The reason, shown to the group.")
@@ -110,14 +109,8 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
     """
     if bool(keys) == is_all:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
-    paths = _run(run).paths
-    if dry_run:
-        message(f"would acknowledge {', '.join(alerts.meant(keys, alerts.open_alerts(paths))) or 'nothing'}")
-        return
-    with explained_disk_errors(paths, "nothing was acknowledged"):
-        done = alerts.acknowledge(paths, keys, why, now())
-    message(f"{account_name()} looks after {', '.join(done)}" if done else "nothing is open")
-    _print(as_json, run)
+    message(acknowledge(_run(run).paths, keys, why, now(), dry_run))
+    _print(as_json and not dry_run, run)
 
 
 @command.command()
@@ -132,12 +125,7 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
     Takes a time such as 18:00 or 2026-03-02T18:00, or a Slurm duration such as 2:00:00. Alerts that are open at the end
     are sent then.
     """
-    end = moment_ahead(until, now())
-    paths = _run(run).paths
-    with explained_disk_errors(paths, "nothing was silenced"):
-        was = alerts.silence_of(paths, now()) if dry_run else alerts.silence(paths, end, why, now())
-    before = f", not until {iso(was.until)} as {was.by} had said" if was is not None and was.until > now() else ""
-    message(f"{'would be silent' if dry_run else 'silent'} until {iso(end)}{before}; opsctl alerts unsilence ends it")
+    message(silence_until(_run(run).paths, moment_ahead(until, now()), why, now(), dry_run))
     _print(as_json and not dry_run, run)
 
 
@@ -147,12 +135,7 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 @dry_run_option
 def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
     """End the silence. The next check sends what is open."""
-    paths = _run(run).paths
-    was = alerts.silence_of(paths, now())
-    if was is not None and not dry_run:
-        alerts.silence(paths, None, "", now())
-    said = "would end the silence" if dry_run else "the silence is ended"
-    message(said if was is not None else "nothing was silent")
+    message(end_silence(_run(run).paths, now(), dry_run))
     _print(as_json and not dry_run, run)
 
 

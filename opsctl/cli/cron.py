@@ -10,16 +10,14 @@ from pathlib import Path
 import click
 
 from opsctl.cli.selection import cluster_option, json_option
-from opsctl.core.account import account_name
 from opsctl.core.files import state_files
 from opsctl.core.output import message, print_json, show, show_lines, show_text
 from opsctl.core.timestamps import now
-from opsctl.jobs.scheduler import chain
 from opsctl.jobs.scheduler.context import Cron, find_job
 from opsctl.jobs.scheduler.executing import execute, newest_run, output_of
 from opsctl.jobs.scheduler.job_runs import start_now
 from opsctl.jobs.scheduler.overview import look, printed_cron, status_lines
-from opsctl.jobs.scheduler.setup import add_job, begin
+from opsctl.jobs.scheduler.setup import add_job, begin, end
 from opsctl.jobs.scheduler.tick import Own, tick
 from opsctl.jobs.tracked_job import own_job_id
 from opsctl.run.config.profile import cron_table, jobs_table
@@ -81,17 +79,8 @@ def start(
     if dry_run:
         _show(cron, as_json, SHOWN)
         return
-    done, warnings = begin(cron, via, period_s, take_over, time.time)  # type: ignore[arg-type]
-    for line in warnings:
+    for line in begin(cron, via, period_s, take_over, time.time):  # type: ignore[arg-type]
         message(line)
-    news = "started" if done.is_new else "is alive"
-    message(
-        f"cron {news}, carried by {done.chain.carrier()}, a tick every {done.chain.period_s} s: {cron.paths.folder}"
-    )
-    if done.is_new and cron.table.group:
-        message(f"what members of {cron.table.group} put there runs as {account_name()}")
-    for note in done.notes:
-        message(note)
     _show(cron, as_json, SHOWN, quiet=True)
 
 
@@ -104,12 +93,8 @@ def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool)
     """Stop the scheduler of any owner. Running jobs continue."""
     cron = _cron(folder, cluster)
     if not dry_run:
-        found, notes = chain.stop(cron)
-        message(
-            "cron was never started" if found is None else f"cron stopped by {found.stopped_by}: {cron.paths.folder}"
-        )
-        for note in notes:
-            message(note)
+        for line in end(cron):
+            message(line)
     _show(cron, as_json, SHOWN, quiet=True)
 
 

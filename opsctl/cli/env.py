@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
 
 import click
 from msgspec import structs
@@ -22,6 +19,8 @@ from opsctl.run.environments.building import BuiltEnvironment, planned
 from opsctl.run.environments.building import build as build_environment
 from opsctl.run.environments.inspection import lock_text
 from opsctl.run.environments.recipe import LOCK, recipe_of
+
+_SLOW = "reading every file of the environment's packages"
 
 
 @click.group()
@@ -80,8 +79,8 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     run it is the Python that runs opsctl.
     """
     target = inspection.target_of(_at_hand(run), trust)
-    with _reported_if_long():
-        asked = target.ask()
+    message(_SLOW)
+    asked = target.ask()
     if asked.found is None:
         raise OpsctlError(f"the environment does not start: {asked.problem}")
     for problem in asked.found.problems:
@@ -114,8 +113,8 @@ def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool
     opsctl env check.
     """
     loaded = _at_hand(run)
-    with _reported_if_long():
-        checked = inspection.check_run(loaded, against, trust)
+    message(_SLOW)
+    checked = inspection.check_run(loaded, against, trust)
     if as_json:
         print_json("checked", checked)
     else:
@@ -124,20 +123,6 @@ def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool
         what = f"compared with {checked.held_against}" if checked.held_against else "compared with nothing: give a FILE"
         message(f"{checked.python or 'no Python'} on {checked.host}, {what}; other hosts were not checked")
     ctx.exit(1 if checked.problems else 0)
-
-
-@contextlib.contextmanager
-def _reported_if_long() -> Iterator[None]:
-    """Print what takes so long inside the block, after two seconds."""
-    timer = Timer(
-        2.0, message, ["reading every file of the environment's packages: gigabytes where torch is installed"]
-    )
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
 
 
 def _at_hand(chosen: str | None) -> LoadedRun | None:

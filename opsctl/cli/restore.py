@@ -62,63 +62,23 @@ def command(
     """
     from opsctl.cli.backup_options import far_store, flow_of
     from opsctl.core.output import message, print_json
-    from opsctl.run.config.locate import RUN_FILE_NAME, known_runs, remember_run
-    from opsctl.transfer.backups.json_output import RestoredRun
+    from opsctl.transfer.backups.data_copies import restore_data
     from opsctl.transfer.backups.restore_run import Asked, restore_run
 
-    if data:
-        if to or no_checkpoint or stands_as or weights_only or step is not None:
-            raise click.UsageError("--data brings data sets alone: give --into, --run and --limit with it")
-        _bring_data(from_, endpoint, into, of_run, limit, as_json)
-        return
-    if to is None or into or of_run:
-        missing = "Missing option '--to'" if to is None else "--into and --run are of --data"
-        raise click.UsageError(missing)
+    if data and (to or no_checkpoint or stands_as or weights_only or step is not None):
+        raise click.UsageError("--data restores data sets only: give --into, --run and --limit with it")
+    if not data and (to is None or into or of_run):
+        raise click.UsageError("Missing option '--to'" if to is None else "--into and --run need --data")
     if no_checkpoint and (step is not None or weights_only):
         raise click.UsageError("--no-checkpoint, or which one: give one of them")
-    folder = Path(os.path.abspath(to))  # noqa: PTH100 - links stay as written
     with far_store(from_, endpoint) as store:
+        if to is None:
+            done = restore_data(store, of_run, Path(into) if into else None, flow_of(limit), message)
+            if as_json:
+                print_json("restored_data", done)
+            return
+        folder = Path(os.path.abspath(to))  # noqa: PTH100 - links stay as written
         asked = Asked(step, weights_only, not no_checkpoint, stands_as)
-        done = restore_run(store, folder, asked, flow_of(limit), message)
-    note = done.note
-    for warning in done.warnings:
-        message(f"warning: {warning}")
-    if (done.folder / RUN_FILE_NAME).is_file():
-        known = known_runs().get(note.name)
-        if note.is_copy and known and Path(known).is_file():
-            message(f"--run {note.name} stays {known}, also for the cron: give the copy a [run] name of its own")
-        else:
-            remember_run(note.name, done.folder / RUN_FILE_NAME)
-    checkpoint = "no checkpoint" if note.checkpoint is None else f"global_step{note.checkpoint}, the latest"
-    state = "complete already, nothing was fetched; " if done.was_there else ""
-    message(f"{done.folder}: {state}{note.name}, {note.standing}; {note.files} files of records and logs, {checkpoint}")
+        restored = restore_run(store, folder, asked, flow_of(limit), message)
     if as_json:
-        answer = RestoredRun(
-            folder=str(done.folder),
-            run=note.name,
-            files=note.files,
-            bytes=note.bytes,
-            checkpoint=note.checkpoint,
-            standing=note.standing,
-            warnings=list(done.warnings),
-            was_there=done.was_there,
-        )
-        print_json("restored", answer)
-
-
-def _bring_data(
-    from_: str, endpoint: str | None, into: str | None, of_run: str | None, limit: str | None, as_json: bool
-) -> None:
-    from opsctl.cli.backup_options import far_store, flow_of
-    from opsctl.core.output import message, print_json
-    from opsctl.transfer.backups.data_copies import changes_to_make, choose, restore_data
-    from opsctl.transfer.backups.json_output import RestoredData
-
-    with far_store(from_, endpoint) as store:
-        chosen = choose(store, of_run)
-        done = restore_data(store, chosen, Path(into) if into else None, flow_of(limit), message)
-    changes = changes_to_make(done)
-    for line in changes:
-        message(f"change: {line}")
-    if as_json:
-        print_json("restored_data", RestoredData(run=chosen.run, run_id=chosen.run_id, sets=done, changes=changes))
+        print_json("restored", restored)

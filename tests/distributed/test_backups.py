@@ -45,8 +45,9 @@ def weights_and_states(folder: Path) -> dict[str, str]:
 
 
 def test_a_run_restored_on_an_empty_machine_trains_on_bitwise_as_if_nothing_had_happened(
-    pool: Pool, tmp_path: Path, disk: Path
+    pool: Pool, tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     corpus, there = write_corpus(tmp_path), RunPaths(tmp_path / "there" / "output")
     there.output.mkdir(parents=True, mode=0o700)
     through = train(pool, options(corpus, there.checkpoints, exit_interval=4))

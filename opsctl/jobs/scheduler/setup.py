@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import time
@@ -14,7 +13,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import make_folder, write_atomically
 from opsctl.core.files.trusted import names_of
 from opsctl.core.shipped import cron_folder as shipped_jobs
-from opsctl.jobs.scheduler.chain import Begun, start
+from opsctl.jobs.scheduler.chain import start, stop
 from opsctl.jobs.scheduler.context import SUFFIX, Cron, JobFile, own_directives
 from opsctl.run.config.locate import CRON_FOLDER_VARIABLE
 from opsctl.run.state.group_folder import CRON, open_to
@@ -43,20 +42,32 @@ def prepare(cron: Cron) -> list[str]:
     return [*warnings, *_unseen(cron)]
 
 
-def begin(
-    cron: Cron, via: Via | None, period_s: int | None, take_over: bool, clock: Callable[[], float]
-) -> tuple[Begun, list[str]]:
-    """`prepare`, then `chain.start`; with warnings.
+def begin(cron: Cron, via: Via | None, period_s: int | None, take_over: bool, clock: Callable[[], float]) -> list[str]:
+    """Prepare the folder and start the scheduler if it is not running; return lines about it, warnings first.
 
-    Of two that make the folder at once, one may find what the other has made and not yet opened to the group.
+    Of two that make the folder at once, one may find what the other has made and not yet opened to the group: it tries
+    again. Raises OpsctlError, OSError.
     """
-    for _ in range(_TRIES if cron.table.group else 0):
-        with contextlib.suppress(PermissionError):
-            warnings = prepare(cron)
-            return start(cron, via, period_s, take_over, clock), warnings
-        time.sleep(_PAUSE_S)
-    warnings = prepare(cron)
-    return start(cron, via, period_s, take_over, clock), warnings
+    for tries_left in reversed(range(1 + _TRIES if cron.table.group else 1)):
+        try:
+            warnings, done = prepare(cron), start(cron, via, period_s, take_over, clock)
+            break
+        except PermissionError:
+            if not tries_left:
+                raise
+            time.sleep(_PAUSE_S)
+    news = "started" if done.is_new else "is alive"
+    carrier = f"carried by {done.chain.carrier()}, a tick every {done.chain.period_s} s"
+    group = cron.table.group if done.is_new else None
+    runs_as = [f"what members of {group} put there runs as {account_name()}"] if group else []
+    return [*warnings, f"cron {news}, {carrier}: {cron.paths.folder}", *runs_as, *done.notes]
+
+
+def end(cron: Cron) -> list[str]:
+    """Stop the scheduler of any owner; return lines about it. Raises OpsctlError, OSError."""
+    found, notes = stop(cron)
+    said = "cron was never started" if found is None else f"cron stopped by {found.stopped_by}: {cron.paths.folder}"
+    return [said, *notes]
 
 
 def add_job(

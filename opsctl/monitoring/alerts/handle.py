@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.timestamps import iso
 from opsctl.monitoring.alerts.channels import AlertSettings, Channel, alert_settings, channels_of
 from opsctl.monitoring.alerts.decide import decide
 from opsctl.monitoring.alerts.delivery import Drained, Limits, drain, heartbeat, join
@@ -18,6 +20,7 @@ from opsctl.run.config.secret_references import is_reference, written_problem
 from opsctl.run.config.secrets import SecretRefused, follow, is_readers_alone
 from opsctl.run.state import alert_log, alerts
 from opsctl.run.state.alert_log import Event
+from opsctl.run.state.group_folder import explained_disk_errors
 from opsctl.run.state.identity import place_of
 from opsctl.run.state.run_view import RunView
 
@@ -202,3 +205,31 @@ def reported_once(
         ]
         for place, (findings, audience) in enumerate(zip(found, audiences, strict=True))
     ]
+
+
+def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime, dry_run: bool) -> str:
+    """Acknowledge open alerts by key or check, all without keys; return a line about them. Raises OpsctlError."""
+    if dry_run:
+        return f"would acknowledge {', '.join(alerts.meant(keys, alerts.open_alerts(paths))) or 'nothing'}"
+    with explained_disk_errors(paths, "nothing was acknowledged"):
+        done = alerts.acknowledge(paths, keys, why, now)
+    return f"{account_name()} looks after {', '.join(done)}" if done else "nothing is open"
+
+
+def silence_until(paths: RunPaths, until: datetime, why: str, now: datetime, dry_run: bool) -> str:
+    """Send no messages until then; return a line about it and about the silence before. Raises OpsctlError."""
+    with explained_disk_errors(paths, "nothing was silenced"):
+        was = alerts.silence_of(paths, now) if dry_run else alerts.silence(paths, until, why, now)
+    before = f", not until {iso(was.until)} as {was.by} had set" if was is not None and was.until > now else ""
+    return f"{'would be silent' if dry_run else 'silent'} until {iso(until)}{before}; opsctl alerts unsilence ends it"
+
+
+def end_silence(paths: RunPaths, now: datetime, dry_run: bool) -> str:
+    """End the silence; return a line about it. Raises OpsctlError."""
+    with explained_disk_errors(paths, "the silence continues"):
+        if alerts.silence_of(paths, now) is None:
+            return "nothing was silent"
+        if dry_run:
+            return "would end the silence"
+        alerts.silence(paths, None, "", now)
+    return "the silence is ended"

@@ -23,8 +23,6 @@ LAUNCHES = ("torchrun", "accelerate", "ranks")
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "none")
 #: What to do with checkpoints that are older than the run: resume from the newest, or rename them and start fresh.
 EXISTING = ("continue", "aside")
-#: What may put packages into an environment.
-INSTALLERS = ("uv",)
 
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -233,7 +231,6 @@ class EnvironmentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[environment]: the Python environment that `opsctl env build` makes for the run. Paths as in `[run]`."""
 
     folder: str = "environment"  # where each one that is built has a folder of its own
-    tool: str = "uv"  # what installs: an INSTALLERS
     python: str | None = None  # "3.11", or an interpreter's path; None: the Python that runs opsctl
     requirements: tuple[str, ...] = ()  # requirement or lock files
     index: str | None = None  # address of the package index; None: the tool's own

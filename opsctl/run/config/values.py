@@ -15,7 +15,6 @@ from opsctl.run.config.schema import (
     COMMAND,
     EXISTING,
     HUB_CHECKPOINTS,
-    INSTALLERS,
     KINDS_OF_PROGRAMS,
     LAUNCHES,
     PROBES,
@@ -135,7 +134,6 @@ _RULES = (
     ("retention", "every until_backed_up", _from(0)),
     ("retention", "full_percent", _between(0, 100)),
     ("retention", "pinned", _ITERATION),
-    ("environment", "tool", _one_of(INSTALLERS)),
     ("environment", "folder python requirements find_links modules hub", _ARGUMENT),
     (
         *("environment", "index"),

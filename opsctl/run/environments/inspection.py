@@ -20,7 +20,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.environments import recipe
 from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, import_problem, why_not_started
-from trainer.formats.attempt.environment import PLACES, Environment, Package, differences
+from trainer.formats.attempt.environment import Environment, Package, differences
 from trainer.formats.tolerant import decode
 
 #: Facts that differ between nodes.
@@ -29,7 +29,6 @@ _IMPORTS_AT_ONCE = 4
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
 #: Changed files of one package that a report names.
 _MOST_FILES = 3
-_HEAD = "# The installed packages at the time of writing. Comments name facts that an installer cannot restore."
 Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
 #: torch creates a file `lock` when it begins to compile an extension, and removes it at the end.
 _LOCK, _STALE_AFTER_S = "lock", 3600.0
@@ -174,9 +173,8 @@ def stale_locks(folder: Path, now_s: float) -> list[Discrepancy]:
 
 def lock_text(environment: Environment) -> str:
     """Return a requirements file with every package pinned: the same text for the same environment."""
-    lines = [_HEAD, *(f"# {line}" for line in _not_installable(environment))]
-    lines += [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
-    return "\n".join(lines) + "\n"
+    lines = [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
+    return "\n".join(("# The installed packages at the time of writing.", *lines)) + "\n"
 
 
 def pinned(name: str, package: Package, environment: Environment) -> str:
@@ -186,22 +184,6 @@ def pinned(name: str, package: Package, environment: Environment) -> str:
     if package.commit:
         return f"{name} @ git+{package.url.removeprefix('git+')}@{package.commit}"
     return f"{name}=={package.version}"
-
-
-def _not_installable(environment: Environment) -> Iterator[str]:
-    yield environment.python
-    for name, value in (("C library", environment.glibc), ("CUDA", environment.cuda), ("driver", environment.driver)):
-        if value:
-            yield f"{name} {value}"
-    yield from (f"torch's {key} {value}" for key, value in sorted(environment.torch.items()))
-    for name, commit in sorted(environment.commits.items()):
-        yield f"{name} at commit {commit.commit}" + (f", with changes {commit.difference}" * bool(commit.difference))
-    for name, files in (environment.edited or {}).items():
-        yield from _edited_words(environment, name, files)
-    yield from (f"module {one}" for one in environment.modules)
-    yield from (f"conda {one}" for one in environment.conda)
-    yield from (f"{name}={value}" for name, value in sorted(environment.variables.items()) if name not in PLACES)
-    yield from (f"kernel {path} sha256:{digest}" for path, digest in sorted(environment.kernels.items()))
 
 
 def _expected(against: Path) -> Environment | Pins:

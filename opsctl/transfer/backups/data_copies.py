@@ -24,7 +24,7 @@ from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.backups.data_sets import FOLDER as WHOLE_FOLDER
 from opsctl.transfer.backups.data_sets import PAIR, NamedSet, Reader, opened, part_of
 from opsctl.transfer.backups.destination import Destination
-from opsctl.transfer.backups.json_output import RestoredDataSet
+from opsctl.transfer.backups.json_output import RestoredData, RestoredDataSet
 from opsctl.transfer.backups.remote_layout import read_note
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import fetch
@@ -207,43 +207,41 @@ def _send(
 
 
 def restore_data(
-    store: Store, data: FarRunData, into: Path | None, flow: Flow, report: Callable[[str], None]
-) -> list[RestoredDataSet]:
+    store: Store, run: str | None, into: Path | None, flow: Flow, report: Callable[[str], None]
+) -> RestoredData:
     """Fetch all sets of a run; into: below this folder, each in a folder of its own. report: gets a line for each.
 
     A pair's `.idx` comes last: where it is, the pair is whole. Raises OpsctlError where something else is in a place,
     where a disk has no room, for what is not there as it was; StoreError.
     """
+    data = choose(store, run)
     places = [(one, one.path if into is None else _below(into, one)) for one in data.sets]
     missing = [_missing(one, path) for one, path in places]  # all, before anything is fetched
     done = []
     for (one, path), parts in zip(places, missing, strict=True):
         _fetch(store, one, path, parts, flow)
-        found = RestoredDataSet(
-            options=list(one.options),
-            was=one.path,
-            path=path,
-            files=len(parts),
-            bytes=sum(part.bytes for part in parts.values()),
-            there=len(one.parts) - len(parts),
+        size, there = sum(part.bytes for part in parts.values()), len(one.parts) - len(parts)
+        report(f"{path}: {len(parts)} files, {bytes_words(size)}, each as it was sent; {there} were there")
+        done.append(
+            RestoredDataSet(
+                options=list(one.options), was=one.path, path=path, files=len(parts), bytes=size, there=there
+            )
         )
-        report(
-            f"{path}: {found.files} files, {bytes_words(found.bytes)}, each as it was sent; {found.there} were there"
-        )
-        done.append(found)
-    return done
+    changes = _changes_to_make(done)
+    for line in changes:
+        report(f"change: {line}")
+    return RestoredData(run=data.run, run_id=data.run_id, sets=done, changes=changes)
 
 
-def changes_to_make(done: list[RestoredDataSet]) -> list[str]:
+def _changes_to_make(done: list[RestoredDataSet]) -> list[str]:
     """Return what has to be changed where sets are not where they were, a line each."""
     files = {option: one.path for one in done for option in one.options if option in map(weighted_file_key, SPLITS)}
     lines = []
     for one in done:
-        for option in one.options:
+        for option in one.options if one.path != one.was else ():
             is_inside = option in files and one.path != files[option]
             where = f"the weighted split file {files[option]}" if is_inside else f"[data] {option}"
-            if one.path != one.was:
-                lines.append(f"{where}: {one.was} is {one.path} now")
+            lines.append(f"{where}: {one.was} is {one.path} now")
     return lines
 
 

@@ -205,7 +205,6 @@ def back_up(place: Destination, table: BackupTable, wish: Wish, report: Callable
     place = replace(place, form=Form.TAR if table.tar else Form.FILES)
     with place.turn():
         place.claim(wish.emptied)
-        place.store.abort_old_uploads()
         due = plan_backup(place, table, wish).due
         return send_all(place, place.paths, place.to, place.paths.backups, due, report)
 

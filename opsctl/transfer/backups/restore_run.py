@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,13 @@ from opsctl.core.units import bytes_words
 from opsctl.run.checkpoints.backups import What, digest_here
 from opsctl.run.checkpoints.rollbacks import append_rollback
 from opsctl.run.config.load import load_run_file
-from opsctl.run.config.locate import RUN_FILE_NAME
+from opsctl.run.config.locate import RUN_FILE_NAME, known_runs, remember_run
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state import identity
 from opsctl.run.state.identity import Standing
 from opsctl.transfer.backups import run_files
 from opsctl.transfer.backups.destination import read_run
+from opsctl.transfer.backups.json_output import RestoredRun
 from opsctl.transfer.backups.remote_layout import Found, find_all
 from opsctl.transfer.backups.restore_checkpoint import Chosen, alone_in, choose, restore_to_folder
 from opsctl.transfer.object_store.flow import Flow
@@ -82,16 +83,6 @@ class RestoredNote(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-@dataclass(frozen=True)
-class RestoredRun:
-    """A run that is here again."""
-
-    folder: Path
-    note: RestoredNote
-    warnings: tuple[str, ...] = ()
-    was_there: bool = False  # complete already: nothing was fetched
-
-
 def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Callable[[str], None]) -> RestoredRun:
     """Make the run `folder` from the destination. report: gets a line for each finished part.
 
@@ -102,7 +93,7 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
     if far_run is None:
         raise OpsctlError(f"{store.where} has no {run_files.FOLDER} and no backup.json: no run is backed up there")
     if (note := _finished(store, folder, asked)) is not None:
-        return RestoredRun(folder, note, was_there=True)
+        return _restored(folder, note, (), True, report)
     chosen = _checkpoint(store, asked) if asked.with_checkpoint else None
     with _beside(folder, digest_of(f"{store.where}\0{far_run.run_id}".encode())) as made:
         paths = RunPaths(made / _OUTPUT)
@@ -134,7 +125,33 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
         if os.path.lexists(folder):
             raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")
         made.rename(folder)
-    return RestoredRun(folder, note, warnings)
+    return _restored(folder, note, warnings, False, report)
+
+
+def _restored(
+    folder: Path, note: RestoredNote, warnings: Sequence[str], was_there: bool, report: Callable[[str], None]
+) -> RestoredRun:
+    """Let `--run NAME` find the run here, unless the name is that of an original that exists, and report the result."""
+    for warning in warnings:
+        report(f"warning: {warning}")
+    run_file, known = folder / RUN_FILE_NAME, known_runs().get(note.name)
+    if run_file.is_file() and note.is_copy and known and Path(known).is_file():
+        report(f"--run {note.name} stays {known}, also for the cron: give the copy a [run] name of its own")
+    elif run_file.is_file():
+        remember_run(note.name, run_file)
+    checkpoint = "no checkpoint" if note.checkpoint is None else f"{tag_of(note.checkpoint)}, the latest"
+    state = "complete already, nothing was fetched; " if was_there else ""
+    report(f"{folder}: {state}{note.name}, {note.standing}; {note.files} files of records and logs, {checkpoint}")
+    return RestoredRun(
+        folder=str(folder),
+        run=note.name,
+        files=note.files,
+        bytes=note.bytes,
+        checkpoint=note.checkpoint,
+        standing=note.standing,
+        warnings=list(warnings),
+        was_there=was_there,
+    )
 
 
 def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:

@@ -105,12 +105,8 @@ def back_up_checkpoints(
 
 def verify_run(run: RunView, policy: Policy, sample: Sample | None, opened: Opened, say: Say) -> list[VerifiedBackups]:
     """Read the copies of the run at each destination: today's `sample` of the files, or all. Raises OpsctlError."""
-
-    def read(place: Destination) -> VerifiedBackups:
-        found = verify(place, sample, say)
-        return VerifiedBackups(to=place.to, **{**vars(found), "lost": [printed(line) for line in found.lost]})
-
-    return _at_each([(url, read) for url in policy.places], partial(opened, run, policy), say)
+    steps = [(url, lambda place: verify(place, sample, say)) for url in policy.places]
+    return _at_each(steps, partial(opened, run, policy), say)
 
 
 def _at_each(

@@ -2,7 +2,7 @@
 
 What is lost or damaged no longer counts and is sent again by the next backup. A listing has every file's size and what
 the store itself reports of its content (an ETag, the times of a file). While that is what it was at the last proof,
-the proof holds; otherwise the copy is proven by the store's own checksums against the files here, or by reading it.
+the proof holds; otherwise the copy is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 
@@ -19,30 +19,17 @@ from msgspec.structs import replace
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import remove
-from opsctl.core.files.trusted import opened_folder
 from opsctl.core.timestamps import now
 from opsctl.run.checkpoints.backups import BackedUp, What, read_backups, record
 from opsctl.transfer.backups.data_copies import FOLDER as DATA
 from opsctl.transfer.backups.data_copies import read_data_of
 from opsctl.transfer.backups.destination import Destination, read_run, refuse_another_runs
+from opsctl.transfer.backups.json_output import PrintedBackup, VerifiedBackups, printed
 from opsctl.transfer.backups.remote_layout import NOTE, Found, expected, find, find_all, folder_of
 from opsctl.transfer.backups.run_files import FOLDER, newest_snapshot, numbers_there
 from opsctl.transfer.object_store.types import Expected, Outcome, StoreError
 from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import tag_of
-
-Key = tuple[str, int, What, str]
-
-
-@dataclass
-class Verified:
-    """The result of a verification."""
-
-    backups: int = 0
-    files: int = 0  # read
-    bytes: int = 0
-    lost: list[BackedUp] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,7 +42,7 @@ class _Part:
     found: Found | None = None  # of a checkpoint
 
 
-def verify(place: Destination, sample: Sample | None, report: Callable[[str], None]) -> Verified:
+def verify(place: Destination, sample: Sample | None, report: Callable[[str], None]) -> VerifiedBackups:
     """Compare what is there with its manifests: today's `sample` of the files, or all. report: a line for each.
 
     A line of the ledger of which nothing whole is there counts no more, and what the ledger does not know is recorded,
@@ -64,10 +51,9 @@ def verify(place: Destination, sample: Sample | None, report: Callable[[str], No
     """
     with place.turn():
         found, faults = find_all(place.store)
-        done = Verified(len(found))
         lines = {line.key: line for line in place.ledger()}
         on_record = {(line.iteration, line.what) for line in lines.values()}
-        done.problems += [
+        problems = [
             f"{folder_of(what, iteration)}: {fault}"
             for (iteration, what), fault in faults.items()
             if (iteration, what) not in on_record
@@ -75,21 +61,29 @@ def verify(place: Destination, sample: Sample | None, report: Callable[[str], No
         owner = read_run(place.store)
         refuse_another_runs(owner, place.name, place.run_id, place.where)
         if owner is None and any(line.what is not What.DATA for line in lines.values()):
-            done.problems.append(f"has no {NOTE}: is it mounted, or was it emptied?")
-        parts = _parts(place, found)
+            problems.append(f"has no {NOTE}: is it mounted, or was it emptied?")
+        parts, lost, read = _parts(place, found), list[PrintedBackup](), list[Expected]()
         there = {part.line.key for part in parts}
         for line in (line for key, line in lines.items() if key not in there):
             fault = faults.get((line.iteration, line.what))
             why = f"no whole backup of {_thing(line)} is there" + (f": {fault}" if fault else "")
-            _judge(place, lines, replace(line, lost=line.lost or why), done, report)
+            lost.append(_judge(place, line, replace(line, lost=line.lost or why), problems, report))
         for part in parts:
             files = sample.of(part.prefix, part.files) if sample else part.files
             outcome = _check(place, part, files)
-            done.files += len(files)
-            done.bytes += sum(file.bytes or 0 for file in files.values())
-            fault_there = next(iter(outcome.faults.values()), "")
-            _judge(place, lines, _line_now(part, lines, fault_there, sample is None), done, report)
-    return done
+            read += files.values()
+            before, line = lines.get(part.line.key), part.line
+            if before is not None and before.of == line.of:
+                line = replace(before, form=line.form)
+            if outcome.faults:
+                line = replace(line, lost=next(iter(outcome.faults.values())))
+            elif sample is None:
+                state = part.found.state if part.found else ""
+                line = replace(line, lost="", verified_at=now().replace(microsecond=0), proof=state)
+            printed_line = _judge(place, before, line, problems, report)
+            lost += [printed_line] if line.lost else []
+    size = sum(file.bytes or 0 for file in read)
+    return VerifiedBackups(to=place.to, backups=len(found), files=len(read), bytes=size, lost=lost, problems=problems)
 
 
 def _parts(place: Destination, found: Sequence[Found]) -> list[_Part]:
@@ -113,38 +107,21 @@ def _check(place: Destination, part: _Part, files: Mapping[str, Expected]) -> Ou
     return place.store.check(files, part.prefix, place.flow, opened)
 
 
-def _line_now(part: _Part, lines: Mapping[Key, BackedUp], fault: str, is_all: bool) -> BackedUp:
-    before = lines.get(part.line.key)
-    line = replace(before, form=part.line.form) if before is not None and before.of == part.line.of else part.line
-    if fault:
-        return replace(line, lost=fault)
-    if is_all:
-        state = part.found.state if part.found else ""
-        return replace(line, lost="", verified_at=now().replace(microsecond=0), proof=state)
-    return line
-
-
 def _judge(
-    place: Destination,
-    lines: Mapping[Key, BackedUp],
-    line: BackedUp,
-    done: Verified,
-    report: Callable[[str], None],
-) -> None:
-    """Report a line, and record it where it has changed."""
+    place: Destination, before: BackedUp | None, line: BackedUp, problems: list[str], report: Callable[[str], None]
+) -> PrintedBackup:
+    """Report a line, and record it if it differs from the one before."""
     state = f"LOST: {line.lost}" if line.lost else "as it was sent" if line.verified_at else "its sizes are right"
     report(f"{_thing(line)}{f' {line.what.words}' if line.what.is_checkpoint else ''}: {state}")
-    done.lost += [line] if line.lost else []
-    before = lines.get(line.key)
-    if before == line:
-        return
     try:
-        record(place.paths, [line])
+        if line != before:
+            record(place.paths, [line])
     except OSError as error:
-        done.problems.append(f"{file_problem(error, place.paths.backups)}: what was found is not on record")
+        problems.append(f"{file_problem(error, place.paths.backups)}: what was found is not on record")
         if line.lost and before is not None and before.counts:
             # Without a ledger prune removes nothing that waits for a backup, and the next backup proves what is there.
             remove(place.paths.output, place.paths.backups)
+    return printed(line)
 
 
 def _thing(line: BackedUp) -> str:
@@ -212,15 +189,7 @@ def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> Ba
         if is_proven_elsewhere or (found.state and found.state == line.proof):
             return line
         files = expected(found.manifest.files)
-        if found.index is None:
-            with (
-                contextlib.suppress(OSError),
-                opened_folder(place.paths.output, place.paths.checkpoints / tag_of(line.iteration)) as (folder, _),
-            ):
-                proven = place.store.proven(folder, files, found.prefix, place.flow)
-                files = {name: one for name, one in files.items() if name not in proven}
-        for fault in _check(place, _Part(found.prefix, files, line, found), files).faults.values():
-            raise OpsctlError(fault)
+        _check(place, _Part(found.prefix, files, line, found), files).raise_faults()
         known = replace(line, verified_at=now().replace(microsecond=0), proof=found.state)
     except StoreError:
         raise

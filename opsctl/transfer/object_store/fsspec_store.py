@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,8 +24,6 @@ SCHEMES = {**dict.fromkeys(_S3, "s3"), **dict.fromkeys(_GCS, "gcs")}
 #: Objects are sent in parts of this size, or larger ones where S3 would get more than it takes.
 PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000
-#: No upload that is still at work is as old.
-_OLD_UPLOAD = timedelta(days=7)
 #: What a client sends at once: one part, and what it held before.
 _MOST_AT_ONCE_BYTES = PART_BYTES + (5 << 20)
 #: Keys of fsspec's information about a file. A store that has one of them changes it with every write.
@@ -109,18 +106,6 @@ class FsspecStore(Store):
         """Remove a file; nothing happens where there is none."""
         with self._translated(name), contextlib.suppress(FileNotFoundError):
             self._waited_for(lambda: self._system.rm_file(self._path(name)))
-
-    def abort_old_uploads(self) -> None:
-        """Remove the parts that killed uploads below the URL left on S3 long ago, if the account may list them."""
-        if not self._is_s3:
-            return
-        bucket, slash, prefix = self._root.partition("/")
-        with contextlib.suppress(StoreError), self._translated(""):
-            listing = partial(self._system.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=prefix + slash)
-            for one in self._waited_for(listing).get("Uploads", ()):
-                if datetime.now(UTC) - one["Initiated"] > _OLD_UPLOAD:
-                    upload = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
-                    self._waited_for(partial(self._system.call_s3, "abort_multipart_upload", **upload))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{key_of(name)}" if name else self._root

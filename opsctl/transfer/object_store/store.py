@@ -71,9 +71,6 @@ class Store:
     def tidy(self, names: Collection[str]) -> None:
         """Remove what killed transfers left in the folders of `names`, if no other process can be writing it now."""
 
-    def abort_old_uploads(self) -> None:
-        """Remove the parts that killed uploads left long ago."""
-
     def put(
         self, folder: Path | int, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None
     ) -> Outcome:
@@ -109,21 +106,6 @@ class Store:
             return Moved(source.bytes, digest_of(source), was_there=True)
 
         return self._each(files, check, flow)
-
-    def proven(self, folder: int, files: Mapping[str, Expected], prefix: str, flow: Flow) -> Collection[str]:
-        """Return those of `files` that the store's own checksums prove, by reading them in `folder` and not there.
-
-        Raises StoreError.
-        """
-
-        def prove(name: str) -> Moved:
-            source = file_source(folder, name, Expected(files[name].bytes))
-            found = self.proves(_joined(prefix, name), source)
-            if found is None or found != files[name].xxh64:
-                raise FileFault(f"{name!a} in {self.where} is not proven by a checksum of the store's own")
-            return Moved(source.bytes, found, was_there=True)
-
-        return self._each(files, prove, flow).moved.keys()
 
     def source(self, name: str, expected: Expected, flow: Flow | None = None) -> Source:
         """Return a whole file of the store. Raises FileFault where it is not there, or has another size; StoreError.

@@ -58,7 +58,7 @@ def _own_program(_tables: object, seen: Seen) -> Result | None:
 
 def _uv(_found: SoftwareSeen, seen: Seen) -> Result | None:
     table = None if seen.run is None else seen.run.environment
-    return _program(seen, "uv", wanted=table is not None and table.tool == "uv", todo=f"{pip_command('install')} uv")
+    return _program(seen, "uv", wanted=table is not None, todo=f"{pip_command('install')} uv")
 
 
 def _compiler(_found: SoftwareSeen, seen: Seen) -> Result | None:

@@ -178,7 +178,6 @@ def test_a_dry_run_says_every_step_and_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('tool = "pip"', r'tool = "pip": .*"uv"'),
         ('index = "https://me:secret@host/simple"', "index.*password"),
         ('architectures = ["sm_80"]', r'architectures = "sm_80": '),
         ('imports = ["os; import x"]', "imports = "),

@@ -12,10 +12,10 @@ import pytest
 
 from opsctl.jobs.control.prune import plan_prune
 from opsctl.run.checkpoints.backups import What, read_backups
-from opsctl.transfer.backups.json_output import backup_table
+from opsctl.transfer.backups.json_output import VerifiedBackups, backup_table
 from opsctl.transfer.backups.remote_layout import TAR, TAR_INDEX
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_folder
-from opsctl.transfer.backups.verify import Sample, Verified, verify
+from opsctl.transfer.backups.verify import Sample, verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.urls import open_store
 from opsctl.transfer.sending.checkpoint import Sent
@@ -49,7 +49,7 @@ def in_tar(folder: Path, disk: Path) -> Sent:
     return back_up_now(folder, disk, IN_TAR)
 
 
-def verify_now(folder: Path, disk: Path, sample: Sample | None = None) -> Verified:
+def verify_now(folder: Path, disk: Path, sample: Sample | None = None) -> VerifiedBackups:
     with destination(folder, disk) as place:
         return verify(place, sample, lambda _line: None)
 

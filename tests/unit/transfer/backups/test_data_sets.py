@@ -21,12 +21,11 @@ from opsctl.transfer.backups.data_copies import (
     NOTE,
     SentData,
     back_up_data,
-    changes_to_make,
     choose,
     restore_data,
 )
 from opsctl.transfer.backups.data_sets import named_sets
-from opsctl.transfer.backups.json_output import RestoredDataSet
+from opsctl.transfer.backups.json_output import RestoredData
 from opsctl.transfer.backups.verify import verify
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.urls import open_store
@@ -69,9 +68,9 @@ def whole_there(to: Path) -> set[str]:
     return found
 
 
-def back(to: Path, into: Path | None = None) -> list[RestoredDataSet]:
+def back(to: Path, into: Path | None = None) -> RestoredData:
     with open_store(str(to)) as store:
-        return restore_data(store, choose(store, None), into, Flow(), lambda _line: None)
+        return restore_data(store, None, into, Flow(), lambda _line: None)
 
 
 def on_record(folder: Path, to: Path) -> bool:
@@ -111,8 +110,7 @@ def test_one_content_is_sent_once_whoever_names_it_and_however(folder: Path, dis
     for end in (".bin", ".idx"):
         (tmp_path / "there" / f"renamed{end}").unlink()
     with open_store(str(disk)) as store:
-        mine = choose(store, _id(other))
-        restore_data(store, mine, None, Flow(), lambda _line: None)
+        restore_data(store, _id(other), None, Flow(), lambda _line: None)
         with pytest.raises(OpsctlError, match="--run"):
             choose(store, None)
     assert filecmp.cmp(tmp_path / "there" / "renamed.bin", tmp_path / "here" / "corpus.bin", shallow=False)
@@ -204,7 +202,7 @@ def test_what_is_lost_there_is_found_and_sent_again(folder: Path, disk: Path, tm
     there.write_bytes(b"\xff" + was[1:]) if damage == "flipped" else there.unlink()
     with destination(folder, disk) as place:
         found = verify(place, None, lambda _line: None)
-        assert [line.what for line in found.lost] == [What.DATA] and "second.bin" in found.lost[0].lost
+        assert [line.what for line in found.lost] == [What.DATA] and "second.bin" in (found.lost[0].lost or "")
         assert not on_record(folder, disk)
     done = send(folder, disk, given)
     assert (done.files, done.problems, there.read_bytes()) == (1, [], was)
@@ -261,11 +259,11 @@ def test_they_come_back_to_where_they_were_and_what_is_there_is_left_alone(
     was = contents(tmp_path / "d")
     (tmp_path / "d" / "second.idx").unlink()
     kept = (tmp_path / "d" / "second.bin").stat()
-    assert [(one.files, one.there) for one in back(disk)] == [(0, 2), (1, 1)]
+    assert [(one.files, one.there) for one in back(disk).sets] == [(0, 2), (1, 1)]
     assert contents(tmp_path / "d") == was and (tmp_path / "d" / "second.bin").stat().st_ino == kept.st_ino
     shutil.rmtree(tmp_path / "d")
     done = back(disk)
-    assert contents(tmp_path / "d") == was and changes_to_make(done) == []
+    assert contents(tmp_path / "d") == was and done.changes == []
 
 
 def test_nothing_is_fetched_where_anything_else_is_in_a_place(folder: Path, disk: Path, tmp_path: Path) -> None:
@@ -296,7 +294,7 @@ def test_in_another_folder_it_says_what_to_change(folder: Path, disk: Path, tmp_
     given["data_path"] = given["data_path"][:4]
     send(folder, disk, {**given, "valid_weighted_split_paths_path": str(groups)})
     done = back(disk, tmp_path / "new")
-    now = {one.was: one.path for one in done}
+    now = {one.was: one.path for one in done.sets}
     assert len({*now.values()}) == 4 and all(path.startswith(str(tmp_path / "new")) for path in now.values())
     for end in (".bin", ".idx"):
         for was, path in now.items():
@@ -304,7 +302,7 @@ def test_in_another_folder_it_says_what_to_change(folder: Path, disk: Path, tmp_
                 assert filecmp.cmp(was + end, path + end, shallow=False)
     a, b, valid = (str(tmp_path / "d" / name) for name in ("a/corpus", "b/corpus", "valid"))
     key = "valid_weighted_split_paths_path"
-    changes = changes_to_make(done)
+    changes = done.changes
     places = ("[data] data_path", "[data] data_path", f"[data] {key}", now[str(groups)])
     for place, was in zip(places, (a, b, str(groups), valid), strict=True):
         assert sum(all(fact in line for fact in (place, f"{was} ", now[was])) for line in changes) == 1, was
@@ -344,5 +342,5 @@ def test_a_store_that_loses_what_it_took_and_says_otherwise_is_not_believed(
     assert to_s3().files == 1, "what the list no longer has is sent again without a verification"
     shutil.rmtree(tmp_path / "d")
     with open_store(f"s3://{bucket}/run") as store:
-        (one,) = restore_data(store, choose(store, "tiny"), None, Flow(), lambda _line: None)
+        (one,) = restore_data(store, "tiny", None, Flow(), lambda _line: None).sets
     assert (tmp_path / "d" / "corpus.bin").read_bytes() == data and one.files == 2

@@ -218,22 +218,6 @@ def test_a_damaged_object_of_the_right_size_does_not_let_prune_take_the_last_goo
     assert prune_now(folder).removed == (40,) and 20 in there(folder)
 
 
-def test_an_object_stores_own_checksums_prove_a_copy_without_reading_it(
-    tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
-) -> None:
-    url = f"s3://{bucket}/tiny"
-    folder = a_run(tmp_path / "run", 20, 40, 50, 60, to=url)
-    assert back_up_now(folder, url, wish=Wish((20, 40))).problems == []
-    record(seen(folder).paths, [replace(line, proof="") for line in read_backups(seen(folder).paths)])
-    key = f"tiny/checkpoints/global_step40/{WEIGHTS}"
-    was = s3.get_object(Bucket=bucket, Key=key)
-    s3.put_object(Bucket=bucket, Key=key, Body=b"!" + was["Body"].read()[1:], Metadata=was["Metadata"])
-    proxy.requests.clear()
-    assert prune_now(folder).removed == (20,) and 40 in there(folder)
-    read = [one for one in proxy.requests if one.startswith("GET") and ".pt" in one]
-    assert len(read) == 1 and "global_step40" in read[0], "only what the checksum does not prove"
-
-
 def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
     folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

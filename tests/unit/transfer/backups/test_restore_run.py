@@ -15,8 +15,9 @@ from opsctl.run.checkpoints.rollbacks import read_rollbacks
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.schema import BackupTable
 from opsctl.run.state.identity import Identity, Standing, place_of, read_run_id
+from opsctl.transfer.backups.json_output import RestoredRun
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
-from opsctl.transfer.backups.restore_run import Asked, RestoredRun, restore_run, with_output
+from opsctl.transfer.backups.restore_run import Asked, restore_run, with_output
 from opsctl.transfer.backups.run_files import back_up_rest
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.urls import open_store
@@ -59,7 +60,7 @@ def test_it_is_the_same_run_with_its_newest_whole_checkpoint_in_another_place(
     shutil.rmtree(folder / "output")
     done = back(disk, tmp_path / "here")
     here = tmp_path / "here"
-    assert (done.note.checkpoint, done.warnings) == (20, ()) and str(tmp_path / "there") in done.note.standing
+    assert (done.checkpoint, done.warnings) == (20, []) and str(tmp_path / "there") in done.standing
     assert there(here) == [20] and latest(here) == "global_step20"
     assert contents(here / "output" / "checkpoints" / "global_step20") == saved
     paths = seen(here).paths
@@ -75,14 +76,14 @@ def test_a_checkpoint_with_nan_comes_along_only_where_it_is_named_or_there_is_no
 ) -> None:
     save(folder, 40, not_finite="rank 0 holds weights that are not finite")
     back_up_now(folder, disk)
-    assert back(disk, tmp_path / "here").note.checkpoint == 20
-    assert back(disk, tmp_path / "named", Asked(step=40, stands_as="copy")).note.checkpoint == 40
+    assert back(disk, tmp_path / "here").checkpoint == 20
+    assert back(disk, tmp_path / "named", Asked(step=40, stands_as="copy")).checkpoint == 40
 
 
 def test_beside_the_original_it_is_a_run_of_its_own(folder: Path, disk: Path, tmp_path: Path) -> None:
     done = back(disk, tmp_path / "here", Asked(step=20, weights_only=True))
     paths = seen(tmp_path / "here").paths
-    assert str(tmp_path / "there") in done.note.standing and read_run_id(paths) is None
+    assert str(tmp_path / "there") in done.standing and read_run_id(paths) is None
     assert list(paths.state.glob("copied-from-*"))
     before = contents(disk)
     with pytest.raises(OpsctlError, match=r"\btiny\b"):
@@ -97,9 +98,9 @@ def test_where_nobody_can_tell_who_restores_has_to_say(folder: Path, disk: Path,
     with pytest.raises(OpsctlError, match=r"--as same\b.* --as copy"):
         back(disk, tmp_path / "here")
     assert not (tmp_path / "here").exists()
-    assert back(disk, tmp_path / "here", Asked(stands_as="same")).note.checkpoint == 20
+    assert back(disk, tmp_path / "here", Asked(stands_as="same")).checkpoint == 20
     assert place_of(seen(tmp_path / "here").paths).standing is Standing.SAME
-    assert back(disk, tmp_path / "too", Asked(stands_as="copy")).note.checkpoint == 20
+    assert back(disk, tmp_path / "too", Asked(stands_as="copy")).checkpoint == 20
     assert read_run_id(seen(tmp_path / "too").paths) is None
 
 
@@ -128,10 +129,10 @@ def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, di
     before = contents(tmp_path / "here")
     again = back(disk, tmp_path / "here")
     assert (first.was_there, again.was_there) == (False, True) and contents(tmp_path / "here") == before
-    assert (again.note.checkpoint, again.note.standing, again.note.name) == (
-        first.note.checkpoint,
-        first.note.standing,
-        first.note.name,
+    assert (again.checkpoint, again.standing, again.run) == (
+        first.checkpoint,
+        first.standing,
+        first.run,
     )
     with pytest.raises(OpsctlError, match="here"):
         back(disk, tmp_path / "here", Asked(with_checkpoint=False))  # it is not what is there

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -299,17 +298,3 @@ def test_an_interruption_ends_it_and_leaves_no_upload(large: Path, proxy: Proxy,
     with contextlib.suppress(KeyboardInterrupt), open_store(f"s3://{bucket}") as store:
         store.put(large, {"states.pt": ANYTHING}, flow=Flow(reached=reached))
     assert contents(s3, bucket) == {} and not s3.list_multipart_uploads(Bucket=bucket).get("Uploads")
-
-
-@pytest.mark.parametrize(("days", "left"), [(7, {"other/states.pt"}), (10**6, {"other/states.pt", "run/states.pt"})])
-def test_parts_of_uploads_that_were_killed_long_ago_are_removed(
-    proxy: Proxy, bucket: str, s3: Any, days: int, left: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fsspec_store, "_OLD_UPLOAD", timedelta(days=days))
-    for key in ("run/states.pt", "other/states.pt"):
-        s3.create_multipart_upload(Bucket=bucket, Key=key)
-    with open_store(f"s3://{bucket}/run") as store:
-        store.abort_old_uploads()
-        assert {one["Key"] for one in s3.list_multipart_uploads(Bucket=bucket)["Uploads"]} == left
-        proxy.faults.append(Fault("uploads", "answer", 100, 403, "AccessDenied"))
-        store.abort_old_uploads()
