@@ -5,6 +5,16 @@ from __future__ import annotations
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, run_argument
+from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.output import message, print_json, printable, show_lines
+from opsctl.diagnosis.triage.on_close import judge_lost
+from opsctl.run.attempts.close_lost import may_be_of, settle
+from opsctl.run.attempts.events import read
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
+from opsctl.run.attempts.table import attempt_table, changes, printed_attempt
+from opsctl.run.state.chosen_cluster import choose_cluster, record_of
+from opsctl.run.state.run_view import glance
+from opsctl.slurm.backends import client_for
 
 
 @click.command()
@@ -25,17 +35,6 @@ def command(run: str | None, cluster: str | None, report: bool, since: str | Non
     --report shows how much time went to training, waiting, starting, evaluating, saving and idling, how much work was
     lost by each cause, how often to save, and what to fix next.
     """
-    from opsctl.core.errors import OpsctlError, SlurmError
-    from opsctl.core.output import message, print_json, printable, show_lines
-    from opsctl.diagnosis.triage.on_close import judge_lost
-    from opsctl.run.attempts.close_lost import may_be_of, settle
-    from opsctl.run.attempts.events import read
-    from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
-    from opsctl.run.attempts.table import attempt_table, changes, printed_attempt
-    from opsctl.run.state.chosen_cluster import choose_cluster, record_of
-    from opsctl.run.state.run_view import glance
-    from opsctl.slurm.backends import client_for
-
     if since is not None and not report:
         raise click.UsageError("--since is --report's: give both")
     seen = glance(run)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from opsctl.diagnosis.goodput.report import GoodputReport
-    from opsctl.run.attempts.events import Attempt
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.errors import OpsctlError, UsageError
+from opsctl.core.output import message, print_json, printable, show_lines
+from opsctl.core.timestamps import now
+from opsctl.diagnosis.goodput.brief import ended_or
+from opsctl.diagnosis.goodput.report import GoodputReport, lines
+from opsctl.monitoring.on_call import LAST, since_of
+from opsctl.run.attempts.events import Attempt
+from opsctl.run.logs.measurements import measured
+from opsctl.run.logs.spans import read_spans
+from opsctl.run.state.chains import read_chains, recorded
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView
+from opsctl.slurm.backends import client_for
+from opsctl.ui.report.run_tables import spent
 
 
 def show_report(
     run: RunView, attempts: Sequence[Attempt], since: str | None, cluster: str | None, as_json: bool
 ) -> None:
     """Print it. since: a length or a time; None: the first submission. Raises UsageError for another one."""
-    from opsctl.core.output import message, print_json, printable, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.diagnosis.goodput.report import lines
-
     told = _report(run, attempts, now(), since, cluster)
     if told is None:
         message("nothing was submitted yet")
@@ -33,12 +37,6 @@ def show_report(
 def _report(
     run: RunView, attempts: Sequence[Attempt], at: datetime, since: str | None, cluster: str | None
 ) -> GoodputReport | None:
-    from opsctl.diagnosis.goodput.brief import ended_or
-    from opsctl.run.logs.measurements import measured
-    from opsctl.run.logs.spans import read_spans
-    from opsctl.run.state.chains import read_chains
-    from opsctl.ui.report.run_tables import spent
-
     from_when = _since(since, at)
     submitted = [chain.submitted_at for chain in read_chains(run.paths)]
     if not submitted and not attempts:
@@ -54,9 +52,6 @@ def _report(
 
 
 def _since(since: str | None, at: datetime) -> datetime | None:
-    from opsctl.core.errors import UsageError
-    from opsctl.monitoring.on_call import LAST, since_of
-
     if since == LAST:
         raise UsageError("--since last is for opsctl on-call; here a length (12h, 3d) or a time (2026-03-01T08:00)")
     return None if since is None else since_of(since, at, None)
@@ -64,11 +59,6 @@ def _since(since: str | None, at: datetime) -> datetime | None:
 
 def _is_queued(run: RunView, cluster: str | None) -> bool | None:
     """Return whether a job of the run waits in the queue; None if Slurm does not answer."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.chains import recorded
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.backends import client_for
-
     try:
         slurm = client_for(choose_cluster(cluster, run.paths))
         return any(job.is_pending for job in recorded(run.paths).own(slurm.jobs()))

@@ -173,7 +173,6 @@ def touch(
 
 
 def _where(folders: Sequence[Path], run: str | None) -> list[Path]:
-
     return folders_that_answer(folders) or [glance(run, asks_first=True).paths.output]
 
 
@@ -184,7 +183,6 @@ def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
 
 
 def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
-
     found = days or watch.purge_days
     if found is None:
         raise UsageError(
@@ -194,7 +192,6 @@ def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
 
 
 def _duration(text: str) -> timedelta:
-
     try:
         return timedelta(seconds=min(parse_duration_s(text), _LONGEST_DAYS * 86400))
     except ValueError:

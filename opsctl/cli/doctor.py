@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Sequence
 
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from opsctl.ui.doctor.check import PrintedCheck
+from opsctl.core.dirwalk.file_system import FileSystems
+from opsctl.core.output import print_json, printable, show_lines
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.ui.doctor.check import PrintedCheck, examined, is_well
+from opsctl.ui.doctor.gather import CHECKS, Asked, gather, run_at_hand
 
 
 @click.command()
@@ -25,14 +26,6 @@ def command(ctx: click.Context, run: str | None, cluster: str | None, as_json: b
     The worst problem comes last. Works without a run and without Slurm, changes nothing, does not use the internet. A
     check without an answer within 40 s is unknown. Exits 1 if anything is missing or unknown.
     """
-    import os
-
-    from opsctl.core.dirwalk.file_system import FileSystems
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.ui.doctor.check import examined, is_well
-    from opsctl.ui.doctor.gather import CHECKS, Asked, gather, run_at_hand
-
     loaded, known = run_at_hand(run)
     # Where the run was submitted to stands in its folder; a source of its own says where that does not answer.
     answers_us = loaded is not None and not FileSystems().problem(loaded.paths.output)
@@ -46,8 +39,6 @@ def command(ctx: click.Context, run: str | None, cluster: str | None, as_json: b
 
 
 def _lines(answers: Sequence[PrintedCheck]) -> list[str]:
-    from opsctl.core.output import printable
-
     state = max((len(one.state) for one in answers), default=0)
     name = max((len(one.name) for one in answers), default=0)
     lines = []

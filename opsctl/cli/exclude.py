@@ -116,7 +116,6 @@ def _used(run: str | None, cluster: str | None) -> dict[str, str]:
 
 
 def _lines(one: ListedExclusion) -> list[str]:
-
     until = iso(one.until, "minutes")
     if one.removed_at is not None:
         how = f"ended {iso(one.removed_at, 'minutes')} by {one.removed_by}"

@@ -123,7 +123,6 @@ def status(ctx: click.Context, run: str | None, repair: bool, as_json: bool) -> 
 
 
 def _show_compared(found: ComparedHub) -> None:
-
     for one in found.revisions:
         wrong = [
             f"{len(names)} {word}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"

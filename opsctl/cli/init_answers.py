@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from opsctl.cli.new_run import make_run, say_next
 from opsctl.cli.plan import Number
-
-if TYPE_CHECKING:
-    from opsctl.run.init.suggestions import Wanted
-    from opsctl.slurm.partitions_offered import Offer
+from opsctl.core.errors import OpsctlError, SlurmError, UsageError
+from opsctl.core.output import message, printable
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.locate import RUN_FILE_NAME
+from opsctl.run.init.draft import run_text
+from opsctl.run.init.suggestions import GPU_KINDS, TOKENS_PER_PARAMETER, Wanted, gpus_for, is_known_gpu, suggested
+from opsctl.run.planning.from_run import expected_days
+from opsctl.run.planning.section import billions
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.slurm.client import Deadline
+from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.partitions_offered import Offer, accounts, offers
 
 #: Seconds to wait for Slurm's partitions before the first question.
 _SLURM_S = 6.0
@@ -28,16 +37,6 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, given: d
 
     given: the options. Raises UsageError, OpsctlError.
     """
-    from opsctl.cli.new_run import make_run, say_next
-    from opsctl.core.errors import OpsctlError, UsageError
-    from opsctl.core.output import message
-    from opsctl.run.config.load import load_run_file
-    from opsctl.run.config.locate import RUN_FILE_NAME
-    from opsctl.run.init.draft import run_text
-    from opsctl.run.init.suggestions import suggested
-    from opsctl.run.planning.from_run import expected_days
-    from opsctl.run.planning.section import billions
-
     if folder.exists():
         raise OpsctlError(f"{folder} already exists: choose another name")
     offers, accounts, problem = _offers(cluster)
@@ -82,11 +81,6 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, given: d
 
 def _offers(cluster: str | None) -> tuple[list[Offer], list[str], str]:
     """Return Slurm's partitions with GPUs, its accounts, and a problem; nothing if it does not answer."""
-    from opsctl.core.errors import SlurmError
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.client import Deadline
-    from opsctl.slurm.partitions_offered import accounts, offers
-
     chosen, deadline = choose_cluster(cluster, None), Deadline(_SLURM_S)
     try:
         found = [one for one in offers(chosen, deadline) if one.gpus_per_node]
@@ -96,8 +90,6 @@ def _offers(cluster: str | None) -> tuple[list[Offer], list[str], str]:
 
 
 def _prompt(meaning: str, what: str, default: Any, check: Callable[[Any], Any]) -> Any:
-    from opsctl.core.output import message, printable
-
     message("")
     for line in meaning.splitlines():
         message(line)
@@ -106,8 +98,6 @@ def _prompt(meaning: str, what: str, default: Any, check: Callable[[Any], Any]) 
 
 def _wanted(offers: Sequence[Offer], accounts: Sequence[str], given: dict[str, Any], ask: Ask) -> Wanted:
     """Return the answers. Raises UsageError for options that contradict what Slurm offers."""
-    from opsctl.run.init.suggestions import GPU_KINDS, TOKENS_PER_PARAMETER, Wanted, gpus_for, is_known_gpu
-
     offer, partition, account = _partition(offers, given.get("partition"), ask), given.get("partition"), None
     if offer is not None:
         partition = offer.partition
@@ -164,8 +154,6 @@ def _wanted(offers: Sequence[Offer], accounts: Sequence[str], given: dict[str, A
 
 
 def _partition(offers: Sequence[Offer], given: str | None, ask: Ask) -> Offer | None:
-    from opsctl.core.errors import UsageError
-
     by_name = {one.partition: one for one in reversed(offers)}
     if not offers or given in by_name:
         return by_name.get(given or "")
@@ -190,8 +178,6 @@ def _one_of(names: Sequence[str]) -> Callable[[Any], str]:
 
 
 def _gpu_kind(answer: Any) -> str:
-    from opsctl.run.init.suggestions import GPU_KINDS, is_known_gpu
-
     if not is_known_gpu(str(answer)):
         raise click.UsageError(f"{answer!r}: type the most similar of {', '.join(GPU_KINDS)}")
     return str(answer)
@@ -222,8 +208,6 @@ def _at_least(least: float) -> Callable[[Any], Any]:
 
 
 def _duration(answer: Any) -> str:
-    from opsctl.slurm.durations import parse_duration_s
-
     try:
         seconds = parse_duration_s(str(answer))
     except ValueError as error:

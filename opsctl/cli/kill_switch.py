@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from opsctl.cli.selection import Function, json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.run.state.kill_switch import PrintedKillSwitch
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import print_json, show
+from opsctl.jobs.control import kill_switch
+from opsctl.run.state.kill_switch import PrintedKillSwitch
 
 #: How long `trigger` waits for the training to report that it saw the switch: an iteration and a bit of most.
 WORD_WAIT_S = 10.0
@@ -38,8 +37,6 @@ def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
 
     opsctl submit does this too. Use it if the permission was lost.
     """
-    from opsctl.jobs.control import kill_switch
-
     _print(kill_switch.arm(*kill_switch.switch_of(run), dry_run), as_json)
 
 
@@ -53,9 +50,6 @@ def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run:
     Each queued task exits as soon as Slurm starts it. Fails if a running job uses another output folder: trigger the
     switch with the run file of that folder.
     """
-    from opsctl.core.errors import OpsctlError
-    from opsctl.jobs.control import kill_switch
-
     paths, _ = kill_switch.switch_of(run)
     answer, not_reached = kill_switch.trigger(paths, reason, 0.0 if no_wait else WORD_WAIT_S, dry_run)
     _print(answer, as_json)
@@ -67,8 +61,6 @@ def trigger(run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run:
 @_change_options
 def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
     """Remove the switch. Queued tasks then train again; if none is left, submit."""
-    from opsctl.jobs.control import kill_switch
-
     paths, _ = kill_switch.switch_of(run)
     _print(kill_switch.deactivate(paths, dry_run), as_json)
 
@@ -78,9 +70,6 @@ def deactivate(run: str | None, as_json: bool, dry_run: bool) -> None:
 @_json_option
 def status(run: str | None, as_json: bool) -> None:
     """Print whether the switch is armed or triggered."""
-    from opsctl.core.output import show
-    from opsctl.jobs.control import kill_switch
-
     answer, line = kill_switch.status(*kill_switch.switch_of(run))
     _print(answer, as_json)
     if not as_json:
@@ -88,7 +77,5 @@ def status(run: str | None, as_json: bool) -> None:
 
 
 def _print(answer: PrintedKillSwitch, as_json: bool) -> None:
-    from opsctl.core.output import print_json
-
     if as_json:
         print_json("kill_switch", answer)

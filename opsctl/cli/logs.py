@@ -35,7 +35,6 @@ def command(
     lines: int,
     rank: int | None,
     hub: str | None,
-    path: str | None,
     revision: str | None,
     every: float | None,
 ) -> None:
@@ -46,12 +45,12 @@ def command(
     """
     from opsctl.core.output import message, show_lines
 
-    only_with_hub(hub, path=path, revision=revision, every=every)
+    only_with_hub(hub, revision=revision, every=every)
     if hub is not None and (run or rank is not None):
         raise click.UsageError("--hub reads the hub's copy of the whole log: give no run and no --rank with it")
     try:
         if hub is not None:
-            show_lines(_far_lines(hub, revision, path, lines, every or _FAR_POLL_S, following))
+            show_lines(_far_lines(hub, revision, lines, every or _FAR_POLL_S, following))
             return
         from opsctl.run.logs.follow import POLL_S, main_source, rank_source
         from opsctl.run.state.run_view import glance
@@ -63,23 +62,21 @@ def command(
         ctx.exit(130)
 
 
-def _far_lines(
-    hub: str, revision: str | None, path: str | None, lines: int, every_s: float, following: bool
-) -> Iterator[str]:
+def _far_lines(hub: str, revision: str | None, lines: int, every_s: float, following: bool) -> Iterator[str]:
     from opsctl.core.errors import OpsctlError
     from opsctl.core.output import message
     from opsctl.transfer.hub.far_files import FarFiles, repo_of
-    from opsctl.transfer.hub.far_log import FarFollower, find_log, last_far_lines
+    from opsctl.transfer.hub.far_log import MAIN_LOG, FarFollower, last_far_lines
     from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
 
     files = FarFiles(repo_of(hub, revision))
     if following:
-        yield from FarFollower(files, path, message, lambda: _pause(every_s)).follow(lines)
+        yield from FarFollower(files, message, lambda: _pause(every_s)).follow(lines)
         return
-    found, look = RetryPolicy(LOOK_S).through(lambda: find_log(files, path))
+    look = RetryPolicy(LOOK_S).through(lambda: files.look(MAIN_LOG))
     if look is None:
-        raise OpsctlError(f"no log yet at {found} in {files.repo}: --path names another file of it")
-    yield from RetryPolicy(LOOK_S).through(lambda: last_far_lines(files, found, look, lines))
+        raise OpsctlError(f"no log yet at {MAIN_LOG} in {files.repo}: opsctl hub sync logs sends it")
+    yield from RetryPolicy(LOOK_S).through(lambda: last_far_lines(files, look, lines))
 
 
 def _pause(seconds: float) -> None:

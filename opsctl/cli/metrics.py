@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import time
+from functools import partial
+from pathlib import Path
 
 import click
 
 from opsctl.cli.selection import all_runs_option, cluster_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.monitoring.all_runs import RunSnapshot
-    from opsctl.monitoring.metrics import Reading
+from opsctl.core.files.state_files import replace_named_file
+from opsctl.core.output import show_text
+from opsctl.monitoring.all_runs import RunSnapshot, findings_in, gather_many, snapshot_all
+from opsctl.monitoring.check import needs_of
+from opsctl.monitoring.metrics import Reading, metrics_text
+from opsctl.monitoring.overview import Overview
+from opsctl.monitoring.registry import DETECTORS
+from opsctl.monitoring.snapshot import Part
+from opsctl.run.state import register
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import view
+from opsctl.slurm.cache import cached_client
 
 
 @click.command()
@@ -25,23 +36,6 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
 
     With --output, use a file name that ends in .prom.
     """
-    import os
-    import time
-    from functools import partial
-    from pathlib import Path
-
-    from opsctl.core.files.state_files import replace_named_file
-    from opsctl.core.output import show_text
-    from opsctl.monitoring.all_runs import RunSnapshot, gather_many, snapshot_all
-    from opsctl.monitoring.check import needs_of
-    from opsctl.monitoring.metrics import metrics_text
-    from opsctl.monitoring.registry import DETECTORS
-    from opsctl.monitoring.snapshot import Part
-    from opsctl.run.state import register
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.cache import cached_client
-
     began = time.monotonic()
     how = (lambda paths: choose_cluster(cluster, paths), partial(cached_client, is_fresh=True))
     parts = needs_of(DETECTORS) | Part.ALL
@@ -60,11 +54,6 @@ def command(run: str | None, cluster: str | None, all_runs: bool, output: str | 
 
 
 def _reading(look: RunSnapshot) -> Reading:
-    from opsctl.monitoring.all_runs import findings_in
-    from opsctl.monitoring.metrics import Reading
-    from opsctl.monitoring.overview import Overview
-    from opsctl.monitoring.registry import DETECTORS
-
     state = "unreadable"
     if look.run is not None and look.snapshot is not None:
         state = Overview(look.name, look.run.table.team, look.run.paths.output, look.snapshot).state

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from opsctl.slurm.client import SlurmReader
+from opsctl.cli.selection import local_cluster_option, terminal
+from opsctl.core.errors import OpsctlError, SlurmError, SlurmUnasked, UsageError
+from opsctl.core.output import write_screen
+from opsctl.monitoring.overview import status_of_run
+from opsctl.run.config.locate import known_runs, locate_run_file
+from opsctl.run.state.chosen_cluster import choose_cluster, local_clusters_folder
+from opsctl.run.state.run_view import view
+from opsctl.slurm.cache import cached_client
+from opsctl.slurm.client import SlurmReader
+from opsctl.ui.status.next_steps import no_run_here, run_here, run_that_cannot_be_read
 
 
 def show_what_is_next() -> int:
     """Say it in one screen; the exit code."""
-    import os
-    from pathlib import Path
-
-    from opsctl.cli.selection import terminal
-    from opsctl.core.errors import OpsctlError, UsageError
-    from opsctl.core.output import write_screen
-    from opsctl.monitoring.overview import status_of_run
-    from opsctl.run.config.locate import known_runs, locate_run_file
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.next_steps import no_run_here, run_here, run_that_cannot_be_read
-
     width, colour = terminal()
     try:
         locate_run_file(None)
@@ -45,10 +41,6 @@ def show_what_is_next() -> int:
 
 def _option_for(state: str, slurm: SlurmReader) -> str:
     """Return what a first submit has to add because this shell has no Slurm; empty where it has one."""
-    from opsctl.cli.selection import local_cluster_option
-    from opsctl.core.errors import SlurmError, SlurmUnasked
-    from opsctl.run.state.chosen_cluster import local_clusters_folder
-
     if state != "unsubmitted" or not local_clusters_folder().is_dir():
         return ""
     try:

@@ -119,7 +119,6 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
 
 
 def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple[RunView, list[SeenNode]]:
-
     seen = view(run)
     client = client_for(choose_cluster(cluster, seen.paths))
     names = [one for folded in nodes for one in expand_nodes(folded)]

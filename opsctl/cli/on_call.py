@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import click
 
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from opsctl.monitoring.on_call import Facts
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.timestamps import now
+from opsctl.monitoring.all_runs import snapshot_all
+from opsctl.monitoring.on_call import Facts, hand_over, last_asked, read_facts, remember_asked, since_of
+from opsctl.monitoring.overview import SCREEN_PARTS
+from opsctl.monitoring.runner import gather
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.register import all_runs
+from opsctl.run.state.run_view import view
+from opsctl.slurm.cache import cached_client
+from opsctl.ui.status.all_runs import LIST_PARTS
+from opsctl.ui.status.on_call import hand_over_lines
 
 
 @click.command()
@@ -33,13 +41,6 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
     Lists attempts, chains, requests, revisions, alerts, checkpoints and rollbacks since a time, findings with their age
     and who acknowledged them, and the queue. Without Slurm only the queue is missing.
     """
-    import os
-
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.on_call import hand_over, last_asked, remember_asked, since_of
-    from opsctl.ui.status.on_call import hand_over_lines
-
     moment, asked = now(), last_asked(os.environ)
 
     def from_when(output: str) -> datetime:
@@ -61,26 +62,12 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
 
 
 def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], datetime]) -> Facts:
-    from opsctl.monitoring.on_call import read_facts
-    from opsctl.monitoring.overview import SCREEN_PARTS
-    from opsctl.monitoring.runner import gather
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.cache import cached_client
-
     run = view(chosen)
     snapshot = gather(run, cached_client(choose_cluster(cluster, run.paths)), SCREEN_PARTS, is_tolerant=True)
     return read_facts(run, snapshot, from_when(str(run.paths.output)))
 
 
 def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Facts]:
-    from opsctl.monitoring.all_runs import snapshot_all
-    from opsctl.monitoring.on_call import Facts, read_facts
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.register import all_runs
-    from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.all_runs import LIST_PARTS
-
     looks = snapshot_all(all_runs(), lambda paths: choose_cluster(cluster, paths), cached_client, LIST_PARTS)
     return [
         Facts(look.name, look.output, None, problem=look.problem)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from opsctl.cli.long_command import LongCommand
+from opsctl.cli.progress import of_folder
 from opsctl.cli.selection import folders_that_answer, json_option, run_option
-
-if TYPE_CHECKING:
-    from opsctl.run.permissions.apply import Opening
-    from opsctl.run.permissions.report import PrintedPerms
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.account import membership_problem, unix_group
+from opsctl.core.errors import RunFileError, UsageError
+from opsctl.core.output import print_json, show_lines
+from opsctl.run.permissions.apply import Opening
+from opsctl.run.permissions.report import PrintedPerms, check_folder, check_run_file, refuse_private_run, report_lines
+from opsctl.run.state.run_view import RunView, view
 
 # Not click's own type of paths, which looks at what is named: that may hang.
 _folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
@@ -76,13 +77,6 @@ def _look(
     fixes: bool = False,
     only_counts: bool = False,
 ) -> int:
-    from opsctl.cli.progress import of_folder
-    from opsctl.core.account import membership_problem, unix_group
-    from opsctl.core.errors import RunFileError
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.run.permissions.apply import Opening
-    from opsctl.run.permissions.report import check_folder, check_run_file, refuse_private_run, report_lines
-
     where = folders_that_answer(folders)
     seen = _run(folders, run, group)
     named = group or (seen.table.group if seen else None) or ""
@@ -111,9 +105,6 @@ def _look(
 
 def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView | None:
     """Return the chosen run, if any. Raises UsageError if the group is unknown."""
-    from opsctl.core.errors import UsageError
-    from opsctl.run.state.run_view import view
-
     if folders and group and not run:
         return None
     seen = view(run, asks_first=True)

@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opsctl.cli.selection import Function, json_option, run_argument
+from opsctl.core.errors import RunFileError
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.diagnosis.carbon.estimate import of_table
+from opsctl.run.config.checks import find_problems
+from opsctl.run.config.load import LoadedRun, load_run_file
+from opsctl.run.config.locate import locate_run_file
+from opsctl.run.config.schema import CarbonTable, ExpectTable
+from opsctl.run.logs.measurements import measured
+from opsctl.run.planning.costs import carbon_section, with_measured
+from opsctl.run.planning.from_inputs import plan_inputs
+from opsctl.run.planning.from_run import run_sections
+from opsctl.run.planning.plan import Inputs, NumbersPlan, PlannedRun, PlannedTime, RunPlan
+from opsctl.run.planning.schedule import evaluation_sections
+from opsctl.run.planning.search import layout_search, search_lines
+from opsctl.run.planning.section import Section, bullet_lines, lines_of
 
 if TYPE_CHECKING:
-    from opsctl.run.config.load import LoadedRun
-    from opsctl.run.config.schema import CarbonTable, ExpectTable
-    from opsctl.run.planning.section import Section
-
     Type = click.ParamType[float]
 else:
     Type = click.ParamType  # generic only since click 8.4
@@ -107,12 +118,6 @@ def command(run: str | None, as_json: bool, nodes: int | None, search: bool, **n
 
 
 def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_json: bool) -> None:
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.run.config.checks import find_problems
-    from opsctl.run.config.load import load_run_file
-    from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.planning.search import layout_search, search_lines
-
     gpus = numbers.pop("gpus")
     for name, value in numbers.items():
         if value is not None:
@@ -133,11 +138,6 @@ def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_j
 
 
 def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.run.planning.from_inputs import plan_inputs
-    from opsctl.run.planning.plan import Inputs, NumbersPlan
-    from opsctl.run.planning.section import lines_of
-
     inputs = Inputs(**numbers)
     sections = plan_inputs(inputs)
     if as_json:
@@ -147,15 +147,6 @@ def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
 
 
 def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.run.config.checks import find_problems
-    from opsctl.run.config.load import load_run_file
-    from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.planning.from_run import run_sections
-    from opsctl.run.planning.plan import PlannedRun, RunPlan
-    from opsctl.run.planning.schedule import evaluation_sections
-    from opsctl.run.planning.section import bullet_lines, lines_of
-
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
     findings = find_problems(loaded, nodes, expect=expect)
@@ -178,10 +169,6 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
 
 def _carbon(carbon: CarbonTable, sections: Sequence[Section]) -> list[Section]:
     """Return the energy of the planned time, if `[carbon]` has the figures for it."""
-    from opsctl.diagnosis.carbon.estimate import of_table
-    from opsctl.run.planning.costs import carbon_section
-    from opsctl.run.planning.plan import PlannedTime
-
     time = next((section.values for section in sections if isinstance(section.values, PlannedTime)), None)
     if carbon.gpu_power_w is None or time is None:
         return []
@@ -195,10 +182,6 @@ def _by_key(sections: Sequence[Section]) -> dict[str, Any]:
 
 def _expected_or_measured(loaded: LoadedRun) -> ExpectTable:
     """Return the run's durations, measured ones if its output folder is known and has a log."""
-    from opsctl.core.errors import RunFileError
-    from opsctl.run.logs.measurements import measured
-    from opsctl.run.planning.costs import with_measured
-
     try:
         return with_measured(loaded.file.expect, measured(loaded.paths))
     except RunFileError:  # a variable in the output folder's path is not set here

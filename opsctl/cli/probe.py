@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.diagnosis.probe.report import ProbeReport
-    from opsctl.run.config.schema import RunFile
-    from opsctl.run.state.run_view import RunView
-    from opsctl.slurm.cluster import Cluster
+from opsctl.cli.shell import file_of
+from opsctl.core.errors import UsageError
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.process import find_program
+from opsctl.diagnosis.probe.report import ProbeReport, Standing, screen
+from opsctl.diagnosis.probe.run_probe import probe, record_evidence
+from opsctl.jobs.runner.good_nodes import setting_for
+from opsctl.jobs.runner.task import read_allocation
+from opsctl.run.config.schema import RunFile
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, view
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cache import forget
+from opsctl.slurm.cluster import Cluster
+from trainer.formats.attempt.node_samples import EFFORTS
 
 
 @click.command()
@@ -41,12 +50,6 @@ def command(
     Uses the run's environment and folder. Runs inside a job; with --nodes it starts a job and waits for it. Exits 1 if
     a node is bad or slow, and records the evidence for the run.
     """
-    from opsctl.cli.shell import file_of
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.diagnosis.probe.report import Standing, screen
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-
     if nodes is None and (nodelist is not None or time is not None):
         raise click.UsageError("--nodelist and --time are of a job of its own: give --nodes too")
     seen = view(run)
@@ -76,10 +79,6 @@ def _in_own_job(
     file: RunFile, where: Cluster, nodes: int, nodelist: str | None, time: str, words: list[str]
 ) -> NoReturn:
     """Let salloc, which runs the command once it has the nodes, take this process's place."""
-    from opsctl.core.errors import UsageError
-    from opsctl.core.process import find_program
-    from opsctl.slurm.cache import forget
-
     slurm = file.slurm
     kind = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
     asked = {
@@ -108,13 +107,6 @@ def _in_own_job(
 
 def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeReport:
     """Run the probe. Raises UsageError outside of a job."""
-    from opsctl.core.errors import UsageError
-    from opsctl.diagnosis.probe.run_probe import probe
-    from opsctl.jobs.runner.good_nodes import setting_for
-    from opsctl.jobs.runner.task import read_allocation
-    from opsctl.slurm.backends import client_for
-    from trainer.formats.attempt.node_samples import EFFORTS
-
     client = client_for(where, patient=True)  # between two questions lie the nodes' own tests
     if "SLURM_JOB_ID" not in os.environ:
         raise UsageError("no job here whose nodes could be tested: --nodes N tests those of a job of its own")
@@ -126,9 +118,6 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
 
 def _put_on_record(seen: RunView, found: ProbeReport) -> None:
     """Record the evidence, if the run's folder exists and is writable; a probe without a run records nothing."""
-    from opsctl.core.output import message
-    from opsctl.diagnosis.probe.run_probe import record_evidence
-
     if not seen.paths.state.is_dir():
         return
     try:

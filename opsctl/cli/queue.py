@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import shutil
+import sys
+from pathlib import Path
 
 import click
 
 from opsctl.cli.selection import cluster_option, fresh_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.account import account_name
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.timestamps import now
+from opsctl.monitoring.overview import printed_job
+from opsctl.monitoring.snapshot import queue_order
+from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, sees_others
+from opsctl.run.config.locate import RUN_FILE_NAME
+from opsctl.run.state.chains import Recorded, recorded
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, view
+from opsctl.slurm.cache import cached_client
+from opsctl.ui.status.queue import interested, queue_table
+from opsctl.ui.status.text import answer_age
 
 
 @click.command()
@@ -22,21 +35,6 @@ def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) ->
 
     Without `[run] group`, it lists your jobs and every user's jobs of this run. Start times are Slurm's estimates.
     """
-    import shutil
-    import sys
-
-    from opsctl.core.account import account_name
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.core.timestamps import now
-    from opsctl.monitoring.overview import printed_job
-    from opsctl.monitoring.snapshot import queue_order
-    from opsctl.run.attempts.hidden_jobs import CANNOT_SEE, sees_others
-    from opsctl.run.state.chains import Recorded, recorded
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.cache import cached_client
-    from opsctl.ui.status.queue import interested, queue_table
-    from opsctl.ui.status.text import answer_age
-
     seen = _run_if_any(run)
     paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
@@ -62,10 +60,4 @@ def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) ->
 
 def _run_if_any(chosen: str | None) -> RunView | None:
     """Return the chosen run; None if none is given and the folder has none either."""
-    import os
-    from pathlib import Path
-
-    from opsctl.run.config.locate import RUN_FILE_NAME
-    from opsctl.run.state.run_view import view
-
     return view(chosen) if chosen or os.environ.get("OPSCTL_RUN") or Path(RUN_FILE_NAME).is_file() else None

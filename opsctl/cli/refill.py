@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import click
 
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.jobs.control.json_output import RefilledRun
-    from opsctl.run.config.paths import RunPaths
-    from opsctl.slurm.client import SlurmReader
-    from opsctl.slurm.cluster import Cluster
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.output import print_json, show_lines
+from opsctl.jobs.control.json_output import RefilledRun
+from opsctl.jobs.control.refill import line_of, refill, state_of
+from opsctl.run.config.locate import locate_run_file, remember_run
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.register import all_runs, may_act_for, paths_of
+from opsctl.run.state.run_view import glance
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cache import CachedSlurm
+from opsctl.slurm.client import SlurmReader
+from opsctl.slurm.cluster import Cluster
 
 
 @click.command()
@@ -41,8 +48,6 @@ def command(
     Exits 1 if a person must act: a job is held (Slurm does not start it until it is released), three attempts made no
     checkpoint, or the queue cannot be read.
     """
-    from opsctl.core.output import print_json, show_lines
-
     done = list(_all_runs(cluster, dry_run)) if all_runs else [_one_run(run, cluster, dry_run)]
     if as_json:
         print_json("refilled", done)
@@ -53,9 +58,6 @@ def command(
 
 def _one_run(chosen: str | None, cluster: str | None, dry_run: bool) -> RefilledRun:
     """Refill one run; from now on the account's cron refills it too."""
-    from opsctl.run.config.locate import locate_run_file, remember_run
-    from opsctl.run.state.run_view import glance
-
     run_file = locate_run_file(chosen)
     seen = glance(str(run_file))
     if not dry_run:
@@ -65,9 +67,6 @@ def _one_run(chosen: str | None, cluster: str | None, dry_run: bool) -> Refilled
 
 def _all_runs(cluster: str | None, dry_run: bool) -> Iterator[RefilledRun]:
     """Refill every known run. One that fails stops no other, and each cluster is asked once for all runs."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.register import all_runs, may_act_for, paths_of
-
     snapshots: dict[Cluster, SlurmReader] = {}
     for run in all_runs():
         try:
@@ -85,15 +84,6 @@ def _all_runs(cluster: str | None, dry_run: bool) -> Iterator[RefilledRun]:
 def _refilled(
     name: str, paths: RunPaths, cluster: str | None, dry_run: bool, snapshots: dict[Cluster, SlurmReader]
 ) -> RefilledRun:
-    from functools import partial
-
-    from opsctl.core.errors import OpsctlError, file_problem
-    from opsctl.jobs.control.json_output import RefilledRun
-    from opsctl.jobs.control.refill import line_of, refill, state_of
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.slurm.backends import client_for
-    from opsctl.slurm.cache import CachedSlurm
-
     try:
         where = choose_cluster(cluster, paths)
         client = snapshots.setdefault(where, CachedSlurm(partial(client_for, where)))
@@ -114,8 +104,6 @@ def _refilled(
 
 
 def _nothing_done(name: str, output: str, state: str, why: str) -> RefilledRun:
-    from opsctl.jobs.control.json_output import RefilledRun
-
     text, is_stuck = f"{name}: not refilled: {why}", state == "stuck"
     return RefilledRun(
         run=name, output=output, state=state, text=text, submitted=[], missing=0, needs_somebody=is_stuck

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import all_runs_option, cluster_option
+from opsctl.cli.progress import reading_bar
+from opsctl.cli.selection import all_runs_option, cluster_option, each_run
+from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.core.output import message, show
+from opsctl.core.timestamps import iso, now
 from opsctl.core.units import bytes_words
-
-if TYPE_CHECKING:
-    from opsctl.run.state.run_view import RunView
-    from opsctl.ui.report.log_source import LogSource
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, view
+from opsctl.slurm.cache import cached_client
+from opsctl.transfer.hub.settings import hub_settings
+from opsctl.transfer.hub.sync import sync_run
+from opsctl.ui.report.gather import known_of, known_of_log
+from opsctl.ui.report.html_page import MOST_POINTS, PageData, page_html, page_run, write_page
+from opsctl.ui.report.log_source import LogSource, log_named, log_of_run
 
 
 @click.command()
@@ -64,17 +71,6 @@ def command(
 
 def _write(runs: tuple[str, ...], logs: tuple[Path, ...], output: Path | None, cluster: str | None) -> list[RunView]:
     """Read the logs, write one page of all of them and print where. Return the runs."""
-    from opsctl.cli.progress import reading_bar
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import show
-    from opsctl.core.timestamps import iso, now
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.cache import cached_client
-    from opsctl.ui.report.gather import known_of, known_of_log
-    from opsctl.ui.report.html_page import MOST_POINTS, PageData, page_html, page_run, write_page
-    from opsctl.ui.report.log_source import log_named, log_of_run
-
     views = [view(one) for one in (runs or (() if logs else (None,)))]
     sources: list[tuple[RunView | None, LogSource]] = [
         *((one, log_of_run(one.paths)) for one in views),
@@ -117,9 +113,6 @@ def _in_text(name: Path | str) -> str:
 
 def _publish(run: RunView) -> int:
     """Send the page; 1 where it could not be."""
-    from opsctl.core.output import message, show
-    from opsctl.transfer.hub.sync import sync_run
-
     done = sync_run(run, ("report",), False, message)
     for line in (*done.notes, *done.left):
         message(f"{done.run}: {line}")
@@ -129,11 +122,6 @@ def _publish(run: RunView) -> int:
 
 def _all_runs(cluster: str | None, publish: bool) -> int:
     """Every run's own page, of those that have a log; with `publish` those with a [hub]. 1 where one failed."""
-    from opsctl.cli.selection import each_run
-    from opsctl.core.errors import OpsctlError, file_problem
-    from opsctl.core.output import message
-    from opsctl.transfer.hub.settings import hub_settings
-
     failed: list[str] = []
 
     def is_wanted(run: RunView) -> bool:

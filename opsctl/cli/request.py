@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument, run_option
-
-if TYPE_CHECKING:
-    from opsctl.jobs.control.requests import Meant, RequestOptions
-    from opsctl.run.state.requests import Audited, PrintedRequest
-    from opsctl.run.state.run_view import RunView
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.output import message, print_json, printable, show_lines
+from opsctl.core.timestamps import iso
+from opsctl.jobs.control.carry_out import carry_out as carry_out_run
+from opsctl.jobs.control.requests import Meant, RequestOptions, prepare, send, wait_for_answer
+from opsctl.run.config.locate import locate_run_file
+from opsctl.run.state import requests
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.register import all_runs, may_act_for, paths_of
+from opsctl.run.state.requests import Action, Audited, PrintedRequest
+from opsctl.run.state.run_view import RunView, glance
+from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
 #: How long a command waits for the job's word: it looks every second, and most is done in a few.
 WORD_WAIT_S = 15.0
@@ -83,10 +92,6 @@ _request("extend-chain", _EXTEND, _tasks)
 @json_option(requests="list[opsctl.run.state.requests.PrintedRequest]")
 def list_(run: str | None, as_json: bool) -> None:
     """List requests, who made them, and their results."""
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.run.state import requests
-    from opsctl.run.state.run_view import glance
-
     paths = glance(run).paths
     found = requests.printed(paths)
     if as_json:
@@ -112,10 +117,6 @@ def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | Non
     Carries out the requests that your running jobs do not handle. Exits 1 if a request could not be carried out or
     checked.
     """
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.run.config.locate import locate_run_file
-
     done: list[Audited] = []
     waits: list[PrintedRequest] = []
     failed = False
@@ -143,10 +144,6 @@ def carry_out(run: str | None, all_runs: bool, dry_run: bool, cluster: str | Non
 
 def _own_runs() -> list[str]:
     """Return the run files of all runs that this account acts for."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
-    from opsctl.run.state.register import all_runs, may_act_for, paths_of
-
     found = []
     for run in all_runs():
         try:
@@ -159,31 +156,16 @@ def _own_runs() -> list[str]:
 
 def _waiting(run_file: str) -> list[PrintedRequest]:
     """Return the requests of a run that have no answer yet."""
-    from opsctl.run.state import requests
-    from opsctl.run.state.run_view import glance
-
     return [one for one in requests.printed(glance(run_file).paths) if one.state != "answered"]
 
 
 def _carried_out(run_file: str, cluster: str | None) -> list[Audited]:
-    from pathlib import Path
-
-    from opsctl.jobs.control.carry_out import carry_out
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import glance
-
     paths = glance(run_file).paths
-    return carry_out(paths, Path(run_file).absolute().parent, choose_cluster(cluster, paths))
+    return carry_out_run(paths, Path(run_file).absolute().parent, choose_cluster(cluster, paths))
 
 
 def _ask(action: str, given: dict[str, Any]) -> int:
     """Make a request, wait for its answer and print it; return the exit code."""
-    from opsctl.core.output import message
-    from opsctl.jobs.control.requests import prepare, send
-    from opsctl.run.config.locate import locate_run_file
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import glance
-
     run_file = locate_run_file(given["run"])
     run = glance(str(run_file))
     cluster = choose_cluster(given["cluster"], run.paths)
@@ -199,10 +181,6 @@ def _ask(action: str, given: dict[str, Any]) -> int:
 
 
 def _wish(action: str, given: dict[str, Any]) -> RequestOptions:
-    from opsctl.jobs.control.requests import RequestOptions
-    from opsctl.run.state.requests import Action
-    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
-
     within = given.get("within")
     try:
         within_s = None if within is None else parse_duration_s(within)
@@ -220,8 +198,6 @@ def _wish(action: str, given: dict[str, Any]) -> RequestOptions:
 
 def _options(run: RunView) -> Any:
     """Return the published trainer options; None where they are unknown."""
-    from opsctl.core.errors import OpsctlError
-
     try:
         return run.options
     except OpsctlError:
@@ -230,11 +206,6 @@ def _options(run: RunView) -> Any:
 
 def _told(run: RunView, run_file: str, meant: Meant, request_id: str, given: dict[str, Any]) -> int:
     """Wait for the answer and print it; return the exit code."""
-    from opsctl.core.account import account_name
-    from opsctl.core.output import message, print_json
-    from opsctl.jobs.control.requests import wait_for_answer
-    from opsctl.run.state import requests
-
     answer: Audited | None = None
     if not given["no_wait"]:
         if not meant.answers and meant.request.owner == account_name():
@@ -260,9 +231,6 @@ def _who_does_it(meant: Meant) -> str:
 
 
 def _line(one: PrintedRequest) -> str:
-    from opsctl.core.output import printable
-    from opsctl.core.timestamps import iso
-
     what = f"{one.action or '?'}{f' {one.tasks}' if one.tasks else ''}{f' of job {one.job}' if one.job else ''}"
     why = f" ({one.why})" if one.why else ""
     came = f"{one.outcome}: {one.words}; by {one.by}" if one.state == "answered" else one.state

@@ -108,13 +108,10 @@ def fresh_option(function: Function) -> Function:
 
 
 def far_options(function: Function) -> Function:
-    """`--hub`, `--path`, `--revision`: what the hub has of a run, with no folder of it at hand."""
+    """`--hub`, `--revision`: what the hub has of a run, with no folder of it at hand."""
     options = (
         click.option(
             "--hub", metavar="REPO", help="Read the hub's copy in this repository: OWNER/NAME or datasets/OWNER/NAME."
-        ),
-        click.option(
-            "--path", metavar="FILE", help="With --hub: path of the log in the repository [default: logs/main_log.txt]."
         ),
         click.option("--revision", metavar="REV", help="With --hub: a branch, a tag or a commit [default: main]."),
     )

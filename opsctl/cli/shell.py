@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from opsctl.cli.selection import CommandWithRest, cluster_option, rest, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.run.config.schema import RunFile
-    from opsctl.run.state.run_view import RunView
-    from opsctl.slurm.types import Job
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError, RunFileError, UsageError
+from opsctl.core.output import message, show_text
+from opsctl.core.process import find_program
+from opsctl.run.config.load import expanded_file
+from opsctl.run.config.profile import jobs_table
+from opsctl.run.config.schema import RunFile
+from opsctl.run.render.shell import ShellRequest, into_job, new_job, shell_script
+from opsctl.run.state.chains import recorded
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.run_view import RunView, view
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.cache import forget
+from opsctl.slurm.types import Job
 
 _LIVE = "live"
 
@@ -42,17 +52,6 @@ def command(
     Starts an interactive job, or with --into a step in one of your running jobs. $OPSCTL_RUN is set to the run. Words
     after -- are run in place of a shell.
     """
-    import shlex
-
-    from opsctl.core.errors import UsageError
-    from opsctl.core.output import message, show_text
-    from opsctl.core.process import find_program
-    from opsctl.run.render.shell import ShellRequest, into_job, new_job, shell_script
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.backends import client_for
-    from opsctl.slurm.cache import forget
-
     own = next((name for name in ("nodes", "time", "partition") if options[name] is not None), None)
     if into is not None and own:
         raise click.UsageError(f"--{own} is for a job of its own: leave it out with --into")
@@ -97,9 +96,6 @@ def command(
 
 def file_of(seen: RunView) -> tuple[RunFile, str]:
     """Return the expanded run file that tasks would run with, and its source."""
-    from opsctl.core.errors import RunFileError
-    from opsctl.run.config.load import expanded_file
-
     if seen.revision is not None and not seen.revision.damage:
         return seen.revision.file, f"revision {seen.revision.name}"
     if seen.loaded is None:
@@ -111,8 +107,6 @@ def _options(
     file: RunFile, nodes: int | None, time: str | None, partition: str | None, gpus: int | None
 ) -> dict[str, str | None]:
     """Return the options of salloc: with GPUs those of the run's own jobs, else those of long commands."""
-    from opsctl.run.config.profile import jobs_table
-
     said = file.slurm if gpus else jobs_table()
     kind = f"gpu:{file.slurm.gpu_type}" if file.slurm.gpu_type else "gpu"
     return {
@@ -131,10 +125,6 @@ def _options(
 
 def _job(seen: RunView, queue: list[Job], into: str) -> Job:
     """Return the running job that `into` names. Raises OpsctlError."""
-    from opsctl.core.account import account_name
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.state.chains import recorded
-
     if into == _LIVE:
         found = [job for job in recorded(seen.paths).own(queue) if job.is_running]
         which = f"{seen.table.name} has no job that runs"

@@ -45,7 +45,6 @@ def command(
     run: str | None,
     all_runs: bool,
     hub: str | None,
-    path: str | None,
     revision: str | None,
     cluster: str | None,
     fresh: bool,
@@ -58,7 +57,7 @@ def command(
     cron folder, and those that you made or submitted. --hub shows the hub's copy and its age from anywhere, without the
     queue.
     """
-    only_with_hub(hub, path=path, revision=revision)
+    only_with_hub(hub, revision=revision)
     if watching and as_json:
         raise click.UsageError("--watch is for people and --json for programs: give one of them")
     if hub is not None:
@@ -66,7 +65,7 @@ def command(
             raise click.UsageError(
                 "--hub reads what the hub has, once: give no run, --all, --watch or --cluster with it"
             )
-        _print(_from_afar(hub, revision, path, as_json))
+        _print(_from_afar(hub, revision, as_json))
         return
     look = _Look(run, all_runs, cluster, fresh or as_json, watching)
     if watching:
@@ -136,7 +135,7 @@ class _Look:
         return _Screen("\n".join(all_lines(rows, now(), *terminal())) + "\n", blind)
 
 
-def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) -> _Screen:
+def _from_afar(hub: str, revision: str | None, as_json: bool) -> _Screen:
     from opsctl.core.output import json_text
     from opsctl.transfer.hub.far_files import FarFiles, repo_of
     from opsctl.transfer.hub.far_run import far_run
@@ -144,7 +143,7 @@ def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) 
     from opsctl.ui.status.hub_status import far_lines, printed_far
 
     files = FarFiles(repo_of(hub, revision))
-    run = RetryPolicy(LOOK_S).through(lambda: far_run(files, path))
+    run = RetryPolicy(LOOK_S).through(lambda: far_run(files))
     if as_json:
         return _Screen(json_text("far_status", printed_far(run)), None)
     return _Screen("\n".join(far_lines(run, *terminal())) + "\n", None)

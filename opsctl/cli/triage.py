@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, run_option
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from opsctl.diagnosis.triage.findings import SlurmEnd
-    from opsctl.diagnosis.triage.report import Triage
-    from opsctl.run.attempts.events import Attempt
-    from opsctl.run.config.paths import RunPaths
-    from opsctl.run.state.chains import Cancel
+from opsctl.cli.triage_stacks import show_stacks
+from opsctl.core.errors import OpsctlError, SlurmError
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.diagnosis.triage.decide import decide
+from opsctl.diagnosis.triage.findings import SlurmEnd
+from opsctl.diagnosis.triage.log_part import LogPart
+from opsctl.diagnosis.triage.on_close import choose, chosen_rules, facts_of
+from opsctl.diagnosis.triage.read_evidence import read_log
+from opsctl.diagnosis.triage.report import Triage, lines_of, triage_of_attempt, triage_of_log
+from opsctl.run.attempts.close_lost import may_be_of, own_end
+from opsctl.run.attempts.events import Attempt, read
+from opsctl.run.checkpoints.listing import saved_at
+from opsctl.run.config.paths import RunPaths
+from opsctl.run.state.chains import Cancel, cancelling, read_cancels, recorded
+from opsctl.run.state.chosen_cluster import choose_cluster, record_of
+from opsctl.run.state.run_view import glance
+from opsctl.slurm.backends import client_for
+from trainer.formats.checkpoint.manifest import tag_of
 
 #: A person waits; a gigabyte of log is read in less.
 _SECONDS = 60.0
@@ -55,9 +64,6 @@ def command(
     Use --stacks when a training hangs: it prints where each rank of the running job is, and which rank the others wait
     for. Another user's job gets a request, so its answer takes longer.
     """
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.diagnosis.triage.report import lines_of
-
     if log is not None and (which or run):
         raise click.UsageError("--log reads one file alone: give no job, attempt or run with it")
     if native and not stacks:
@@ -75,33 +81,18 @@ def command(
 def _stacks(
     job: str | None, run: str | None, log: Path | None, native: bool, cluster: str | None, as_json: bool
 ) -> int:
-    from opsctl.cli.triage_stacks import show_stacks
-    from opsctl.run.state.run_view import glance
-
     if log is not None:
         raise click.UsageError("--stacks asks a live job, --log reads a file")
     return show_stacks(glance(run), as_json, job=job, native=native, cluster=cluster)
 
 
 def _of_log(log: Path) -> Triage:
-    from opsctl.diagnosis.triage.decide import decide
-    from opsctl.diagnosis.triage.log_part import LogPart
-    from opsctl.diagnosis.triage.on_close import chosen_rules
-    from opsctl.diagnosis.triage.read_evidence import read_log
-    from opsctl.diagnosis.triage.report import triage_of_log
-
     rules = chosen_rules()
     facts = read_log(LogPart(log), rules, _SECONDS)
     return triage_of_log(str(log), facts, decide(facts, rules))
 
 
 def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Triage:
-    from opsctl.diagnosis.triage.decide import decide
-    from opsctl.diagnosis.triage.on_close import choose, chosen_rules, facts_of
-    from opsctl.diagnosis.triage.report import triage_of_attempt
-    from opsctl.run.attempts.events import read
-    from opsctl.run.state.run_view import glance
-
     rules = chosen_rules()
     paths = glance(run).paths
     attempt = choose(read(paths), which)
@@ -115,14 +106,6 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
 
 def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmEnd:
     """Return how its job ended and which of its nodes are out of service, as far as Slurm answers."""
-    from opsctl.core.errors import OpsctlError, SlurmError
-    from opsctl.core.output import message
-    from opsctl.diagnosis.triage.findings import SlurmEnd
-    from opsctl.run.attempts.close_lost import may_be_of, own_end
-    from opsctl.run.state.chains import recorded
-    from opsctl.run.state.chosen_cluster import choose_cluster, record_of
-    from opsctl.slurm.backends import client_for
-
     try:
         asked = choose_cluster(cluster, paths)
         slurm = client_for(asked)
@@ -141,18 +124,12 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
 
 
 def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
-    from opsctl.run.checkpoints.listing import saved_at
-    from trainer.formats.checkpoint.manifest import tag_of
-
     iteration = attempt.checkpoint_at_end
     return None if iteration is None else saved_at(paths.checkpoints / tag_of(iteration))
 
 
 def _cancel_of(paths: RunPaths, attempt: Attempt) -> Cancel | None:
     """Return the recorded cancel of its job; None if opsctl did not cancel it, or that cannot be read."""
-    from opsctl.core.output import message
-    from opsctl.run.state.chains import cancelling, read_cancels
-
     if attempt.opened_at is None or attempt.closed_at is None:
         return None
     try:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from opsctl.jobs.control.requests import Meant
-    from opsctl.jobs.runner.stacks import Taken
-    from opsctl.run.attempts.events import Attempt
-    from opsctl.run.state.run_view import RunView
-    from opsctl.slurm.cluster import Cluster
+from opsctl.core.account import account_name
+from opsctl.core.errors import OpsctlError
+from opsctl.core.files.state_files import read_text
+from opsctl.core.output import message, print_json, printable, show_lines
+from opsctl.diagnosis.hangs.summary import printed_stacks, read_written, screen
+from opsctl.jobs.control.requests import Meant, RequestOptions, prepare, send, wait_for_answer
+from opsctl.jobs.runner.stacks import Taken, command, take_stacks
+from opsctl.run.attempts.events import Attempt, read
+from opsctl.run.state.attempt_folder import rank_map
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.requests import Action, Outcome
+from opsctl.run.state.run_view import RunView
+from opsctl.slurm.cluster import Cluster
 
 #: Seconds for another user's job to answer: it checks every second, and asks each of its nodes.
 ANSWER_WAIT_S = 75.0
@@ -23,14 +28,6 @@ def show_stacks(
     One's own job is asked directly, another member's through a request. job: as squeue shows it; None: the one that
     trains. native: frames of compiled code too, of one's own job. Raises OpsctlError.
     """
-    from opsctl.core.account import account_name
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, print_json, printable, show_lines
-    from opsctl.diagnosis.hangs.summary import printed_stacks, screen
-    from opsctl.jobs.control.requests import RequestOptions, prepare
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.requests import Action
-
     try:
         options = run.options
     except OpsctlError:
@@ -53,9 +50,6 @@ def show_stacks(
 
 def _attempt(run: RunView, meant: Meant) -> Attempt:
     """Return the attempt of the chosen job. Raises OpsctlError if it trains nothing yet."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.run.attempts.events import read
-
     found = next((one for one in reversed(read(run.paths)) if one.id == meant.request.attempt), None)
     if found is None:
         raise OpsctlError(f"job {meant.request.job} trains nothing yet: opsctl status says what it waits for")
@@ -63,8 +57,6 @@ def _attempt(run: RunView, meant: Meant) -> Attempt:
 
 
 def _own(run: RunView, attempt: Attempt, cluster: Cluster, native: bool) -> Taken:
-    from opsctl.jobs.runner.stacks import command, take_stacks
-
     folder = run.paths.attempt_folder(attempt.job_id)
     words = command(len(attempt.nodes), job_id=attempt.job_id, only_on=attempt.nodes, native=native, flights_in=folder)
     return take_stacks(words, _ranks(run, attempt), cluster.environment())
@@ -72,13 +64,6 @@ def _own(run: RunView, attempt: Attempt, cluster: Cluster, native: bool) -> Take
 
 def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
     """Return the stacks from the job's answer to a request. Raises OpsctlError for any other answer, and for none."""
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.files.state_files import read_text
-    from opsctl.diagnosis.hangs.summary import read_written
-    from opsctl.jobs.control.requests import send, wait_for_answer
-    from opsctl.jobs.runner.stacks import Taken
-    from opsctl.run.state.requests import Outcome
-
     request_id = send(run.paths, meant.request)
     answer = wait_for_answer(run.paths, request_id, ANSWER_WAIT_S)
     if answer is None:
@@ -94,6 +79,4 @@ def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
 
 def _ranks(run: RunView, attempt: Attempt) -> int:
     """Return the expected number of ranks: as recorded by the launchers, else one per node."""
-    from opsctl.run.state.attempt_folder import rank_map
-
     return len(rank_map(run.paths.output, run.paths.attempt_folder(attempt.job_id))) or len(attempt.nodes)

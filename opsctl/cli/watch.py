@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import cleandoc
-from typing import TYPE_CHECKING
 
 import click
 
 from opsctl.cli import add_quiet
 from opsctl.cli.selection import all_runs_option, cluster_option, json_option, run_argument
-
-if TYPE_CHECKING:
-    from opsctl.monitoring.check import Detector
-    from opsctl.monitoring.finding import Finding
-    from opsctl.monitoring.watch import Watched
+from opsctl.core.output import message, print_json, show_lines
+from opsctl.monitoring import registry
+from opsctl.monitoring.all_runs import findings_in, printed_run, run_lines, snapshot_all
+from opsctl.monitoring.check import Detector, needs_of, run_detectors, summary
+from opsctl.monitoring.finding import Finding, exit_code, printed_finding
+from opsctl.monitoring.registry import DETECTORS
+from opsctl.monitoring.runner import gather, pulse_lines, settings_of
+from opsctl.monitoring.watch import Watched, record_findings, send_alerts
+from opsctl.run.state.chosen_cluster import choose_cluster
+from opsctl.run.state.register import all_runs
+from opsctl.run.state.run_view import view
+from opsctl.slurm.cache import cached_client
 
 #: Every check there is, in one pass over one snapshot.
 ALL = "all"
@@ -32,8 +38,6 @@ class Checks(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """`all`, those for several, then the detectors' names in the registry's order."""
-        from opsctl.monitoring import registry
-
         return [
             ALL,
             *registry.FAMILIES,
@@ -42,8 +46,6 @@ class Checks(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of one check, or of all; None for an unknown name."""
-        from opsctl.monitoring import registry
-
         if cmd_name == ALL:
             return command_of(ALL, _HELP_OF_ALL, registry.DETECTORS)
         if cmd_name in registry.FAMILIES:
@@ -104,15 +106,6 @@ class _How:
 
 def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     """Run checks, print what they find and act on it; return the exit code."""
-    from opsctl.core.output import print_json, show_lines
-    from opsctl.monitoring.check import needs_of, run_detectors
-    from opsctl.monitoring.finding import exit_code, printed_finding
-    from opsctl.monitoring.runner import gather, pulse_lines, settings_of
-    from opsctl.monitoring.watch import Watched
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.run_view import view
-    from opsctl.slurm.cache import cached_client
-
     run = view(chosen)
     client = cached_client(choose_cluster(how.cluster, run.paths), is_fresh=True)
     snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
@@ -127,15 +120,6 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
 
 def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     """Check every known run; return the worst exit code."""
-    from opsctl.core.output import message, print_json, show_lines
-    from opsctl.monitoring.all_runs import findings_in, printed_run, run_lines, snapshot_all
-    from opsctl.monitoring.check import needs_of
-    from opsctl.monitoring.finding import exit_code
-    from opsctl.monitoring.watch import Watched
-    from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.register import all_runs
-    from opsctl.slurm.cache import cached_client
-
     looks = snapshot_all(
         all_runs(),
         lambda paths: choose_cluster(how.cluster, paths),
@@ -156,16 +140,10 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
 
 def _last_line(detectors: Sequence[Detector], found: Sequence[Sequence[Finding]]) -> list[str]:
     """Return the line that ends `watch all`; none for a single check."""
-    from opsctl.monitoring.check import summary
-    from opsctl.monitoring.registry import DETECTORS
-
     return [summary(detectors, found)] if len(detectors) == len(DETECTORS) else []
 
 
 def _act(runs: Sequence[Watched], detectors: Sequence[Detector], how: _How) -> None:
-    from opsctl.core.output import message
-    from opsctl.monitoring.watch import record_findings, send_alerts
-
     if how.records:
         for line in record_findings(runs, detectors, how.cluster):
             message(f"opsctl: {line}")

@@ -23,38 +23,30 @@ _FIRST_BYTES = 64 * 1024
 MAIN_LOG = "logs/main_log.txt"
 
 
-def find_log(files: FarFiles, path: str | None) -> tuple[str, Look | None]:
-    """Return which file is the log, and its present state; None where there is none yet. Raises `NotNow`.
-
-    path: as the user named it.
-    """
-    return path or MAIN_LOG, files.look(path or MAIN_LOG)
-
-
 @contextlib.contextmanager
-def fetched_end(files: FarFiles, path: str, look: Look, least_bytes: int) -> Iterator[int]:
+def fetched_end(files: FarFiles, look: Look, least_bytes: int) -> Iterator[int]:
     """Yield a descriptor of a file as long as the log, in which its last `least_bytes` bytes stand, or all of it."""
     with tempfile.TemporaryFile() as copy:
         os.ftruncate(copy.fileno(), look.size_bytes)
-        _fetch(files, path, look, copy.fileno(), max(0, look.size_bytes - least_bytes), look.size_bytes)
+        _fetch(files, look, copy.fileno(), max(0, look.size_bytes - least_bytes), look.size_bytes)
         yield copy.fileno()
 
 
-def last_far_lines(files: FarFiles, path: str, look: Look, count: int) -> list[str]:
+def last_far_lines(files: FarFiles, look: Look, count: int) -> list[str]:
     """Return the last `count` lines. A line end at the very end begins no further line."""
-    with _end_with(files, path, look, count) as fd:
+    with _end_with(files, look, count) as fd:
         return list(last_lines(fd, count))
 
 
 @contextlib.contextmanager
-def _end_with(files: FarFiles, path: str, look: Look, lines: int) -> Iterator[int]:
+def _end_with(files: FarFiles, look: Look, lines: int) -> Iterator[int]:
     """As `fetched_end`, with at least so many lines in it, and the one that is not ended yet."""
     with tempfile.TemporaryFile() as copy:
         fd, begin, width = copy.fileno(), look.size_bytes, _FIRST_BYTES
         os.ftruncate(fd, look.size_bytes)
         while begin > 0:
             start = max(0, look.size_bytes - width)
-            _fetch(files, path, look, fd, start, begin)
+            _fetch(files, look, fd, start, begin)
             begin, width = start, 4 * width
             # Not where what is there begins, for that may be the middle of a line.
             if start_of_last(fd, lines, end_of_whole_lines(fd)) > begin:
@@ -62,8 +54,8 @@ def _end_with(files: FarFiles, path: str, look: Look, lines: int) -> Iterator[in
         yield fd
 
 
-def _fetch(files: FarFiles, path: str, look: Look, fd: int, start: int, end: int) -> None:
-    for data in files.read(path, look, start, end):
+def _fetch(files: FarFiles, look: Look, fd: int, start: int, end: int) -> None:
+    for data in files.read(MAIN_LOG, look, start, end):
         os.pwrite(fd, data, start)
         start += len(data)
 
@@ -72,11 +64,10 @@ def _fetch(files: FarFiles, path: str, look: Look, fd: int, start: int, end: int
 class FarFollower:
     """A log that is followed, and how far it was read.
 
-    path: None where it is to be found. say: gets what a person should know. pause: called between two looks.
+    say: gets what a person should know. pause: called between two looks.
     """
 
     files: FarFiles
-    path: str | None
     say: Callable[[str], None]
     pause: Callable[[], None]
     clock: Callable[[], float] = time.monotonic
@@ -103,33 +94,32 @@ class FarFollower:
                 self.pause()
 
     def _new_lines(self, count: int) -> Iterator[str]:
-        path, look = find_log(self.files, self.path)
+        look = self.files.look(MAIN_LOG)
         if look is None:
-            self._say_trouble(f"no file {path} there" if self._seen else f"no log yet at {path}")
+            self._say_trouble(f"no file {MAIN_LOG} there" if self._seen else f"no log yet at {MAIN_LOG}")
             return
-        self.path = path
         if self._seen is None:
-            yield from self._begin(look, path, count)
+            yield from self._begin(look, count)
         elif look.etag != self._seen.etag:
-            yield from self._go_on(look, path)
+            yield from self._go_on(look)
         self._seen = look
         if self._trouble:
             self.say(f"{self.files.repo}: there again")
             self._trouble = ""
 
-    def _begin(self, look: Look, path: str, count: int) -> Iterator[str]:
-        with _end_with(self.files, path, look, count) as fd:
+    def _begin(self, look: Look, count: int) -> Iterator[str]:
+        with _end_with(self.files, look, count) as fd:
             start = start_of_last(fd, count, end_of_whole_lines(fd))
             self._at, self._seen = look.size_bytes, look
             for _, data in blocks(fd, start, look.size_bytes):
                 yield from self._lines.feed(data)
 
-    def _go_on(self, look: Look, path: str) -> Iterator[str]:
+    def _go_on(self, look: Look) -> Iterator[str]:
         if look.size_bytes < self._at:
             yield from self._lines.rest()
             self._at = 0
-            self.say(f"{path} was cut short; reading it from its beginning")
-        for data in self.files.read(path, look, self._at, look.size_bytes):
+            self.say(f"{MAIN_LOG} was cut short; reading it from its beginning")
+        for data in self.files.read(MAIN_LOG, look, self._at, look.size_bytes):
             self._at += len(data)
             yield from self._lines.feed(data)
 

@@ -19,7 +19,7 @@ from opsctl.run.config.schema import CarbonTable
 from opsctl.run.logs.measurements import TAIL_BYTES, recent_in
 from opsctl.run.logs.records import Alert, Measured, Pulse
 from opsctl.transfer.hub.far_files import FarFiles, FarRepo, Look, repo_of
-from opsctl.transfer.hub.far_log import fetched_end, find_log
+from opsctl.transfer.hub.far_log import MAIN_LOG, fetched_end
 from opsctl.transfer.hub.hub_errors import Absent, NotNow
 from opsctl.transfer.hub.place import LARGEST_NOTE_BYTES, NOTE, read_note
 from trainer.formats.attempt.carbon import FILES
@@ -72,14 +72,14 @@ class FarRun:
     elsewhere: tuple[Elsewhere, ...] = ()
 
 
-def far_run(files: FarFiles, path: str | None) -> FarRun:
+def far_run(files: FarFiles) -> FarRun:
     """One look. Raises `NotNow`, OpsctlError."""
-    log, look = find_log(files, path)
+    look = files.look(MAIN_LOG)
     measured, watchdog, sent_at = Measured(), None, None
     if look is not None:
-        with fetched_end(files, log, look, TAIL_BYTES) as fd:
+        with fetched_end(files, look, TAIL_BYTES) as fd:
             measured, watchdog = recent_in(fd)
-        sent_at = files.changed_at([log], look.commit).get(log)
+        sent_at = files.changed_at([MAIN_LOG], look.commit).get(MAIN_LOG)
     sizes = files.sizes()
     checkpoint, incomplete, energy = *_last_complete(files, sizes), far_energy(files, sizes)
     elsewhere = []
@@ -97,7 +97,7 @@ def far_run(files: FarFiles, path: str | None) -> FarRun:
     return FarRun(
         repo=files.repo,
         at=(files.told_at or now()).astimezone(),
-        log=log,
+        log=MAIN_LOG,
         log_commit=look.commit if look else None,
         log_sent_at=sent_at,
         measured=measured,

@@ -44,7 +44,7 @@ def test_the_last_lines_are_shown_where_there_is_no_run(hub: Hub, tmp_path: Path
     [
         (["--hub", "lab/run", "--rank", "0"], "--rank"),
         (["--hub", "lab/run", "some-run"], "--hub"),
-        (["--path", "x"], "--path"),
+        (["--revision", "x"], "--revision"),
         (["--hub", "run"], "OWNER/NAME"),
     ],
 )

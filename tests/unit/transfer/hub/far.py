@@ -61,10 +61,10 @@ class Script:
             raise StopFollowing
         self.steps.pop(0)()
 
-    def followed(self, lines: int = 10, path: str | None = None) -> list[str]:
+    def followed(self, lines: int = 10) -> list[str]:
         """Every line that came out until the script's end."""
         out: list[str] = []
-        follower = FarFollower(FarFiles(repo_of(REPO)), path, self.heard.append, self.pause, lambda: self.now_s)
+        follower = FarFollower(FarFiles(repo_of(REPO)), self.heard.append, self.pause, lambda: self.now_s)
         with contextlib.suppress(StopFollowing):
             out.extend(follower.follow(lines))
         return out

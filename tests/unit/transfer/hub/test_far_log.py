@@ -8,7 +8,7 @@ from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.run.logs.line_text import last_lines
 from opsctl.transfer.hub import far_files, far_log
 from opsctl.transfer.hub.far_files import FarFiles, Look, repo_of
-from opsctl.transfer.hub.far_log import find_log, last_far_lines
+from opsctl.transfer.hub.far_log import last_far_lines
 from opsctl.transfer.hub.hub_errors import NotNow
 from tests.hub_server import TOKEN, Fault, Hub
 from tests.unit.transfer.hub.far import LOG, REPO, Script, hub, log_in, pushes
@@ -42,10 +42,10 @@ def test_the_last_lines_are_those_of_the_log_at_hand(
     log = tmp_path / "log"
     log.write_bytes(content)
     files = FarFiles(repo_of(REPO))
-    path, look = find_log(files, None)
+    look = files.look(LOG)
     assert look is not None
     with log.open("rb") as at_hand:
-        assert last_far_lines(files, path, look, count) == list(last_lines(at_hand.fileno(), count))
+        assert last_far_lines(files, look, count) == list(last_lines(at_hand.fileno(), count))
 
 
 def test_of_a_long_log_only_the_end_travels(hub: Hub) -> None:
@@ -212,16 +212,10 @@ def test_another_revision_is_read_as_it_stands(hub: Hub) -> None:
     first = hub.commit(REPO, {LOG: b"a\n"})
     hub.commit(REPO, {LOG: b"a\nb\n"})
     files = FarFiles(repo_of(REPO, first))
-    path, look = find_log(files, None)
-    assert look is not None and last_far_lines(files, path, look, 5) == ["a"]
+    look = files.look(LOG)
+    assert look is not None and last_far_lines(files, look, 5) == ["a"]
     with pytest.raises(UsageError, match="'nowhere'"):
-        find_log(FarFiles(repo_of(REPO, "nowhere")), None)
-
-
-@pytest.mark.parametrize("name", ["log with spaces.txt", "-n.txt", "100%.txt", "a\nb.txt", "é#?.txt"])
-def test_a_log_of_any_name_is_read(hub: Hub, name: str) -> None:
-    pushes(hub, b"a\n", name)()
-    assert Script().followed(path=name) == ["a"]
+        FarFiles(repo_of(REPO, "nowhere")).look(LOG)
 
 
 def test_a_commit_that_vanished_between_look_and_read_is_looked_at_again(hub: Hub) -> None:

@@ -30,8 +30,8 @@ def record(folder: Path, node: int) -> bytes:
     return text.encode()
 
 
-def look(path: str | None = None) -> FarRun:
-    return far_run(FarFiles(repo_of(REPO)), path)
+def look() -> FarRun:
+    return far_run(FarFiles(repo_of(REPO)))
 
 
 def screen(run: FarRun) -> str:
