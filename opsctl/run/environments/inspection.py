@@ -173,8 +173,11 @@ def stale_locks(folder: Path, now_s: float) -> list[Discrepancy]:
 
 def lock_text(environment: Environment) -> str:
     """Return a requirements file with every package pinned: the same text for the same environment."""
-    lines = [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
-    return "\n".join(("# The installed packages at the time of writing.", *lines)) + "\n"
+    edited = (environment.edited or {}).items()
+    lines = ["# The installed packages at the time of writing."]
+    lines += [f"# {words}" for name, files in edited for words in _edited_words(environment, name, files)]
+    lines += [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
+    return "\n".join(lines) + "\n"
 
 
 def pinned(name: str, package: Package, environment: Environment) -> str:
