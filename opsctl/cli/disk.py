@@ -17,14 +17,11 @@ from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.core.output import message, print_json, show_lines
 from opsctl.core.timestamps import now
 from opsctl.monitoring.disk.json_output import (
-    PrintedTouch,
     disk_lines,
     printed_disk,
-    printed_purge,
     purge_lines,
-    unseen_lines,
 )
-from opsctl.monitoring.disk.purging import Touching, find_purged, touch_all
+from opsctl.monitoring.disk.purging import find_purged, touch_all
 from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
 from opsctl.run.config.profile import site_watch_table, watch_table
 from opsctl.run.config.schema import WatchTable
@@ -109,10 +106,8 @@ def purge(folders: tuple[Path, ...], run: str | None, within: str, days: int | N
     Uses the last access or modification time, whichever is later. Names checkpoints that would be damaged.
     """
     watch = _watch(folders, run)
-    after, soon, told = _purge_after(watch, days), _duration(within), []
-    for folder in _where(folders, run):
-        found, walked = find_purged(folder, after, soon, now())
-        told.append(printed_purge(folder, found, walked))
+    after, soon = _purge_after(watch, days), _duration(within)
+    told = [find_purged(folder, after, soon, now()) for folder in _where(folders, run)]
     if as_json:
         print_json("purge", told)
         return
@@ -151,20 +146,11 @@ def touch(
     before = now() + _duration(within) - _purge_after(_watch(folders, run), days)
     told = []
     for folder in _where(folders, run):
-        touching = Touching(before.timestamp(), dry_run)
-        done, walked = touch_all(folder, touching, of_folder(folder, "files touched"))
-        one = PrintedTouch(
-            folder=str(folder),
-            files=done.files,
-            size_bytes=done.size_bytes,
-            others=done.others,
-            problems=[*done.problems, *unseen_lines(walked.unread_count, walked.hanging)],
-            dry_run=dry_run,
-        )
+        one = touch_all(folder, before, dry_run, of_folder(folder, "files touched"))
         told.append(one)
         would = "would be touched" if dry_run else "touched"
-        others = f"; {done.others:,} are others', who have to do so themselves" if done.others else ""
-        message(f"{folder}: {done.files:,} files {would}{others}")
+        others = f"; {one.others:,} belong to others, who must touch them" if one.others else ""
+        message(f"{folder}: {one.files:,} files {would}{others}")
         for problem in one.problems:
             message(f"{folder}: {problem}")
     if as_json:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from opsctl.core.dirwalk.file_system import Filled
-from opsctl.core.dirwalk.sequential import Walked
 from opsctl.core.units import bytes_words, count_words
-from opsctl.monitoring.disk.purging import Purged, Sum
 from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, growth
 from opsctl.monitoring.finding import length_words
 from opsctl.run.state.space import SpaceLine
@@ -49,13 +46,13 @@ class PrintedDisk(Struct, frozen=True, kw_only=True):
     folders: Annotated[list[PrintedUse], Meta(description="By folder, largest growth first.")]
 
 
-class PrintedDay(Struct, frozen=True, kw_only=True):
+class PrintedDay(Struct, kw_only=True):
     """Files that go on one day, or of one checkpoint."""
 
     name: Annotated[str, Meta(description="The local date, or the checkpoint's place in the folder.")]
-    files: Annotated[int, Meta(description="How many.")]
-    size_bytes: Annotated[int, Meta(description="Their size.")]
-    first_at: Annotated[Moment | None, Meta(description="When the first of them goes.")]
+    files: Annotated[int, Meta(description="How many.")] = 0
+    size_bytes: Annotated[int, Meta(description="Their size.")] = 0
+    first_at: Annotated[Moment | None, Meta(description="When the first of them goes.")] = None
 
 
 class PrintedPurge(Struct, frozen=True, kw_only=True):
@@ -141,20 +138,6 @@ def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[
         yield f"  {told.unread:,} folders could not be looked into and are not counted"
 
 
-def printed_purge(folder: Path, found: Purged, walked: Walked) -> PrintedPurge:
-    """Return the files to be removed, in the order of time."""
-    return PrintedPurge(
-        folder=str(folder),
-        files=found.everything.files,
-        size_bytes=found.everything.size_bytes,
-        first_at=found.everything.first_at,
-        days=[_day(name, one) for name, one in sorted(found.days.items())],
-        checkpoints=[_day(name, one) for name, one in sorted(found.checkpoints.items())],
-        unread=walked.unread_count,
-        hanging=list(walked.hanging),
-    )
-
-
 def purge_lines(told: PrintedPurge) -> Iterator[str]:
     """Return lines for people."""
     if not told.files and (told.unread or told.hanging):
@@ -177,7 +160,3 @@ def unseen_lines(unread: int, hanging: Sequence[str]) -> Iterator[str]:
         yield f"{unread:,} could not be looked into"
     for place in hanging:
         yield f"{place or 'the folder itself'}: its file system does not answer"
-
-
-def _day(name: str, one: Sum) -> PrintedDay:
-    return PrintedDay(name=name, files=one.files, size_bytes=one.size_bytes, first_at=one.first_at)

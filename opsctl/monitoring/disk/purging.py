@@ -14,8 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.core.dirwalk.parallel import walk
-from opsctl.core.dirwalk.sequential import Folder, Visitor, Walked, touched_at_s, under
+from opsctl.core.dirwalk.sequential import Folder, Visitor, touched_at_s, under
 from opsctl.core.errors import OpsctlError, file_problem
+from opsctl.monitoring.disk.json_output import PrintedDay, PrintedPurge, PrintedTouch, unseen_lines
 from trainer.formats.checkpoint.manifest import iteration_of
 
 
@@ -48,48 +49,36 @@ class Finding(Visitor[list[Going]]):
         return found
 
 
-@dataclass
-class Sum:
-    """Files that go, together."""
-
-    files: int = 0
-    size_bytes: int = 0
-    first_at: datetime | None = None
-
-    def add(self, one: Going) -> None:
-        """One more."""
-        at = datetime.fromtimestamp(one.goes_at_s, UTC).astimezone()
-        self.files, self.size_bytes = self.files + 1, self.size_bytes + one.size_bytes
-        self.first_at = at if self.first_at is None else min(self.first_at, at)
-
-
-@dataclass
-class Purged:
-    """The files to be purged, by date."""
-
-    days: dict[str, Sum] = field(default_factory=dict)  # local date -> what goes on it
-    checkpoints: dict[str, Sum] = field(default_factory=dict)  # place of one that would be damaged -> its files
-    everything: Sum = field(default_factory=Sum)
-
-
-def find_purged(folder: Path, purge_after: timedelta, within: timedelta, now: datetime) -> tuple[Purged, Walked]:
+def find_purged(folder: Path, purge_after: timedelta, within: timedelta, now: datetime) -> PrintedPurge:
     """Walk through `folder` and return the files to be removed within that time. Raises OpsctlError."""
-    found = Purged()
+    days, checkpoints, everything = dict[str, PrintedDay](), dict[str, PrintedDay](), PrintedDay(name="")
 
     def take_in(going: list[Going]) -> None:
         for one in going:
             day = datetime.fromtimestamp(max(one.goes_at_s, now.timestamp()), UTC).astimezone().date().isoformat()
-            found.days.setdefault(day, Sum()).add(one)
-            found.everything.add(one)
-            checkpoint = checkpoint_of(one.place)
-            if checkpoint is not None:
-                found.checkpoints.setdefault(checkpoint, Sum()).add(one)
+            sums = [everything, days.setdefault(day, PrintedDay(name=day))]
+            if (checkpoint := checkpoint_of(one.place)) is not None:
+                sums.append(checkpoints.setdefault(checkpoint, PrintedDay(name=checkpoint)))
+            at = datetime.fromtimestamp(one.goes_at_s, UTC).astimezone()
+            for each in sums:
+                each.files, each.size_bytes = each.files + 1, each.size_bytes + one.size_bytes
+                each.first_at = min(each.first_at or at, at)
 
     finding = Finding(purge_after.total_seconds(), (now + within).timestamp())
     try:
-        return found, walk(folder, finding, take_in)
+        walked = walk(folder, finding, take_in)
     except OSError as error:
         raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
+    return PrintedPurge(
+        folder=str(folder),
+        files=everything.files,
+        size_bytes=everything.size_bytes,
+        first_at=everything.first_at,
+        days=[days[name] for name in sorted(days)],
+        checkpoints=[checkpoints[name] for name in sorted(checkpoints)],
+        unread=walked.unread_count,
+        hanging=list(walked.hanging),
+    )
 
 
 def checkpoint_of(place: str) -> str | None:
@@ -141,20 +130,22 @@ class Touching(Visitor[Touched]):
         return done
 
 
-def touch_all(folder: Path, touching: Touching, say: Callable[[int], None]) -> tuple[Touched, Walked]:
-    """Walk through `folder` and touch what `touching` says. Raises OpsctlError where it cannot be opened."""
+def touch_all(folder: Path, before: datetime, dry_run: bool, report: Callable[[int], None]) -> PrintedTouch:
+    """Walk through `folder` and touch the caller's files that were unused since `before`. Raises OpsctlError."""
     done = Touched()
 
     def take_in(part: Touched) -> None:
         done.files, done.size_bytes = done.files + part.files, done.size_bytes + part.size_bytes
         done.others += part.others
         done.problems += part.problems[: 20 - len(done.problems)]
-        say(done.files)
+        report(done.files)
 
     try:
-        return done, walk(folder, touching, take_in)
+        walked = walk(folder, Touching(before.timestamp(), dry_run), take_in)
     except OSError as error:
         raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
+    done.problems += unseen_lines(walked.unread_count, walked.hanging)
+    return PrintedTouch(folder=str(folder), dry_run=dry_run, **vars(done))
 
 
 def _touch(within: int, name: str, seen: os.stat_result) -> None:

@@ -13,7 +13,7 @@ import pytest
 from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Folder
 from opsctl.core.timestamps import now
-from opsctl.monitoring.disk.json_output import printed_purge, purge_lines
+from opsctl.monitoring.disk.json_output import purge_lines
 from opsctl.monitoring.disk.purging import Finding, Going, checkpoint_of, find_purged
 
 DAY_S = 86400.0
@@ -65,8 +65,7 @@ def test_it_is_told_day_by_day_and_which_checkpoints_would_be_damaged(tmp_path: 
     put(tmp_path / "checkpoints" / "global_step200" / "manifest.json", 1)
     put(tmp_path / "notes", 29, 7)
     put(tmp_path / "gone already", 99, 1)
-    purged, walked = find_purged(tmp_path, timedelta(days=30), timedelta(days=7), now())
-    told = printed_purge(tmp_path, purged, walked)
+    told = find_purged(tmp_path, timedelta(days=30), timedelta(days=7), now())
     days = [(now() + timedelta(days=days)).date().isoformat() for days in (0, 1, 2, 3)]
     assert [(day.name, day.files, day.size_bytes) for day in told.days] == list(
         zip(days, [1, 1, 1, 1], [1, 7, 5, 6], strict=True)
