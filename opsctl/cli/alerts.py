@@ -125,7 +125,8 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
     Takes a time such as 18:00 or 2026-03-02T18:00, or a Slurm duration such as 2:00:00. Alerts that are open at the end
     are sent then.
     """
-    message(silence_until(_run(run).paths, moment_ahead(until, now()), why, now(), dry_run))
+    end = moment_ahead(until, now())
+    message(silence_until(_run(run).paths, end, why, now(), dry_run))
     _print(as_json and not dry_run, run)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from opsctl.cli import attempts
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.config.paths import RunPaths
-from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.run.attempts.test_close_lost import StandIn, end
@@ -81,7 +81,7 @@ def test_another_cluster_that_is_asked_ends_nothing_on_record(
     append_opened(paths, Attempt(number=1, id="a", job_id=7, cluster="alps", opened_at=NOON))
     jura = StandIn(ends=[end(7, "NODE_FAIL", ended=1)])
     monkeypatch.setattr(jura, "configuration", lambda: {"ClusterName": "jura"})
-    monkeypatch.setattr(backends, "client_for", lambda *_: jura)
+    monkeypatch.setattr(attempts, "client_for", lambda *_: jura)
     assert call() == 0
     said = capsys.readouterr()
     assert "not known" in said.out and "node-failure" not in said.out

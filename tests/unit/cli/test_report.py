@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cli import selection
+from opsctl.cli import report
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.nodes.exclusion import add
 from opsctl.diagnosis.nodes.exclusion_list import own_place
@@ -168,7 +168,7 @@ def test_a_run_whose_log_breaks_the_page_keeps_no_other_run_from_its_own(
     for name in ("a", "b"):
         (here / name).mkdir()
         found.append((name, view(str(made_run(here / name, 20).output.parent / "run.toml"))))
-    monkeypatch.setattr(selection, "each_run", lambda *_: iter(found))
+    monkeypatch.setattr(report, "each_run", lambda *_: iter(found))
     taken = Course.take
 
     def breaking(course: Course, record: object) -> None:

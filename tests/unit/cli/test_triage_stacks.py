@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.cli import triage_stacks
 from opsctl.cli.triage_stacks import show_stacks
 from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.hangs.summary import written
@@ -30,14 +31,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunView:
     seen = glance(".")
     append_opened(seen.paths, Attempt(number=1, id="a", job_id=13, array_job_id=12, array_task="1", nodes=("x1", "x2")))
     meant = asking.Meant(Request(action="stacks", owner="somebody else", job="12_1", attempt="a"), "12_1")
-    monkeypatch.setattr(asking, "prepare", lambda *_: meant)
-    monkeypatch.setattr(asking, "send", lambda *_: "abc")
+    monkeypatch.setattr(triage_stacks, "prepare", lambda *_: meant)
+    monkeypatch.setattr(triage_stacks, "send", lambda *_: "abc")
     return seen
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     found = Audited(id="abc", **fields) if fields else None
-    monkeypatch.setattr(asking, "wait_for_answer", lambda *_: found)
+    monkeypatch.setattr(triage_stacks, "wait_for_answer", lambda *_: found)
 
 
 def test_somebody_elses_answer_is_grouped_and_an_odd_rank_is_exit_code_1(
