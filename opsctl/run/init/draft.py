@@ -71,7 +71,20 @@ class Draft:
         self.unset.append(Unset(table, key, example, why))
 
 
-_ORDER = ("run", "slurm", "array", "program", "trainer", "data", "checkpoints", "retention", "expect", "gpu", "env")
+_ORDER = (
+    "run",
+    "slurm",
+    "array",
+    "program",
+    "trainer",
+    "data",
+    "checkpoints",
+    "retention",
+    "expect",
+    "gpu",
+    "alerts",
+    "env",
+)
 
 
 def run_text(draft: Draft, head: Iterable[str]) -> str:
@@ -81,8 +94,8 @@ def run_text(draft: Draft, head: Iterable[str]) -> str:
     """
     lines = [f"# {printable(line)}".rstrip() for line in head]
     for table in _ORDER:
-        values = draft.tables.get(table)
-        if not values:
+        values = draft.tables.get(table, {})
+        if not values and not any(one.table == table for one in draft.unset):
             continue
         lines += ["", f"[{table}]"]
         lines += _command_rows(values) if table == "program" else []

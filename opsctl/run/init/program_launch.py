@@ -95,6 +95,7 @@ def take_program(
     _launch(draft, found, kind, asked)
     given = options_in(words[-len(found.program) :])
     take_facts(draft, found, kind, given, text, asked, line_of)
+    draft.ask("alerts", "channels", ["mailto://me@example.org"], "where alerts go, unless your profile has it")
 
 
 def chosen_start(found: Started, folders: Sequence[str], read_file: Callable[[str], str | None]) -> str:
@@ -161,7 +162,11 @@ def _kept(draft: Draft, found: Started, kind: Kind | None, line_of: Callable[[st
         takes = not equals and words and not words[0].startswith("-")
         shown = " ".join([word, words.pop(0)] if takes else [word])
         resumes = option.lstrip("-").replace("-", "_") in RESUMES
-        why = "gives it itself, with the newest complete checkpoint" if resumes else "ends the program itself"
+        why = (
+            'gives it itself; for checkpoints of before: existing = "continue"'
+            if resumes
+            else "ends the program itself"
+        )
         draft.note(line_of(option) or line, f"{shown}: opsctl {why}")
 
 
