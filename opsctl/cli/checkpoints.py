@@ -79,11 +79,11 @@ def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json
     done = repoint(chosen.paths, name, to, printable(reason)[: checkpoints_care.LONGEST_REASON], dry_run)
     if done.warning:
         message(f"warning: {done.warning}")
-    before = "could not be told" if done.before is None else f"was global_step{done.before}"
+    before = "was missing or unreadable" if done.before is None else f"was global_step{done.before}"
     if done.is_same:
         message(f"{name}: {done.folder.name} is the latest already")
     else:
-        message(f"{name}: the latest {before}, and {'would be' if dry_run else 'is now'} {done.folder.name}")
+        message(f"{name}: the latest {before}, and {'would become' if dry_run else 'is now'} {done.folder.name}")
     if as_json:
         answer = RepointedCheckpoints(before=done.before, to=done.to, changed=not done.is_same, dry_run=dry_run)
         print_json("repointed", answer)

@@ -75,7 +75,7 @@ def prune(
 
     done, is_well = for_runs(run, all_runs, has_policy, act)
     if not (yes or dry_run) and any(one.pruned for one in done):
-        message("nothing was removed: --yes removes them")
+        message("nothing was deleted: --yes deletes them")
     if as_json:
         print_json("pruned", done)
     ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)

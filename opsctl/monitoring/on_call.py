@@ -33,6 +33,7 @@ from opsctl.monitoring.overview import (
 )
 from opsctl.monitoring.runner import in_words
 from opsctl.monitoring.snapshot import Part, Snapshot, queue_order
+from opsctl.run.attempts.ending import Ending, ending_words
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.outcome import describe
 from opsctl.run.attempts.table import changed_pairs
@@ -160,7 +161,7 @@ def _of_attempts(attempts: Sequence[Attempt]) -> Iterator[Happening]:
             text = f"{job} of {one.user or 'a user'} began{nodes} from iteration {one.iteration_at_start or 0}"
             yield Happening(at=one.opened_at, kind="attempt", text=text)
         if one.closed_at is not None:
-            text = f"{job} ended: {one.reason}"
+            text = f"{job} ended: {ending_words(one.reason or Ending.UNKNOWN)}"
             text += f" at iteration {one.iteration_at_end}" if one.iteration_at_end is not None else ""
             text += "" if one.made_checkpoint else ", no new checkpoint"
             text += f"; lost {', '.join(one.lost_nodes)}" if one.lost_nodes else ""

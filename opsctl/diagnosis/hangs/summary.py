@@ -85,14 +85,14 @@ def screen(groups: Sequence[Group], ranks: int, found: str = "") -> list[str]:
     lines = [found] if found else []
     misses = missed(groups)
     for group in groups:
-        lines.append(f"{'ODD  ' if group.is_odd else '     '}{_many(group, ranks)}: {group.place.words}")
+        lines.append(f"{'DIFFERS  ' if group.is_odd else ''}{_many(group, ranks)}: {group.place.words}")
         if group.is_odd and misses:
-            lines.append(f"       misses {misses}")
-        lines += [f"       {frame}" for frame in group.place.frames]
+            lines.append(f"  not in {misses}, in which the others wait")
+        lines += [f"  {frame}" for frame in group.place.frames]
         if group.nodes:
-            lines.append(f"       on {_and(group.nodes, 8)}")
+            lines.append(f"  on {_and(group.nodes, 8)}")
     silent = ranks - sum(len(group.stacks) for group in groups)
-    return [*lines, *([f"     {silent} of {ranks} ranks not found"] if silent > 0 else [])]
+    return [*lines, *([f"{silent} of {ranks} ranks: no stack was found"] if silent > 0 else [])]
 
 
 def moved(before: Sequence[Group], after: Sequence[Group]) -> bool:

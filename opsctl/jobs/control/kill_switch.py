@@ -55,7 +55,7 @@ def trigger(paths: RunPaths, reason: str, wait_s: float, dry_run: bool) -> tuple
     if change.changed:
         message(f"kill switch {change.state.path} triggered: the training saves and exits at its next iteration")
     else:
-        message(f"kill switch {change.state.path} was triggered already, {change.state.describe()}; that stays")
+        message(f"kill switch {change.state.path} was triggered already, {change.state.describe()}; no change")
     live = switch_readers(paths)
     heard = _hear(live, paths, wait_s)
     jobs = tuple(reader.printed(heard.get(reader.attempt.id)) for reader in live)

@@ -213,11 +213,11 @@ class Plan:
         for one, verdict in zip(self.seen, self.verdicts, strict=True):
             size = f" ({bytes_words(one.bytes)})" if one.bytes else ""
             there = f", backed up whole in {' and '.join(line.to for line in one.backed_up)}" if one.backed_up else ""
-            what = f"goes{there}" if verdict.goes else f"stays: {'; '.join(verdict.reasons)}"
+            what = f"delete{there}" if verdict.goes else f"keep: {'; '.join(verdict.reasons)}"
             yield f"{one.folder.name}{size}: {what}"
         total = bytes_words(sum(one.bytes for one in self.going))
         left = f", and what is left of {len(self.leftovers)} that an earlier prune took" if self.leftovers else ""
-        yield f"{name}: {len(self.going)} of {len(self.seen)} checkpoints may go, {total}{left}"
+        yield f"{name}: {len(self.going)} of {len(self.seen)} checkpoints can be deleted, {total}{left}"
 
     @property
     def relied_on(self) -> list[BackedUp]:

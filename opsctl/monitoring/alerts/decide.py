@@ -333,7 +333,7 @@ def _body(about: _Findings, now: datetime) -> str:
             if one.acknowledged_by:
                 lines.append(f"  {one.acknowledged_by} looks after it")
         blocks.append("\n".join(lines))
-    return "\n".join(blocks) + "\n\nopsctl alerts ack KEY stops the reminders for everybody"
+    return "\n".join(blocks) + "\n\nopsctl alerts ack KEY stops the reminders for all recipients"
 
 
 def _lasted(one: Remembered, until: datetime) -> str:

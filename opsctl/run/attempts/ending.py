@@ -45,3 +45,11 @@ AS_PLANNED = frozenset(
         *(Ending.KILL_SWITCH, Ending.TIME_LIMIT, Ending.COMPLETED),
     }
 )
+
+#: The words of a screen for endings whose record's word is unclear alone.
+_WORDS: dict[str, str] = {Ending.HELD: "another writer", Ending.BRAKE: "failure limit", Ending.UNKNOWN: "not known"}
+
+
+def ending_words(reason: str) -> str:
+    """Return the words for people: "another writer" for an attempt that found the lease taken."""
+    return _WORDS.get(reason, reason)

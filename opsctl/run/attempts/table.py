@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso
+from opsctl.run.attempts.ending import ending_words
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.outcome import describe
 from opsctl.run.config.paths import RunPaths
@@ -82,7 +83,9 @@ def attempt_table(
 
 def state_word(attempt: Attempt, is_known: bool) -> str:
     """Return how it ended, or if it runs."""
-    return attempt.reason or ("running" if is_known else "not known")
+    if attempt.reason is not None:
+        return ending_words(attempt.reason)
+    return "running" if is_known else "not known"
 
 
 class PrintedAttempt(Attempt, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from opsctl.diagnosis.goodput.account import Part, Stay, Stretch, account, first
 from opsctl.diagnosis.goodput.report import GoodputReport, interval_line, report, words
 from opsctl.diagnosis.nodes.exclusion_list import Exclusion
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
+from opsctl.run.attempts.ending import ending_words
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.logs.spans import Span
 from opsctl.run.planning.plan import PlannedCarbon, PlannedSchedule, PlannedThroughput, PlannedTime
@@ -177,8 +178,8 @@ def _attempt_words(stay: Stay) -> str:
 def _end_words(attempt: Attempt) -> str:
     if attempt.reason is None:
         return "runs"
-    verdict = attempt.verdict
-    return f"{attempt.reason}: {verdict.words}" if verdict is not None and verdict.is_known else attempt.reason
+    verdict, reason = attempt.verdict, ending_words(attempt.reason)
+    return f"{reason}: {verdict.words}" if verdict is not None and verdict.is_known else reason
 
 
 def _waited(found: Sequence[Stretch]) -> dict[str, int]:

@@ -106,7 +106,7 @@ def _headline(rows: Sequence[Row], now: datetime, width: int, colour: bool) -> s
         (f"{counts[Severity.CRITICAL]} critical", RED, counts[Severity.CRITICAL]),
         (f"{counts[Severity.UNKNOWN]} unknown", RED, counts[Severity.UNKNOWN]),
         (f"{counts[Severity.WARNING]} warning", YELLOW, counts[Severity.WARNING]),
-        (f"{counts[Severity.OK]} well", GREEN, counts[Severity.OK]),
+        (f"{counts[Severity.OK]} healthy", GREEN, counts[Severity.OK]),
     ]
     said = [(text, code) for text, code, number in words if number]
     head = f"{len(rows)} run{'s' if len(rows) != 1 else ''}: "
@@ -127,7 +127,7 @@ def _under(row: Row, now: datetime, width: int, colour: bool) -> list[str]:
     first, more = row.findings[0], len(row.findings) - 1
     word = first.severity.name.lower()
     known = [f"for {since(first.since, now)}"] if first.since is not None else []
-    known += [f"{first.acknowledged_by} has it"] if first.acknowledged_by else []
+    known += [f"acknowledged by {first.acknowledged_by}"] if first.acknowledged_by else []
     known += [f"{more} more"] if more else []
     tail = f" ({', '.join(known)})" if known else ""
     room = width - _INDENT - len(word) - 2 - len(tail)

@@ -11,6 +11,7 @@ from opsctl.core.timestamps import iso
 from opsctl.monitoring.finding import Severity, rough, since
 from opsctl.monitoring.overview import Extras, OpenFinding, Overview
 from opsctl.monitoring.snapshot import CronSeen, Snapshot
+from opsctl.run.attempts.ending import Ending, ending_words
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.hidden_jobs import CANNOT_SEE
 from opsctl.run.attempts.hidden_jobs import describe as describe_unseen
@@ -273,7 +274,7 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
         elif seen.blind is None and _is_gone(attempt, seen):
             said += "; its job is gone: opsctl attempts says how it ended"
         return said
-    said += f"{attempt.reason}"
+    said += ending_words(attempt.reason or Ending.UNKNOWN)
     if attempt.iteration_at_end is not None:
         said += f" at iteration {attempt.iteration_at_end}"
     if attempt.closed_at is not None:

@@ -84,10 +84,10 @@ def test_past_events_are_in_the_order_of_time_and_none_is_older_than_asked() -> 
         ("05:30", "ann", "training", "asked the admins"),
         ("06:00", "attempt 1", "10_1", "signal", "iteration 400", "rank 37", "iam12", "SIGKILL"),
         ("06:54", "5", "400", "440"),
+        ("07:50", "attempt 2", "12_1", "iteration 400"),
         ("08:00", "disk"),
         ("09:00", "eve", "stop"),
         ("09:30", "eve", "kill switch", "a spike"),
-        ("09:58", "attempt 2", "12_1", "iteration 400"),
     ]
     assert [missing(event, *facts) for event, facts in zip(events, expected, strict=True)] == [[]] * len(expected)
     assert told(since=NOW) == []

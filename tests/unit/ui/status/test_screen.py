@@ -32,10 +32,15 @@ from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 HEALTHY = run(
     jobs=(RUNNING, WAITING_FOR_TASK, WAITING_FOR_CHAIN),
     published=Published("0003-ab12cd34ef56", NOW - timedelta(days=1), "ana@login"),
-    measured=Measured(last_iteration=iteration(), seconds_per_iteration=105.2, samples_per_second=19.47, tflops=149.02),
+    measured=Measured(
+        last_iteration=iteration(samples=1_024_000),
+        seconds_per_iteration=105.2,
+        samples_per_second=19.47,
+        tflops=149.02,
+    ),
     log_written_at=NOW - timedelta(seconds=61),
-    total_samples=32_000,
-    checkpoint=Checkpoint(Path("/o/checkpoints/global_step400"), 400, 12800),
+    total_samples=2_048_000,
+    checkpoint=Checkpoint(Path("/o/checkpoints/global_step400"), 400, 819_200),
     checkpoint_at=NOW - timedelta(hours=1),
     attempts=(
         Attempt(
@@ -56,7 +61,7 @@ HEALTHY = run(
             job_id=13,
             array_job_id=12,
             array_task="1",
-            opened_at=NOW - timedelta(minutes=2),
+            opened_at=NOW - timedelta(seconds=7800),
             iteration_at_start=400,
         ),
     ),
@@ -109,7 +114,18 @@ def screen(overview: Overview, width: int = 100) -> str:
         ("running", HEALTHY),
         ("waiting", now(HEALTHY, jobs=(pending("Priority", starts_at=NOW + timedelta(hours=2)),))),
         ("held", now(HEALTHY, jobs=(HELD,))),
-        ("finished", now(HEALTHY, jobs=(), is_finished=True)),
+        (
+            "finished",
+            now(
+                HEALTHY,
+                jobs=(),
+                is_finished=True,
+                measured=structs.replace(HEALTHY.seen.measured, last_iteration=iteration(1000, samples=2_048_000)),
+                checkpoint=Checkpoint(Path("/o/checkpoints/global_step1000"), 1000, 2_048_000),
+                checkpoint_at=NOW - timedelta(seconds=40),
+                attempts=(HEALTHY.seen.attempts[0],),
+            ),
+        ),
         (
             "stopped",
             now(
@@ -204,7 +220,7 @@ def test_programs_get_the_same_with_units_in_the_names() -> None:
         "age_s": 61.0,
         "age_is_a_minimum": False,
     }
-    assert value["progress"]["total_samples"] == 32_000
+    assert value["progress"]["total_samples"] == 2_048_000
 
 
 def test_programs_are_told_that_the_queue_is_unknown() -> None:
