@@ -8,6 +8,8 @@ Global rank = R x G + local rank, so node ranks given in Slurm's order make rank
 `timings-R.jsonl` (samples of node and ranks, by `launcher.node_sampler`), `environment.json` (by node 0: packages,
 commits, modules, kernels), and `NODE/` with each rank's output and, where a rank raised, torch elastic's error file.
 Lines of rank N on the node come out with `[defaultN]:` before them.
+With `--standby` as the first word it imports all that and waits for a line on stdin, a `Start`: what it is then to run.
+It leaves at the end of stdin, or where the line names other nodes only.
 The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
 """
 
@@ -34,8 +36,10 @@ from typing import Any
 from trainer.core.console import complain
 from trainer.core.files import be_as_open_as_its_folder, make_folder
 from trainer.core.preload import begin_anew_with_allocator, import_engine, set_process_defaults
+from trainer.formats.attempt.attempt_records import STANDBY, Start
 from trainer.formats.attempt.node_samples import PIPE_VARIABLE
 from trainer.formats.distribution import install_command
+from trainer.formats.tolerant import decode
 from trainer.launcher.attempt_records import Node, RankRecord, record_clock, record_failure
 from trainer.launcher.environment_record import start_recording
 from trainer.launcher.first_failure import DeathWatch, record_in
@@ -54,6 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
     0, the first failed rank's, 128 + signal if the node was asked to end, or 1 if no rank could be forked.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == [STANDBY]:
+        started = _words_when_started(words[1:])
+        if started is None:
+            return 0
+        words = started
     own, trainer_arguments = _split(words)
     node = _parse(own)
     set_process_defaults(node.nproc_per_node)
@@ -85,6 +94,20 @@ def main(arguments: list[str] | None = None) -> int:
     if Path("/dev/nvidiactl").exists():
         record_in(node.own_folder)
     return _launch(node, record, trainer_arguments)
+
+
+def _words_when_started(words: list[str]) -> list[str] | None:
+    """Import for the launch that `words` describe, then return the words of the one that stdin names; None if none."""
+    own, trainer_arguments = _split(words)
+    node = _parse(own)
+    set_process_defaults(node.nproc_per_node)
+    with contextlib.suppress(ModuleNotFoundError):  # the launch itself reports it
+        import_engine((node.main,), with_compiler=asks_to_recompute(trainer_arguments))
+    start = decode(sys.stdin.buffer.readline(), Start)
+    if start is None or node.node_name not in start.nodes:
+        return None
+    os.environ.update(start.variables)
+    return ["--node-rank", str(start.nodes.index(node.node_name)), *start.words]
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -6,14 +6,26 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
-from tests.cluster.trainings import START_S, Training, kill
+from tests.cluster.trainings import START_S, Training, alive, kill
 
+_JOB = """
+import sys
+from pathlib import Path
+from opsctl.core.timestamps import now
+from opsctl.jobs.runner.batch import run_job
+from opsctl.run.config.paths import RunPaths
+from opsctl.slurm.cluster import Cluster
+sys.exit(run_job(RunPaths(Path({output!r})), Cluster(), now(), [], standby_after_s=0.0))
+"""
 _LOSS = re.compile(r"\[default\d+\]: iteration +(\d+)/.* lm loss: ([^|]+) \|")
 
 
@@ -99,3 +111,77 @@ def test_a_lost_node_is_replaced_by_the_spare_and_excluded_in_the_same_job(train
     training.paths.kill_switch.touch()
     training.wait_until_left(chain)
     wait_until(lambda: training.recorded()[1].get("reason") == "kill-switch", START_S, "the end of the restart")
+
+
+def step_of(training: Training) -> int:
+    name = (training.paths.checkpoints / "latest").read_text()
+    return int(name.removeprefix("global_step"))
+
+
+def oldest_srun(script: Path) -> int:
+    """The srun of the running training: that of the launchers on standby is younger."""
+    (batch,) = [one for one in psutil.process_iter(["cmdline"]) if str(script) in (one.info["cmdline"] or ())]
+    sruns = [one for one in batch.children() if one.name() == "srun"]
+    return int(min(sruns, key=lambda one: one.create_time()).pid)
+
+
+def keepers(pids: list[int]) -> set[int]:
+    """The slurmstepds above these processes, which end them when Slurm says so."""
+    return {one.pid for pid in pids for one in psutil.Process(pid).parents() if one.name() == "slurmstepd"}
+
+
+def steps(training: Training, job: int) -> set[str]:
+    """The steps of the job that run now, without the batch script's."""
+    listed = training.opsctl.cluster.run("squeue", "-h", "-s", "-j", str(job), "-o", "%i", check=False).stdout.split()
+    return {one.partition(".")[2] for one in listed if one.partition(".")[2].isdigit()}
+
+
+def ranks(training: Training, job: int) -> list[int]:
+    return [training.rank(job, rank)["pid"] for rank in range(2)]
+
+
+def test_a_restart_uses_the_launchers_on_standby_and_ranks_that_outlive_their_srun_write_nothing(
+    training: Training,
+) -> None:
+    training.submit("1-1", "--begin", "now+1hour")  # publishes the revision
+    script = training.opsctl.folder / "job.py"
+    script.write_text(_JOB.format(output=str(training.paths.output)))
+    options = ("--nodes=2", "--ntasks-per-node=1", "--gres=gpu:1", "--time=10")
+    job = training.opsctl.cluster.sbatch(f"export SLURM_EXPORT_ENV=ALL\nexec {sys.executable} -P {script}", *options)
+    standby = training.paths.attempt_folder(job).with_name(f".standby-{job}")
+    training.wait_for_iteration(12)
+    wait_until(lambda: len(list(standby.glob("*.out"))) == 2, START_S, "launchers on standby")
+    assert steps(training, job) == {"0", "1"}
+
+    kill(training.rank(job, 1)["pid"])
+    training.wait_for_log("START TIME:", 2)
+    before = len(training.iterations())
+    training.wait_for_iteration(1, after_lines=before)
+    assert "1" in steps(training, job) and "0" not in steps(training, job)
+    outputs = [path.read_text() for path in sorted(training.paths.attempt_folder(job).glob("*.out"))]
+    assert len(outputs) == 2 and "iteration" in outputs[1]
+
+    # As on nodes that Slurm no longer reaches: nothing ends the ranks, and they continue when the restart has saved.
+    left_behind = ranks(training, job)
+    stepds = keepers(left_behind)
+    for pid in (*stepds, *left_behind):
+        os.kill(pid, signal.SIGSTOP)
+    kill(oldest_srun(script))
+    training.wait_for_log("START TIME:", 3)
+    before, saved = len(training.iterations()), training.recorded()[2]["iteration_at_start"]
+    training.wait_for_iteration(saved + 12, after_lines=before)
+    newest, folder = step_of(training), training.paths.attempt_folder(job)
+    for pid in left_behind:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not any(map(alive, left_behind)), START_S, "the ranks of the attempt before to leave")
+    (said,) = [path.read_text() for path in folder.parent.glob(f"{job}.*/exit.json")]
+    assert json.loads(said)["reason"] == "overtaken" and not (folder / "exit.json").exists()
+    assert step_of(training) >= newest, "latest went back"
+    for pid in filter(alive, stepds):
+        os.kill(pid, signal.SIGCONT)
+    assert training.recorded()[2].get("reason") is None, "the restart goes on"
+    assert lease_numbers(training) == [1, 2, 3]
+    assert {iteration for iteration, seen in losses(training).items() if len(seen) > 1} == set()
+    training.paths.kill_switch.touch()
+    wait_until(lambda: training.recorded()[2].get("reason") == "kill-switch", START_S, "the end of the job")
+    wait_until(lambda: not standby.exists(), START_S, "the folder of the launchers on standby to be gone")

@@ -342,3 +342,23 @@ def test_the_trainer_runs_without_our_launcher(tmp_path: Path, launcher: str) ->
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"(?m)^ iteration +\d/ +2 \|", done.stdout)) == 2
     assert json.loads((tmp_path / "exit.json").read_text())["reason"] == "finished"
+
+
+def test_a_launcher_on_standby_runs_what_stdin_names_and_leaves_where_it_is_not_named(tmp_path: Path) -> None:
+    common = ["--nnodes", "1", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--main", SMALL_MAIN]
+    old = [*common, "--master-port", "1", "--attempt-folder", str(tmp_path / "old"), "--", "kill"]
+    words = [*common, "--master-port", str(free_port()), "--attempt-folder", str(tmp_path / "new"), "--", "end"]
+    start = json.dumps({"nodes": ["x01"], "words": words, "variables": {"OF_THE_RESTART": "1"}})
+    started = []
+    for node, line in (("x00", start), ("x01", start), ("x02", "")):
+        command = [sys.executable, "-m", "trainer.launch", "--standby", "--node-rank", "0", "--node-name", node, *old]
+        pipe, own = subprocess.PIPE, {**os.environ, "TMPDIR": str(tmp_path)}
+        one = subprocess.Popen(command, cwd=ROOT, env=own, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        assert one.stdin is not None
+        one.stdin.write(f"{line}\n" if line else "")
+        one.stdin.close()
+        started.append(one)
+    outputs = [one.stdout.read() for one in started if one.stdout is not None]
+    assert [one.wait(LONGEST_S) for one in started] == [0, 0, 0], outputs
+    assert "rank 0 of 1 says end" in outputs[1] and outputs[0] == outputs[2] == ""
+    assert (tmp_path / "new" / "ranks-0.json").exists() and not (tmp_path / "old").exists()

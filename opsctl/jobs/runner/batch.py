@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -29,6 +30,7 @@ from opsctl.jobs.runner.own_attempt import (
 from opsctl.jobs.runner.own_lease import END_WAIT_S, LeaseHeartbeat, WaitPolicy, wait_for_turn
 from opsctl.jobs.runner.requests import RequestHandler, ToEnd
 from opsctl.jobs.runner.run_step import run_step, time_to_train_s
+from opsctl.jobs.runner.standby import AFTER_S, Standby
 from opsctl.jobs.runner.task import FollowedPaths, Task, request_stop, this_task
 from opsctl.jobs.signals import Signals, noted_signals
 from opsctl.run.attempts import events as attempts_file
@@ -63,6 +65,7 @@ def run_job(
     only_owners: bool = False,
     patience: WaitPolicy | None = None,
     spare: int = 0,
+    standby_after_s: float = AFTER_S,
 ) -> int:
     """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
 
@@ -75,12 +78,15 @@ def run_job(
     with noted_signals() as signals:
         try:
             code = _leave_at_once(task)
-            return _train_on(task, signals, patience or WaitPolicy()) if code is None else code
+            if code is not None:
+                return code
+            standby = Standby(task.paths.output, task.paths.attempt_folder(task.allocation.job_id), standby_after_s)
+            return _train_on(replace(task, standby=standby), signals, patience or WaitPolicy(), standby)
         finally:
             task.log.finish()
 
 
-def _train_on(task: Task, signals: Signals, patience: WaitPolicy) -> int:
+def _train_on(task: Task, signals: Signals, patience: WaitPolicy, standby: Standby) -> int:
     """Train, and meanwhile carry out requests. A requeue comes after the lease was released."""
     handler = RequestHandler(task)
     handler.start()
@@ -95,6 +101,7 @@ def _train_on(task: Task, signals: Signals, patience: WaitPolicy) -> int:
             code = _train(task, signals, patience, handler)
         return code
     finally:
+        standby.end()
         handler.finish(handler.attempt, signals)
         for line in handler.news():
             task.log.add_line(line)

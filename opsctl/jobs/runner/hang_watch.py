@@ -133,6 +133,11 @@ class HangWatch(Watch):
             self._start_look()
 
     @property
+    def is_training(self) -> bool:
+        """Return whether an iteration was logged."""
+        return not self._is_starting
+
+    @property
     def stacks(self) -> tuple[StackGroup, ...]:
         """The stacks of the ranks that log nothing; empty while the training continues."""
         newest = self._newest()

@@ -40,6 +40,7 @@ class Launch:
     words: Sequence[str]  # of each node's process, after the interpreter
     variables: Mapping[str, str]  # of each node's process
     revision: int | None = None  # its number, for the checkpoints' word of who saved them
+    wait_s: int = WAIT_S  # 0: srun waits without limit for the others when one launcher has left
     only_on: Sequence[str] = ()  # names of those nodes; empty: they are all that the job has
 
     def command(self) -> list[str]:
@@ -55,7 +56,7 @@ class Launch:
             *cpus,
             "--distribution=block",  # a node's place in Slurm's list is its launcher's rank
             "--kill-on-bad-exit=1",
-            f"--wait={WAIT_S}",
+            f"--wait={self.wait_s}",
             "--mpi=none",
             "--export=ALL",
             "/bin/bash",
@@ -69,9 +70,12 @@ class Launch:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the command needs in addition to those of the job."""
+        return {_STEP_SCRIPT: self.step_script, **self.variables_of_attempt()}
+
+    def variables_of_attempt(self) -> dict[str, str]:
+        """Return those of them that each node's process has."""
         revision = {} if self.revision is None else {REVISION_VARIABLE: str(self.revision)}
-        own = {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder)}
-        return {**own, **revision, **self.variables}
+        return {ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder), **revision, **self.variables}
 
 
 def trainer_words(

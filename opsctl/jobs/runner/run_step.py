@@ -80,6 +80,7 @@ def run_step(
         return exit_report(task.paths.output, folder).reason in LEAVES_EARLY
 
     cron, hangs = CronWatch(task.paths, task.cluster), watch_over(task, program)
+    standby = task.standby if program is None and task.revision.file.slurm.restarts else None
     step = Step(
         launch.command(),
         environment,
@@ -95,8 +96,12 @@ def run_step(
         hangs=hangs,
         checkpoints=watch,
         progress=progress,
+        standby=standby,
+        started=standby.take(launch, task.nodes) if standby is not None else None,
         leave_s=LEAVE_S if program is None else LEAVE_S + program.grace_s,
     )
+    if standby is not None:
+        standby.prepare(launch, task.allocation.nodes, environment, lambda: hangs.is_training)
     handler.begin_step()
     with cron, watch or contextlib.nullcontext():
         code = step.run()

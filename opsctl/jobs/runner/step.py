@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 LEAVE_S = 60.0
 #: Given to srun to go after that, before it is killed; Slurm clears the job away when the batch process ends.
 SRUN_END_S = 15.0
+#: After the first launcher has failed, the others get this long to record their failures. The step is then killed:
+#: Slurm itself waits for KillWait, 30 s by default, and without the failed ranks the others can save nothing.
+FOLLOW_S = 2.0
+_ENDED_STEP = re.compile(rb"(?:StepId=|\*\*\* STEP )(\d+\.\d+)")
 _LOST_NODE = re.compile(rb"^srun: error: Node failure on (\S+)", re.MULTILINE)
 _TASK_EXIT = re.compile(rb"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)\s*\n", re.MULTILINE)
 #: What is kept of one chunk to find words that the next one ends.
@@ -58,16 +62,19 @@ class Step:
         hangs: HangWatch | None = None,
         checkpoints: Watch | None = None,
         progress: Translator | None = None,
+        standby: Watch | None = None,
+        started: subprocess.Popen[bytes] | None = None,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. has_left: whether the trainer has recorded that
-        it leaves early. why_signalled: the reason for the signals. The others watch the step, each where it is given.
+        it leaves early. why_signalled: the reason for the signals. started: the step's srun, if it runs already. The
+        others watch the step, each where it is given.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
         self.has_left, self.heartbeat, self.leave_s = has_left, heartbeat, leave_s
         self.handler, self.hangs = handler, hangs
         self._why_signalled = why_signalled or (lambda: f"the job got {signals.names()}")
         self._progress = progress
-        self._watches = [one for one in (hangs, cron, heartbeat, handler, checkpoints) if one is not None]
+        self._watches = [one for one in (hangs, cron, heartbeat, handler, checkpoints, standby) if one is not None]
         self.ended_hard = False
         self.ended_on_request = False
         self.ended_hung = False
@@ -77,8 +84,12 @@ class Step:
         self._is_overtaken = False
         self._checked_at = 0.0
         self._seen_end = b""
+        self._ended_step = ""  # as Slurm names it, once a launcher has failed
+        self._failed_at: float | None = None
+        self._killer: subprocess.Popen[bytes] | None = None
+        self._environment = dict(environment)
         # A session of its own: what the terminal or Slurm sends to the batch process's group does not reach srun.
-        self._srun = subprocess.Popen(
+        self._srun = started or subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -101,6 +112,7 @@ class Step:
             self.log.flush_if_due()
             self._check_watches()
             self._check_leaving()
+            self._kill_followers()
             if self.ended_hard and self._srun.poll() is not None:
                 break  # a process that outlived srun may hold the pipe for ever
         for line in self._progress.last() if self._progress else ():
@@ -143,6 +155,9 @@ class Step:
             if int(match[2]) != 128 + signal.SIGTERM:  # that is how srun ends the others
                 self.first_exit = LauncherExit(match[1].decode(errors="replace"), int(match[2]))
                 break
+        if self.first_exit is not None and (ended := _ENDED_STEP.search(seen)):
+            self._ended_step = self._ended_step or ended[1].decode()
+            self._failed_at = self._failed_at or time.monotonic()
         self._seen_end = seen[-_OVERLAP_BYTES:]
 
     def _pass_on_signals(self) -> None:
@@ -201,6 +216,15 @@ class Step:
             self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes
         elif late_s > SRUN_END_S:
             self._signal_srun(signal.SIGKILL)  # a node does not answer; Slurm ends the rest when this process leaves
+
+    def _kill_followers(self) -> None:
+        """Kill the rest of a step in which a launcher has failed and which Slurm ends for that."""
+        is_due = self._failed_at is not None and time.monotonic() - self._failed_at >= FOLLOW_S
+        if not is_due or self._killer is not None or self.signals.any or self._leaving_since is not None:
+            return
+        words = ["scancel", "--quiet", "--signal=KILL", self._ended_step]
+        with contextlib.suppress(OSError):
+            self._killer = subprocess.Popen(words, env=self._environment, stdin=subprocess.DEVNULL)
 
     def _signal_srun(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

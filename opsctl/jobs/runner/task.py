@@ -14,6 +14,7 @@ from opsctl.core.files.state_files import make_folder, write_state
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.probe.report import ProbeReport
 from opsctl.jobs.runner.main_log import MainLog
+from opsctl.jobs.runner.standby import Standby
 from opsctl.run.checkpoints.inventory import is_finished, last_checkpoint, latest_problem
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.revisions import Revision, newest_for_task, no_revision
@@ -125,6 +126,7 @@ class Task:
     log: MainLog
     spare: int = 0  # nodes of the allocation beyond those that are trained on
     picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
+    standby: Standby | None = None  # launchers for a restart; None: each restart takes new ones
     restart: int = 0  # how many attempts this job has made before
     probed: ProbeReport | None = None  # the last test of this job's nodes; None: none was made
 

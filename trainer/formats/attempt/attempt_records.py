@@ -26,6 +26,8 @@ STOP_REQUEST = "stop-request"
 SAVE_REQUEST = "save-request"
 SAVED_NOTE = "saved.json"
 
+#: The first word of a launcher that waits for a Start on its stdin.
+STANDBY = "--standby"
 #: The exit status of a rank that ended itself because another rank had failed or stopped answering.
 HARD_END_STATUS = 70
 
@@ -91,6 +93,14 @@ class ExitReport(msgspec.Struct, frozen=True):
     reason: str = ""  # a leave_lines.Reason, or a word of another release
     iteration: int | None = None
     consumed_train_samples: int | None = None
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The line that starts a launcher on standby."""
+
+    nodes: tuple[str, ...]  # names, in the order of their ranks
+    words: tuple[str, ...]  # of the launcher, except --node-rank
+    variables: dict[str, str] = {}
 
 
 class StopRequest(msgspec.Struct, frozen=True):

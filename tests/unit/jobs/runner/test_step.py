@@ -267,3 +267,33 @@ def test_the_steps_of_another_program_are_signs_of_life_for_the_watch_over_hangs
     )
     assert step.run() == 0
     assert any(map(is_of_an_iteration, b"".join(heard).decode().splitlines()))
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["nothing asked", "Slurm ends the job"])
+def test_the_rest_of_a_step_is_killed_after_a_launcher_failed_unless_the_job_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """Its ranks can save nothing without the failed ones; after a signal to the job they may."""
+    monkeypatch.setattr(step_module, "FOLLOW_S", 0.1)
+    scancel = tmp_path / "scancel"
+    scancel.write_text('#!/bin/sh\necho "$@" > "$D/called"\n')
+    scancel.chmod(0o755)
+    signals = Signals()
+    if is_told:
+        signals.note(signal.SIGTERM, None)
+    lines = "srun: error: node2: task 1: Exited with exit code 1\\nsrun: Terminating StepId=12.3\\n"
+    waits = '[ -e "$D/called" ] && break; sleep 0.05'
+    script = f"printf '{lines}'; for i in $(seq {10 if is_told else 600}); do {waits}; done; exit 1"
+    step = Step(
+        ["/bin/sh", "-c", script],
+        {"PATH": f"{tmp_path}:/usr/bin:/bin", "D": str(tmp_path)},
+        MainLog(tmp_path, tmp_path / "main_log.txt", copy_to_fd=None),
+        signals,
+        tmp_path,
+        tmp_path / "stop-request",
+        has_left=lambda: False,
+    )
+    assert step.run() == 1 and step.first_exit == LauncherExit("node2", 1)
+    called = tmp_path / "called"
+    assert called.exists() != is_told
+    assert is_told or called.read_text().split()[-2:] == ["--signal=KILL", "12.3"]
