@@ -161,7 +161,7 @@ def _line_finder(text: str) -> Callable[[str], int]:
         name = option.lstrip("-")
         dashes, spelled = option.removesuffix(name), re.sub("-|_", "[-_]", re.escape(name).replace(r"\-", "-"))
         plain = rf"(?<![\w-])(?:{dashes}{spelled}(?![\w-])|{spelled}=)"
-        pattern = re.compile(rf"\$\{{?{names[0]}\b" if names else plain)
+        pattern = re.compile(rf"\$\{{?{re.escape(names[0])}(?!\w)" if names else plain)
         return next((number for number, line in lines if pattern.search(line)), 0)
 
     return line_of

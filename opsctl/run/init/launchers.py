@@ -163,7 +163,7 @@ def _launcher(words: Sequence[str], before: str) -> tuple[str, int, tuple[str, .
 
 def _is_training(words: Sequence[str]) -> bool:
     """Return whether the words start a training by a program of its own: `fairseq-train`, `trl sft`, `tune run`."""
-    name, following = words[0].rpartition("/")[2], words[1] if len(words) > 1 else ""
+    name, following = [*(word.rpartition("/")[2] for word in words[:2]), "", ""][:2]
     return bool(_TRAINING.fullmatch(name)) or following in _TRAININGS
 
 

@@ -201,7 +201,7 @@ def _word(
     for one in names_in(text):
         if one in state.variables or one.startswith("SLURM_") or is_argument(one):
             draft.fill_in.append(Note(line, f"{shown}: {state.why_unknown(one)}"))
-            text = re.sub(rf"\$\{{?{one}\b\}}?", lambda _: FILL_IN, text)
+            text = re.sub(rf"\$\{{?{re.escape(one)}(?!\w)\}}?", lambda _: FILL_IN, text)
     return VARIABLE.sub(lambda match: "${" + (match["braced"] or match["bare"]) + "}", text)
 
 

@@ -360,6 +360,12 @@ def test_a_short_limit_and_a_warning_of_slurm_leave_time_for_the_save() -> None:
     assert program("torchrun train.py", head=f"{HEAD}#SBATCH --signal=B:USR1@120\n").value("program", "stop") is None
 
 
+def test_odd_commands_are_no_fault_of_the_reader() -> None:
+    draft = program('srun -N\nsrun bash -c ""\ntorchrun train.py --all "$*" --some "x$@" --one $1')
+    assert draft.value("program", "command")[:2] == ["torchrun", "train.py"]
+    assert {note.line for note in (*draft.fill_in, *draft.notes)} >= {7}
+
+
 def described(draft: Draft, folder: Path) -> Program:
     found = program_of(written(draft, folder).file, folder)
     assert found is not None
