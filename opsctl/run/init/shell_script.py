@@ -345,6 +345,8 @@ class _Reader:
         if prefix:
             self.state.set_up = set_up
         self.follow(command)
+        if command.name == "read" and len(bodies) == 1 and ("-d", "") in pairwise(words):  # all of a here-document
+            self.set_value(words[-1], self.state.text(bodies[0].parts).strip(" \t\n"), bodies[0].line)
         for name in {_name(word) for word in prefix}:
             if self.state.variables.get(name) == inside.get(name):  # the command itself has not set it
                 self.state.variables.pop(name, None)

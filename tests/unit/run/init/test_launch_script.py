@@ -295,6 +295,8 @@ FORMS = {
     "launchers": "torchrun --nproc_per_node 4 --nnodes=2 --rdzv_endpoint $H:1 pretrain_gpt.py $MODEL --lr 1",
     "deepspeed": "deepspeed --num_gpus 4 ./pretrain_gpt.py $MODEL --deepspeed_config=x.json",
     "behind an assignment and a test": "true && LR=1 && S=2; false || T=3\nTRAIN --lr $LR$S$T",
+    "a variable that holds a script": "export MODEL\nread -r -d '' CMD <<'END'\n"
+    'cd .. && cd - >/dev/null; python pretrain_gpt.py $MODEL \\\n  --lr 1\nEND\nsrun bash -c "$CMD"',
     "pwd in quotes": 'export CMD=" \\\n    `pwd`/pretrain_gpt.py \\\n    $MODEL \\\n"\n'
     'srun bash -c "python $CMD --lr 1" 2>&1 | tee -a log',
 }
