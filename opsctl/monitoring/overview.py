@@ -351,8 +351,10 @@ def status_of_run(run: RunView, slurm: SlurmReader) -> RunStatus:
 
         extras = replace(extras, evaluation=evaluations_seen(run.paths))
     if run.file is not None and run.file.program is not None:
+        from opsctl.run.checkpoints.adopted import seconds_between_checkpoints
         from opsctl.run.config.program import program_of
 
         program = program_of(run.file, run.paths.output)
-        extras = replace(extras, lacks=tuple(program.lacks()) if program else ())
+        lost_s = seconds_between_checkpoints(run.paths, snapshot.measured.seconds_per_iteration)
+        extras = replace(extras, lacks=tuple(program.lacks(lost_s)) if program else ())
     return RunStatus(run, overview, extras, open_findings(run, overview, extras))

@@ -32,8 +32,9 @@ time = "10:00"
 exit_margin = "1:00"
 
 [program]
-command = ["torchrun", "plain_ddp.py", "{steps}", "10", "0.1"]
-stop = "SIGTERM"
+command = [{start}, "plain_ddp.py", "{steps}", "10", "0.1", {more}]
+launch = "{launch}"
+stop = "{stop}"
 grace = "0:40"
 checkpoints = "saved/step-*.pt"
 progress = 'step (?P<iteration>\\d+)/(?P<total>\\d+) loss (?P<loss>\\S+)'
@@ -43,6 +44,14 @@ steps = {steps}
 OMP_NUM_THREADS = "1"
 GLOO_SOCKET_IFNAME = "lo"
 """
+
+
+def a_run_file(folder: Path, steps: int, launch: str = "torchrun", stop: str = "SIGTERM") -> str:
+    start = '"torchrun"' if launch == "torchrun" else '"python"'
+    more = '"hook"' if stop == "hook" else ""
+    return RUN_FILE.format(
+        environment=environment_script(folder), steps=steps, launch=launch, stop=stop, start=start, more=more
+    )
 
 
 def losses(log: str) -> dict[int, float]:
@@ -66,7 +75,7 @@ def test_a_plain_torchrun_script_is_stopped_killed_and_resumed_without_a_trace_i
     with open_folder() as folder:
         training, steps = Training(Opsctl(local_cluster, folder)), 90
         shutil.copy(PROGRAM, folder)
-        (folder / "run.toml").write_text(RUN_FILE.format(environment=environment_script(folder), steps=steps))
+        (folder / "run.toml").write_text(a_run_file(folder, steps))
         stale = folder / "saved" / f"step-{steps}.pt"
         stale.parent.mkdir()
         shutil.copy(_any_zip(tmp_path), stale)
@@ -98,6 +107,67 @@ def test_a_plain_torchrun_script_is_stopped_killed_and_resumed_without_a_trace_i
         assert losses(training.log()) == pytest.approx(uninterrupted(tmp_path / "alone", steps), rel=1e-5)
         listed = printed("checkpoints list", training.opsctl.ok("checkpoints", "list", "--json"))
         assert listed[-1]["iteration"] == steps and all(one["complete"] for one in listed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("launch", "stop"), [("torchrun", "hook"), ("ranks", "SIGTERM")])
+def test_a_program_with_the_hook_or_without_a_launcher_is_stopped_and_resumed_without_a_trace_in_its_losses(
+    local_cluster: RunningCluster, tmp_path: Path, launch: str, stop: str
+) -> None:
+    with open_folder() as folder:
+        training, steps = Training(Opsctl(local_cluster, folder)), 60
+        shutil.copy(PROGRAM, folder)
+        (folder / "run.toml").write_text(a_run_file(folder, steps, launch, stop))
+        chain = training.submit("1-2%1")
+        training.wait_for_log("step 25/")
+        training.opsctl.ok("kill-switch", "trigger")
+        training.wait_until_left(chain)
+        first = training.recorded()[0]
+        saved = first["checkpoint_at_end"]
+        assert (first["reason"], first["iteration_at_end"]) == ("kill-switch", saved)
+        assert saved >= 25 and f"step {saved + 1}/" not in training.log()
+        assert "has not left within" not in training.log()
+
+        training.opsctl.ok("kill-switch", "deactivate")
+        training.wait_until_left(training.submit("1"), START_S)
+        last = training.recorded()[-1]
+        assert (last["iteration_at_start"], last["reason"]) == (saved, "finished")
+        assert losses(training.log()) == pytest.approx(uninterrupted(tmp_path / "alone", steps), rel=1e-5)
+
+
+def _misbehaves(cluster: RunningCluster, folder: Path, how: str, steps: int) -> Training:
+    shutil.copy(PROGRAM.with_name("misbehaving.py"), folder)
+    text = a_run_file(folder, steps, "ranks", "none").replace("nodes = 2", "nodes = 1")
+    text = re.sub(r"^command = .*$", f'command = ["python", "misbehaving.py", "{how}", "{steps}"]', text, flags=re.M)
+    (folder / "run.toml").write_text(text + '\n[watch]\nsilent_most = "0:05"\n')
+    return Training(Opsctl(cluster, folder))
+
+
+@pytest.mark.parametrize(("how", "reason", "reached"), [("hangs", "hang", 12), ("halves", "failed", 10)])
+def test_a_program_that_hangs_or_dies_in_a_save_continues_from_its_last_complete_checkpoint(
+    local_cluster: RunningCluster, how: str, reason: str, reached: int
+) -> None:
+    with open_folder() as folder:
+        training = _misbehaves(local_cluster, folder, how, 20)
+        training.wait_until_left(training.submit("1-2%1"), START_S)
+        first, second = training.recorded()[:2]
+        assert (first["reason"], first["iteration_at_end"]) == (reason, reached), training.log()
+        assert first["checkpoint_at_end"] == second["iteration_at_start"] == (10 if how == "hangs" else 5)
+        assert second["reason"] == "finished"
+        if how == "hangs" and shutil.which("py-spy", path=str(TORCHRUN.parent)):
+            assert "hang" in str(first["stacks"])
+
+
+@pytest.mark.nightly
+def test_a_program_that_exits_with_0_and_has_not_trained_stops_its_chain_and_is_not_finished(
+    local_cluster: RunningCluster,
+) -> None:
+    with open_folder() as folder:
+        training = _misbehaves(local_cluster, folder, "quits", 20)
+        training.wait_until_left(training.submit("1-5%1"), START_S)
+        recorded = training.recorded()
+        assert [one["reason"] for one in recorded[:3]] == ["completed"] * 3 and len(recorded) <= 4
+        assert not training.opsctl.ok("status").startswith("FINISHED")
 
 
 def _any_zip(folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """A plain torchrun script: DDP, a checkpoint every few steps, and a save on SIGTERM.
 
-    torchrun plain_ddp.py STEPS SAVE_EVERY SECONDS_PER_STEP
+    torchrun plain_ddp.py STEPS SAVE_EVERY SECONDS_PER_STEP [hook]
 
 It resumes from the file that OPSCTL_CHECKPOINT names. Each step's data follows from its number.
 """
@@ -17,13 +17,18 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+HOOKED = sys.argv[4:] == ["hook"]
+if HOOKED:
+    from opsctl_hook import saved, should_stop
+
 FOLDER = Path("saved")
 
 
 def main() -> None:
     steps, save_every, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    if not HOOKED:
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
@@ -55,11 +60,13 @@ def main() -> None:
         if rank == 0:
             print(f"step {step}/{steps} loss {mean.item() / world:.8f}", flush=True)
         time.sleep(seconds)
-        leaves = torch.tensor(len(asked))
+        leaves = torch.tensor(int(should_stop()) if HOOKED else len(asked))
         dist.all_reduce(leaves)
         if leaves or step % save_every == 0 or step == steps:
             save(step)
         if leaves:
+            if HOOKED:
+                saved()
             break
     dist.destroy_process_group()
 

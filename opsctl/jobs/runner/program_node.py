@@ -33,6 +33,8 @@ from opsctl.core.files.state_files import write_state
 from opsctl.core.output import message, show
 from opsctl.core.timestamps import now
 from opsctl.jobs.runner.program_output import ProgramOutput
+from opsctl.run.config.schema import HOOK
+from opsctl.run.programs.hook import HOOK_FOLDER, SAVED, STOP_VARIABLE
 from opsctl.run.programs.launchers import Place, to_start
 from trainer.formats.attempt.attempt_records import (
     EXIT_REPORT,
@@ -54,12 +56,16 @@ STEP_VARIABLE = "OPSCTL_PROGRAM_STEP"
 #: The newest complete checkpoint, for programs that are told by a variable where to resume. Empty: from the start.
 CHECKPOINT_VARIABLE = "OPSCTL_CHECKPOINT"
 _PR_SET_CHILD_SUBREAPER = 36
+#: In the attempt's folder; `opsctl_hook` of rank 0 looks for it.
+_STOP_FILE = "hook-stop"
 _POLL_S = 0.2
 #: From the sight of a request to the signal, so that every node sends it at the same moment.
 _AHEAD_S = 1.0
 #: From the failure of a rank to the end of the other ranks, or from the end of all ranks after a stop signal to the end
 #: of their launcher. And from SIGTERM to SIGKILL for what is left over.
 _FOLLOW_S, _LEFTOVER_S = 5.0, 5.0
+#: From the report of a complete last checkpoint to the end of the program.
+_AFTER_SAVED_S = 20.0
 #: Place of exit_code after the name in /proc/PID/stat, see proc(5).
 _EXIT_CODE_FIELD = 49
 #: How long the ranks are searched for again and again; a program may have fewer ranks than the node has GPUs.
@@ -78,7 +84,8 @@ class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int
     stop_port: int  # of the first node's process
     token: str  # with which the first node's process proves itself
-    stop: str | None  # name of the signal on which the program saves and leaves; None: it saves on no request
+    stop: str | None  # the signal on which the program saves and leaves, or HOOK; None: it saves on no request
+    saves: bool = True  # whether it can save then
     grace_s: int
     kill_switch: str
     stop_request: str
@@ -122,6 +129,7 @@ class NodeRun:
     _has_found: bool = False  # all ranks
     _find_at: float = 0.0  # when the ranks are to be searched for again
     _began_at: float = field(default_factory=time.monotonic)
+    _saved_at: float = 0.0  # when the program reported that its last checkpoint is complete
     _is_told: bool = False  # Slurm or srun ends the step
 
     def run(self) -> int:
@@ -141,11 +149,13 @@ class NodeRun:
             run_id=Path(self.step.attempt_folder).name,
             grace_s=self.step.grace_s,
         )
+        variables = {CHECKPOINT_VARIABLE: self.step.checkpoint, STOP_VARIABLE: str(self._stop_file)}
         output = ProgramOutput(sys.stdout.fileno())
         output.start()
         with contextlib.closing(_channel(self.step, self.node_rank)) as channel:
             for number, start in enumerate(to_start(self.step.command, self.step.launch, place)):
-                own = {CHECKPOINT_VARIABLE: self.step.checkpoint, **self.environment, **start.environment}
+                own = {**variables, **self.environment, **start.environment}
+                own["PYTHONPATH"] = os.pathsep.join(filter(None, (own.get("PYTHONPATH"), str(HOOK_FOLDER))))
                 try:
                     self._started[number] = subprocess.Popen(
                         start.words,
@@ -167,6 +177,10 @@ class NodeRun:
         output.close(_LEFTOVER_S)
         return self._close()
 
+    @property
+    def _stop_file(self) -> Path:
+        return Path(self.step.attempt_folder) / _STOP_FILE
+
     def _note_end(self, *_: object) -> None:
         self._is_told = True
 
@@ -181,9 +195,13 @@ class NodeRun:
                 self._fail(number if self.step.launch == "ranks" else None, code)
         late = self._failed_at and self.step.launch == "ranks" and time.monotonic() - self._failed_at > _FOLLOW_S
         overdue = self._signalled_at and time.monotonic() - self._signalled_at > self.step.grace_s
-        if overdue:
+        if self._signalled_at and not self._saved_at and Path(f"{self._stop_file}{SAVED}").exists():
+            self._saved_at = time.monotonic()
+        saved = self._saved_at and time.monotonic() - self._saved_at > _AFTER_SAVED_S
+        if overdue and not saved:
             message(f"opsctl: {self.node}: the program has not left within {self.step.grace_s} s: ending it")
-        return not (late or overdue or self._is_left_waiting()) and any(code is None for code in codes.values())
+        is_over = late or overdue or saved or self._is_left_waiting()
+        return not is_over and any(code is None for code in codes.values())
 
     def _is_left_waiting(self) -> bool:
         """Return True if the ranks have left after the signal, and their launcher has not.
@@ -274,6 +292,11 @@ class NodeRun:
         if self.step.stop is None:  # nothing to wait for
             self._signalled_at -= self.step.grace_s
             return
+        if self.node_rank == 0:  # rank 0 looks for it
+            with contextlib.suppress(OSError):
+                self._stop_file.touch()
+        if self.step.stop == HOOK:
+            return
         for process in ranks_below(psutil.Process()).values():
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.Signals[self.step.stop])
@@ -281,7 +304,7 @@ class NodeRun:
     def _report_leaving(self, stop: Stop) -> None:
         detail = self.step.kill_switch if stop.reason is Reason.KILL_SWITCH else self.step.stop_request
         show(leave_line(stop.reason, detail))
-        self._record(LEAVING_NOTE, LeavingNote(reason=stop.reason, at=now()))
+        self._record(LEAVING_NOTE, LeavingNote(reason=stop.reason, at=now(), saves=self.step.saves))
 
     def _end_all(self) -> None:
         """End every process below this one: SIGTERM, then SIGKILL until none is left."""

@@ -199,6 +199,7 @@ def _launch_program(task: Task, program: Program, folder: Path, checkpoint: Path
         stop_port=free_port(job, is_free=lambda other: other != port and is_free(other)),
         token=secrets.token_hex(16),
         stop=program.stop,
+        saves=program.saves_on_request,
         grace_s=program.grace_s,
         kill_switch=str(task.kill_switch),
         stop_request=str(task.paths.stop_request(job)),

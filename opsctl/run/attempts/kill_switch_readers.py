@@ -77,7 +77,7 @@ def word(paths: RunPaths, attempt: Attempt) -> str:
     if left.reason:
         return f"has left{_at(left.iteration)} ({printable(left.reason)})"
     if leaving.reason == Reason.KILL_SWITCH:
-        return f"seen{_at(leaving.iteration)}, saving"
+        return f"seen{_at(leaving.iteration)}, {'saving' if leaving.saves else 'leaving without a save'}"
     return f"was leaving already{_at(leaving.iteration)} ({printable(leaving.reason)})" if leaving.reason else ""
 
 

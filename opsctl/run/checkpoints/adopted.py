@@ -29,6 +29,7 @@ from trainer.formats.checkpoint.manifest import (
     SavedFile,
     checkpoint_folders,
     checksum,
+    iteration_of,
     latest_folder,
     read_manifest,
     tag_of,
@@ -71,6 +72,14 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
         if known[folder] not in there.values() and folder not in (one.folder for one in adopted):
             _remove(folder)
     return adopted
+
+
+def seconds_between_checkpoints(paths: RunPaths, seconds_per_iteration: float | None) -> float | None:
+    """Return the training time between the two newest checkpoints, from their names; None if it is not known."""
+    steps = [iteration_of(folder.name) for folder in checkpoint_folders(paths.checkpoints)[:2]]
+    if seconds_per_iteration is None or len(steps) < 2 or steps[0] is None or steps[1] is None:
+        return None
+    return (steps[0] - steps[1]) * seconds_per_iteration
 
 
 def prepare(paths: RunPaths, program: Program) -> Path | None:

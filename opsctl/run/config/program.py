@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.run.config.schema import COMMAND, ProgramTable, RunFile
+from opsctl.run.config.schema import COMMAND, HOOK, ProgramTable, RunFile
 from opsctl.run.programs.kind import Kind, SavedCheckpoint, found, no_progress
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.options import Options
@@ -25,7 +25,7 @@ class Program:
     command: tuple[str, ...]
     folder: Path  # where it is started, and where relative patterns begin
     launch: str
-    stop: str | None  # signal name; None: it saves on no request
+    stop: str | None  # signal name or HOOK; None: it saves on no request
     grace_s: int
     checkpoints: str | None  # absolute pattern
     existing: str | None  # see ProgramTable.existing
@@ -55,14 +55,22 @@ class Program:
             return self.kind.resume(checkpoint)
         return [word.replace("{checkpoint}", str(checkpoint)) for word in self.resume]
 
-    def lacks(self) -> list[str]:
-        """Return what cannot be done with it, as sentences."""
-        found, option = list(self.kind.lacks), self.kind.saves_with
-        if option and self.stop and not any(word.startswith(option.split()[0]) for word in self.command):
-            found.append(
-                f"It saves on request only with {option}, which the command does not have: without it, the work since "
-                "the last checkpoint is lost at each stop."
-            )
+    @property
+    def saves_on_request(self) -> bool:
+        """Return whether it can save when it is asked to leave, as far as its command shows."""
+        option = self.kind.saves_with if self.stop != HOOK else None
+        return self.stop is not None and (
+            option is None or any(word.startswith(option.split()[0]) for word in self.command)
+        )
+
+    def lacks(self, lost_s: float | None = None) -> list[str]:
+        """Return what cannot be done with it, as sentences. lost_s: the time between its checkpoints, if known."""
+        found = list(self.kind.lacks)
+        if not self.saves_on_request:
+            minutes = None if lost_s is None else max(1, round(lost_s / 60))
+            lost = "the work since the last checkpoint" if minutes is None else f"up to {minutes} min of work"
+            option = f" (it saves with {self.kind.saves_with})" if self.kind.saves_with else ""
+            found.insert(0, f"no save on request{option}: {lost} is lost at each stop")
         return found if self.steps else [*found, "[program] steps is not set: no progress in percent"]
 
 

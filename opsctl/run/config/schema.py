@@ -19,8 +19,9 @@ KINDS_OF_PROGRAMS = ("megatron-lm", "nemo", "torchtitan", "transformers", "light
 PROGRESS_GROUPS = ("iteration", "total", "loss", "learning_rate", "grad_norm", "seconds")
 #: Ways to start a program: one launcher of torch or accelerate on each node, or one process for each rank.
 LAUNCHES = ("torchrun", "accelerate", "ranks")
-#: Signals on which a training program may save and leave; "none" for a program that saves on no request.
-STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "none")
+#: How a training program is asked to save and leave: a signal, or HOOK; "none" for one that saves on no request.
+HOOK = "hook"
+STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", HOOK, "none")
 #: What to do with checkpoints that are older than the run: resume from the newest, or rename them and start fresh.
 EXISTING = ("continue", "aside")
 
@@ -78,7 +79,7 @@ class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str = COMMAND  # one of KINDS_OF_PROGRAMS
     folder: str | None = None  # where it is started; None: the run file's folder
     launch: str | None = None  # one of LAUNCHES
-    stop: str | None = None  # the signal on which it saves and leaves, one of STOPS; "none": it saves on no request
+    stop: str | None = None  # how it is asked to save and leave, one of STOPS
     grace: str = "5:00"  # from that signal to the end of its processes, a Slurm duration
     checkpoints: str | None = None  # pattern of its checkpoints, relative to `folder`
     existing: str | None = None  # for checkpoints older than the run, one of EXISTING; None: refuse to start with them

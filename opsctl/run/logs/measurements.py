@@ -133,6 +133,7 @@ def measure(records: Sequence[Record]) -> Measured:
         samples_per_second=_median([one.samples_per_second for one in window]),
         tflops=_median([one.tflops for one in window]),
         last_iteration=last,
+        last_with_loss=next((one for one in reversed(iterations) if one.nan_iterations is not None), None),
         stamped_after_it=_stamp_after_last_iteration(records),
         is_saving=_is_saving(records),
         failed_save=_failed_save(records),

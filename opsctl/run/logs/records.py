@@ -105,7 +105,14 @@ class Measured(msgspec.Struct, frozen=True):
     samples_per_second: float | None = None  # median of the newest iterations
     tflops: float | None = None  # per GPU, median of the newest iterations
     last_iteration: TrainingLine | None = None
+    last_with_loss: TrainingLine | None = None  # another program may log its loss only every few iterations
     stamped_after_it: datetime | None = None  # with zone; of the first stamped line after it
     is_followed: bool = False  # True if anything was logged after it
     is_saving: bool = False  # a save began after it and has not ended
     failed_save: CheckpointFailed | None = None  # the newest save, if it failed and no start followed
+
+    @property
+    def newest_loss(self) -> TrainingLine | None:
+        """The last line with a loss; the last one of all if none has one."""
+        last = self.last_iteration
+        return self.last_with_loss or last if last is not None and last.nan_iterations is None else last

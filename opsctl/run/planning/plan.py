@@ -284,7 +284,7 @@ class PlannedProgram(Struct, frozen=True, kw_only=True):
     kind: Annotated[str, Meta(description="`[program] kind`.")]
     command: Annotated[tuple[str, ...], Meta(description="Its words.")]
     launch: Annotated[str, Meta(description="What starts its ranks: `torchrun`, `accelerate` or `ranks`.")]
-    stop: Annotated[str | None, Meta(description="The signal on which it saves and exits; null: it does not.")]
+    stop: Annotated[str | None, Meta(description="Signal on which it saves and exits, or `hook`; null: none.")]
     grace_s: Annotated[int, Meta(description="Seconds from that signal to the end of its processes.")]
     checkpoints: Annotated[str | None, Meta(description="Pattern of its checkpoints; null if unknown.")]
     steps: Annotated[int | None, Meta(description="Length of the training in steps; null if unknown.")]

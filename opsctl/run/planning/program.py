@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from opsctl.run.config.program import Program
+from opsctl.run.config.schema import HOOK
 from opsctl.run.planning.plan import PlannedProgram
 from opsctl.run.planning.section import Section
 from opsctl.slurm.durations import format_duration
@@ -24,7 +25,8 @@ def program_section(program: Program, refused: str | None = None) -> Section:
         refused=refused,
     )
     per_node = "one process per GPU" if program.launch == "ranks" else f"one {program.launch} per node"
-    stops = f"{found.stop} to all ranks, {format_duration(found.grace_s)} to save" if found.stop else "it does not save"
+    asked = "opsctl_hook.should_stop() is true" if found.stop == HOOK else f"{found.stop} to all ranks"
+    stops = f"{asked}, {format_duration(found.grace_s)} to save" if found.stop else "it does not save"
     rows = (
         ("kind", found.kind),
         ("command", shlex.join(found.command)),

@@ -41,8 +41,7 @@ def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, res
     def _resume(checkpoint: Path) -> Sequence[str]:
         return [word.replace("{checkpoint}", str(checkpoint)) for word in resume]
 
-    lacks = [] if stop else ["no save on request: the work since the last checkpoint is lost at each stop"]
-    lacks += [] if progress else ["no progress: [program] progress is not set"]
+    lacks = [] if progress else ["no progress: [program] progress is not set"]
     reads = _progress if pattern else no_progress
     return Kind("command", "torchrun", stop, None, reads, _judge, _resume, takes_torn=True, lacks=tuple(lacks))
 

@@ -107,8 +107,8 @@ KIND = Kind(
     judge=_judge,
     resume=_resume,
     lacks=(
-        "It does not save when it is stopped, unless the script uses opsctl_hook or ModelCheckpoint("
-        "save_on_exception=True): the work since the last checkpoint is lost at each stop.",
+        'It saves when it is stopped only with stop = "hook" and opsctl_hook in the script, or with ModelCheckpoint('
+        'save_on_exception=True) and stop = "SIGTERM".',
         "A resume within an epoch continues at the right step but shuffles the data again, unless the loader "
         "keeps its state.",
     ),

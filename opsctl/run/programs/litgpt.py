@@ -46,7 +46,6 @@ KIND = Kind(
     judge=numbered_folder(r"step-(\d{1,18})", _problem),
     resume=_resume,
     takes_torn=True,
-    lacks=("It does not save when it is stopped: the work since the last checkpoint is lost at each stop.",),
     command_line=CommandLine(
         lambda words: words[:1] == ("litgpt",),
         output="out_dir",

@@ -20,6 +20,8 @@ _LINE_ENDS = re.compile(rb"[\r\n]+")
 _LONGEST = 64 * 1024
 #: A bar is drawn many times a second: at most one line is added in this time, seconds.
 _EVERY_S = 1.0
+#: The same between lines with a loss: readers look for the newest loss in the last lines.
+_BETWEEN_LOSSES_S = 10.0
 
 
 class Translator:
@@ -36,6 +38,7 @@ class Translator:
         self._parse, self._clock = progress, clock
         self._total, self._batch = total_iterations, global_batch_size
         self._seen = Progress()
+        self._has_loss = False  # a loss was reported
         self._early = Progress()  # values of the next iteration that is reported
         self._seconds: float | None = None
         self._rest = b""
@@ -75,7 +78,9 @@ class Translator:
         iteration = self._seen.iteration
         if iteration is None or (iteration <= self._written and not has_loss) or iteration < self._written:
             return False
-        return has_loss or self._written_at is None or self._clock() - self._written_at >= _EVERY_S
+        every_s = _BETWEEN_LOSSES_S if self._has_loss else _EVERY_S
+        self._has_loss = self._has_loss or has_loss
+        return has_loss or self._written_at is None or self._clock() - self._written_at >= every_s
 
     def _line(self) -> str:
         seen = self._seen

@@ -22,7 +22,6 @@ KIND = Kind(
     progress=no_progress,
     judge=numbered_folder(r"step-(\d{1,18})", lambda folder, _: distributed_problem(folder)),
     resume=by_itself,
-    lacks=("It does not save when it is stopped: the work since the last checkpoint is lost at each stop.",),
     command_line=CommandLine(
         _is_its, output="dump_folder", saves="checkpoint/step-*", has_default=True, steps="training.steps"
     ),

@@ -218,7 +218,7 @@ def printed_row(row: Row) -> PrintedRow:
     """Return `row` as printed with `--json`."""
     one = row.overview
     seen = one.seen if one is not None else None
-    last = seen.measured.last_iteration if seen is not None else None
+    last = seen.measured.newest_loss if seen is not None else None
     return PrintedRow(
         name=row.name,
         output=str(row.output) if row.output is not None else None,

@@ -300,8 +300,8 @@ def printed_speed(measured: Measured) -> Speed:
 
 
 def printed_loss(seen: Snapshot) -> Loss | None:
-    """Return the last iteration in the log as printed with `--json`."""
-    last, at = seen.measured.last_iteration, seen.last_logged_at
+    """Return the last iteration with a loss in the log as printed with `--json`."""
+    last, at = seen.measured.newest_loss, seen.last_logged_at
     if last is None:
         return None
     return Loss(

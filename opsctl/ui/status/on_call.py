@@ -44,7 +44,7 @@ def _now(facts: Facts) -> str:
         share = f" ({one.percent_text})" if one.share is not None else ""
         of = f" of {one.iterations_in_all}" if one.iterations_in_all else ""
         parts.append(f"iteration {one.iteration}{of}{share}")
-    last = one.seen.measured.last_iteration
+    last = one.seen.measured.newest_loss
     if last is not None and last.loss is not None:
         parts.append(f"loss {last.loss:.4g}")
     if one.finishes_at is not None:

@@ -233,7 +233,9 @@ def loss_text(seen: Snapshot) -> str:
     if last is None or at is None:
         return "none logged yet"
     least = "at least " if seen.is_loss_age_a_minimum and seen.running is not None else ""
-    return f"{_loss(last)} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
+    line = seen.measured.newest_loss or last
+    newer = "," if line.iteration == last.iteration else f"; iteration {last.iteration}"
+    return f"{_loss(line)} at iteration {line.iteration}{newer} logged {least}{ago(at, seen.now)} ago"
 
 
 def _loss(line: TrainingLine) -> str:

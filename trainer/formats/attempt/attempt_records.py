@@ -85,6 +85,7 @@ class LeavingNote(msgspec.Struct, frozen=True):
     reason: str = ""  # as in the exit report
     iteration: int | None = None  # the last completed one
     at: Moment | None = None
+    saves: bool = True  # another program may save on no request
 
 
 class ExitReport(msgspec.Struct, frozen=True):

@@ -39,6 +39,16 @@ if how == "floods":
     sys.exit(0)
 if how == "orphan":
     subprocess.Popen(["sleep", "601.5"], start_new_session=True)
+if how == "hooked":
+    from opsctl_hook import saved, should_stop
+    while not should_stop(agree=lambda asked: asked or pathlib.Path(folder, "agreed").exists()):
+        me.write_text("{}")
+        time.sleep(0.02)
+    pathlib.Path(folder, "agreed").touch()
+    save_name = me.with_suffix(".saved")
+    save_name.write_text(repr(time.time()))
+    saved()
+    time.sleep(600)
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OPSCTL_CHECKPOINT")
 me.write_text(json.dumps({"pid": os.getpid(), **{name: os.environ.get(name) for name in names}}))
 until = time.monotonic() + (0.5 if how in ("ends", "orphan") else 60)
@@ -225,6 +235,15 @@ def test_words_with_blanks_and_quotes_reach_the_program_as_they_are(running: Run
     codes, printed = running.end()
     got = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
     assert codes == [0] and got == 2 * [[awkward.replace("{nodes}", "1"), "a 'b' \"c\".pt"]]
+
+
+def test_a_program_with_the_hook_is_asked_by_it_and_ended_soon_after_its_save(running: Running) -> None:
+    running.start("hooked", stop="hook", grace_s=3600)
+    running.ranks(2)
+    (running.output / "kill-switch").touch()
+    assert running.end()[0] == [0]
+    assert len(list(running.folder.glob("*.saved"))) == 2 and not running.left()
+    assert running.record("leaving.json")["saves"] is True
 
 
 def test_a_program_that_saves_on_no_request_is_ended_at_once(running: Running) -> None:
