@@ -32,7 +32,10 @@ def show_what_is_next() -> int:
             run = view(None, asks_first=True)
             slurm = cached_client(choose_cluster(None, run.paths))
             one = status_of_run(run, slurm)
-            lines = run_here(one.overview, one.found, width, colour, _option_for(one.overview.state, slurm))
+            evaluation = run.file.evaluation if run.file is not None else None
+            evaluates = evaluation is not None and bool(evaluation.tasks)
+            option = _option_for(one.overview.state, slurm)
+            lines = run_here(one.overview, one.found, width, colour, option, evaluates)
         except (OpsctlError, OSError) as error:
             lines = run_that_cannot_be_read(str(error), width, colour)
     write_screen("\n".join(lines) + "\n")

@@ -75,10 +75,12 @@ _SICK = (
 )
 
 
-def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str = "") -> list[Step]:
+def steps_for(
+    overview: Overview, findings: Sequence[OpenFinding], option: str = "", evaluates: bool = True
+) -> list[Step]:
     """Return what to do next about a run, the most urgent first.
 
-    option: what commands that ask Slurm need here, such as ` --cluster NAME`.
+    option: what commands that ask Slurm need here, such as ` --cluster NAME`. evaluates: the run file has evaluations.
     """
     switch = overview.seen.kill_switch
     is_stopped = overview.state == "absent" and (bool(overview.seen.stopped_by) or _ended_as_planned(overview))
@@ -92,6 +94,9 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str =
     published = overview.seen.published
     if published is not None and published.differs:
         steps.append(Step("opsctl revise", f"publish what you edited: {', '.join(published.differs)}"))
+    fail_here = set() if evaluates else {"opsctl evaluate"}
+    fail_here |= set() if any(not one.is_open for one in overview.seen.attempts) else {"opsctl triage"}
+    steps = [step for step in steps if step.command not in fail_here]
     if overview.state != "unsubmitted":
         steps.append(Step("opsctl status", "all of it on one screen"))
     steps = [replace(step, command=step.command + option) if step.command in _ASK_SLURM else step for step in steps]
@@ -105,9 +110,14 @@ def _ended_as_planned(overview: Overview) -> bool:
 
 
 def run_here(
-    overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, option: str = ""
+    overview: Overview,
+    findings: Sequence[OpenFinding],
+    width: int,
+    colour: bool,
+    option: str = "",
+    evaluates: bool = True,
 ) -> list[str]:
-    """Return the run of this folder in a few lines, what is wrong with it, and what to do next. option: `steps_for`."""
+    """Return the run of this folder in a few lines, what is wrong with it, and what to do next; see `steps_for`."""
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
     code = colour_of(overview)
     lines = [f"{paint(name, BOLD, colour)}  {paint(said, f'1;{code}', colour)}"]
@@ -123,7 +133,7 @@ def run_here(
             lines += labelled([("", f"do: {one.finding.todo}")], width)
     if len(findings) > _MOST:
         lines += labelled([("", f"and {len(findings) - _MOST} more: opsctl status")], width)
-    return [*lines, "", *_steps(steps_for(overview, findings, option), width, colour)]
+    return [*lines, "", *_steps(steps_for(overview, findings, option, evaluates), width, colour)]
 
 
 def run_that_cannot_be_read(problem: str, width: int, colour: bool) -> list[str]:

@@ -49,8 +49,10 @@ def test_the_first_step_follows_from_the_state_of_the_run(overview: Any, first: 
 
 
 def test_a_sick_run_is_to_be_looked_into_first_and_a_triggered_switch_comes_before_all() -> None:
-    sick = run(jobs=(RUNNING,))
+    ended = msgspec.structs.replace(OPEN, closed_at=NOW, reason="failed")
+    sick = run(jobs=(RUNNING,), attempts=(ended, OPEN))
     assert commands(sick, CRITICAL)[0] == "opsctl triage"
+    assert "opsctl triage" not in commands(now(sick, attempts=(OPEN,)), CRITICAL)  # which needs an ended one
     assert commands(now(sick, kill_switch=TRIGGERED), CRITICAL)[0] == "opsctl kill-switch deactivate"
     assert "opsctl triage" not in commands(
         sick, replace(CRITICAL, finding=replace(CRITICAL.finding, severity=Severity.WARNING))
