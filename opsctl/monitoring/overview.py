@@ -87,7 +87,7 @@ class Overview:
     def iterations_in_all(self) -> int | None:
         """The iterations of the whole training, by the log or else by the revision."""
         last = self.seen.measured.last_iteration
-        return last.total_iterations if last is not None else self.seen.total_iterations
+        return (last.total_iterations if last is not None else 0) or self.seen.total_iterations
 
     @property
     def share(self) -> float | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
 from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
-from opsctl.run.logs import lines
+from opsctl.run.logs import lines, titan_lines
 from opsctl.run.logs.line_text import last_lines, lines_backwards
 from opsctl.run.logs.lines import parse_line, parse_lines, read_alike
+from opsctl.run.logs.reader import LogReader
 from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
 from trainer.formats.logs import guard_lines, log_lines, training_line
 from trainer.formats.logs.guard_lines import GuardLine, Left
@@ -32,7 +33,14 @@ from trainer.formats.logs.log_lines import (
 from trainer.formats.logs.training_line import TrainingLine
 
 #: Marks for a search from the end of the log.
-_MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *lines.ATTEMPT_MARKS, b"] PULSE: ")
+_MARKS = (
+    *training_line.MARKS,
+    *log_lines.MARKS,
+    *guard_lines.MARKS,
+    *lines.ATTEMPT_MARKS,
+    titan_lines.MARK,
+    b"] PULSE: ",
+)
 #: Bytes at a log's end that are read: to measure all of it, or at most to find the newest iterations.
 TAIL_BYTES, SEARCHED_BYTES = 4 << 20, 64 << 20
 #: Iterations over which durations are measured.
@@ -148,10 +156,10 @@ def _is_followed(fd: int) -> bool:
 def _records(fd: int, iterations: int | None = None) -> list[Record]:
     """Return the records at the log's end, in order, without an incomplete line of an iteration."""
     found: list[Record] = []
-    seen, example = 0, ""
+    seen, example, reader = 0, "", LogReader()
     for line in lines_backwards(fd, TAIL_BYTES if iterations is None else SEARCHED_BYTES, _MARKS):
         record = read_alike(line, example) or parse_line(line)
-        if record is None or (not found and _is_being_written(record, line)):
+        if record is None or (not found and _is_being_written(record, line)) or reader.is_another_ranks(record, line):
             continue
         found.append(record)
         if isinstance(record, TrainingLine):
@@ -159,7 +167,7 @@ def _records(fd: int, iterations: int | None = None) -> list[Record]:
             example = example or line
         if seen == iterations:
             break
-    return found[::-1]
+    return [cast(Record, reader.completed(record)) for record in reversed(found)]
 
 
 def _is_being_written(record: Record, line: str) -> bool:

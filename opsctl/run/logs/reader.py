@@ -84,16 +84,16 @@ class LogReader:
     def _record(self, text: str) -> Found | None:
         start = parse_attempt_start(split_prefix(text)[1]) if "START TIME: " in text else None
         record = start or parse_line(text)
-        if record is None or self._is_another_ranks(record, text):
+        if record is None or self.is_another_ranks(record, text):
             return None
         if isinstance(record, TrainingLine) and self._learned_from < _LEARNED_FROM:
             self._learned_from += 1
             layout = layout_of(text)
             if layout is not None:
                 self._layouts = [layout, *self._layouts][:_LAYOUTS]
-        return self._with_what_is_known(record)
+        return self.completed(record)
 
-    def _is_another_ranks(self, record: Found, text: str) -> bool:
+    def is_another_ranks(self, record: Found, text: str) -> bool:
         """Return True for the line of another rank, in a program whose ranks all print their lines."""
         if not (isinstance(record, TrainingLine) and record.total_iterations == 0):
             return False
@@ -102,7 +102,7 @@ class LogReader:
             self.rank = rank
         return rank is not None and rank != self.rank
 
-    def _with_what_is_known(self, record: Found) -> Found:
+    def completed(self, record: Found) -> Found:
         """Complete the record with earlier lines, and remember it for later ones."""
         if isinstance(record, Setting):
             known = {name: value for name in record.__struct_fields__ if (value := getattr(record, name)) is not None}

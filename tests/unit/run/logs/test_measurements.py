@@ -274,3 +274,16 @@ def test_any_line_of_the_watchdogs_says_how_long_ago_the_last_iteration_was() ->
     at = datetime(2026, 3, 1, 11, tzinfo=UTC)
     line = pulse_line(at, "no iteration logged for 30 min, 30 times what one takes: opsctl logs")
     assert found(train(1, 2.0), line).stamped_after_it == at
+
+
+def test_torchtitans_steps_are_measured_by_the_rank_of_the_newest(tmp_path: Path) -> None:
+    said = "[rank{}]:[titan] 2026-03-01 10:00:{:02d},000 - root - INFO - step: {}  loss:  {}  tps: 9\n"
+    paths = RunPaths(tmp_path)
+    paths.main_log.parent.mkdir()
+    steps = [(rank, 2 * step, step, 9 - step) for step in range(1, 9) for rank in (1, 0)]
+    paths.main_log.write_text("".join(said.format(*step) for step in steps))
+    for seen in (recent(paths), measured(paths), recent_and_series(paths, 5)[0]):
+        assert seen.last_iteration is not None
+        assert (seen.last_iteration.iteration, seen.last_iteration.loss) == (8, 1.0)
+        assert seen.seconds_per_iteration == 2.0
+    assert [line.iteration for line in recent_and_series(paths, 5)[1].iterations] == [4, 5, 6, 7, 8]
