@@ -38,21 +38,32 @@ def now_and_then(words: Callable[[int], str], clock: Callable[[], float] = time.
     return say
 
 
-def of_folder(folder: Path, what: str) -> Callable[[int], None]:
-    """Return a function that prints progress about a folder, such as "entries counted"."""
-    return now_and_then(lambda number: f"{folder}: {number:,} {what}")
+def of_folder(folder: Path, what: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int], None]:
+    """Return a function that prints progress about a folder, such as "entries counted", and the rate."""
+    began_at = clock()
+    return now_and_then(
+        lambda number: f"{folder}: {number:,} {what}, {number / max(clock() - began_at, 1e-3):,.0f} a second", clock
+    )
 
 
-def of_bytes(total: int | None = None) -> Callable[[int], None]:
-    """Return a function that prints the number of bytes done; `total` is all of them, if known.
+def of_bytes(total: int | None = None, clock: Callable[[], float] = time.monotonic) -> Callable[[int], None]:
+    """Return a function that prints the number of bytes done and the rate; with `total`, also the time left.
 
     A job that runs the command records them too, so that no later start repeats them.
     """
     from opsctl.core.units import bytes_words
     from opsctl.run.state.background_progress import tell_progress
+    from opsctl.slurm.durations import format_duration
 
-    whole = f" of {bytes_words(total)}" if total else ""
-    say = now_and_then(lambda done: f"{bytes_words(done)}{whole}")
+    began_at = clock()
+
+    def words(done: int) -> str:
+        each_s = done / max(clock() - began_at, 1e-3)
+        left = f", {format_duration((total - done) / each_s)} left" if total and 0 < done < total and each_s > 0 else ""
+        whole = f" of {bytes_words(total)}" if total else ""
+        return f"{bytes_words(done)}{whole}, {bytes_words(int(each_s))}/s{left}"
+
+    say = now_and_then(words, clock)
 
     def tell(done: int) -> None:
         tell_progress(done)

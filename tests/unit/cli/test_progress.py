@@ -21,8 +21,9 @@ def test_what_is_quick_says_nothing_and_what_takes_hours_a_line_each_half_a_minu
 
 def test_a_folder_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("opsctl.cli.progress._FIRST_S", 0.0)
-    of_folder(Path("/data/{0}{x}"), "looked at")(1234)
-    assert "/data/{0}{x}: 1,234 looked at" in capsys.readouterr().err
+    seconds = iter([0.0, 0.0, 2.0, 2.0])
+    of_folder(Path("/data/{0}{x}"), "looked at", lambda: next(seconds))(1234)
+    assert "/data/{0}{x}: 1,234 looked at, 617 a second" in capsys.readouterr().err
 
 
 def test_bytes_are_told_to_people_and_to_the_job_that_carries_the_command_out(
@@ -30,6 +31,8 @@ def test_bytes_are_told_to_people_and_to_the_job_that_carries_the_command_out(
 ) -> None:
     monkeypatch.setattr("opsctl.cli.progress._FIRST_S", 0.0)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "progress.json"))
-    of_bytes(3 * 10**9)(1_070_000_000)
-    assert capsys.readouterr().err.strip() == "1.07 GB of 3 GB"
+    seconds = iter([0.0, 0.0, 10.0, 10.0, 20.0, 20.0])
+    tell = of_bytes(3 * 10**9, lambda: next(seconds))
+    tell(1_070_000_000)
+    assert capsys.readouterr().err.strip() == "1.07 GB of 3 GB, 107 MB/s, 0:00:18 left"
     assert decode((tmp_path / "progress.json").read_bytes(), dict[str, object]) == {"done": 1_070_000_000}
