@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from opsctl.cli.progress import reading_bar
 from opsctl.core.errors import OpsctlError, UsageError
 from opsctl.core.output import message, print_json, printable, show_lines
 from opsctl.core.timestamps import now
@@ -44,7 +45,8 @@ def _report(
     until = ended_or(attempts, at)
     is_queued = False if until < at else _is_queued(run, cluster)
     try:
-        spans = read_spans(run.paths)
+        with reading_bar(run.paths.main_log) as bar:
+            spans = read_spans(run.paths, bar)
     except OSError:
         spans = []  # "not known" is an answer; opsctl logs says what is wrong with the log
     typical_s = measured(run.paths).seconds_per_iteration

@@ -20,7 +20,7 @@ from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
 from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
 if TYPE_CHECKING:
-    from opsctl.run.logs.reader import Found
+    from opsctl.run.logs.reader import Found, Progress
 
 #: Timers of evaluations, ours and the original's.
 EVALUATION_TIMERS = ("evaluation", "evaluate", "eval-time")
@@ -64,13 +64,13 @@ class Span:
                 self.seconds.append(each_s * (iteration - before))
 
 
-def read_spans(paths: RunPaths) -> list[Span]:
+def read_spans(paths: RunPaths, progress: Progress | None = None) -> list[Span]:
     """Return the attempts in the run's training log, in order; empty without a log. Raises OSError."""
     from opsctl.run.logs.reader import LogReader  # status reads no log for spans
 
     spans: list[Span] = []
     with contextlib.suppress(FileNotFoundError), opened_file(paths.output, paths.main_log) as fd:
-        for found in LogReader().read(fd):
+        for found in LogReader().read(fd, progress):
             take(spans, found)
     return spans
 
