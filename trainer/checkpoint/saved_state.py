@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from trainer.checkpoint.stored_tensors import Box, Run, StoredTensor, StoredTensors, fill, read_data, unreadable
+from trainer.checkpoint.stored_tensors import Box, Run, StoredTensor, StoredTensors, fill, read_mapping
 from trainer.core.dtypes import DTYPES
 from trainer.formats.checkpoint.manifest import Manifest, SavedParameter
 from trainer.formats.checkpoint.partitions import (
@@ -189,14 +189,7 @@ class SavedState:
 
     def client_state(self) -> Mapping[str, Any]:
         """Return the other saved state: counters, random states, the options of that start."""
-        path = self.folder / state_file(0)
-        try:
-            state = read_data(str(path), "cpu")
-        except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-            raise unreadable(path, error) from None
-        if not isinstance(state, Mapping):
-            raise CheckpointError(f"{path} has other contents than its name says")
-        return state
+        return read_mapping(self.folder / state_file(0))
 
     def _parameter(self, name: str) -> SavedParameter:
         if name not in self.parameters:

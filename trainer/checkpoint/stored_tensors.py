@@ -56,6 +56,25 @@ def read_data(path: str, map_location: Any = None) -> Any:
         raise ValueError(f"{path} is not plain data{what}, so it is not read: check its owner") from None
 
 
+_CANNOT_READ = (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError)
+
+
+def read_whole(path: Path) -> Any:
+    """Read a small file of torch's, with its tensors. Raises CheckpointError."""
+    try:
+        return read_data(str(path), "cpu")
+    except _CANNOT_READ as error:
+        raise unreadable(path, error) from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a small file of torch's with a dictionary. Raises CheckpointError."""
+    found = read_whole(path)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} has other contents than its name says")
+    return found
+
+
 # Elements are converted, and copied to a GPU, through a buffer of this size.
 _BUFFER_BYTES = 1 << 22
 # From this size on, the kernel is asked to read the whole run ahead.
@@ -74,7 +93,7 @@ class StoredTensors:
             self.contents: Any = read_data(str(path), "meta")
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._bytes = os.fstat(self._descriptor).st_size
-        except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        except _CANNOT_READ as error:
             raise unreadable(path, error) from None
 
     def __del__(self) -> None:

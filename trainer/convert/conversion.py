@@ -14,9 +14,10 @@ import torch
 
 from trainer.checkpoint.publish import write
 from trainer.checkpoint.saved_state import MASTER
+from trainer.checkpoint.stored_tensors import read_mapping
 from trainer.convert.native import NativeFiles
 from trainer.convert.output import being_written, refuse_without_room
-from trainer.convert.sources import NativeStates, Source, counts_steps, read_whole, with_rows
+from trainer.convert.sources import NativeStates, Source, counts_steps, with_rows
 from trainer.convert.workers import adding_up, each
 from trainer.core.files import write_atomically
 from trainer.data.program import Progress
@@ -150,10 +151,7 @@ def _write_what_is_common(state: NativeStates, folder: Path) -> Files:
 
 def _with_info(path: Path, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return an engine's file with the patterns for merging parameters, which older files lack."""
-    found = read_whole(path)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} has other contents than its name says")
-    return {**found, INFO: dict(info)}
+    return {**read_mapping(path), INFO: dict(info)}
 
 
 def _named(within: Path, files: Mapping[str, SavedFile]) -> Files:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import MASTER, MOMENTS, Part, SavedState
-from trainer.checkpoint.stored_tensors import Box, Run, StoredTensors, fill, read_data, unreadable
+from trainer.checkpoint.stored_tensors import Box, Run, StoredTensors, fill, read_mapping, read_whole
 from trainer.core.dtypes import DTYPES
 from trainer.formats.checkpoint.changes import Identity
 from trainer.formats.checkpoint.history import Progress
@@ -50,7 +50,6 @@ from trainer.recipe.options import Options
 
 # The part of a file of optimizer states that differs between data ranks.
 _OF_ONE_RANK = ("base_optimizer_state", "param_slice_mappings", "single_partition_of_fp32_groups")
-_CANNOT_READ = (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError)
 
 
 class States(Protocol):
@@ -98,14 +97,6 @@ class NativeStates(SavedState):
         if not isinstance(groups, list):
             raise CheckpointError(f"{path} has no param_groups: its contents do not fit its name")
         return {**{key: value for key, value in states.items() if key not in _OF_ONE_RANK}, "param_groups": groups}
-
-
-def read_whole(path: Path) -> Any:
-    """Read a small file of torch's, with its tensors. Raises CheckpointError."""
-    try:
-        return read_data(str(path), "cpu")
-    except _CANNOT_READ as error:
-        raise unreadable(path, error) from None
 
 
 # The folder in which DeepSpeed's conversion works, and which it removes at the end.
@@ -210,11 +201,7 @@ class Source:
 
     def client_state(self, model_rank: int) -> dict[str, Any]:
         """Return the other state of the engine and the training on a model rank, or the first one's without one."""
-        path = self.folder / state_file(model_rank if model_rank < self.model_ranks else 0)
-        found = read_whole(path)
-        if not isinstance(found, dict):
-            raise CheckpointError(f"{path} has other contents than its name says")
-        return found
+        return read_mapping(self.folder / state_file(model_rank if model_rank < self.model_ranks else 0))
 
 
 def open_source(folder: Path) -> Source:
