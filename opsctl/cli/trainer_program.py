@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from opsctl.core.errors import OpsctlError
@@ -45,7 +46,9 @@ def run_trainer_program(
         # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
         command = [sys.executable, "-P", "-m", module, *words, *arguments]
         try:
-            return run_on_terminal(command, descriptors=descriptors, to_stderr=to_stderr, meanwhile=hear)
+            return run_on_terminal(
+                command, _environment(), descriptors=descriptors, to_stderr=to_stderr, meanwhile=hear
+            )
         finally:
             hear()
 
@@ -83,10 +86,19 @@ def output_of_trainer_program(module: str, arguments: Sequence[str], needed: Seq
     Raises OpsctlError when packages are missing, or it fails.
     """
     refuse_missing(needed)
-    ended = subprocess.run([sys.executable, "-P", "-m", module, *arguments], stdout=subprocess.PIPE, check=False)
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    ended = subprocess.run(command, env=_environment(), stdout=subprocess.PIPE, check=False)
     if ended.returncode:
         raise OpsctlError(f"python -m {module} failed with exit code {ended.returncode}; its last line says why")
     return ended.stdout.decode(errors="replace")
+
+
+def _environment() -> dict[str, str]:
+    """Return this environment, with the source tree on PYTHONPATH if opsctl runs from one: it may not be installed."""
+    above = str(Path(__file__).resolve().parents[2])
+    if above.endswith("-packages"):
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), above)))}
 
 
 def refuse_missing(needed: Sequence[str]) -> None:
