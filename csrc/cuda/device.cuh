@@ -185,7 +185,7 @@ __device__ __forceinline__ int warps_in_block() { return int(blockDim.x) / warp_
 // Each combines two values and gives the same bits whichever comes first, so that all lanes of a butterfly agree.
 struct Sum {
     static __device__ __forceinline__ float identity() { return 0.0f; }
-    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+    template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
 struct Max {
     static __device__ __forceinline__ float identity() { return -INFINITY; }
@@ -210,7 +210,7 @@ struct JoinMaxSums {
     }
 };
 
-__device__ __forceinline__ float from_lane_xor(float value, int mask) {
+template <typename T> __device__ __forceinline__ T from_lane_xor(T value, int mask) {
     return __shfl_xor_sync(every_lane, value, mask);
 }
 __device__ __forceinline__ MaxSum from_lane_xor(MaxSum value, int mask) {
@@ -226,7 +226,7 @@ __device__ __forceinline__ T warp_combine(T value) {
     }
     return value;
 }
-template <int lanes = warp_size> __device__ __forceinline__ float warp_sum(float value) {
+template <int lanes = warp_size, typename T> __device__ __forceinline__ T warp_sum(T value) {
     return warp_combine<Sum, lanes>(value);
 }
 template <int lanes = warp_size> __device__ __forceinline__ float warp_max(float value) {
@@ -249,13 +249,13 @@ __device__ __forceinline__ void block_combine(T (&values)[count]) {
 #pragma unroll
     for (int at = 0; at < count; ++at) {
         const bool is_warp = lane_index() < warps_in_block();
-        values[at] = warp_combine<Combine>(is_warp ? of_warps[at * warp_size + lane_index()] : Combine::identity());
+        values[at] = warp_combine<Combine>(is_warp ? of_warps[at * warp_size + lane_index()] : T(Combine::identity()));
     }
     __syncthreads();
 }
 template <int count> __device__ __forceinline__ void block_sums(float (&values)[count]) { block_combine<Sum>(values); }
-__device__ __forceinline__ float block_sum(float value) {
-    float values[1] = {value};
+template <typename T> __device__ __forceinline__ T block_sum(T value) {
+    T values[1] = {value};
     block_combine<Sum>(values);
     return values[0];
 }

@@ -105,7 +105,7 @@ struct WarpTeam {
     static __device__ __forceinline__ int threads() { return warp_size; }
     static __device__ __forceinline__ int thread() { return lane_index(); }
     static __device__ __forceinline__ float max(float value) { return warp_max(value); }
-    static __device__ __forceinline__ float sum(float value) { return warp_sum(value); }
+    template <typename T> static __device__ __forceinline__ T sum(T value) { return warp_sum(value); }
     static __device__ __forceinline__ void sums(float (&values)[2]) {
         values[0] = warp_sum(values[0]);
         values[1] = warp_sum(values[1]);
@@ -117,7 +117,7 @@ struct BlockTeam {
     static __device__ __forceinline__ int threads() { return int(blockDim.x); }
     static __device__ __forceinline__ int thread() { return int(threadIdx.x); }
     static __device__ __forceinline__ float max(float value) { return block_max(value); }
-    static __device__ __forceinline__ float sum(float value) { return block_sum(value); }
+    template <typename T> static __device__ __forceinline__ T sum(T value) { return block_sum(value); }
     static __device__ __forceinline__ void sums(float (&values)[2]) { block_sums(values); }
 };
 

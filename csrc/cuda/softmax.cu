@@ -184,6 +184,14 @@ __device__ __forceinline__ void forward(T* out, const T* x, const bool* mask, in
     }
 }
 
+// What products are added up in. The sum is subtracted from gradients of about its size: in fp32 its own rounding would
+// be larger than that of the result.
+template <typename T> struct TotalOf { using type = float; };
+template <> struct TotalOf<float> { using type = double; };
+template <typename T> using Total = typename TotalOf<T>::type;
+__device__ __forceinline__ float fused(float a, float b, float sum) { return fmaf(a, b, sum); }
+__device__ __forceinline__ double fused(float a, float b, double sum) { return fma(double(a), double(b), sum); }
+
 // The gradient and the probabilities of one row.
 template <typename T, bool whole> struct Gradients {
     const T *gradient, *probabilities;
@@ -205,18 +213,21 @@ template <typename T, bool whole> struct Gradients {
         of_probabilities.keep(seen - first);
     }
 
-    static __device__ __forceinline__ float product(const Part<T>& of_gradient, const Part<T>& of_probabilities) {
-        float sum = 0.0f;
+    static __device__ __forceinline__ Total<T> product(const Part<T>& of_gradient, const Part<T>& of_probabilities) {
+        Total<T> sum = 0;
 #pragma unroll
-        for (int at = 0; at < width<T>; ++at) sum = fmaf(of_gradient[at], of_probabilities[at], sum);
+        for (int at = 0; at < width<T>; ++at) sum = fused(of_gradient[at], of_probabilities[at], sum);
         return sum;
     }
 
-    __device__ __forceinline__ void write(const Part<T>& of_gradient, const Part<T>& of_probabilities, float sum,
+    __device__ __forceinline__ void write(const Part<T>& of_gradient, const Part<T>& of_probabilities, Total<T> sum,
                                           int first) const {
+        const float high = float(sum), low = sizeof(T) == 4 ? float(sum - high) : 0.0f;
         float part[width<T>];
 #pragma unroll
-        for (int at = 0; at < width<T>; ++at) part[at] = scale * (of_probabilities[at] * (of_gradient[at] - sum));
+        for (int at = 0; at < width<T>; ++at) {
+            part[at] = scale * (of_probabilities[at] * ((of_gradient[at] - high) - low));
+        }
         write_part<T, whole>(part, out, out_aligned, first, keys);
     }
 
@@ -229,7 +240,7 @@ template <typename T, bool whole> struct Gradients {
 template <typename T, typename Team, bool whole>
 __device__ __forceinline__ void backward_row(const Gradients<T, whole>& row) {
     Part<T> gradient[vectors_of_thread<T>], probabilities[vectors_of_thread<T>];
-    float sum = 0.0f;
+    Total<T> sum = 0;
 #pragma unroll
     for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
         const int first = (Team::thread() + vector * Team::threads()) * width<T> - row.phase;
@@ -260,7 +271,7 @@ template <typename T, bool whole>
 __device__ __forceinline__ void backward_row_in_tiles(const Gradients<T, whole>& row) {
     const int step = BlockTeam::threads() * width<T>;
     const int begin = BlockTeam::thread() * width<T> - row.phase;
-    float sum = 0.0f;
+    Total<T> sum = 0;
 #pragma unroll 4
     for (int first = begin; first < row.seen; first += step) {
         Part<T> gradient = row.gradient_part(first), probabilities = row.probability_part(first);

@@ -173,6 +173,17 @@ def test_great_and_tiny_scores_lose_nothing(machine: Machine, value: float) -> N
 
 
 @pytest.mark.parametrize("k", [40, 1100, 17_000])
+def test_a_large_gradient_that_all_keys_share_costs_no_accuracy_in_fp32(machine: Machine, k: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    scores, gradient = (torch.randn(1, 2, 3, k, generator=generator).to(machine.device) for _ in range(2))
+    gradient += 1000
+    weights = CudaSoftmax(machine.runner).forward(scores, None, 1.0, None, False)
+    of_scores = CudaSoftmax(machine.runner).backward(gradient, weights, 1.0, False)
+    exact = torch._softmax_backward_data(gradient.double(), weights.double(), -1, torch.float64)
+    assert (of_scores.double() - exact).abs().max() <= 2 * torch.finfo(torch.float32).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize("k", [40, 1100, 17_000])
 def test_keys_that_causality_hides_are_not_read(machine: Machine, k: int) -> None:
     scores = torch.randn(1, 1, 3, k, device=machine.device)
     hidden = torch.ones(3, k, dtype=torch.bool, device=machine.device).triu(k - 2)
