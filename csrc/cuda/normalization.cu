@@ -56,21 +56,17 @@ template <typename T, bool whole> struct ForwardRow {
     template <typename Team>
     __device__ __forceinline__ void write(const Part<T> (&parts)[vectors_of_thread<T>], int tile, float mean,
                                           float deviation) const {
-        Part<T> weights[vectors_of_thread<T>], biases[vectors_of_thread<T>];
-#pragma unroll
-        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-            const int first = first_of<Team>(tile, vector);
-            weights[vector] = read_part<T, whole>(weight, weights_aligned, first, hidden);
-            biases[vector] = read_part<T, whole>(bias, weights_aligned, first, bias == nullptr ? 0 : hidden);
-        }
+        // Of one vector at a time: they come from a cache, and registers for all of them would cost rows under way.
 #pragma unroll
         for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
             const int first = first_of<Team>(tile, vector);
             if (first >= hidden) continue;
+            const Part<T> weights = read_part<T, whole>(weight, weights_aligned, first, hidden);
+            const Part<T> biases = read_part<T, whole>(bias, weights_aligned, first, bias == nullptr ? 0 : hidden);
             float of_part[width<T>];
 #pragma unroll
             for (int at = 0; at < width<T>; ++at) {
-                of_part[at] = fmaf((parts[vector][at] - mean) * deviation, weights[vector][at], biases[vector][at]);
+                of_part[at] = fmaf((parts[vector][at] - mean) * deviation, weights[at], biases[at]);
             }
             write_part<T, whole>(of_part, y, aligned, first, hidden);
         }
@@ -196,8 +192,8 @@ __device__ __forceinline__ void forward(T* y, T* total, float* means, float* dev
 
 }  // namespace
 
-#define FORWARD(form, suffix, T, Team, in_tiles, threads)                                                              \
-    extern "C" __global__ void __launch_bounds__(threads, 1) norm_##form##_##suffix(                                   \
+#define FORWARD(form, suffix, T, Team, in_tiles, threads, blocks)                                                      \
+    extern "C" __global__ void __launch_bounds__(threads, at_once<T>(blocks)) norm_##form##_##suffix(                  \
         T* y, T* total, float* means, float* deviations, const T* x, const T* residual, const T* weight,               \
         const T* bias, float epsilon, int64_t rows, int hidden, int aligned, int weights_aligned) {                    \
         if (aligned && weights_aligned) {                                                                              \
@@ -211,9 +207,9 @@ __device__ __forceinline__ void forward(T* y, T* total, float* means, float* dev
     EXPORT(norm_##form##_##suffix)
 
 #define INSTANCES(suffix, T)                                                                                           \
-    FORWARD(warp, suffix, T, WarpTeam, false, 128)                                                                     \
-    FORWARD(block, suffix, T, BlockTeam, false, 512)                                                                   \
-    FORWARD(tiles, suffix, T, BlockTeam, true, 512)
+    FORWARD(warp, suffix, T, WarpTeam, false, 128, 8)                                                                  \
+    FORWARD(block, suffix, T, BlockTeam, false, 512, 2)                                                                \
+    FORWARD(tiles, suffix, T, BlockTeam, true, 512, 1)
 
 INSTANCES(f32, float)
 INSTANCES(f16, Half)

@@ -11,10 +11,11 @@
 //
 // A row of h is read by, and kept in         in 16 bits  in fp32
 //   warp    a warp; registers                to 1,024    to 512
-//   block   up to 512 threads; registers     to 8,192    to 4,096   next row read while one is computed
+//   narrow  up to 512 threads; registers     to 4,096    to 2,048   next row read while one is computed
+//   block   the same, two vectors a thread   to 8,192    to 4,096   the same
 //   wide    the same                         to 16,384   to 8,192
 //   tiles   512 threads, which read it twice to 32,768   to 32,768  second time out of the L2 cache
-// Blocks go through many rows each. A thread's part of the weights' gradients is in its registers (warp, block); wide
+// Blocks go through many rows each. A thread's part of the weights' gradients is in its registers (warp, narrow, block); wide
 // and tiles have a block's in shared memory, or where that is too small in its part of `partials`.
 // `norm_weight_gradients` adds up all parts: rows and parts in an order that the grid alone says.
 #include "rows.cuh"
@@ -59,19 +60,18 @@ template <typename T, bool whole> struct Backward {
         }
     }
 
-    // Writes of_x of one vector; its part of the weights' gradients goes to of_weight and of_bias.
+    // Writes of_x of one vector. Its part of the weights' gradients: gradients times units, and gradients.
     __device__ __forceinline__ void finish(const float (&two_means)[2], const Part<T>& gradients, const Part<T>& values,
                                            const Part<T>& by, const Part<T>& others, int first, int64_t start,
-                                           Statistics of_row, float (&of_weight)[width<T>],
+                                           Statistics of_row, float (&units)[width<T>],
                                            float (&of_bias)[width<T>]) const {
         float part[width<T>];
 #pragma unroll
         for (int at = 0; at < width<T>; ++at) {
             of_bias[at] = gradients[at];
-            const float unit = (values[at] - of_row.mean) * of_row.deviation;
-            const float rest = fmaf(-unit, two_means[1], of_bias[at] * by[at] - two_means[0]);
+            units[at] = (values[at] - of_row.mean) * of_row.deviation;
+            const float rest = fmaf(-units[at], two_means[1], of_bias[at] * by[at] - two_means[0]);
             part[at] = fmaf(of_row.deviation, rest, others[at]);
-            of_weight[at] = of_bias[at] * unit;
         }
         write_part<T, whole>(part, of_x + start, aligned, first, hidden);
     }
@@ -99,6 +99,13 @@ template <typename T, bool whole> struct Backward {
                                                int first) const {
         accumulate<is_first>(of_weight, 0, first);
         if (has_bias) accumulate<is_first>(of_bias, slots, first);
+    }
+    __device__ __forceinline__ void add_products(const float (&units)[width<T>], const float (&of_bias)[width<T>],
+                                                 int first) const {
+        float of_weight[width<T>];
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) of_weight[at] = of_bias[at] * units[at];
+        accumulate<false>(of_weight, of_bias, first);
     }
 };
 
@@ -134,11 +141,11 @@ template <typename T, int vectors, bool in_registers> struct WeightSums {
     float of_weight[vectors][width<T>] = {}, of_bias[vectors][width<T>] = {};
 
     template <typename Team, bool whole>
-    __device__ __forceinline__ void add(const Backward<T, whole>&, int vector, const float (&to_weight)[width<T>],
+    __device__ __forceinline__ void add(const Backward<T, whole>&, int vector, const float (&units)[width<T>],
                                         const float (&to_bias)[width<T>]) {
 #pragma unroll
         for (int at = 0; at < width<T>; ++at) {
-            of_weight[vector][at] += to_weight[at];
+            of_weight[vector][at] = fmaf(to_bias[at], units[at], of_weight[vector][at]);
             of_bias[vector][at] += to_bias[at];
         }
     }
@@ -152,9 +159,9 @@ template <typename T, int vectors, bool in_registers> struct WeightSums {
 };
 template <typename T, int vectors> struct WeightSums<T, vectors, false> {
     template <typename Team, bool whole>
-    __device__ __forceinline__ void add(const Backward<T, whole>& of, int vector, const float (&to_weight)[width<T>],
+    __device__ __forceinline__ void add(const Backward<T, whole>& of, int vector, const float (&units)[width<T>],
                                         const float (&to_bias)[width<T>]) {
-        of.template accumulate<false>(to_weight, to_bias, first_of<T, Team>(vector));
+        of.add_products(units, to_bias, first_of<T, Team>(vector));
     }
     template <typename Team, bool whole> __device__ __forceinline__ void store(const Backward<T, whole>&) const {}
 };
@@ -184,10 +191,10 @@ __device__ __forceinline__ void backward_row(const Backward<T, whole>& of, const
         if (first >= of.hidden) continue;
         const Part<T> by = of.weights(first);
         const Part<T> other = in_registers ? others[vector] : of.others(start, first);
-        float to_weight[width<T>], to_bias[width<T>];
-        of.finish(two_means, kept.gradient[vector], kept.x[vector], by, other, first, start, kept.statistics, to_weight,
+        float units[width<T>], to_bias[width<T>];
+        of.finish(two_means, kept.gradient[vector], kept.x[vector], by, other, first, start, kept.statistics, units,
                   to_bias);
-        weight_sums.template add<Team>(of, vector, to_weight, to_bias);
+        weight_sums.template add<Team>(of, vector, units, to_bias);
     }
 }
 
@@ -204,10 +211,10 @@ __device__ __forceinline__ void backward_row_in_tiles(const Backward<T, whole>& 
     BlockTeam::sums(sums);
     const float two_means[2] = {of.means == nullptr ? 0.0f : sums[0] / float(of.hidden), sums[1] / float(of.hidden)};
     for (int first = begin; first < of.hidden; first += step) {
-        float to_weight[width<T>], to_bias[width<T>];
+        float units[width<T>], to_bias[width<T>];
         of.finish(two_means, of.of_row(of.gradient, start, first), of.of_row(of.x, start, first), of.weights(first),
-                  of.others(start, first), first, start, of_row, to_weight, to_bias);
-        of.template accumulate<false>(to_weight, to_bias, first);
+                  of.others(start, first), first, start, of_row, units, to_bias);
+        of.add_products(units, to_bias, first);
     }
 }
 
@@ -298,8 +305,15 @@ __device__ __forceinline__ void weight_gradients(T* of_weight, T* of_bias, const
 
 }  // namespace
 
-#define BACKWARD(form, suffix, T, Team, vectors, ahead, in_registers, threads)                                         \
-    extern "C" __global__ void __launch_bounds__(threads) norm_backward_##form##_##suffix(                             \
+// In 64 registers a V100's compiler has no room for a next row.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr bool narrow_reads_ahead = false;
+#else
+constexpr bool narrow_reads_ahead = true;
+#endif
+
+#define BACKWARD(form, suffix, T, Team, vectors, ahead, in_registers, bounds)                                          \
+    extern "C" __global__ void __launch_bounds__ bounds norm_backward_##form##_##suffix(                               \
         T* of_x, float* partials, const T* gradient, const T* x, const T* weight, const T* added, const float* means,  \
         const float* deviations, int64_t rows, int hidden, int has_bias, int aligned, int weights_aligned,             \
         int sums_are_shared) {                                                                                         \
@@ -316,10 +330,11 @@ __device__ __forceinline__ void weight_gradients(T* of_weight, T* of_bias, const
     EXPORT(norm_backward_##form##_##suffix)
 
 #define INSTANCES(suffix, T)                                                                                           \
-    BACKWARD(warp, suffix, T, WarpTeam, 4, false, true, 128)                                                           \
-    BACKWARD(block, suffix, T, BlockTeam, 2, true, true, 512)                                                          \
-    BACKWARD(wide, suffix, T, BlockTeam, 4, false, false, 512)                                                         \
-    BACKWARD(tiles, suffix, T, BlockTeam, 0, false, false, 512)                                                        \
+    BACKWARD(warp, suffix, T, WarpTeam, 4, false, true, (128))                                                         \
+    BACKWARD(narrow, suffix, T, BlockTeam, 1, narrow_reads_ahead, true, (512, 2))                                      \
+    BACKWARD(block, suffix, T, BlockTeam, 2, true, true, (512))                                                        \
+    BACKWARD(wide, suffix, T, BlockTeam, 4, false, false, (512))                                                       \
+    BACKWARD(tiles, suffix, T, BlockTeam, 0, false, false, (512))                                                      \
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
         norm_weight_gradients_##suffix(T* of_weight, T* of_bias, const float* partials, int parts, int hidden) {       \
         weight_gradients<T>(of_weight, of_bias, partials, parts, hidden);                                              \

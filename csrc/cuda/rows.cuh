@@ -11,6 +11,10 @@ template <typename T> constexpr int width = 16 / int(sizeof(T));
 constexpr int values_of_thread = 32;
 template <typename T> constexpr int vectors_of_thread = values_of_thread / width<T>;
 
+// Blocks of the largest size that a multiprocessor must have registers for at once. In fp32 any more would spill: there
+// a thread takes twice the registers for as many values.
+template <typename T> constexpr int at_once(int blocks) { return sizeof(T) == 2 ? blocks : 1; }
+
 // 16 bytes of a row as they lie in memory. They are taken apart only where they are computed with: a thread that took
 // them apart as it loads them would wait for each load before the next, whatever it does with them.
 template <typename T> struct Part {

@@ -54,7 +54,8 @@ template <typename T, bool whole> struct Scores {
         return (tile + Team::thread() + vector * Team::threads()) * width<T> - (whole ? 0 : phase);
     }
 
-    // values <- those of a tile that begins with vector `tile`; -inf where nothing is. The greatest of them.
+    // values <- those of a tile that begins with vector `tile`, times `exponent_unit`; -inf where nothing is. The
+    // greatest of them.
     template <typename Team> __device__ __forceinline__ float read(float (&values)[values_of_thread], int tile) const {
         Part<T> parts[vectors_of_thread<T>];
 #pragma unroll
@@ -71,10 +72,10 @@ template <typename T, bool whole> struct Scores {
                 for (int at = 0; at < width<T>; ++at) of_vector[at] = -INFINITY;
                 continue;
             }
-            const float before_last = float(first - seen + 1);
+            const float of_first = slope * float(first - seen + 1);
 #pragma unroll
             for (int at = 0; at < width<T>; ++at) {
-                of_vector[at] = fmaf(scale, parts[vector][at], slope * (before_last + float(at)));
+                of_vector[at] = fmaf(scale, parts[vector][at], fmaf(slope, float(at), of_first));
             }
             if (first < 0 || first + width<T> > seen || mask != nullptr) {
 #pragma unroll
@@ -102,7 +103,7 @@ template <typename T, bool whole> struct Scores {
 #pragma unroll
             for (int at = 0; at < width<T>; ++at) {
                 float& value = values[vector * width<T> + at];
-                value = any_seen ? exponential<T>(value - shift) : 0.0f;
+                value = any_seen ? power<T>(value - shift) : 0.0f;
                 sum += value;
             }
         }
@@ -147,11 +148,11 @@ __device__ __forceinline__ void forward_row_in_tiles(const Scores<T, whole>& sco
         const float before = shift_of(greatest);
         greatest = fmaxf(greatest, scores.template read<BlockTeam>(values, tile));
         const float shift = shift_of(greatest);
-        sum = sum == 0.0f ? 0.0f : sum * expf(before - shift);
+        sum = sum == 0.0f ? 0.0f : sum * power<T>(before - shift);
         sum += scores.template exponentials<BlockTeam>(values, tile, shift);
     }
     const float shift = shift_of(BlockTeam::max(greatest));
-    sum = BlockTeam::sum(sum == 0.0f ? 0.0f : sum * expf(shift_of(greatest) - shift));
+    sum = BlockTeam::sum(sum == 0.0f ? 0.0f : sum * power<T>(shift_of(greatest) - shift));
     const float inverse = inverse_of(sum);
     for (int tile = 0; tile < vectors; tile += tile_vectors) {
         scores.template read<BlockTeam>(values, tile);
@@ -173,8 +174,8 @@ __device__ __forceinline__ void forward(T* out, const T* x, const bool* mask, in
                       ? nullptr
                       : mask + row.sample * mask_sample + row.head * mask_head + row.query * mask_query;
     scores.mask_step = mask_key;
-    scores.scale = scale;
-    scores.slope = slopes == nullptr ? 0.0f : slopes[row.head];
+    scores.scale = scale * exponent_unit<T>;
+    scores.slope = slopes == nullptr ? 0.0f : slopes[row.head] * exponent_unit<T>;
     scores.seen = row.seen;
     scores.phase = whole ? 0 : elements_off(scores.x);
     if constexpr (in_tiles) {
@@ -321,8 +322,15 @@ __device__ __forceinline__ bool are_whole(int keys, const T* first, const Others
 
 }  // namespace
 
-#define INSTANCE(form, suffix, T, Team, in_tiles, threads)                                                             \
-    extern "C" __global__ void __launch_bounds__(threads, 1) softmax_##form##_##suffix(                                \
+// Two blocks of 512 at once leave 64 registers a thread, which is enough without a spill on sm_90 alone.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int forward_blocks = 1;
+#else
+constexpr int forward_blocks = 2;
+#endif
+
+#define INSTANCE(form, suffix, T, Team, in_tiles, threads, blocks)                                                     \
+    extern "C" __global__ void __launch_bounds__(threads, at_once<T>(blocks)) softmax_##form##_##suffix(                   \
         T* out, const T* scores, const bool* mask, int64_t mask_sample, int64_t mask_head, int64_t mask_query,         \
         int64_t mask_key, const float* slopes, float scale, int64_t rows, int heads, int queries, int keys,            \
         int causal) {                                                                                                  \
@@ -347,9 +355,9 @@ __device__ __forceinline__ bool are_whole(int keys, const T* first, const Others
     EXPORT(softmax_backward_##form##_##suffix)
 
 #define INSTANCES(suffix, T)                                                                                           \
-    INSTANCE(warp, suffix, T, WarpTeam, false, 128)                                                                    \
-    INSTANCE(block, suffix, T, BlockTeam, false, 512)                                                                  \
-    INSTANCE(tiles, suffix, T, BlockTeam, true, 512)
+    INSTANCE(warp, suffix, T, WarpTeam, false, 128, 7)                                                                 \
+    INSTANCE(block, suffix, T, BlockTeam, false, 512, forward_blocks)                                                  \
+    INSTANCE(tiles, suffix, T, BlockTeam, true, 512, 1)
 
 INSTANCES(f32, float)
 INSTANCES(f16, Half)

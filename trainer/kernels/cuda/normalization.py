@@ -20,10 +20,10 @@ _VALUES_OF_THREAD = 32
 _MOST_BLOCK_THREADS = 512
 _WARP_FORM_THREADS = 128
 # Vectors of a row that a thread of the backward pass holds, by form.
-_WARP_VECTORS, _BLOCK_VECTORS, _WIDE_VECTORS = 4, 2, 4
+_WARP_VECTORS, _NARROW_VECTORS, _BLOCK_VECTORS, _WIDE_VECTORS = 4, 1, 2, 4
 # Registers that a thread of the backward pass is given, rounded up; and the bytes of rows that are to be under way to a
 # multiprocessor for its memory not to wait for it (a chip's rate times its latency, over its multiprocessors, doubled).
-_REGISTERS = {"warp": 168, "block": 128, "wide": 128, "tiles": 64}
+_REGISTERS = {"warp": 168, "narrow": 64, "block": 128, "wide": 128, "tiles": 64}
 _BYTES_UNDER_WAY = 32 << 10
 _STATIC_SHARED_BYTES = 1 << 10
 
@@ -158,6 +158,8 @@ def backward_geometry(rows: int, hidden: int, dtype: torch.dtype, has_bias: bool
     if hidden <= WARP_THREADS * _WARP_VECTORS * width:
         form, threads = "warp", _WARP_FORM_THREADS
         rows_at_once = threads // WARP_THREADS
+    elif hidden <= _MOST_BLOCK_THREADS * _NARROW_VECTORS * width:
+        form, threads = "narrow", _threads(hidden, _NARROW_VECTORS * width)
     elif hidden <= _MOST_BLOCK_THREADS * _BLOCK_VECTORS * width:
         form, threads = "block", _threads(hidden, _BLOCK_VECTORS * width)
     elif hidden <= _MOST_BLOCK_THREADS * _WIDE_VECTORS * width:
@@ -165,7 +167,7 @@ def backward_geometry(rows: int, hidden: int, dtype: torch.dtype, has_bias: bool
     else:
         form, threads = "tiles", _MOST_BLOCK_THREADS
     # Of one row at once a block's sums are in registers; of several, and where those are too few, in shared memory.
-    shared_bytes = 0 if form == "block" else rows_at_once * sums * 4
+    shared_bytes = 0 if form in ("narrow", "block") else rows_at_once * sums * 4
     if shared_bytes + _STATIC_SHARED_BYTES > facts.shared_bytes_per_block:
         shared_bytes = 0
     block_bytes = shared_bytes + 2 * _STATIC_SHARED_BYTES

@@ -72,6 +72,7 @@ CASES = [
 ]
 # Of each dtype the other cases' long rows show enough.
 LONG_CASES = [
+    (Case(3, 3000), torch.float32),
     (Case(3, 8192), torch.float32),
     (Case(2, 8192), torch.bfloat16),
     (Case(2, 8200, residual=True, off=2), torch.float16),
@@ -226,7 +227,7 @@ def test_rows_that_there_are_no_kernels_for_are_refused_by_name(machine: Machine
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_row_fits_what_its_threads_hold_and_what_a_chip_has(dtype: torch.dtype) -> None:
     width = 16 // dtype.itemsize
-    held = {"warp": 4, "block": 2, "wide": 4}
+    held = {"warp": 4, "narrow": 1, "block": 2, "wide": 4}
     v100 = replace(SMALL_GPU, shared_bytes_per_block=96 << 10, shared_bytes_per_multiprocessor=96 << 10)
     for h in [*range(1, 40), 511, 512, 513, 1024, 1025, 4096, 4097, 8192, 8193, 14_336, 16_384, 16_385, 32_768]:
         form, blocks, threads = forward_geometry(100, h)
