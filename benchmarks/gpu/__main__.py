@@ -24,12 +24,13 @@ import torch  # noqa: E402
 
 from benchmarks.gpu import loss, training  # noqa: E402
 from benchmarks.gpu.cases import Case, Sizes, cases  # noqa: E402
+from benchmarks.gpu.liger import by_liger  # noqa: E402
 from benchmarks.gpu.timing import (  # noqa: E402
     Buffers,
     Turns,
     buffer_sets,
     cache_bytes,
-    copy_rate,
+    copy_s,
     median_s,
 )
 from trainer.engine.build import initialize  # noqa: E402
@@ -70,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
     if "loss" in parts:
         results["linear_cross_entropy"] = _told(loss.measured(parallel, turns, rehearsed))
     if "training" in parts:
-        results["gpt_1.3B"] = _told([training.gpt(rehearsed)])[0]
+        for precision in ("bf16", "fp16"):
+            results[f"gpt_1.3B_{precision}"] = _told([training.gpt(precision, rehearsed)])[0]
         results["bloom_1b1"] = _told([training.bloom(rehearsed)])[0]
     if not rehearsed:
         print(f"written to {_written(results)}")
@@ -91,9 +93,10 @@ def about(device: torch.device) -> dict[str, Any]:
 
 def _kernels(kernels: Operations, device: torch.device, sizes: Sizes, turns: Turns) -> dict[str, Any]:
     cache = cache_bytes(device)
-    rate = copy_rate(device, cache, turns)
-    print(f"copying memory to memory: {rate / 1e9:.0f} GB/s, read and written")
-    print(f"{'kernel':28} {'shape':34} {'us':>9} {'of copy':>8} {'goal':>6} {'torch':>9} {'compiled':>9}")
+    rate = turns.copied_bytes / copy_s(turns.copied_bytes, device, cache, turns)
+    print(f"copying memory to memory: {rate / 1e9:.0f} GB/s, read and written; 'copy': us for as many bytes")
+    columns = ("us", "of copy", "goal", "copy", "torch", "compiled", "liger")
+    print(f"{'kernel':32} {'shape':32}", *(f"{name:>8}" for name in columns))
     rows = [_row(case, rate, cache, turns, device) for case in cases(kernels, device, sizes)]
     return {"copy_bytes_per_s": rate, "kernels": rows}
 
@@ -101,14 +104,16 @@ def _kernels(kernels: Operations, device: torch.device, sizes: Sizes, turns: Tur
 def _row(case: Case, rate: float, cache: int, turns: Turns, device: torch.device) -> dict[str, Any]:
     sets = buffer_sets(case.make, cache)
     own_s, torch_s = (median_s(work, sets, turns, device) for work in (case.ours, case.by_torch))
-    compiled_s = _compiled_s(case, sets, turns, device) if device.type == "cuda" else None
+    on_gpu = device.type == "cuda"
+    compiled_s = _compiled_s(case, sets, turns, device) if on_gpu else None
+    theirs = by_liger().get(case.name) if on_gpu else None
+    liger_s = median_s(theirs, sets, turns, device) if theirs else None
+    equal_s = copy_s(case.bytes_moved, device, cache, turns)
     share = case.bytes_moved / own_s / rate
     goal = "" if case.goal is None else f"{case.goal:.0%}"
-    compiled = "" if compiled_s is None else f"{compiled_s * 1e6:.1f}"
-    print(
-        f"{case.name:28} {case.shape:34} {own_s * 1e6:9.1f} {share:8.1%} {goal:>6} {torch_s * 1e6:9.1f} {compiled:>9}",
-        flush=True,
-    )
+    times = ("" if s is None else f"{s * 1e6:.1f}" for s in (equal_s, torch_s, compiled_s, liger_s))
+    words = (f"{own_s * 1e6:.1f}", f"{share:.1%}", goal, *times)
+    print(f"{case.name:32} {case.shape:32}", *(f"{word:>8}" for word in words), flush=True)
     return {
         "kernel": case.name,
         "shape": case.shape,
@@ -116,8 +121,10 @@ def _row(case: Case, rate: float, cache: int, turns: Turns, device: torch.device
         "ours_s": own_s,
         "share_of_copy": share,
         "goal": case.goal,
+        "copy_s": equal_s,
         "torch_s": torch_s,
         "compiled_s": compiled_s,
+        "liger_s": liger_s,
     }
 
 

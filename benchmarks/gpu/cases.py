@@ -209,6 +209,14 @@ def _activations(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]
             lambda gate, wide: kernels.gated(gate, wide, "silu"),
             lambda gate, wide: nn.functional.silu(gate) * wide,
         ),
+        Case(
+            "GeGLU forward",
+            shape,
+            3 * one,
+            lambda: (draw(rows, width), draw(rows, width)),
+            lambda gate, wide: kernels.gated(gate, wide, "gelu_tanh"),
+            lambda gate, wide: nn.functional.gelu(gate, approximate="tanh") * wide,
+        ),
     ]
 
 

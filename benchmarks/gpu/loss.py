@@ -1,4 +1,4 @@
-"""Linear + cross entropy at BLOOM's vocabulary, beside torch's two operations, with what memory each takes at most."""
+"""Linear + cross entropy at BLOOM's vocabulary, compared with torch's two operations and Liger's, with their memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu.liger import by_liger
 from benchmarks.gpu.timing import Turns, median_s
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
@@ -39,6 +40,12 @@ def _of(count: int, weight: Tensor, vocabulary: int, parallel: Parallel, turns: 
         nn.functional.cross_entropy(logits.float(), labels.view(-1)).backward()
 
     (own_s, own_bytes), (their_s, their_bytes) = (_timed(work, weight, x, turns) for work in (ours, by_torch))
+    liger = by_liger().get("linear + cross entropy") if device.type == "cuda" else None
+    liger_s, liger_bytes = None, None
+    if liger:
+        liger_s, liger_bytes = _timed(
+            lambda: liger(x.view(count, hidden), weight, labels.view(-1)).backward(), weight, x, turns
+        )
     return {
         "tokens": count,
         "ours_s": own_s,
@@ -47,6 +54,8 @@ def _of(count: int, weight: Tensor, vocabulary: int, parallel: Parallel, turns: 
         "goal_ratio": GOAL_RATIO,
         "ours_bytes": own_bytes,
         "torch_bytes": their_bytes,
+        "liger_s": liger_s,
+        "liger_bytes": liger_bytes,
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 #: Buffers in turn have this many times the cache's size, so that each is read from memory.
 _TIMES_THE_CACHE = 4
 _WARM_UP, _TIMES = 10, 50
-_COPIED_BYTES = 1 << 30
+_COPIED_BYTES = 1 << 31
 #: Cycles of the GPU's clock in which the slowest implementation has started all its kernels.
 _CYCLES_TO_START_ONE = 500_000
 Buffers = Sequence[Tensor | None]
@@ -45,15 +45,15 @@ def buffer_sets(make: Callable[[], Buffers], cache_bytes: int) -> list[Buffers]:
     return [first, *(make() for _ in range(max(1, math.ceil(_TIMES_THE_CACHE * cache_bytes / size))))]
 
 
-def copy_rate(device: torch.device, cache_bytes: int, turns: Turns) -> float:
-    """Return the bytes a second that a copy in memory reads and writes, both counted."""
-    count = turns.copied_bytes // 4
+def copy_s(moved_bytes: int, device: torch.device, cache_bytes: int, turns: Turns) -> float:
+    """Return the seconds of a copy in memory that reads and writes `moved_bytes`, both counted."""
+    count = moved_bytes // 8
 
     def make() -> Buffers:
         return torch.rand(count, device=device), torch.empty(count, device=device)
 
     sets = buffer_sets(make, cache_bytes)
-    return 2 * 4 * count / median_s(lambda source, target: target.copy_(source), sets, turns, device)
+    return median_s(lambda source, target: target.copy_(source), sets, turns, device)
 
 
 def cache_bytes(device: torch.device) -> int:

@@ -24,7 +24,7 @@ def bench_gpu(*words: str) -> subprocess.CompletedProcess[str]:
 def test_every_part_of_the_benchmark_on_a_gpu_runs_where_there_is_none_when_it_is_only_rehearsed() -> None:
     done = bench_gpu("--rehearse")
     assert done.returncode == 0, done.stderr
-    for word in ("copying memory to memory", "tokens 8, ours_s", "goal_mfu 0.45", "tokens_per_second_transformers"):
+    for word in ("copying memory to memory", "tokens 8, ours_s", "goal_mfu 0.55", "tokens_per_second_transformers"):
         assert word in done.stdout
 
 
