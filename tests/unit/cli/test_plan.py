@@ -6,6 +6,7 @@ import functools
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,9 @@ class TestRefusals:
         )
         seen = keys_with_a_value(msgspec.convert(plan_json(*all_numbers.split()), NumbersPlan))
         own = tmp_path / "own.toml"
-        own.write_text(PROGRAM)
+        own.write_text(PROGRAM.replace('"transformers"', '"command"') + 'checkpoints = "step-*.pt"\nstop = "SIGTERM"\n')
+        with zipfile.ZipFile(tmp_path / "step-5.pt", "w") as file:  # older than the run, so a submit is refused
+            file.writestr("x", b"")
         for found in (shipped("tr11-176B-ml"), shipped("llama-1B"), plan_json(str(tmp_path)), plan_json(str(own))):
             seen |= keys_with_a_value(msgspec.convert(found, RunPlan))
         described = {
