@@ -18,6 +18,7 @@ from opsctl.diagnosis.probe.run_probe import probe, record_evidence
 from opsctl.jobs.runner.good_nodes import setting_for
 from opsctl.jobs.runner.task import read_allocation
 from opsctl.run.config.schema import RunFile
+from opsctl.run.render.shell import allocation
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.run_view import RunView, view
 from opsctl.slurm.backends import client_for
@@ -80,21 +81,7 @@ def _in_own_job(
 ) -> NoReturn:
     """Let salloc, which runs the command once it has the nodes, take this process's place."""
     slurm = file.slurm
-    kind = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
-    asked = {
-        "job-name": f"{file.run.name}-probe",
-        "partition": slurm.partition,
-        "account": slurm.account,
-        "qos": slurm.qos,
-        "constraint": slurm.constraint,
-        "reservation": slurm.reservation,
-        "nodes": str(nodes),
-        "nodelist": nodelist,
-        "ntasks-per-node": "1",
-        "cpus-per-task": str(slurm.cpus_per_task) if slurm.cpus_per_task else None,
-        "gres": f"{kind}:{slurm.gpus_per_node}",
-        "time": time,
-    }
+    asked = {**allocation("probe", file, slurm, nodes, slurm.gpus_per_node, time), "nodelist": nodelist}
     environment = where.environment()
     path = find_program("salloc", environment)
     if path is None:

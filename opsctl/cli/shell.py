@@ -16,8 +16,8 @@ from opsctl.core.output import message, show_text
 from opsctl.core.process import find_program
 from opsctl.run.config.load import expanded_file
 from opsctl.run.config.profile import jobs_table
-from opsctl.run.config.schema import RunFile
-from opsctl.run.render.shell import ShellRequest, into_job, new_job, shell_script
+from opsctl.run.config.schema import JobsTable, RunFile, SlurmTable
+from opsctl.run.render.shell import ShellRequest, allocation, into_job, new_job, shell_script
 from opsctl.run.state.chains import recorded
 from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.run_view import RunView, view
@@ -77,7 +77,11 @@ def command(
         source += f", in job {job.display_id}"
         line = into_job(script, rest(), job.job_id, node, options["gpus"], terminal)
     else:
-        line = new_job(script, rest(), _options(file, **options), terminal)
+        gpus, nodes, time = options["gpus"], options["nodes"] or 1, options["time"] or "1:00:00"
+        table: SlurmTable | JobsTable = file.slurm if gpus else jobs_table()  # a job with GPUs is like the run's own
+        asked = allocation("shell", file, table, nodes, gpus, time)
+        asked["partition"] = options["partition"] or table.partition
+        line = new_job(script, rest(), asked, terminal)
     if dry_run:
         show_text(shlex.join(line))
         return
@@ -101,26 +105,6 @@ def file_of(seen: RunView) -> tuple[RunFile, str]:
     if seen.loaded is None:
         raise RunFileError(seen.problem)
     return expanded_file(seen.loaded), "the run file, which is not published yet"
-
-
-def _options(
-    file: RunFile, nodes: int | None, time: str | None, partition: str | None, gpus: int | None
-) -> dict[str, str | None]:
-    """Return the options of salloc: with GPUs those of the run's own jobs, else those of long commands."""
-    said = file.slurm if gpus else jobs_table()
-    kind = f"gpu:{file.slurm.gpu_type}" if file.slurm.gpu_type else "gpu"
-    return {
-        "job-name": f"{file.run.name}-shell",
-        "partition": partition or said.partition,
-        "account": said.account,
-        "qos": said.qos,
-        "constraint": said.constraint,
-        "nodes": str(nodes or 1),
-        "ntasks-per-node": "1",
-        "cpus-per-task": str(file.slurm.cpus_per_task) if gpus and file.slurm.cpus_per_task else None,
-        "gres": f"{kind}:{gpus}" if gpus else None,
-        "time": time or "1:00:00",
-    }
 
 
 def _job(seen: RunView, queue: list[Job], into: str) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from opsctl.run.config.schema import JobsTable, RunFile, SlurmTable
 from opsctl.run.render.templates import cluster_lines, render_template
 from opsctl.slurm.cluster import Cluster
 
@@ -35,6 +36,26 @@ def shell_script(request: ShellRequest) -> str:
         folder=request.folder,
         cluster=cluster_lines(request.cluster),
     )
+
+
+def allocation(
+    what: str, file: RunFile, table: SlurmTable | JobsTable, nodes: int, gpus: int | None, time: str
+) -> dict[str, str | None]:
+    """Return salloc's options for the job `RUN-what`. table: its partition and account; gpus: of each node."""
+    kind = f"gpu:{file.slurm.gpu_type}" if file.slurm.gpu_type else "gpu"
+    return {
+        "job-name": f"{file.run.name}-{what}",
+        "partition": table.partition,
+        "account": table.account,
+        "qos": table.qos,
+        "constraint": table.constraint,
+        "reservation": table.reservation if isinstance(table, SlurmTable) else None,
+        "nodes": str(nodes),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(file.slurm.cpus_per_task) if gpus and file.slurm.cpus_per_task else None,
+        "gres": f"{kind}:{gpus}" if gpus else None,
+        "time": time,
+    }
 
 
 def new_job(script: str, command: Sequence[str], options: Mapping[str, str | None], terminal: bool) -> list[str]:

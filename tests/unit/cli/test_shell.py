@@ -21,7 +21,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = tmp_path / "it's a run"
     run.mkdir()
-    write_run(run, slurm='partition = "gpu_p5"\naccount = "a100"\ngpu_type = "a100"\ncpus_per_task = 8')
+    write_run(
+        run, slurm='partition = "gpu_p5"\naccount = "a100"\ngpu_type = "a100"\ncpus_per_task = 8\nreservation = "ours"'
+    )
     return go_into(run, monkeypatch)
 
 
@@ -33,13 +35,14 @@ def dry(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 def test_without_gpus_it_goes_where_long_commands_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = dry(capsys)
     assert words[0] == "salloc" and {"--partition=prepost", "--account=cpu", "--nodes=1", "--time=1:00:00"} < {*words}
-    assert not [word for word in words if word.startswith(("--gres", "--gpu"))]
+    assert not [word for word in words if word.startswith(("--gres", "--gpu", "--reservation"))]
     assert words[-2:] == ["bash", "-i"]
 
 
 def test_with_gpus_it_asks_as_the_run_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = dry(capsys, "--gpus", "2", "--nodes", "3", "--time", "20:00", "--", "nvidia-smi", "-L")
     wanted = {"--partition=gpu_p5", "--account=a100", "--gres=gpu:a100:2", "--nodes=3", "--cpus-per-task=8"}
+    wanted.add("--reservation=ours")
     assert wanted | {"--time=20:00"} < {*words[: words.index("srun")]}
     assert words[-2:] == ["nvidia-smi", "-L"]
     assert "--partition=own" in dry(capsys, "--gpus", "2", "--partition", "own")
