@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import json
 import pkgutil
 import typing
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 
-if TYPE_CHECKING:
-    import msgspec
+from opsctl.cli import root
+from opsctl.cli.long_command import SENT, LongCommand
+from opsctl.cli.man import commands_below
+from opsctl.cli.selection import JsonOption
+from opsctl.core.errors import UsageError
+from opsctl.core.output import show_text
+from trainer.formats.json_text import SCHEMA_VERSION
 
 
 @click.command("json-schema")
@@ -22,10 +30,6 @@ def command(words: tuple[str, ...]) -> None:
     `opsctl json-schema checkpoints list`. While schema_version is the same, keys are added and none is removed or
     changed: docs/json.md says the rest.
     """
-    import json
-
-    from opsctl.core.output import show_text
-
     show_text(json.dumps(document(_chosen(" ".join(words))), indent=2) + "\n")
 
 
@@ -41,11 +45,6 @@ class Printed(NamedTuple):
 @functools.cache
 def all_printed() -> tuple[Printed, ...]:
     """Return what every command prints with `--json`."""
-    from opsctl.cli import root
-    from opsctl.cli.long_command import SENT, LongCommand
-    from opsctl.cli.man import commands_below
-    from opsctl.cli.selection import JsonOption
-
     found: dict[Printed, None] = {}
     for words, command in commands_below(("opsctl",), root):
         name = name_in_table(" ".join(words[1:]))
@@ -69,10 +68,6 @@ def name_in_table(command: str) -> str:
 
 def _chosen(name: str) -> Sequence[Printed]:
     """Return what `opsctl NAME` prints. Raises UsageError if that has no --json."""
-    import difflib
-
-    from opsctl.core.errors import UsageError
-
     printed = all_printed()
     chosen = [one for one in printed if not name or one.command == name_in_table(name)]
     if not chosen:
@@ -85,10 +80,6 @@ def _chosen(name: str) -> Sequence[Printed]:
 
 def document(printed: Sequence[Printed]) -> dict[str, Any]:
     """Return a schema with one alternative for each of `printed`, and every shape once under `$defs`."""
-    import msgspec
-
-    from trainer.formats.json_text import SCHEMA_VERSION
-
     kinds = [one.shape for one in printed]
     schemas, defined = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     for struct in shapes(kinds):
@@ -111,8 +102,6 @@ def document(printed: Sequence[Printed]) -> dict[str, Any]:
 
 def _describe_output(schema: dict[str, Any], struct: type[msgspec.Struct]) -> None:
     """Change a schema of what msgspec reads into one of what it prints: a default is always printed or never."""
-    import msgspec
-
     fields = msgspec.structs.fields(struct)
     schema["required"] = [field.encode_name for field in fields if not may_be_missing(struct, field)]
     for field in fields:
@@ -132,8 +121,6 @@ def may_be_missing(struct: type[msgspec.Struct], field: msgspec.structs.FieldInf
 
 def shapes(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
     """Return every struct in `kinds` once, each followed by those in its fields."""
-    import msgspec
-
     found: dict[type[msgspec.Struct], None] = {}
 
     def visit(kind: Any) -> None:
