@@ -32,7 +32,7 @@ from opsctl.transfer.object_store.folder import FolderStore
 from opsctl.transfer.object_store.sources import bytes_source
 from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.sending.checkpoint import Sending, Sent, record_sent, send_all
-from opsctl.transfer.sending.plan import Chosen, checkpoints_here, plan
+from opsctl.transfer.sending.plan import Chosen, checkpoints_here, choose, whole_here
 from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import MANIFEST, check_checksums
 from trainer.formats.json_text import json_file_text
@@ -193,7 +193,8 @@ def plan_backup(place: Destination, table: BackupTable, wish: Wish) -> Chosen:
     """
     lines = place.ledger() or [one.note.line(place.to) for one in find_all(place.store)[0]]
     found, latest = checkpoints_here(place.paths), latest_iteration(place.paths.checkpoints)
-    return plan(place.paths, found, lines, place.to, rules_of(table), latest, wish.named, wish.weights_only)
+    chosen = choose(found, lines, place.to, rules_of(table), latest, wish.named, wish.weights_only)
+    return whole_here(place.paths, chosen)
 
 
 def back_up(place: Destination, table: BackupTable, wish: Wish, report: Callable[[str], None]) -> Sent:

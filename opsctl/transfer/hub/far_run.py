@@ -87,10 +87,10 @@ def far_run(files: FarFiles) -> FarRun:
         problem = ""
         try:
             if kind == CHECKPOINTS:
-                checkpoint, incomplete = _last_complete(other := _of_the_hub(repo), other.sizes())
+                checkpoint, incomplete = _last_complete(other := FarFiles(repo_of(repo)), other.sizes())
                 checkpoint = checkpoint and replace(checkpoint, where=f"{checkpoint.where} of {repo}")
             elif kind == "carbon":
-                energy = far_energy(other := _of_the_hub(repo), other.sizes())
+                energy = far_energy(other := FarFiles(repo_of(repo)), other.sizes())
         except (OpsctlError, Absent) as error:
             problem = str(error)
         elsewhere.append(Elsewhere(kind, repo, problem))
@@ -116,12 +116,6 @@ def _other_repos(files: FarFiles, sizes: Mapping[str, int]) -> dict[str, str]:
     look = files.look(NOTE)
     note = None if look is None else read_note(files.read_all(NOTE, look))
     return {} if note is None else {kind: repo for kind, repo in note.repos.items() if repo != files.repo.name}
-
-
-def _of_the_hub(repo: str) -> FarFiles:
-    if "://" in repo:  # of a release that reached git servers
-        raise OpsctlError("only what is on a hub can be read")
-    return FarFiles(repo_of(repo))
 
 
 @dataclass(frozen=True)

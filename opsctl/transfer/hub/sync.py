@@ -23,7 +23,7 @@ from opsctl.transfer.hub.json_output import SyncedRun
 from opsctl.transfer.hub.place import HubPlace, Outcome, groups, open_place
 from opsctl.transfer.hub.settings import HubSettings, required_settings
 from opsctl.transfer.sending.checkpoint import send_all
-from opsctl.transfer.sending.plan import Due, Rules, SeenFile, checkpoints_here, files_below, plan
+from opsctl.transfer.sending.plan import Due, Rules, SeenFile, checkpoints_here, choose, files_below, whole_here
 from trainer.formats.checkpoint.manifest import read_manifest, tag_of
 from trainer.formats.errors import CheckpointError
 
@@ -83,7 +83,7 @@ def _plan_checkpoints(paths: RunPaths, settings: HubSettings, lines: Sequence[Ba
     every = Every(weights=table.checkpoints_every) if table.weights_only else Every(full=table.checkpoints_every)
     of_form = [line for line in lines if line.form == table.checkpoints]
     latest = latest_iteration(paths.checkpoints)
-    chosen = plan(paths, checkpoints_here(paths), of_form, repo, Rules(every), latest)
+    chosen = whole_here(paths, choose(checkpoints_here(paths), of_form, repo, Rules(every), latest))
     found.checkpoints_to, found.checkpoints = repo, chosen.due
     found.notes += [f"{tag_of(iteration)} is not sent: {why}" for iteration, why in chosen.left.items()]
     for due in chosen.due:

@@ -73,18 +73,8 @@ def _here(folder: Path) -> Here:
     return Here(iteration, of, manifest.layout.get("optimizer") != NO_OPTIMIZER, manifest.pinned, damage or "")
 
 
-def plan(
-    paths: RunPaths,
-    found: Sequence[Here],
-    lines: Iterable[BackedUp],
-    to: str,
-    rules: Rules,
-    latest: int | None,
-    named: Collection[int] | None = None,
-    weights_only: bool = False,
-) -> Chosen:
-    """Return what `choose` chooses; what is due and has a missing or short file here is left."""
-    chosen = choose(found, lines, to, rules, latest, named, weights_only)
+def whole_here(paths: RunPaths, chosen: Chosen) -> Chosen:
+    """Return the choice, with checkpoints that have a missing or short file here left out."""
     faults = {one.iteration: manifest_or_fault(paths.checkpoints / tag_of(one.iteration)) for one in chosen.due}
     wrong = {iteration: fault for iteration, fault in faults.items() if isinstance(fault, str)}
     due = tuple(one for one in chosen.due if one.iteration not in wrong)
