@@ -33,7 +33,7 @@ from opsctl.run.config.paths import RunPaths
 from opsctl.run.state.revisions import newest_for_task
 from tests.tiny_run import write_run
 
-NODES, RANKS, VICTIM, KILLS = 4, 2, 5, 2
+NODES, RANKS, VICTIM, KILLS, SAVE_INTERVAL = 4, 2, 5, 2, 10
 LONGEST_S, POLL_S = 240.0, 0.02
 _ITERATION = re.compile(rb"iteration +(\d+)/ *\d+ \|")
 _JOB = """\
@@ -80,17 +80,20 @@ def restarts(log: Path, folder: Path, waits_for_standby: bool) -> Iterator[float
         until(lambda: any(one >= 14 for one in iterations(log, offset)), "iterations")  # noqa: B023
         if waits_for_standby:
             until(lambda: standing_by(folder) == NODES, "launchers on standby")
-        offset, began = log.stat().st_size, time.monotonic()
-        os.kill(pid_of_rank(VICTIM, folder), signal.SIGKILL)
-        last = iterations(log, 0)[-1]
+        victim = pid_of_rank(VICTIM, folder)
+        # Well between two saves, so that the restart repeats iterations.
+        until(lambda: iterations(log, 0)[-1] % SAVE_INTERVAL in range(2, 6), "iteration between two saves")
+        offset = log.stat().st_size
+        last, began = iterations(log, 0, offset)[-1], time.monotonic()
+        os.kill(victim, signal.SIGKILL)
         until(lambda: any(one <= last for one in iterations(log, offset)), "an iteration after the restart")  # noqa: B023
         yield time.monotonic() - began
 
 
-def iterations(log: Path, offset: int) -> list[int]:
-    """Return the numbers of the iterations in the log, from a place on."""
+def iterations(log: Path, begin: int, end: int | None = None) -> list[int]:
+    """Return the numbers of the iterations in this part of the log."""
     try:
-        return [int(one) for one in _ITERATION.findall(log.read_bytes()[offset:])]
+        return [int(one) for one in _ITERATION.findall(log.read_bytes()[begin:end])]
     except FileNotFoundError:
         return []
 
