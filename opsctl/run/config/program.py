@@ -70,8 +70,8 @@ class Program:
             minutes = None if lost_s is None else max(1, round(lost_s / 60))
             lost = "the work since the last checkpoint" if minutes is None else f"up to {minutes} min of work"
             option = f" (it saves with {self.kind.saves_with})" if self.kind.saves_with else ""
-            found.insert(0, f"no save on request{option}: {lost} is lost at each stop")
-        return found if self.steps else [*found, "[program] steps is not set: no progress in percent"]
+            found.insert(0, f"No save on request{option}: {lost} is lost at each stop.")
+        return found if self.steps else [*found, "[program] steps is not set: no progress in percent."]
 
 
 def program_of(file: RunFile, folder: Path) -> Program | None:

@@ -15,7 +15,7 @@ from opsctl.run.logs import lines, titan_lines
 from opsctl.run.logs.line_text import last_lines, lines_backwards
 from opsctl.run.logs.lines import parse_line, parse_lines, read_alike
 from opsctl.run.logs.reader import LogReader
-from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded
+from opsctl.run.logs.records import Alert, Measured, Pulse, Record, SaveEnded, reports_loss
 from trainer.formats.logs import guard_lines, log_lines, training_line
 from trainer.formats.logs.guard_lines import GuardLine, Left
 from trainer.formats.logs.log_lines import (
@@ -141,7 +141,7 @@ def measure(records: Sequence[Record]) -> Measured:
         samples_per_second=_median([one.samples_per_second for one in window]),
         tflops=_median([one.tflops for one in window]),
         last_iteration=last,
-        last_with_loss=next((one for one in reversed(iterations) if one.nan_iterations is not None), None),
+        last_with_loss=next((one for one in reversed(iterations) if reports_loss(one)), None),
         stamped_after_it=_stamp_after_last_iteration(records),
         is_saving=_is_saving(records),
         failed_save=_failed_save(records),

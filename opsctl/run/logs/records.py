@@ -91,6 +91,11 @@ Record = (
 )
 
 
+def reports_loss(line: TrainingLine) -> bool:
+    """Return True for a line with a loss, also one that is not a number."""
+    return line.loss is not None or line.nan_iterations is not None
+
+
 class Measured(msgspec.Struct, frozen=True):
     """Measurements from the end of a training log. None: not in the log."""
 
@@ -115,4 +120,4 @@ class Measured(msgspec.Struct, frozen=True):
     def newest_loss(self) -> TrainingLine | None:
         """The last line with a loss; the last one of all if none has one."""
         last = self.last_iteration
-        return self.last_with_loss or last if last is not None and last.nan_iterations is None else last
+        return last if last is None or reports_loss(last) else self.last_with_loss or last

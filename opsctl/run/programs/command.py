@@ -41,7 +41,7 @@ def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, res
     def _resume(checkpoint: Path) -> Sequence[str]:
         return [word.replace("{checkpoint}", str(checkpoint)) for word in resume]
 
-    lacks = [] if progress else ["no progress: [program] progress is not set"]
+    lacks = [] if progress else ["[program] progress is not set: no progress is shown."]
     reads = _progress if pattern else no_progress
     return Kind("command", "torchrun", stop, None, reads, _judge, _resume, takes_torn=True, lacks=tuple(lacks))
 

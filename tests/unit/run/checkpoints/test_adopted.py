@@ -15,7 +15,7 @@ import torch
 from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import write_atomically
 from opsctl.run.checkpoints import adopted
-from opsctl.run.checkpoints.adopted import adopt, prepare
+from opsctl.run.checkpoints.adopted import adopt, prepare, seconds_between_checkpoints
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
 from opsctl.run.checkpoints.listing import listed, saved_at
 from opsctl.run.config.paths import RunPaths
@@ -195,6 +195,16 @@ def test_one_that_was_set_aside_stays_so_where_the_pattern_matches_any_name(tmp_
     torch.save({"step": 5}, tmp_path / "saved" / "5.pt")
     aside = replace(run.program, existing="aside")
     assert (prepare(run.paths, aside), prepare(run.paths, aside), run.adopt()) == (None, None, [])
+
+
+def test_what_a_stop_loses_is_said_in_minutes_of_work(run: Saving) -> None:
+    assert seconds_between_checkpoints(run.paths, 10.0) is None
+    run.save(10)
+    run.save(130)
+    run.adopt()
+    lost_s = seconds_between_checkpoints(run.paths, 10.0)
+    assert lost_s == 1200 and "up to 20 min of work" in run.program.lacks(lost_s)[0]
+    assert not any("No save" in text for text in replace(run.program, stop="hook").lacks(lost_s))
 
 
 def test_files_that_cannot_be_linked_are_named_and_nothing_is_left(

@@ -287,3 +287,10 @@ def test_torchtitans_steps_are_measured_by_the_rank_of_the_newest(tmp_path: Path
         assert (seen.last_iteration.iteration, seen.last_iteration.loss) == (8, 1.0)
         assert seen.seconds_per_iteration == 2.0
     assert [line.iteration for line in recent_and_series(paths, 5)[1].iterations] == [4, 5, 6, 7, 8]
+
+
+def test_the_newest_loss_is_that_of_an_earlier_line_where_the_last_ones_have_none() -> None:
+    logged = TrainingLine(iteration=10, total_iterations=100, loss=2.5, nan_iterations=0)
+    between = TrainingLine(iteration=13, total_iterations=100)
+    assert measure([logged, between]).newest_loss == logged
+    assert measure([between]).newest_loss == between and measure([]).newest_loss is None

@@ -95,7 +95,13 @@ PROGRAM = run_with(
 )
 #: (check, what is broken, the state, words of the line, words of what to type)
 BREAKS: list[tuple[str, Seen, State, str, str]] = [
-    ("program", replace(HEALTHY, run=PROGRAM), State.OPTIONAL, "torchtitan: It does not save", "your-trainer.md"),
+    (
+        "program",
+        replace(HEALTHY, run=PROGRAM),
+        State.OPTIONAL,
+        "torchtitan: No save on request: the work",
+        "your-trainer.md",
+    ),
     (
         "probe",
         replace(HEALTHY, run=run_with(slurm=msgspec.structs.replace(RUN.slurm, spare=0))),
