@@ -136,6 +136,8 @@ class LogReader:
 
     def _step(self, line: TrainingLine) -> TrainingLine:
         """Complete a step that has only a number and a time."""
+        if line.seconds_per_iteration is not None:  # of another program than torchtitan
+            return line
         columns = self._steps([line.iteration], [line.logged_at])
         return msgspec.structs.replace(line, **{name: column[0] for name, column in columns.items()})
 

@@ -148,6 +148,7 @@ class Course:
             self.left_out_to = line.iteration
             return
         if self._is_said_again(line):
+            self.rows.fill({"loss": line.loss, "grad_norm": line.grad_norm, "learning_rate": line.learning_rate})
             return
         before = self.last_iteration
         start = self._start_of(line)

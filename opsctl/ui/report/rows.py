@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: What runs along an axis, then what is drawn over it.
@@ -99,6 +99,12 @@ class Rows:
             self.numbers[end * _WIDTH + trained] += gone
         self.numbers[begin * _WIDTH : end * _WIDTH] = kept_rows
         self._thinned = begin + len(kept_rows) // _WIDTH
+
+    def fill(self, values: Mapping[str, float | None]) -> None:
+        """Set those columns of the last line that are unknown."""
+        for name, value in values.items():
+            if value is not None and math.isnan(self.newest(name)):
+                self.numbers[_PLACES[name] - _WIDTH] = value
 
     def cut(self, iteration: int) -> Rows:
         """Take `iteration` and all after it away."""

@@ -102,6 +102,12 @@ def test_torchtitans_steps_get_what_its_other_lines_say() -> None:
     assert second.tokens_per_second_per_gpu == 189694.0
 
 
+def test_a_line_without_a_total_keeps_its_own_values() -> None:
+    own = " iteration       10/       0 | elapsed time per iteration (s): 0.25 | lm loss: 4.307000E+00 |"
+    (found,) = iterations(own)
+    assert (found.iteration, found.seconds_per_iteration, found.loss) == (10, 0.25, 4.307)
+
+
 def test_torchtitans_milestones_are_those_of_any_training() -> None:
     found = read(TITAN)
     at = datetime(2025, 10, 30, 14, 33, 21, 897_000)  # noqa: DTZ001

@@ -204,6 +204,15 @@ def test_a_line_that_two_writers_have_written_is_one_iteration_and_no_start() ->
     assert [(one.first, one.last, one.redone) for one in course.starts] == [(1, 5, 0)]
 
 
+def test_a_loss_that_a_second_line_of_an_iteration_adds_is_in_the_curve() -> None:
+    """A program's bar shows a step some moments before its loss is printed."""
+    bars = [line(i, loss=None, grad_norm=None) for i in (1, 2)]
+    course = course_of(bars[0], bars[1], line(2, loss=2.5, grad_norm=0.5), line(3, loss=None))
+    assert [list(course.column(name))[1] for name in ("iteration", "loss", "grad_norm")] == [2, 2.5, 0.5]
+    assert len(course) == 3 and not course.superseded
+    assert [(one.first, one.last, one.redone) for one in course.starts] == [(1, 3, 0)]
+
+
 def test_what_was_done_again_counts_from_the_iteration_that_was_loaded() -> None:
     loaded = "  successfully loaded checkpoint from /c at iteration {}"
     before = [line(i) for i in range(10, 501, 10)]
