@@ -149,7 +149,11 @@ class NodeRun:
             run_id=Path(self.step.attempt_folder).name,
             grace_s=self.step.grace_s,
         )
-        variables = {CHECKPOINT_VARIABLE: self.step.checkpoint, STOP_VARIABLE: str(self._stop_file)}
+        variables = {
+            "PYTHONUNBUFFERED": "1",  # the lines of a killed rank are not lost, and progress is not late
+            CHECKPOINT_VARIABLE: self.step.checkpoint,
+            STOP_VARIABLE: str(self._stop_file),
+        }
         output = ProgramOutput(sys.stdout.fileno())
         output.start()
         with contextlib.closing(_channel(self.step, self.node_rank)) as channel:

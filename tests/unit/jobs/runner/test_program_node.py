@@ -54,6 +54,7 @@ me.write_text(json.dumps({"pid": os.getpid(), **{name: os.environ.get(name) for 
 until = time.monotonic() + (0.5 if how in ("ends", "orphan") else 60)
 while time.monotonic() < until:
     if how == "dies" and os.environ["RANK"] == "1":
+        print("step 7 of rank 1")
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "fails" and os.environ["RANK"] == "1":
         sys.exit(3)
@@ -108,6 +109,7 @@ class Running:
             own = {"SLURM_PROCID": str(number), "SLURMD_NODENAME": f"node{number + 1}", STEP_VARIABLE: text}
             command = [sys.executable, "-m", "opsctl.jobs.runner.program_node"]
             environment = {**os.environ, **own}
+            environment.pop("PYTHONUNBUFFERED", None)
             self.nodes.append(
                 subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             )
@@ -264,6 +266,12 @@ def test_the_first_rank_to_fail_is_recorded_and_ends_the_others(
     assert codes == [code]
     assert (failure["rank"], failure["node"], failure.get("signal")) == (1, "node1", ended_by)
     assert not running.left() and not (running.attempt / "exit.json").exists()
+
+
+def test_lines_that_a_killed_rank_has_printed_are_in_the_log(running: Running) -> None:
+    """Python keeps the lines of a program that does not print to a terminal, some kilobytes of them."""
+    running.start("dies")
+    assert "step 7 of rank 1" in running.end()[1]
 
 
 def test_processes_that_a_program_leaves_behind_are_ended(running: Running) -> None:
