@@ -33,7 +33,7 @@ from opsctl.ui.report.log_source import LogSource, log_named, log_of_run
     type=click.Path(path_type=Path),
     metavar="FILE",
     multiple=True,
-    help="A log of a Megatron-style program or of torchtitan, without a run (repeatable).",
+    help="A log of any known training program, without a run (repeatable).",
 )
 @click.option(
     "--output",

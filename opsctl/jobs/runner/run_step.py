@@ -208,7 +208,9 @@ def _launch_program(task: Task, program: Program, folder: Path, checkpoint: Path
         checkpoint=str(checkpoint or ""),
     )
     words = ["-m", "opsctl.jobs.runner.program_node"]
-    return _launch_of(task, folder, (sys.executable, "-P"), words, {STEP_VARIABLE: json_line(step)})
+    return _launch_of(
+        task, folder, (sys.executable, "-P"), words, {**program.kind.environment, STEP_VARIABLE: json_line(step)}
+    )
 
 
 def _launch_of(

@@ -34,6 +34,7 @@ _FIELDS = {
     "grad_norm": "grad_norm",
     "tflops": "tflops",
     "mfu": "mfu_percent",
+    "lr": "learning_rate",
     "tps": "tokens_per_second_per_gpu",
 }
 

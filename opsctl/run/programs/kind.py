@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,6 +59,7 @@ class Kind:
     """A kind of training program.
 
     saves_on: the signal to all ranks on which the program saves and leaves; None: it saves on no request.
+    environment: variables that it needs for its log, for a run whose [env] does not set them.
     saves_with: the option in its command with which it does so, with its value; None: it needs none.
     checkpoints: a pattern of paths relative to the run's folder, for a run file without one.
     progress: the progress in one line of output, None for other lines.
@@ -82,6 +83,7 @@ class Kind:
     lacks: tuple[str, ...] = ()
     saves_with: str | None = None
     command_line: CommandLine | None = None
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def numbered_folder(name: str, problem: Callable[[Path, int], str | None]) -> Callable[[Path], SavedCheckpoint | None]:

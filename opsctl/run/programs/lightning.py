@@ -13,15 +13,21 @@ _BAR = re.compile(
     r"(?:Epoch (?P<epoch>\d{1,9})|Training): .*?\| (?P<done>\d{1,18})/(?P<total>\d{1,18}|\?) "
     r"\[.*?(?P<rate>[\d.]+|\?)(?P<unit>it/s|s/it)(?P<rest>[^\]]*)\]"
 )
-_LOSS = re.compile(r"\b(?:train_)?loss=(?P<loss>[-+\d.e]+|nan|inf)")
+#: The bar of the package rich, Lightning's default where it is installed.
+_RICH = re.compile(
+    r"Epoch (?P<epoch>\d{1,9})/-?\d+ +[━╸╺ ]+(?P<done>\d{1,18})/(?P<total>\d{1,18}|--) "
+    r"\d+:\d\d:\d\d • [-\d:]+ (?P<rate>[\d.]+)(?P<unit>it/s)(?P<rest>[^\r\n]*)"
+)
+_LOSS = re.compile(r"\b(?:train_)?loss(?:_step)?(?:=|: )(?P<loss>[-+\d.e]+|nan|inf)")
 _STEP = re.compile(r"step=(\d{1,18})")
+_RESTORED = re.compile(r"Restored all states from the checkpoint at .*step=(\d{1,18})")
 
 
 class Bars:
     """Counts the batches of an attempt by its bars.
 
     A bar counts within its epoch. The bar of the last epoch ends where the training ends, so its length is not the
-    epoch's; the first bar after a resume within an epoch has neither a number nor a length.
+    epoch's; tqdm's first bar after a resume within an epoch has neither a number nor a length.
     """
 
     def __init__(self, start: int) -> None:
@@ -30,33 +36,39 @@ class Bars:
         self._before: int | None = None  # batches before this epoch
         self._epoch: str | None = None
         self._done = 0
+        self._length = 0  # of this epoch, 0 if unknown
         self._draws = 0  # bars of this batch
-        self._has_loss = False
+        self._loss = ""  # the newest that counts
+        self._has_loss = False  # of this batch
 
     def progress(self, line: str) -> Progress | None:
         """Return the progress in a line of output."""
+        if restored := _RESTORED.search(line):
+            self._start, self._before = int(restored[1]), None
         found = None
-        for bar in _BAR.finditer(line):
+        for bar in _BAR.finditer(line) if "|" in line else _RICH.finditer(line):
             found = self._of(bar) or found
         return found
 
     def _of(self, bar: re.Match[str]) -> Progress | None:
-        done = int(bar["done"])
+        done, is_rich = int(bar["done"]), bar.re is _RICH
+        length = int(bar["total"]) if bar["total"].isdecimal() else 0
         if not done:  # a bar is set to 0 before it gets its next name
             return None
         if self._before is None:
-            of_epochs = int(bar["epoch"]) * int(bar["total"]) if bar["epoch"] and bar["total"] != "?" else 0
-            self._before = max(of_epochs, self._start + 1 - done)
+            if is_rich and done == length:
+                return None  # without a terminal, rich draws only the bar of the last epoch, at its end
+            self._before = max(int(bar["epoch"] or 0) * length, self._start + 1 - done)
         elif bar["epoch"] != self._epoch:
-            self._before += self._done
+            self._before += self._length or self._done  # rich does not draw an epoch's last batch
         if (bar["epoch"], done) != (self._epoch, self._done):
             self._epoch, self._done, self._draws, self._has_loss = bar["epoch"], done, 0, False
-        self._draws += 1
+        self._draws, self._length = self._draws + 1, length
         loss = _LOSS.search(bar["rest"])
-        # The first bar of a batch still shows the loss of the batch before.
-        if self._has_loss or (loss and self._draws == 1):
+        # The first bar of a batch still shows the loss of the batch before: always tqdm's, rarely rich's.
+        if self._has_loss or (loss and self._draws == 1 and (not is_rich or loss["loss"] == self._loss)):
             return None
-        self._has_loss = bool(loss)
+        self._has_loss, self._loss = bool(loss), loss["loss"] if loss else ""
         return Progress(
             self._before + done, loss=float(loss["loss"]) if loss else None, seconds_per_iteration=_seconds(bar)
         )
@@ -70,7 +82,8 @@ def _seconds(bar: re.Match[str]) -> float | None:
     return rate if bar["unit"] == "s/it" else 1 / rate
 
 
-def _progress(line: str) -> Progress | None:
+def single_bar(line: str) -> Progress | None:
+    """Return the progress in a line without those before it."""
     bars = Bars(0)
     return bars.progress(line) or bars.progress(line)
 
@@ -102,15 +115,17 @@ KIND = Kind(
     launch="torchrun",  # under torchrun Lightning does not requeue jobs by itself
     saves_on=None,
     checkpoints="lightning_logs/version_*/checkpoints/*.ckpt",
-    progress=_progress,
+    progress=single_bar,
     follow=lambda start: Bars(start).progress,
     judge=_judge,
     resume=_resume,
+    # rich draws its bar only on a terminal, and on one of 80 columns it breaks the line before the loss.
+    environment={"TTY_COMPATIBLE": "1", "COLUMNS": "160"},
     lacks=(
         'It saves when it is stopped only with stop = "hook" and opsctl_hook in the script, or with ModelCheckpoint('
         'save_on_exception=True) and stop = "SIGTERM".',
-        "A resume within an epoch continues at the right step but shuffles the data again, unless the loader "
-        "keeps its state.",
+        "A resume within an epoch continues at the right step but with the first batches of the epoch, unless the "
+        "loader keeps its state.",
     ),
     command_line=CommandLine(
         _is_its,

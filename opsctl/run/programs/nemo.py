@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from opsctl.run.programs import lightning
-from opsctl.run.programs.kind import CommandLine, SavedCheckpoint, by_itself, options_in
+from opsctl.run.programs.kind import CommandLine, Progress, SavedCheckpoint, by_itself, options_in
 
 _UNFINISHED = "-unfinished"
+#: A line of its ProgressPrinter or a state of its bar. Both show the values that its models log.
+_LINE = re.compile(r"Training epoch \d+, iteration \d+/\d+ \| |Epoch \d+: :? +\d+%\|[^|]*\| \d+/\d+ \[[\d:]+<[\d:?]+, ")
+_VALUE = re.compile(
+    r"(?P<name>lr|global_step|reduced_train_loss|train_step_timing in s)(?:=|: )"
+    r"(?P<number>[-+\d.]+(?:e[-+]?\d+)?|nan|inf)"
+)
+
+
+def _logged(line: str) -> Progress | None:
+    found = None
+    for start in _LINE.finditer(line):
+        found = start
+    if found is None:
+        return None
+    values = {one["name"]: float(one["number"]) for one in _VALUE.finditer(line, found.end())}
+    step = values.get("global_step")  # steps before this one
+    if step is None:
+        return None
+    return Progress(
+        int(step) + 1,
+        loss=values.get("reduced_train_loss"),
+        learning_rate=values.get("lr"),
+        seconds_per_iteration=values.get("train_step_timing in s"),
+    )
+
+
+def _follow(start: int) -> Callable[[str], Progress | None]:
+    bars = lightning.Bars(start)
+    return lambda line: _logged(line) or bars.progress(line)
 
 
 def _judge(path: Path) -> SavedCheckpoint | None:
@@ -29,6 +59,8 @@ KIND = replace(
     name="nemo",
     saves_on="SIGTERM",
     checkpoints="*/checkpoints/*.ckpt",
+    progress=lambda line: _logged(line) or lightning.single_bar(line),
+    follow=_follow,
     judge=_judge,
     resume=by_itself,
     lacks=("It saves on request only with its PreemptionCallback, and resumes only with resume_if_exists=True.",),

@@ -16,6 +16,8 @@ from opsctl.run.programs.kind import Progress
 from trainer.formats.logs.training_line import TrainingLine, write_training_line
 
 _LINE_ENDS = re.compile(rb"[\r\n]+")
+#: Colours, and commands to a terminal.
+_CODES = re.compile(r"\x1b\[[\d;?]{0,20}[A-Za-z]")
 #: Bytes of one line that are looked at; a bar without an end must not fill the memory.
 _LONGEST = 64 * 1024
 #: A bar is drawn many times a second: at most one line is added in this time, seconds.
@@ -32,9 +34,12 @@ class Translator:
         progress: Callable[[str], Progress | None],
         total_iterations: int | None = None,
         global_batch_size: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = time.monotonic,
     ) -> None:
-        """Take a kind's `progress`, and the length and batch of `[program]`, None where it has none."""
+        """Take a kind's `progress`, and the length and batch of `[program]`, None where it has none.
+
+        clock: None for a log from before, in which each step counts and an older one is of a new start.
+        """
         self._parse, self._clock = progress, clock
         self._total, self._batch = total_iterations, global_batch_size
         self._seen = Progress()
@@ -52,7 +57,7 @@ class Translator:
         found = []
         # A bar ends without a line end: what follows it may be a step away.
         for part in (*parts, self._rest) if self._rest.endswith(b"]") else parts:
-            progress = self._parse(part.decode(errors="replace")) if part else None
+            progress = self._parse(_CODES.sub("", part.decode(errors="replace"))) if part else None
             if progress is None:
                 continue
             if progress.iteration is None:
@@ -76,7 +81,11 @@ class Translator:
 
     def _is_due(self, has_loss: bool) -> bool:
         iteration = self._seen.iteration
-        if iteration is None or (iteration <= self._written and not has_loss) or iteration < self._written:
+        if iteration is None or (iteration <= self._written and not has_loss):
+            return False
+        if self._clock is None:
+            return True
+        if iteration < self._written:
             return False
         every_s = _BETWEEN_LOSSES_S if self._has_loss else _EVERY_S
         self._has_loss = self._has_loss or has_loss
@@ -85,8 +94,8 @@ class Translator:
     def _line(self) -> str:
         seen = self._seen
         assert seen.iteration is not None
-        seconds, at = seen.seconds_per_iteration, self._clock()
-        if seconds is None and self._written_at is not None and seen.iteration > self._written:
+        seconds, at = seen.seconds_per_iteration, self._clock() if self._clock else None
+        if seconds is None and at is not None and self._written_at is not None and seen.iteration > self._written:
             self._seconds = (at - self._written_at) / (seen.iteration - self._written)
         self._written, self._written_at = seen.iteration, at
         return write_training_line(

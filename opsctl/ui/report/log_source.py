@@ -6,15 +6,22 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.trusted import open_file
+from opsctl.core.output import printable
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs import spans
+from opsctl.run.logs.line_text import Lines, blocks
 from opsctl.run.logs.reader import LogReader, Progress
 from opsctl.run.logs.spans import Span
+from opsctl.run.programs.log_formats import FORMATS, training_lines
 from opsctl.ui.report.curves import Course
+
+#: Characters of a line that an error shows.
+_LONGEST = 100
 
 
 @dataclass
@@ -26,6 +33,7 @@ class LogSource:
     course: Course = field(default_factory=Course)
     spans: list[Span] = field(default_factory=list)
     is_local: bool = False  # written on this cluster: moments without a zone are local
+    is_named: bool = False  # by the user, who expects curves of it
 
     def read(self, progress: Progress | None = None) -> None:
         """Read the log. Raises FileNotFoundError, and OpsctlError for any other problem."""
@@ -41,10 +49,23 @@ class LogSource:
             for found in reader.read(fd, progress):
                 self.course.take(found)
                 spans.take(self.spans, found)
+            if self.is_named and not (len(self.course) or self.course.starts):
+                self._translate(fd)
         except OSError as error:
             raise self._unreadable(error) from None
         finally:
             os.close(fd)
+
+    def _translate(self, fd: int) -> None:
+        """Read a log of another program. Raises OpsctlError if it has no iteration in any format."""
+        reader, size = LogReader(), os.fstat(fd).st_size
+        for lines in training_lines(data for _, data in blocks(fd, 0, size)):
+            for found in reader.feed(lines):
+                self.course.take(found)
+        if not len(self.course):
+            raise OpsctlError(
+                f"{self.path}: no iteration in any known format ({', '.join(FORMATS)}); {_first_line(fd, size)}"
+            )
 
     def _unreadable(self, error: OSError) -> OpsctlError:
         return OpsctlError(f"{self.path}: cannot read the log: {file_problem(error)}")
@@ -57,7 +78,23 @@ def log_of_run(paths: RunPaths) -> LogSource:
 
 def log_named(path: Path) -> LogSource:
     """Return a log that the user names: any regular file."""
-    return LogSource(path, lambda: _opened(path))
+    return LogSource(path, lambda: _opened(path), is_named=True)
+
+
+def _first_line(fd: int, size: int) -> str:
+    """Return a text with the first line that has a loss, or else the first that is not blank, cut at 100 characters."""
+    first, lines = "", Lines()
+    for _, data in blocks(fd, 0, size):
+        for line in map(str.strip, chain(lines.feed(data), lines.rest())):
+            first = first or line
+            if "loss" in line:
+                return f"the first line with a loss: {_cut(line)}"
+    return f"the first line: {_cut(first)}" if first else "it is empty"
+
+
+def _cut(line: str) -> str:
+    text = printable(line)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _opened(path: Path) -> int:

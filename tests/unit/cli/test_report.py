@@ -44,6 +44,33 @@ def test_a_log_alone_is_a_page_here(here: Path, capsys: pytest.CaptureFixture[st
     assert "iteration 60 of 60" in (here / "report.html").read_text()
 
 
+def test_a_log_of_another_program_is_a_page_too(here: Path) -> None:
+    line = "Epoch 1 | iter {0} step {0} | loss train: 4.307, val: n/a | iter time: 2.50 ms (step)\n"
+    (here / "litgpt.txt").write_text("".join(line.format(step) for step in range(1, 61)))
+    assert call("--log", "litgpt.txt") == 0
+    assert "iteration 60" in (here / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\nstarting\nbatch 3 of 9, train loss \x1b[31m2.5\n", "first line with a loss: batch 3 of 9, train loss"),
+        ("starting\nnothing else", "first line: starting"),
+        ("", "empty"),
+    ],
+)
+def test_a_log_in_no_known_format_is_refused_with_the_formats_and_a_line_of_it(
+    here: Path, capsys: pytest.CaptureFixture[str], text: str, shown: str
+) -> None:
+    (here / "mine.txt").write_text(text)
+    assert call("--log", "mine.txt") == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "\x1b" not in error
+    for part in ("mine.txt", shown, "megatron-deepspeed", "torchtitan", "lightning", "nanogpt"):
+        assert part in error
+    assert not list(here.glob("*.html"))
+
+
 def test_a_runs_page_goes_into_its_output_folder_and_names_what_slurm_did_not_say(here: Path) -> None:
     paths = made_run(here, 60)
     assert call() == 0

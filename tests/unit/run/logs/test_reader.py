@@ -102,6 +102,11 @@ def test_torchtitans_steps_get_what_its_other_lines_say() -> None:
     assert second.tokens_per_second_per_gpu == 189694.0
 
 
+def test_torchtitans_learning_rate_is_read_where_it_is_printed() -> None:
+    (found,) = iterations("[titan] 2025-10-30 14:33:18,897 - root - INFO - step: 10  loss: 4.5  lr: 8.0e-04  tps: 9\n")
+    assert (found.learning_rate, found.loss) == (8e-4, 4.5)
+
+
 def test_a_line_without_a_total_keeps_its_own_values() -> None:
     own = " iteration       10/       0 | elapsed time per iteration (s): 0.25 | lm loss: 4.307000E+00 |"
     (found,) = iterations(own)
