@@ -126,6 +126,7 @@ KIND = Kind(
         'save_on_exception=True) and stop = "SIGTERM".',
         "A resume within an epoch continues at the right step but with the first batches of the epoch, unless the "
         "loader keeps its state.",
+        "Its bar counts batches: with accumulate_grad_batches the progress is that many times too high.",
     ),
     command_line=CommandLine(
         _is_its,

@@ -23,14 +23,21 @@ def _nanogpt(line: str) -> Progress | None:
     )
 
 
+def _nanogpt_reader() -> Callable[[str], Progress | None]:
+    return _nanogpt
+
+
 def _of_kind(kind: Kind) -> Callable[[], Callable[[str], Progress | None]]:
-    return lambda: kind.follow(0) if kind.follow else kind.progress
+    def reader() -> Callable[[str], Progress | None]:
+        return kind.follow(0) if kind.follow else kind.progress
+
+    return reader
 
 
 #: Name -> a function that returns the reader of a log from its beginning.
 _TRANSLATED = {
     **{name: _of_kind(kind) for name, kind in KINDS.items() if kind.progress is not no_progress},
-    "nanogpt": lambda: _nanogpt,
+    "nanogpt": _nanogpt_reader,
 }
 #: All formats by name, also those that `run.logs` parses as they are.
 FORMATS = ("megatron-deepspeed", *KINDS, *(name for name in _TRANSLATED if name not in KINDS))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.run.programs import lightning
+from opsctl.run.programs import lightning, megatron_lm
 from opsctl.run.programs.kind import CommandLine, Progress, SavedCheckpoint, by_itself, options_in
 
 _UNFINISHED = "-unfinished"
+_STEP = re.compile(r"step=(\d{1,18})")
 #: A line of its ProgressPrinter or a state of its bar. Both show the values that its models log.
 _LINE = re.compile(r"Training epoch \d+, iteration \d+/\d+ \| |Epoch \d+: :? +\d+%\|[^|]*\| \d+/\d+ \[[\d:]+<[\d:?]+, ")
 _VALUE = re.compile(
@@ -43,11 +44,21 @@ def _follow(start: int) -> Callable[[str], Progress | None]:
 
 
 def _judge(path: Path) -> SavedCheckpoint | None:
-    saved = lightning.KIND.judge(path)
+    saved = lightning.KIND.judge(path) if path.suffix == ".ckpt" and path.is_file() else _folder(path)
     marker = path.with_name(path.name.removesuffix(".ckpt") + _UNFINISHED)
     if saved is not None and marker.exists():
         return replace(saved, problem=f"its save was interrupted ({marker.name})")
     return saved
+
+
+def _folder(path: Path) -> SavedCheckpoint | None:
+    """Judge a distributed checkpoint: a folder with the name of a file without `.ckpt`, since NeMo 2 with `weights`."""
+    step = _STEP.search(path.name)
+    if step is None or not path.is_dir():
+        return None
+    weights = path / "weights" if (path / "weights").is_dir() else path
+    problem = megatron_lm.core_problem(weights) if any(weights.iterdir()) else "it is empty"
+    return SavedCheckpoint(int(step[1]), path, problem)
 
 
 def _is_its(words: Sequence[str]) -> bool:
@@ -58,7 +69,7 @@ KIND = replace(
     lightning.KIND,
     name="nemo",
     saves_on="SIGTERM",
-    checkpoints="*/checkpoints/*.ckpt",
+    checkpoints="*/checkpoints/*",
     progress=lambda line: _logged(line) or lightning.single_bar(line),
     follow=_follow,
     judge=_judge,
@@ -68,7 +79,7 @@ KIND = replace(
         _is_its,
         imports=("nemo",),
         output="exp_manager.explicit_log_dir",
-        saves="checkpoints/*.ckpt",
+        saves="checkpoints/*",
         steps="trainer.max_steps",
     ),
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 #: Longest header of a safetensors file, in bytes, as its library allows.
 _LONGEST_HEADER = 100_000_000
 #: The last file of torch's distributed checkpoint to be written; it names all others.
-_METADATA = ".metadata"
+DISTRIBUTED = ".metadata"
 #: Bytes of a pickle that are read.
 _LARGEST_PICKLE = 64 << 20
 #: Operations of a pickle that push a string or a whole number.
@@ -69,22 +69,53 @@ def torn_shards(folder: Path, index: str) -> str | None:
 def distributed_problem(folder: Path) -> str | None:
     """Return why torch's distributed checkpoint cannot be loaded; None for a complete one."""
     try:
-        metadata = (folder / _METADATA).read_bytes()
+        metadata = (folder / DISTRIBUTED).read_bytes()
     except FileNotFoundError:
-        return f"its save was interrupted (no {_METADATA})"
+        return f"its save was interrupted (no {DISTRIBUTED})"
     except OSError as error:
-        return f"{_METADATA}: {error.strerror}"
-    named = {str(one) for one in pickled_strings(metadata) if str(one).endswith(".distcp")}
-    missing = sorted(one for one in named if not (folder / Path(one).name).is_file())
-    return f"{missing[0]} is missing" if missing else None if named else f"{_METADATA} is damaged"
+        return f"{DISTRIBUTED}: {error.strerror}"
+    ends = _ends_of_files(metadata)
+    for name, end in sorted(ends.items()):
+        try:
+            size = (folder / Path(name).name).stat().st_size
+        except OSError:
+            return f"{name} is missing"
+        if size < end:
+            return f"{name} is cut off"
+    return None if ends else f"{DISTRIBUTED} is damaged"
+
+
+def _ends_of_files(metadata: bytes) -> dict[str, int]:
+    """Return name -> bytes that a file has at least, of all files that a distributed checkpoint's metadata names.
+
+    It stores the values as relative_path, offset and length of each part.
+    """
+    ends: dict[str, int] = {}
+    name, offset, values = "", 0, iter(pickled_strings(metadata))
+    for value in values:
+        if value == "relative_path":
+            name = str(next(values, ""))
+            ends.setdefault(name, 0)
+        elif value == "offset" and isinstance(number := next(values, None), int):
+            offset = number
+        elif value == "length" and name and isinstance(number := next(values, None), int):
+            ends[name] = max(ends[name], offset + number)
+    return {name: end for name, end in ends.items() if name.endswith(".distcp")}
 
 
 def pickled_strings(data: bytes) -> Iterator[object]:
-    """Yield the strings and whole numbers of a pickle in order, without unpickling it."""
+    """Yield the strings and whole numbers of a pickle in order, without unpickling it, also repeated ones."""
+    known: dict[object, object] = {}  # what later operations refer to by its number
+    newest: object = None
     try:
         for code, argument, _ in pickletools.genops(data[:_LARGEST_PICKLE]):
-            if _VALUE.search(code.name):
-                yield argument
+            if code.name == "MEMOIZE" or "PUT" in code.name:
+                known[len(known) if code.name == "MEMOIZE" else argument] = newest
+                continue
+            is_known = code.name in ("GET", "BINGET", "LONG_BINGET")
+            newest = known.get(argument) if is_known else argument if _VALUE.search(code.name) else None
+            if newest is not None:
+                yield newest
     except (ValueError, UnicodeDecodeError):
         return
 

@@ -22,6 +22,7 @@ KIND = Kind(
     progress=no_progress,
     judge=numbered_folder(r"step-(\d{1,18})", lambda folder, _: distributed_problem(folder)),
     resume=by_itself,
+    takes_torn=True,  # it looks for .metadata only
     command_line=CommandLine(
         _is_its, output="dump_folder", saves="checkpoint/step-*", has_default=True, steps="training.steps"
     ),

@@ -155,6 +155,46 @@ def test_a_distributed_checkpoint_without_one_of_its_files_is_not_complete(tmp_p
     assert newest(torchtitan.KIND, tmp_path) == [(20, False)]
 
 
+def a_core_checkpoint(path: Path) -> Path:
+    """Make the files of megatron.core's dist_checkpointing: torch's distributed checkpoint and two files more."""
+    save(dict(WEIGHTS), storage_writer=FileSystemWriter(path), no_dist=True)
+    torch.save({"iteration": 20}, path / "common.pt")
+    (path / "metadata.json").write_text('{"sharded_backend": "torch_dist", "common_backend": "torch"}')
+    return path
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=["half", "removed"])
+@pytest.mark.parametrize("kind", [torchtitan.KIND, megatron_lm.KIND, nemo.KIND], ids=lambda kind: kind.name)
+def test_a_distributed_checkpoint_is_complete_only_with_every_file_whole(
+    kind: Kind, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The packages load none of these: each was tried with torch 2.13 and megatron-core 0.16.1."""
+    names = {
+        torchtitan.KIND: "step-20",
+        megatron_lm.KIND: "iter_0000020",
+        nemo.KIND: "gpt--val_loss=1.20-step=20-consumed_samples=160.0/weights",
+    }
+    path = tmp_path / names[kind]
+    a_core_checkpoint(path)
+    (tmp_path / megatron_lm.TRACKER).write_text("20")
+    assert newest(kind, tmp_path) == [(20, True)]
+    for file in sorted(path.iterdir()):
+        if kind is torchtitan.KIND and file.suffix in (".pt", ".json"):
+            continue
+        whole = file.read_bytes()
+        damage(file)
+        assert newest(kind, tmp_path) == [(20, False)], file.name
+        file.write_bytes(whole)
+
+
+def test_megatrons_older_format_needs_a_whole_file_of_a_rank(tmp_path: Path) -> None:
+    path = a_megatron_checkpoint(tmp_path, 20) / "mp_rank_00" / "model_optim_rng.pt"
+    half(path)
+    assert newest(megatron_lm.KIND, tmp_path) == [(20, False)]
+    path.unlink()
+    assert newest(megatron_lm.KIND, tmp_path) == [(20, False)]
+
+
 def test_megatrons_tracker_decides_and_nemos_marker(tmp_path: Path) -> None:
     for step in (100, 200):
         a_megatron_checkpoint(tmp_path, step)
