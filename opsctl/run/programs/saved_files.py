@@ -82,7 +82,8 @@ def distributed_problem(folder: Path) -> str | None:
             return f"{name} is missing"
         if size < end:
             return f"{name} is cut off"
-    return None if ends else f"{DISTRIBUTED} is damaged"
+    # A whole pickle ends in the operation STOP.
+    return None if ends and metadata.endswith(b".") else f"{DISTRIBUTED} is damaged"
 
 
 def _ends_of_files(metadata: bytes) -> dict[str, int]:

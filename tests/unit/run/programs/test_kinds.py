@@ -187,6 +187,12 @@ def test_a_distributed_checkpoint_is_complete_only_with_every_file_whole(
         file.write_bytes(whole)
 
 
+def test_metadata_that_lacks_only_its_end_is_damaged(tmp_path: Path) -> None:
+    path = a_distributed_checkpoint(tmp_path, 20) / ".metadata"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert newest(torchtitan.KIND, tmp_path) == [(20, False)]
+
+
 def test_megatrons_older_format_needs_a_whole_file_of_a_rank(tmp_path: Path) -> None:
     path = a_megatron_checkpoint(tmp_path, 20) / "mp_rank_00" / "model_optim_rng.pt"
     half(path)
