@@ -54,7 +54,7 @@ def test_somebody_elses_answer_is_grouped_and_an_odd_rank_is_exit_code_1(
     assert [group["ranks"] for group in told["groups"]] == ["1", "0"]
     (folder / "stacks-abc.txt").write_text(written([waits(0), waits(1)]))
     assert show_stacks(run, as_json=False) == 0
-    assert capsys.readouterr().out.startswith("     2 of 2 ranks (0-1): waits in all_reduce")
+    assert capsys.readouterr().out.startswith("2 of 2 ranks (0-1): waits in all_reduce")
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_a_command_is_started_without_what_opsctl_sets(text: str) -> None:
         (
             "srun python gpt_pretraining.py exp_manager.explicit_log_dir=/r/x trainer.max_steps=9",
             "nemo",
-            "/r/x/checkpoints/*.ckpt",
+            "/r/x/checkpoints/*",
         ),
         (
             "srun python main.py fit --config c.yaml --trainer.default_root_dir=r",
