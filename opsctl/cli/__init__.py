@@ -64,7 +64,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "export": "Write checkpoints in the formats of other programs.",
         "import": "Read a published model as a checkpoint.",
     },
-    "What it stands on": {
+    "Data, environment": {
         "data": "Turn text into the trainer's data files.",
         "env": "Build, freeze and check the Python environment of a run.",
         "kernels": "Build, list and check compiled operations before a training.",

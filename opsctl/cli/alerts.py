@@ -26,7 +26,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 def command() -> None:
     """List, acknowledge and silence alerts, and test the channels.
 
-    `opsctl watch all --alert`, which the scheduler runs, records findings and sends messages; see docs/alerts.md.
+    `opsctl watch all --alert`, which opsctl cron runs, records findings and sends messages; see docs/alerts.md.
     """
 
 

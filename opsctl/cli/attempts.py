@@ -36,7 +36,7 @@ def command(run: str | None, cluster: str | None, report: bool, since: str | Non
     lost by each cause, how often to save, and what to fix next.
     """
     if since is not None and not report:
-        raise click.UsageError("--since is --report's: give both")
+        raise click.UsageError("--since needs --report")
     seen = glance(run)
     paths = seen.paths
     attempts = read(paths)

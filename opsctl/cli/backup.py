@@ -51,7 +51,7 @@ def command(
     if ctx.invoked_subcommand is not None:
         return
     if all_runs and (to or emptied):
-        raise click.UsageError("--all-runs, or one run with --to and --emptied: give one of them")
+        raise click.UsageError("--all-runs cannot be combined with --to or --emptied")
     done, is_well = for_runs(
         run,
         all_runs,
@@ -103,7 +103,7 @@ def verify(
     that the run's records lack are added to them. Exits 1 if anything is lost or damaged.
     """
     if all_runs and to:
-        raise click.UsageError("--all-runs, or one run with --to: give one of them")
+        raise click.UsageError("--all-runs cannot be combined with --to")
     try:
         share = sample_of(sample, now().date()) if sample else None
     except ValueError as error:

@@ -63,7 +63,7 @@ def list_(run: str | None, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the checkpoint that would become the latest; change nothing.")
 @json_option(repointed="opsctl.jobs.control.json_output.RepointedCheckpoints")
 def repoint(run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Choose the checkpoint from which the next task resumes.
+    """Change only which checkpoint the next task loads.
 
     The checkpoint must be complete. It works only while no job of the run is training. No checkpoint is moved. Later
     checkpoints are replaced when the training reaches them again. The user and the reason are recorded in

@@ -102,7 +102,7 @@ def backup(
     --all-runs selects your runs with a [backup].
     """
     if all_runs and (to or steps or emptied):
-        raise click.UsageError("--all-runs, or one run with --to, --step and --emptied: give one of them")
+        raise click.UsageError("--all-runs cannot be combined with --to, --step or --emptied")
     wish = Wish(steps or None, weights_only, emptied)
     done, is_well = for_runs(
         run,
@@ -146,7 +146,7 @@ def restore(
     if --from is one of its destinations.
     """
     if into is not None and run:
-        raise click.UsageError("a run and --into given: give one of them")
+        raise click.UsageError("a run and --into cannot be combined")
     seen = glance(run) if into is None else None
     with far_store(from_, endpoint or (endpoint_of(seen, from_) if seen else None)) as store:
         chosen = choose(store, step, weights_only)

@@ -55,7 +55,7 @@ def prune(
     [retention].
     """
     if yes and dry_run:
-        raise click.UsageError("--yes, or --dry-run: give one of them")
+        raise click.UsageError("--yes and --dry-run cannot be combined")
 
     def act(seen: RunView) -> list[PrunedRun]:
         def ask_destinations(lines: Sequence[BackedUp]) -> Answers:
@@ -106,7 +106,7 @@ def rollback(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Go back to an earlier checkpoint; set later ones aside.
+    """Resume from an earlier checkpoint, and move later ones away.
 
     Later checkpoints, and the later part of TensorBoard's files, move to set-aside/NUMBER in the output folder. Nothing
     is deleted, and --undo moves them back. It works only while no job of the run is training. The rollback is recorded

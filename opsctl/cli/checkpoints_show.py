@@ -65,7 +65,7 @@ def verify(
     command and for the trainer, until it is verified without a problem or saved again.
     """
     if step is not None and all_of_them:
-        raise click.UsageError("--step, or --all: give one of them")
+        raise click.UsageError("--step and --all cannot be combined")
     output = glance(run).paths.output
     folders = [str(folder) for folder in _folders(run, step, all_of_them)]
     arguments = [*([f"--workers={workers}"] if workers else []), "--", *folders]

@@ -103,7 +103,7 @@ def command(
 
 def _refuse_all_with_one(all_runs: bool, step: int | None, again: bool) -> None:
     if all_runs and (step is not None or again):
-        raise click.UsageError("--all-runs, or one run with --step and --again: give one of them")
+        raise click.UsageError("--all-runs cannot be combined with --step or --again")
 
 
 def _reporter(run: RunView) -> Callable[[str], None]:

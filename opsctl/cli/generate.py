@@ -56,7 +56,7 @@ def command(run: str | None, step: int | None, **options: Any) -> int:
 
     place, named_step = _place(run)
     if named_step is not None and step not in (None, named_step):
-        raise click.UsageError(f"--step {step} with the checkpoint {run}: give one of them")
+        raise click.UsageError(f"--step {step} cannot be combined with a checkpoint ({run})")
     options["step"] = named_step if named_step is not None else step
     return run_trainer_program("trainer.generation.program", [*option_words(options), "--", str(place)], NEEDED)
 

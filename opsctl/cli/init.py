@@ -85,10 +85,11 @@ def command(
 
     --from-script reads a script that starts a training with torchrun, accelerate, deepspeed or srun. The run starts
     the script's own program (docs/your-trainer.md), or opsctl's trainer for a script of Megatron-DeepSpeed. Nothing of
-    the script is run, and it is not changed. The list of what is not taken has the lines of the script.
+    the script is run, and it is not changed. What opsctl cannot copy is printed with its line numbers.
 
-    --rehearsal copies the run of --from and scales sizes and lengths to two nodes and half an hour. Each scaled value
-    is printed; all other settings are the run's. The copy has its own name, output folder and kill switch.
+    --rehearsal makes a small copy of a run, for two nodes and half an hour: `opsctl init try-1 --rehearsal
+    --from tr1`. Each scaled value is printed; other settings stay the same. The copy has its own name, output folder
+    and kill switch.
 
     ARGUMENTS are passed to the launch script: `opsctl init a-run --from-script sweep.slurm -- 1e-4 0.1`.
     """

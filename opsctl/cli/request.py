@@ -33,7 +33,7 @@ def command() -> None:
 
     A request is a file. The Unix owner of the file is the member who makes the request. The running job checks every
     second, carries out requests of members of the run's group, and records the results. If the owner has no running
-    job, the owner's scheduler or opsctl request carry-out does it.
+    job, it waits for the next tick of the owner's opsctl cron, or until the owner types opsctl request carry-out.
     """
 
 

@@ -70,7 +70,7 @@ def command(
     if not data and (to is None or into or of_run):
         raise click.UsageError("Missing option '--to'" if to is None else "--into and --run need --data")
     if no_checkpoint and (step is not None or weights_only):
-        raise click.UsageError("--no-checkpoint, or which one: give one of them")
+        raise click.UsageError("--no-checkpoint cannot be combined with --step or --weights-only")
     with far_store(from_, endpoint) as store:
         if to is None:
             done = restore_data(store, of_run, Path(into) if into else None, flow_of(limit), message)

@@ -26,7 +26,8 @@ def command(
 
     Queued tasks read the newest revision when they start, so they keep their place in the queue. Slurm fixes nodes,
     time and constraint at submission: if one of these changed, --resubmit submits new tasks, then cancels the old
-    queued ones. The running task continues. The new tasks have the same number and the same extra arguments.
+    queued ones. The running task continues. It submits as many tasks as it cancels, with the
+    same extra arguments.
 
     With opsctl's trainer you may change nodes, tensor- and pipeline-parallel sizes and the micro-batch size: its
     checkpoints load into any layout.

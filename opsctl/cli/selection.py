@@ -85,7 +85,7 @@ def json_option(**shapes: Shape | list[Shape]) -> Callable[[Function], Function]
 
 def all_runs_option(function: Function) -> Function:
     """`--all-runs`: those of the cron folder's list and those that this account has used; in place of one run."""
-    what = "Act on all runs that you made or submitted, and on those of the group's cron folder."
+    what = "All runs that you made or submitted, and those that the group's cron watches."
     return click.option("--all-runs", is_flag=True, callback=all_or_one, help=what)(function)
 
 
@@ -98,7 +98,7 @@ def all_or_one(ctx: click.Context, option: click.Parameter, value: bool) -> bool
 
 def _refuse_both(ctx: click.Context, run: str | None) -> None:
     if run and (flag := ctx.meta.get(_ALL_KEY)):
-        raise click.UsageError(f"{flag}, or the one run {run}: give one of them")
+        raise click.UsageError(f"{flag} cannot be combined with a run ({run})")
 
 
 def fresh_option(function: Function) -> Function:

@@ -59,7 +59,7 @@ def command(
     """
     only_with_hub(hub, revision=revision)
     if watching and as_json:
-        raise click.UsageError("--watch is for people and --json for programs: give one of them")
+        raise click.UsageError("--watch and --json cannot be combined")
     if hub is not None:
         if run or all_runs or watching or cluster:
             raise click.UsageError(

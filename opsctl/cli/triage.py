@@ -58,8 +58,8 @@ def command(
 
     JOB is an id as squeue shows it, such as 12_3, and ATTEMPT a number of opsctl attempts. The default is the last
     failed attempt. Reads the training log, the files of ranks and launchers, error files, exit codes and Slurm's data
-    of the job. The cause is shown with the lines that prove it; if it is unknown, with the last lines. [triage] rules
-    of the profile names a file with a site's own rules.
+    of the job. The cause is shown with the lines that prove it; if it is unknown, with the last lines. A site's own
+    rules: rules = FILE under [triage] of the profile.
 
     Use --stacks when a training hangs: it prints where each rank of the running job is, and which rank the others wait
     for. Another user's job gets a request, so its answer takes longer.

@@ -63,7 +63,7 @@ class Checks(click.Group):
 def command() -> None:
     """Run checks for scripts and monitoring, with one line per finding.
 
-    At a terminal, type opsctl status. Exit codes are Nagios's: 0 ok, 1 warning, 2 critical, 3 unknown.
+    opsctl status is easier to read. Exit codes are Nagios's: 0 ok, 1 warning, 2 critical, 3 unknown.
     """
 
 

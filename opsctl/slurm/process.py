@@ -85,8 +85,8 @@ def run_slurm(
     path = find_program(command[0], environment)
     if path is None:
         raise SlurmMissing(
-            f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, "
-            "or try opsctl local-cluster up; plan, logs, attempts and kill-switch work without it"
+            f"{command[0]} is not on PATH: log in to a login node of the cluster, or load its Slurm module. For "
+            "a Slurm on this machine: opsctl local-cluster up. plan, logs, attempts and kill-switch work without it"
         )
     conf = environment.get("SLURM_CONF")
     asked = command[0] + (f" with SLURM_CONF={conf}" if conf else "")

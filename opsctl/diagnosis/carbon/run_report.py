@@ -48,7 +48,7 @@ def carbon_report(run: RunView | None, asked: Choices, cluster: str | None) -> C
     run: None if only folders are read. Raises UsageError if an option lacks a value that it needs.
     """
     if asked.country and asked.intensity is not None:
-        raise UsageError("--country, or --intensity: give one of them")
+        raise UsageError("--country and --intensity cannot be combined")
     file = run.loaded.file if run is not None and run.loaded is not None else None
     table = CarbonTable() if file is None else file.carbon
     gpus_per_node = asked.gpus_per_node or (None if file is None else file.slurm.gpus_per_node)

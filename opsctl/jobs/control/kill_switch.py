@@ -94,7 +94,7 @@ def status(paths: RunPaths, group: str | None) -> tuple[PrintedKillSwitch, str]:
     elif group:
         line = f"not triggered; {state.readiness()}. To let group {group} trigger it: opsctl kill-switch arm"
     else:
-        share = 'write group = "NAME" under [run], then opsctl kill-switch arm'
+        share = 'write group = "UNIX GROUP" under [run] of the run file, then opsctl kill-switch arm'
         line = f"not triggered; {state.readiness()}. To share it: {share}"
     return printed_switch(state), f"{state.path}: {line}"
 

@@ -124,8 +124,9 @@ def suggested(name: str, wanted: Wanted) -> tuple[Draft, FittingLayout]:
     """
     if wanted.gpus % wanted.gpus_per_node:
         raise UsageError(
-            f"{wanted.gpus} GPUs are not whole nodes of {wanted.gpus_per_node}, but jobs get whole nodes. "
-            f"Give {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
+            f"{wanted.gpus} GPUs are not a multiple of {wanted.gpus_per_node} per node. Give "
+            f"{max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}, "
+            "or the GPUs per node of your cluster: --gpus-per-node"
         )
     size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu, wanted.gpus_per_node)
     if abs(size.parameters / wanted.parameters - 1) > _FURTHEST:

@@ -61,8 +61,8 @@ def test_all_calls_of_one_client_share_one_deadline(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text() == "asked\n"  # without time left, squeue is not started
 
 
-def test_a_missing_command_names_the_package_to_install(tmp_path: Path) -> None:
-    with pytest.raises(SlurmMissing, match=r"slurm-client"):
+def test_a_missing_command_names_the_login_node_and_the_local_cluster(tmp_path: Path) -> None:
+    with pytest.raises(SlurmMissing, match=r"login node.*opsctl local-cluster up"):
         run_slurm(["squeue"], {"PATH": str(tmp_path)}, 1)
 
 
