@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,20 @@ def test_one_process_stops_once_it_is_asked(stop_file: Path) -> None:
     assert opsctl_hook.should_stop()
     opsctl_hook.saved()
     assert Path(f"{stop_file}{SAVED}").exists()
+
+
+def test_a_report_that_cannot_be_written_ends_no_program_and_follows_no_link(
+    stop_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = Path(f"{stop_file}{SAVED}")
+    mark.symlink_to(stop_file.with_name("another's"))
+    opsctl_hook.saved()
+    assert not stop_file.with_name("another's").exists()
+    mark.unlink()
+    os.mkfifo(mark)
+    opsctl_hook.saved()
+    monkeypatch.setenv(STOP_VARIABLE, str(stop_file / "gone"))
+    opsctl_hook.saved()
 
 
 def test_without_opsctl_a_program_never_stops(monkeypatch: pytest.MonkeyPatch) -> None:
