@@ -188,9 +188,9 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     try:
         elastic_launch(config, run_rank)(node, watch, told_to_end, usual_umask, trainer_arguments)
     except ChildFailedError as error:
-        return record_failure(node, watch.deaths(), told_to_end.at, error, trainer_arguments)
+        return record_failure(node, watch.deaths(), told_to_end.at, error, trainer_arguments, record.folder)
     except SignalException as error:
-        record_failure(node, watch.deaths(), told_to_end.at, None, trainer_arguments)
+        record_failure(node, watch.deaths(), told_to_end.at, None, trainer_arguments, record.folder)
         complain(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}")
         return 128 + error.sigval
     if node.nnodes > 1 and node.node_rank == 0:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from trainer.core.console import complain
-from trainer.core.files import write_atomically
+from trainer.core.files import HeldFolder, write_atomically
 from trainer.formats.attempt.attempt_records import Failure, NodeClock, RankPlace, clock_file, failure_file, ranks_file
 from trainer.formats.attempt.error_file import read_error_file
 from trainer.formats.data import data_sources
@@ -45,11 +45,6 @@ class Node:
         return self.attempt_folder / ranks_file(self.node_rank)
 
     @property
-    def failure_file(self) -> Path:
-        """The file that `record_failure` writes; absent while no rank of this node has failed."""
-        return self.attempt_folder / failure_file(self.node_rank)
-
-    @property
     def own_folder(self) -> Path:
         """Output and error files of this node's ranks."""
         return self.attempt_folder / self.node_name
@@ -75,6 +70,8 @@ class RankRecord:
             for local_rank in range(node.nproc_per_node)
         ]
         write_atomically(node.ranks_file, json_file_text(self._ranks))
+        self.folder = HeldFolder(node.attempt_folder)
+        self.folder.descriptor()
 
     def note_pid(self, local_rank: int, pid: int) -> None:
         """Keep a rank's pid; the last one writes the file. A disk that does not take it is no error."""
@@ -105,9 +102,11 @@ def record_failure(
     ended_at: datetime | None,
     error: Any,
     trainer_arguments: Sequence[str],
+    folder: HeldFolder | None = None,
 ) -> int:
     """Write `failure-R.json` for the first rank to fail. Ranks that died after the launch was ended did not fail.
 
+    folder: the attempt's, opened at the launch: a later attempt in the job may have one of the same name by now.
     SIGBUS ends a rank that reads past the end of a mapped file: the message then names the data file that is too short.
     """
     told = None if error is None else _death_known_to_the_agent(error)
@@ -137,9 +136,11 @@ def record_failure(
         error_file=str(error_files[death.local_rank]) if death.local_rank in error_files else "",
     )
     try:
-        write_atomically(node.failure_file, json_file_text(failure))
+        place = (folder or HeldFolder(node.attempt_folder)).place()
+        write_atomically(place / failure_file(node.node_rank), json_file_text(failure))
     except OSError as unwritten:
-        complain(f"trainer.launch: cannot write {node.failure_file}: {unwritten.strerror}")
+        name = failure_file(node.node_rank)
+        complain(f"trainer.launch: cannot write {node.attempt_folder / name}: {unwritten.strerror}")
     if death.exit_code == REFUSED_STATUS:
         return REFUSED_STATUS  # the rank itself has said why
     where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"

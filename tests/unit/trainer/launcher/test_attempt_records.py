@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
-from trainer.launcher.attempt_records import Node, record_failure
+from trainer.launcher.attempt_records import Node, RankRecord, record_failure
 from trainer.launcher.first_failure import Death
 
 
@@ -37,3 +37,14 @@ def test_a_rank_that_the_agent_reaped_before_anybody_saw_how_it_ended_is_still_t
     written = json.loads((tmp_path / "failure-0.json").read_text())
     assert (written["rank"], written["exit_code"], written["signal"]) == (1, 7, None)
     assert record_failure(node, [ended_well], None, None, ()) == 1
+
+
+def test_a_launcher_that_outlives_its_attempt_writes_nothing_into_the_next_ones_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "12"
+    folder.mkdir()
+    node = Node(1, 2, 0, "localhost", 1, folder, "x01", "main", 30)
+    record = RankRecord(node)
+    folder.rename(tmp_path / "12.1")
+    folder.mkdir()
+    assert record_failure(node, [Death(0, datetime.now().astimezone(), 3, None)], None, None, (), record.folder) == 3
+    assert [*folder.iterdir()] == [] and (tmp_path / "12.1" / "failure-0.json").exists()
