@@ -131,6 +131,7 @@ class NodeRun:
     _began_at: float = field(default_factory=time.monotonic)
     _saved_at: float = 0.0  # when the program reported that its last checkpoint is complete
     _is_told: bool = False  # Slurm or srun ends the step
+    _inode: int | None = None  # of the attempt's folder
 
     def run(self) -> int:
         """Start the program and return when none of its processes is left."""
@@ -139,6 +140,8 @@ class NodeRun:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # srun's or Slurm's end of the step: ranks in sessions of their own would outlive this process.
         signal.signal(signal.SIGTERM, self._note_end)
+        with contextlib.suppress(OSError):
+            self._inode = Path(self.step.attempt_folder).stat().st_ino
         self._record(clock_file(self.node_rank), NodeClock(self.node, datetime.now().astimezone()))
         place = Place(
             nodes=self.step.nodes,
@@ -297,8 +300,7 @@ class NodeRun:
             self._signalled_at -= self.step.grace_s
             return
         if self.node_rank == 0:  # rank 0 looks for it
-            with contextlib.suppress(OSError):
-                self._stop_file.touch()
+            self._record(_STOP_FILE, self._stop.reason)
         if self.step.stop == HOOK:
             return
         for process in ranks_below(psutil.Process()).values():
@@ -340,9 +342,14 @@ class NodeRun:
         return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
     def _record(self, name: str, value: object) -> None:
-        """Write a record of the attempt. A disk that does not take it does not end the program."""
+        """Write a record of the attempt, not of a later one in the job, whose folder has the same name.
+
+        A disk that does not take it does not end the program.
+        """
+        folder = Path(self.step.attempt_folder)
         with contextlib.suppress(OSError):
-            write_state(Path(self.step.output), Path(self.step.attempt_folder) / name, value)
+            if self._inode in (None, folder.stat().st_ino):
+                write_state(Path(self.step.output), folder / name, value)
 
 
 def ranks_below(process: psutil.Process) -> dict[int, psutil.Process]:

@@ -171,6 +171,15 @@ def test_ranks_get_torchruns_variables_and_their_places_are_recorded(running: Ru
     assert running.record("clock-0.json")["node"] == "node1"
 
 
+def test_a_node_that_outlives_its_attempt_writes_nothing_into_the_next_ones_folder(running: Running) -> None:
+    running.start("trains")
+    running.ranks(2)
+    running.attempt.rename(running.attempt.with_name("7.1"))
+    running.attempt.mkdir()
+    os.kill(int(running.ranks(2)[1]["pid"]), signal.SIGKILL)
+    assert running.end()[0] == [137] and [*running.attempt.iterdir()] == []
+
+
 def test_the_kill_switch_has_all_ranks_save_and_leave(running: Running) -> None:
     running.start("trains")
     running.ranks(2)
@@ -191,6 +200,16 @@ def test_a_request_reaches_all_nodes_and_their_ranks_get_the_signal_at_the_same_
     moments = [float(one.read_text()) for one in running.folder.glob("*.saved")]
     assert len(moments) == 4 and max(moments) - min(moments) < 1.0
     assert running.record("exit.json")["reason"] == "stop-request"
+
+
+def test_the_hooks_request_follows_no_link_in_the_shared_folder(running: Running) -> None:
+    running.start("hooked", stop="hook", grace_s=2)
+    running.ranks(2)
+    target = running.folder / "another's"
+    (running.attempt / "hook-stop").symlink_to(target)
+    (running.output / "kill-switch").touch()
+    running.end()
+    assert not target.exists() and not (running.attempt / "hook-stop").is_symlink()
 
 
 def test_a_program_that_ignores_the_signal_is_ended_after_the_grace_time(running: Running) -> None:
