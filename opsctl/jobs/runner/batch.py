@@ -125,6 +125,8 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         if decision.why:
             task.log.add_line(f"opsctl: the training does not start again in this job: {decision.why}")
         return None
+    if ended.lost_nodes and task.standby is not None:
+        task.standby.end()  # Slurm ends their step too, maybe only after the restart has begun on them
     again = restarted_on(task, decision.nodes)
     task.log.add_line(restart_line(task, again))
     return again

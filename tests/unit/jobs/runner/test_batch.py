@@ -10,12 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from opsctl.jobs.runner import batch
 from opsctl.jobs.runner.main_log import MainLog
+from opsctl.jobs.runner.requests import RequestHandler
+from opsctl.jobs.runner.standby import Standby
 from opsctl.jobs.runner.task import Task
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.ending import Ending
@@ -25,6 +29,7 @@ from opsctl.run.state import revisions
 from opsctl.run.state.lease import Held
 from opsctl.slurm.client import SlurmClient
 from tests.tiny_run import ready, write_run
+from tests.unit.jobs.runner.test_standby import launch, standby, started  # noqa: F401 - a fixture
 from tests.unit.jobs.runner.test_task import task_in
 from tests.unit.run.attempts.test_close_lost import NOON, StandIn, end
 from trainer.formats.attempt.lease import Holder
@@ -95,3 +100,24 @@ def test_what_became_of_an_attempt_that_could_not_say_it_is_one_line_of_the_next
     run(task, monkeypatch)
     (said,) = [line for line in task.paths.main_log.read_text().splitlines() if "attempt 1" in line]
     assert said.startswith("opsctl: ") and all(fact in said for fact in ("job 7", "signal", "FAILED"))
+
+
+@pytest.mark.parametrize("lost", ["x2", ""])
+def test_launchers_on_standby_that_span_a_lost_node_are_not_taken(
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    standby: Standby,  # noqa: F811
+    lost: str,
+) -> None:
+    task.paths.kill_switch.unlink()
+    started(standby, tmp_path)
+    monkeypatch.setattr(batch, "time_to_train_s", lambda _: None)
+    allocation = replace(task.allocation, nodes=("x1", "x2", "x3"))
+    task = replace(task, allocation=allocation, spare=1, standby=standby)
+    ended = Attempt(number=1, id="a", job_id=12, reason=Ending.NODE_FAILURE if lost else Ending.SIGNAL)
+    ended = msgspec.structs.replace(ended, closed_at=NOON, lost_nodes=(lost,) if lost else ())
+    handler = cast(RequestHandler, SimpleNamespace(unstarted="", to_end=None))
+    again = batch._restarted(task, ended, Signals(), handler)
+    assert again is not None and lost not in again.nodes
+    assert (standby.take(launch(tmp_path), again.nodes) is None) == bool(lost)
