@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import shutil
 import time
@@ -111,13 +112,19 @@ def prepare(paths: RunPaths, program: Program) -> Path | None:
 def older_than_run(paths: RunPaths, program: Program) -> list[SavedCheckpoint]:
     """Return complete checkpoints that no attempt of the run can have saved, the newest first.
 
-    Those are what the program's pattern matches before the first start with this pattern.
+    Those are what the program's pattern matches before the first start with this pattern, and no earlier one matches.
     """
     patterns = read_state(paths.output, paths.started_patterns, list[str])
     handled = {*_originals(checkpoint_folders(paths.checkpoints)).values(), *_rolled_back(paths)}
     if (patterns is None and handled) or _own_pattern(paths, program) in (patterns or ()):
         return []
-    return [one for one in program.saved() if one.problem is None and _mark(one.path) not in handled]
+    output = glob.escape(str(paths.output))
+    matched = {os.path.normpath(one) for pattern in patterns or () for one in glob.glob(f"{output}/{pattern}")}  # noqa: PTH207
+    return [
+        one
+        for one in program.saved()
+        if one.problem is None and os.path.normpath(one.path) not in matched and _mark(one.path) not in handled
+    ]
 
 
 def existing_problem(paths: RunPaths, program: Program) -> str | None:

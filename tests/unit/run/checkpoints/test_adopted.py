@@ -189,6 +189,14 @@ def test_another_pattern_does_not_take_in_older_checkpoints(run: Saving) -> None
         prepare(run.paths, other)
 
 
+def test_a_changed_pattern_sets_none_of_the_runs_own_aside(run: Saving) -> None:
+    run.save(10)
+    run.adopt()
+    own = run.save(20)  # by an attempt that was lost before the adoption
+    other = replace(run.program, checkpoints=str(run.own / "checkpoint-[0-9]*"), existing="aside")
+    assert prepare(run.paths, other) == own
+
+
 def test_one_that_was_set_aside_stays_so_where_the_pattern_matches_any_name(tmp_path: Path) -> None:
     run = Saving(tmp_path, "command", "saved/*.pt", started=False)
     (tmp_path / "saved").mkdir()
