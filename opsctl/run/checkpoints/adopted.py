@@ -147,7 +147,7 @@ def _note_start(paths: RunPaths, program: Program) -> None:
 
 def _own_pattern(paths: RunPaths, program: Program) -> str:
     """Return the program's pattern relative to the output folder: both may be moved together."""
-    return os.path.relpath(program.checkpoints or "", paths.output)
+    return os.path.relpath(program.checkpoints, paths.output) if program.checkpoints else ""
 
 
 def _rolled_back(paths: RunPaths) -> Iterable[Original]:

@@ -189,6 +189,12 @@ def test_another_pattern_does_not_take_in_older_checkpoints(run: Saving) -> None
         prepare(run.paths, other)
 
 
+def test_a_program_without_a_pattern_starts_and_has_no_checkpoints(run: Saving) -> None:
+    run.save(10)
+    unknown = replace(run.program, checkpoints=None)
+    assert prepare(run.paths, unknown) is None and prepare(run.paths, unknown) is None
+
+
 def test_a_changed_pattern_sets_none_of_the_runs_own_aside(run: Saving) -> None:
     run.save(10)
     run.adopt()
