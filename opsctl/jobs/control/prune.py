@@ -22,11 +22,13 @@ from opsctl.core.files.trusted import listed_within, opened_folder
 from opsctl.core.timestamps import now
 from opsctl.core.units import bytes_words
 from opsctl.jobs.control.json_output import PrunedRun
+from opsctl.run.checkpoints.adopted import remove_original
 from opsctl.run.checkpoints.backups import BackedUp, digest_here, places_named, read_backups
 from opsctl.run.checkpoints.inventory import mark_of
 from opsctl.run.checkpoints.retention import NOT_BACKED_UP, Answers, Copies, Kept, Progress, Verdict, verdicts
 from opsctl.run.checkpoints.rollbacks import Pruned, append_prune, refuse_unfinished
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import Program, program_of
 from opsctl.run.config.schema import RetentionTable
 from opsctl.run.state import lease
 from opsctl.run.state.chains import read_chains
@@ -79,7 +81,7 @@ def prune(run: RunView, say: Callable[[str], None], ask: Ask, lease_wait_s: floa
             settle_identity(paths)
             refuse_unfinished(paths)
             plan = plan_prune(run, answers)
-            problems, unrecorded = _rename(paths, name, plan, lease_wait_s) if plan.going else ([], [])
+            problems, unrecorded = _rename(run, plan, lease_wait_s) if plan.going else ([], [])
     except OSError as error:
         raise OpsctlError(f"cannot prune {name}: {_explained(error, paths)}") from None
     gone, failed = _remove(paths, say)
@@ -104,11 +106,12 @@ def prune_run(run: RunView, say: Callable[[str], None], ask: Ask, dry_run: bool)
     return PrunedRun(run=name, dry_run=dry_run, kept=kept, pruned=gone, problems=problems)
 
 
-def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list[str], list[Pruned]]:
+def _rename(run: RunView, plan: Plan, wait_s: float) -> tuple[list[str], list[Pruned]]:
     """Rename the checkpoints to remove; return those that stay with the reason, and those without a record.
 
     Publishing waits meanwhile. A checkpoint that changed since the plan stays.
     """
+    paths, name, program = run.paths, run.table.name, _program(run)
     problems, unrecorded = [], []
     with lease.publishing_held_off(paths, wait_s) as is_sure:
         if not is_sure and lease.look(paths).holder is not None:
@@ -135,7 +138,7 @@ def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list
                     if error.errno not in FULL_DISK:
                         raise
                     unrecorded.append(pruned)
-                if not _take(paths, one):
+                if not _take(paths, one, program):
                     problems.append(f"{one.folder.name} is another one now, and stays")
             except OSError as error:
                 problems.append(f"{one.folder.name} stays: {_explained(error, paths)}")
@@ -143,14 +146,21 @@ def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list
     return problems, unrecorded
 
 
-def _take(paths: RunPaths, one: Seen) -> bool:
-    """Rename the checkpoint if it is still the one that was judged. Raises OSError."""
+def _take(paths: RunPaths, one: Seen, program: Program | None) -> bool:
+    """Rename the checkpoint if it is still the one that was judged, after that of another program. Raises OSError."""
     if mark_of(paths.output, one.folder) != one.mark:
         return False
+    if program is not None:
+        remove_original(program, one.folder)
     with opened_folder(paths.output, paths.checkpoints) as (root, _):
         aside = f"{GOING}{one.folder.name}.{secrets.token_hex(4)}"
         os.rename(one.folder.name, aside, src_dir_fd=root, dst_dir_fd=root)
     return True
+
+
+def _program(run: RunView) -> Program | None:
+    """Return the published program; None for our trainer, and before the first publishing."""
+    return program_of(run.revision.file, run.revision.run_file.parent) if run.revision else None
 
 
 def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], list[str]]:
@@ -256,6 +266,8 @@ def plan_prune(run: RunView, answers: Answers | None = None) -> Plan:
         raise OpsctlError(f"nothing is pruned: it is unknown which checkpoints are being read: {why}") from None
     why_not = {one.kept.iteration: one.why_not_backed_up for one in seen}
     decided = verdicts([one.kept for one in seen], policy, progress, why_not.__getitem__)
+    if _program(run) is not None and any(verdict.goes for verdict in decided):
+        warnings = (*warnings, "the program's own checkpoints of the same steps are deleted too")
     return Plan(tuple(decided), tuple(seen), reached, leftovers_in(run.paths), warnings, policy.until_backed_up)
 
 

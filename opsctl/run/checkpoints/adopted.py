@@ -138,6 +138,22 @@ def existing_problem(paths: RunPaths, program: Program) -> str | None:
     )
 
 
+def remove_original(program: Program, folder: Path) -> None:
+    """Remove the program's own checkpoint that `folder` is of, or it would be adopted again. Raises OSError.
+
+    A path that the program's pattern does not match, or whose content is another one now, stays.
+    """
+    original = _originals([folder]).get(folder)
+    path = next((one for one in program.paths() if original and str(one) == original.path), None)
+    if path is None or _mark(path) != original:
+        return
+    gone = path.rename(_free(path.with_name(ASIDE + path.name)))  # half of it is never what the program finds
+    if gone.is_dir() and not gone.is_symlink():
+        shutil.rmtree(gone)
+    else:
+        gone.unlink()
+
+
 def _note_start(paths: RunPaths, program: Program) -> None:
     patterns = read_state(paths.output, paths.started_patterns, list[str]) or []
     if (own := _own_pattern(paths, program)) not in patterns:

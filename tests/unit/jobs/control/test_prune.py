@@ -12,16 +12,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from opsctl.core.errors import OpsctlError
 from opsctl.jobs.control import prune as pruning
 from opsctl.jobs.control.prune import Plan, plan_prune, prune
+from opsctl.run.checkpoints.adopted import adopt, prepare
 from opsctl.run.checkpoints.retention import Answers
 from opsctl.run.checkpoints.rollbacks import read_prunes
+from opsctl.run.config.load import load_run_file
+from opsctl.run.config.program import program_of
 from opsctl.run.state import lease
 from opsctl.run.state.checkpoint_readers import reading
+from opsctl.run.state.revisions import publish
 from opsctl.run.state.run_view import RunView
 from tests.killed_in_python import killed_at_every_step
+from tests.tiny_run import ready
 from tests.unit.jobs.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there, two_at_once
 from tests.unit.trainer.formats.attempt.test_lease import held_by_a_stopped_process
 from trainer.formats.checkpoint.manifest import fault_of
@@ -65,6 +71,56 @@ def test_what_the_policy_does_not_keep_is_gone_and_on_record(folder: Path) -> No
     assert there(folder) == [25, 50, 60] and "global_step10" in said[0]
     assert names(folder) == {"latest", "prunes.jsonl", "global_step25", "global_step50", "global_step60"}
     assert [one.iteration for one in read_prunes(seen(folder).paths)] == [10, 20, 30, 40]
+
+
+PROGRAM = """
+[run]
+name = "ddp"
+
+[slurm]
+nodes = 1
+gpus_per_node = 1
+time = "1:00:00"
+
+[program]
+command = ["torchrun", "train.py"]
+checkpoints = "saved/step-*.pt"
+steps = 100
+
+[retention]
+last = 2
+full_percent = 0
+"""
+
+
+def test_a_programs_own_checkpoint_goes_too_unless_it_was_saved_again(tmp_path: Path) -> None:
+    run_file, saved = tmp_path / "run.toml", tmp_path / "saved"
+    run_file.write_text(PROGRAM)
+    run = ready(load_run_file(run_file))
+    publish(run)
+    program = program_of(run.file, tmp_path)
+    assert program is not None and prepare(run.paths, program) is None
+    saved.mkdir()
+    for step in (10, 20, 30, 40):
+        torch.save({"step": step}, saved / f"step-{step}.pt")
+    adopt(run.paths, program, settled_s=0.0)
+    torch.save({"step": 20, "again": 1}, saved / "step-20.pt")
+    done = prune_now(tmp_path)
+    assert (done.removed, done.problems) == ((10, 20), ())
+    assert sorted(one.name for one in saved.iterdir()) == ["step-20.pt", "step-30.pt", "step-40.pt"]
+    assert [one.iteration for one in adopt(run.paths, program, settled_s=0.0)] == [20]
+
+
+def test_a_path_that_the_programs_pattern_does_not_match_stays(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(PROGRAM)
+    publish(ready(load_run_file(run_file)))
+    other = tmp_path / "data.pt"
+    other.write_bytes(b"data")
+    original = {"path": str(other), "bytes": 4, "changed_at": other.stat().st_mtime}
+    for step in (10, 20, 30):
+        save(tmp_path, step, original=original)
+    assert prune_now(tmp_path).removed == (10,) and other.exists()
 
 
 def test_nothing_goes_where_nothing_says_what_stays(folder: Path) -> None:
