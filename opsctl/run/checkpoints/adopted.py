@@ -167,7 +167,7 @@ def _own_pattern(paths: RunPaths, program: Program) -> str:
 
 
 def _rolled_back(paths: RunPaths) -> Iterable[Original]:
-    return _originals(paths.set_aside.glob("*/global_step*")).values()
+    return _originals(paths.set_aside.glob("*/checkpoints/global_step*")).values()
 
 
 def _originals(folders: Iterable[Path]) -> dict[Path, Original]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
@@ -18,8 +19,11 @@ from opsctl.jobs.control import rollback as control_rollback
 from opsctl.jobs.control.prune import prune
 from opsctl.jobs.control.rollback import EventFile, Point, RolledBack, rollback, undo
 from opsctl.run.checkpoints import rollbacks
+from opsctl.run.checkpoints.adopted import adopt, prepare
 from opsctl.run.checkpoints.rollbacks import read_rollbacks, repoint
 from opsctl.run.config.paths import RunPaths
+from opsctl.run.config.program import program_of
+from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
 from opsctl.run.state import lease
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.jobs.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there, two_at_once
@@ -267,3 +271,19 @@ def test_one_that_was_cut_off_after_its_record_is_finished_beside_what_was_train
     assert done.finished and done.number is None, "nothing is later than 25 any more, and it is the latest"
     assert there(folder) == [10, 20, 25] and latest(folder) == "global_step25"
     assert [one.to for one in read_rollbacks(seen(folder).paths)] == [20]
+
+
+def test_after_a_rollback_a_program_resumes_from_the_earlier_checkpoint(tmp_path: Path) -> None:
+    table = ProgramTable(command=("torchrun", "train.py"), checkpoints="saved/step-*.pt")
+    slurm = SlurmTable(nodes=1, gpus_per_node=1, time="1:00:00")
+    program = program_of(RunFile(run=RunTable(name="tiny"), slurm=slurm, program=table), tmp_path)
+    paths, saved = RunPaths(tmp_path / "output"), tmp_path / "saved"
+    for place in (paths.output, saved):
+        place.mkdir(mode=0o700)
+    assert program is not None and prepare(paths, program) is None
+    for step in (10, 20, 30):
+        torch.save({"step": step}, saved / f"step-{step}.pt")
+    adopt(paths, program, settled_s=0.0)
+    assert back(tmp_path, 20).checkpoints == (30,)
+    assert prepare(paths, program) == saved / "step-20.pt"
+    assert (saved / "aside-step-30.pt").exists() and latest(tmp_path) == "global_step20"

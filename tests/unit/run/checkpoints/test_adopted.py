@@ -151,7 +151,7 @@ def test_after_a_rollback_the_program_finds_no_later_one(run: Saving) -> None:
     for step in (10, 20):
         run.save(step)
     run.adopt()
-    aside = run.paths.set_aside / "1"
+    aside = run.paths.set_aside / "0001" / "checkpoints"
     aside.mkdir(parents=True)
     (run.paths.checkpoints / "global_step20").rename(aside / "global_step20")
     (run.paths.checkpoints / "latest").write_text("global_step10")
