@@ -80,9 +80,13 @@ def refuse_to_start(run: ExpandedRun) -> None:
     paths, name = run.paths, run.file.run.name
     checkpoint = last_checkpoint(paths.checkpoints)
     if checkpoint is not None and is_finished(run.options, checkpoint):
+        if run.file.program is None:
+            reached = f"has consumed {checkpoint.consumed_train_samples} samples"
+            length = "train_samples, train_tokens or train_iters"
+        else:
+            reached, length = "has all its steps", "[program] steps and the length in the program's arguments"
         raise OpsctlError(
-            f"{name} is finished: {checkpoint.folder.name} has consumed {checkpoint.consumed_train_samples} samples; "
-            "to train on, raise train_samples, train_tokens or train_iters in the run file"
+            f"{name} is finished: {checkpoint.folder.name} {reached}; to train on, raise {length} in the run file"
         )
     limit = run.options.exit_samples
     if checkpoint is not None and limit is not None and checkpoint.consumed_train_samples >= limit:

@@ -138,7 +138,8 @@ def _refuse_for_another_program(paths: RunPaths, action: Action) -> None:
     """Raise OpsctlError for a request that only our trainer answers."""
     revision = newest_whole(paths) if action in (Action.SAVE, Action.STACKS) else None
     if revision is not None and revision.file.program is not None:
-        raise OpsctlError(f"request {action} needs our trainer, and [program] starts another: opsctl request stop")
+        instead = "opsctl request stop" if action is Action.SAVE else "py-spy dump --pid PID on the node"
+        raise OpsctlError(f"request {action} needs opsctl's trainer, and [program] starts another: {instead}")
 
 
 def _snapshot(paths: RunPaths, cluster: Cluster) -> Seen:

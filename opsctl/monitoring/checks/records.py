@@ -58,9 +58,7 @@ def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
         remedy, todo = "opsctl submit makes it a run of its own", "opsctl submit"
         if snapshot.is_finished:  # then a submit is refused
             remedy = "it is finished, so there is nothing to submit"
-            todo = (
-                "to train it further, raise train_samples, train_tokens or train_iters in the run file; opsctl submit"
-            )
+            todo = "to train it further, raise the length of the training in the run file; opsctl submit"
         yield warning(f"{here} is {is_what}; {remedy}", "copy", todo=todo)
         return
     if found.place.standing is Standing.UNCLEAR:

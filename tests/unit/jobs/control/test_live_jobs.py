@@ -50,6 +50,17 @@ def test_a_chain_is_refused_when_its_own_arguments_have_the_training_at_its_end(
         live_jobs.refuse_to_start(run)
 
 
+def test_a_finished_program_is_refused_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        '[run]\nname = "ddp"\n[slurm]\nnodes = 1\ngpus_per_node = 1\ntime = "1:00:00"\n'
+        '[program]\ncommand = ["torchrun", "train.py"]\nsteps = 10\n'
+    )
+    write_checkpoint(tmp_path, 10, 0)
+    with pytest.raises(OpsctlError, match=r"global_step10.*\[program\] steps") as refused:
+        live_jobs.refuse_to_start(ready(load_run_file(tmp_path / "run.toml")))
+    assert "samples" not in str(refused.value)
+
+
 def test_a_triggered_kill_switch_refuses(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     live_jobs.refuse_to_start(run)
