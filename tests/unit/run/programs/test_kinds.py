@@ -168,7 +168,7 @@ def a_core_checkpoint(path: Path) -> Path:
 def test_a_distributed_checkpoint_is_complete_only_with_every_file_whole(
     kind: Kind, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """The packages load none of these: each was tried with torch 2.13 and megatron-core 0.16.1."""
+    """torch 2.13 and megatron-core 0.16.1 load none of these. NeMo, which saves with megatron-core, was not tried."""
     names = {
         torchtitan.KIND: "step-20",
         megatron_lm.KIND: "iter_0000020",
