@@ -6,7 +6,7 @@ import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from opsctl.run.config.schema import STOPS
+from opsctl.run.config.schema import HOOK, STOPS
 from opsctl.run.init.draft import Draft
 from opsctl.run.init.launchers import Started
 from opsctl.run.programs.kind import Kind, by_itself, options_in
@@ -22,6 +22,7 @@ _STEPS = ("max_steps", "max_train_steps", "train_iters", "max_iters", "num_train
 #: Options of programs whose value is the folder of what they save.
 _OUTPUTS = ("output_dir", "out_dir", "save_dir", "checkpoint_dir", "ckpt_dir", "output_folder", "save_folder", "save")
 _HANDLES = re.compile(r"\bsignal\.signal\(\s*(?:signal\.)?(SIG[A-Z0-9]+)\s*,\s*(?!signal\.SIG)")
+_HOOKED = re.compile(r"^\s*(?:from|import)\s+opsctl_hook\b", re.MULTILINE)
 _WARNING = re.compile(r"(?P<options>[RB]*:)?(?P<signal>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?")
 _LEAST_MARGIN_S = 60
 
@@ -92,10 +93,13 @@ def _length(draft: Draft, kind: Kind | None, given: Mapping[str, str], line_of: 
 
 
 def _stops(draft: Draft, kind: Kind | None, text: str, asked: Sequence[Directive]) -> None:
-    """Set the signal on which the program saves and exits, and how long before the limit it gets it."""
+    """Set on what request the program saves and exits, and how long before the limit it gets it."""
     warning = next((one for one in asked if one.name == "signal"), None)
     match = _WARNING.fullmatch(warning.value or "") if warning else None
-    if kind is None:
+    hooked = bool(_HOOKED.search(text))
+    if hooked:
+        draft.set("program", "stop", HOOK, "the program's file imports opsctl_hook")
+    elif kind is None:
         handled = [one for one in _HANDLES.findall(text) if one in STOPS]
         by_slurm = f"SIG{match['signal'].upper().removeprefix('SIG')}" if match and not match["options"] else ""
         if handled:
@@ -111,5 +115,5 @@ def _stops(draft: Draft, kind: Kind | None, text: str, asked: Sequence[Directive
     elif limit_s <= 1200:
         margin_s = limit_s // 4
         draft.set("slurm", "exit_margin", format_duration(margin_s), "a quarter of the limit")
-    if 0 < margin_s < 300 and (kind is None or kind.saves_on):
+    if 0 < margin_s < 300 and (hooked or kind is None or kind.saves_on):
         draft.set("program", "grace", format_duration(margin_s // 2), "half of exit_margin")

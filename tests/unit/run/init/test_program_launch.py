@@ -350,6 +350,12 @@ def test_a_script_that_starts_none_says_what_was_looked_for(text: str, facts: st
         program(text)
 
 
+@pytest.mark.parametrize("more", ["", "import lightning\n"])
+def test_a_program_that_imports_the_hook_is_stopped_by_it(more: str) -> None:
+    source = f"{more}from opsctl_hook import saved, should_stop\nsignal.signal(signal.SIGTERM, save)\n"
+    assert program("torchrun train.py", files={"/where/train.py": source}).value("program", "stop") == "hook"
+
+
 def test_a_short_limit_and_a_warning_of_slurm_leave_time_for_the_save() -> None:
     head = HEAD.replace("20:00:00", "20:00")
     draft = program("torchrun train.py", head=head)
