@@ -52,7 +52,7 @@ def should_stop(every: int = 1, agree: Callable[[bool], bool] | None = None) -> 
 def saved() -> None:
     """Report that the checkpoint after `should_stop` is complete: opsctl need not wait until the program ends."""
     path = os.environ.get(STOP_VARIABLE)
-    if path and _is_first():
+    if path and _is_first() and os.path.exists(path):  # noqa: PTH110 - a save before the request does not count
         # A full disk ends no program that has saved, and a link of another user is not followed.
         with contextlib.suppress(OSError):
             os.close(os.open(path + SAVED, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o664))

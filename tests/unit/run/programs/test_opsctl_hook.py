@@ -28,9 +28,8 @@ def test_one_process_stops_once_it_is_asked(stop_file: Path) -> None:
     assert Path(f"{stop_file}{SAVED}").exists()
 
 
-def test_a_report_that_cannot_be_written_ends_no_program_and_follows_no_link(
-    stop_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_cannot_be_written_ends_no_program_and_follows_no_link(stop_file: Path) -> None:
+    stop_file.touch()
     mark = Path(f"{stop_file}{SAVED}")
     mark.symlink_to(stop_file.with_name("another's"))
     opsctl_hook.saved()
@@ -38,8 +37,14 @@ def test_a_report_that_cannot_be_written_ends_no_program_and_follows_no_link(
     mark.unlink()
     os.mkfifo(mark)
     opsctl_hook.saved()
-    monkeypatch.setenv(STOP_VARIABLE, str(stop_file / "gone"))
+    mark.unlink()
+    mark.mkdir()
     opsctl_hook.saved()
+
+
+def test_a_report_of_an_earlier_save_does_not_count_for_a_later_request(stop_file: Path) -> None:
+    opsctl_hook.saved()
+    assert not Path(f"{stop_file}{SAVED}").exists()
 
 
 def test_without_opsctl_a_program_never_stops(monkeypatch: pytest.MonkeyPatch) -> None:
