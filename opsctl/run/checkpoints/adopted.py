@@ -18,6 +18,7 @@ from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import make_folder, read_state, write_atomically, write_state
+from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import ASIDE, Program
 from opsctl.run.programs.kind import SavedCheckpoint, found
@@ -52,7 +53,7 @@ class Adopted:
 
 
 def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> list[Adopted]:
-    """Adopt the program's complete checkpoints, and drop those that it has removed, except the newest.
+    """Adopt the program's complete checkpoints, and drop those that it has removed, except the newest and the latest.
 
     settled_s: seconds without a change after which a checkpoint counts as written; 0 when no process writes. Returns
     the new ones, oldest first. Raises OpsctlError where hard links are not possible; OSError.
@@ -69,8 +70,13 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
         folder = None if saved.problem else _adopt(paths, program, saved, there[saved.path])
         if folder is not None:
             adopted.append(Adopted(saved.iteration, folder))
+    latest = latest_iteration(paths.checkpoints)
     for folder in list(known)[_KEPT:]:
-        if known[folder] not in there.values() and folder not in (one.folder for one in adopted):
+        if (
+            iteration_of(folder.name) != latest
+            and known[folder] not in there.values()
+            and folder not in (one.folder for one in adopted)
+        ):
             _remove(folder)
     return adopted
 
@@ -241,7 +247,8 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
     if folder.exists():  # another content at the same step: the program trained it again
         _remove(folder)
     temporary.rename(folder)
-    if folder == next(iter(_originals(checkpoint_folders(paths.checkpoints)))):  # the newest
+    latest = latest_iteration(paths.checkpoints)  # not the newest folder after a repoint
+    if latest is None or saved.iteration > latest:
         try:
             write_atomically(paths.output, paths.checkpoints / LATEST, folder.name)
         except OSError:  # a full disk: an adopted one that `latest` does not reach would be set aside at the next start

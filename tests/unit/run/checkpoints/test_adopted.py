@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,27 @@ def test_a_changed_pattern_sets_none_of_the_runs_own_aside(run: Saving) -> None:
     own = run.save(20)  # by an attempt that was lost before the adoption
     other = replace(run.program, checkpoints=str(run.own / "checkpoint-[0-9]*"), existing="aside")
     assert prepare(run.paths, other) == own
+
+
+def test_what_is_saved_after_a_repoint_is_the_latest_again(run: Saving) -> None:
+    for step in (10, 20, 30):
+        run.save(step)
+    run.adopt()
+    (run.paths.checkpoints / "latest").write_text("global_step10")
+    assert prepare(run.paths, run.program) == run.own / "checkpoint-10"
+    torch.save({"another": 1}, run.save(20) / "optimizer.pt")
+    assert run.adopt() == [20] and latest_iteration(run.paths.checkpoints) == 20
+    assert prepare(run.paths, run.program) == run.own / "checkpoint-20"
+
+
+def test_a_start_puts_back_an_older_one_that_was_chosen_and_that_the_program_has_removed(run: Saving) -> None:
+    for step in (10, 20, 30):
+        run.save(step)
+    run.adopt()
+    shutil.rmtree(run.own / "checkpoint-10")
+    (run.paths.checkpoints / "latest").write_text("global_step10")
+    assert prepare(run.paths, run.program) == run.own / "checkpoint-10"
+    assert (run.own / "checkpoint-10" / "optimizer.pt").exists()
 
 
 def test_one_that_was_set_aside_stays_so_where_the_pattern_matches_any_name(tmp_path: Path) -> None:
