@@ -129,10 +129,13 @@ def lines_of(one: ShownCheckpoint) -> Iterator[str]:
     yield from _row("saved", f"{iso(one.saved_at) or 'time unknown'}{origin}")
     yield from _row(
         "reached",
-        f"iteration {one.iteration:,}, {one.consumed_samples:,} samples, {one.consumed_tokens:,} tokens"
+        f"iteration {one.iteration:,}"
+        + (f", {one.consumed_samples:,} samples, {one.consumed_tokens:,} tokens" if one.model else "")
         + ("" if one.loss is None else f", loss {one.loss:.6g}")
         + ("" if one.learning_rate is None else f", learning rate {one.learning_rate:.4g}"),
     )
+    if not one.model:  # of another training program, whose files alone are known
+        return
     count = "" if one.parameters is None else f", {one.parameters:,} parameters"
     yield from _row("model", f"{one.precision}{count}; {_pairs(one.model)}")
     yield from _row("layout", _layout(one.layout))

@@ -17,6 +17,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import write_atomically
 from opsctl.run.checkpoints import adopted
 from opsctl.run.checkpoints.adopted import adopt, prepare, seconds_between_checkpoints
+from opsctl.run.checkpoints.contents import lines_of, shown
 from opsctl.run.checkpoints.inventory import last_checkpoint, latest_iteration
 from opsctl.run.checkpoints.listing import listed, saved_at
 from opsctl.run.config.paths import RunPaths
@@ -67,6 +68,14 @@ def test_complete_ones_are_adopted_once_without_taking_room_and_the_newest_is_th
     assert (folder / "model.safetensors").samefile(first / "model.safetensors")
     found = last_checkpoint(run.paths.checkpoints)
     assert found is not None and found.iteration == 10
+
+
+def test_what_is_shown_of_one_claims_no_samples_that_are_not_known(run: Saving) -> None:
+    run.save(10)
+    run.adopt()
+    lines = list(lines_of(shown(run.paths.checkpoints / "global_step10")))
+    assert any("iteration 10" in line for line in lines)
+    assert not any(word in line for line in lines for word in ("tokens", "unknown", "not recorded"))
 
 
 def test_the_time_of_a_save_is_that_of_the_program_not_of_the_adoption(run: Saving) -> None:
