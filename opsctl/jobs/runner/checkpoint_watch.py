@@ -12,13 +12,12 @@ from opsctl.run.checkpoints.adopted import SETTLED_S, adopt, prepare
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program, program_of
 from opsctl.run.programs.progress import Translator
-from trainer.formats.checkpoint.manifest import LATEST
 from trainer.formats.errors import CheckpointError
 from trainer.formats.logs.log_lines import (
+    FROM_RANDOM,
     CheckpointLoaded,
     CheckpointSaved,
     write_checkpoint_line,
-    write_fresh_start,
 )
 
 _EVERY_S = 10.0
@@ -73,7 +72,9 @@ def step_of(program: Program, checkpoint: Path | None) -> int:
 def start_of_program(program: Program, checkpoint: Path | None, step: int) -> str:
     """Return the log line of a start: from which checkpoint and step, or from the beginning."""
     if checkpoint is None:
-        return write_fresh_start(program.folder / LATEST)
+        pattern = program.checkpoints
+        why = f"No complete checkpoint matches {pattern}" if pattern else "[program] checkpoints is not set"
+        return f"{why}:\n    {FROM_RANDOM}"
     return write_checkpoint_line(CheckpointLoaded(step, str(checkpoint)))
 
 

@@ -21,7 +21,7 @@ SAVE_TIMER, BACKGROUND_TIMER = "save-checkpoint", "save-checkpoint-background"
 # Larger perplexities are meaningless numbers of hundreds of digits.
 _LARGEST_LOGGED_EXPONENT = 20.0
 _ARGUMENT_COLUMN = 48
-_FROM_RANDOM = "will not load any checkpoints and will start from random"
+FROM_RANDOM = "will not load any checkpoints and will start from random"
 
 _EVALUATION = re.compile(
     r"\s*(?P<group>\S.*?) loss at (?:iteration (?P<iteration>\d{1,18})(?: on (?P<on>\w+) set)?"
@@ -173,7 +173,7 @@ def write_fresh_start(latest: Path) -> str:
     return (
         f"Unable to find latest file at {latest}, so the training starts at its beginning.\n"
         f"WARNING: could not find the metadata file {latest.parent}\n"
-        f"    {_FROM_RANDOM}"
+        f"    {FROM_RANDOM}"
     )
 
 
@@ -193,7 +193,7 @@ def parse_checkpoint_line(
         return CheckpointFailed(int(match["iteration"]), match["folder"].strip(), match["why"], not_finite=True)
     if match := _LOADED.match(text):
         return CheckpointLoaded(int(match["iteration"]), _folder(match["folder"]))
-    return FreshStart() if _FROM_RANDOM in text else None
+    return FreshStart() if FROM_RANDOM in text else None
 
 
 def _folder(text: str) -> str:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from opsctl.jobs.runner.checkpoint_watch import start_of_program
 from opsctl.jobs.runner.program_output import LineEnds, ProgramOutput
+from opsctl.run.config.program import program_of
+from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
+from trainer.formats.logs.log_lines import FreshStart, parse_checkpoint_line
 
 
 def test_whole_lines_are_passed_on_as_they_are() -> None:
@@ -32,3 +40,13 @@ def test_all_output_of_a_process_arrives_before_the_end() -> None:
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         assert file.read() == b"x" * 30_000 + b"\n"
+
+
+@pytest.mark.parametrize("pattern", ["/r/saved/step-*", None])
+def test_a_start_without_a_checkpoint_is_a_fresh_start_in_the_log(pattern: str | None, tmp_path: Path) -> None:
+    table = ProgramTable(command=("torchrun", "train.py"))
+    slurm = SlurmTable(nodes=1, gpus_per_node=1, time="1:00:00")
+    program = program_of(RunFile(run=RunTable(name="x"), slurm=slurm, program=table), tmp_path)
+    assert program is not None
+    lines = start_of_program(replace(program, checkpoints=pattern), None, 0).splitlines()
+    assert (pattern or "[program] checkpoints") in lines[0] and parse_checkpoint_line(lines[-1]) == FreshStart()
