@@ -66,7 +66,8 @@ def test_the_job_restarts_after_a_killed_rank_and_a_hang_and_leaves_when_the_kil
     first, second = training.recorded()
     assert (first["reason"], first["signal"], second["restart"]) == ("signal", 9, 1)
     assert second["job_id"] == first["job_id"] and second["nodes"] == first["nodes"]
-    assert second["iteration_at_start"] == first["checkpoint_at_end"] == 10 * (last // 10)
+    assert second["iteration_at_start"] == first["checkpoint_at_end"]
+    assert last - 10 <= first["checkpoint_at_end"] <= last, "the kill may come while iteration `last` is saved"
     assert {iteration for iteration, seen in losses(training).items() if len(seen) > 1} == set()
     assert set(range(1, last + 2)) <= losses(training).keys()
 
