@@ -130,11 +130,11 @@ def lines_of(one: ShownCheckpoint) -> Iterator[str]:
     yield from _row(
         "reached",
         f"iteration {one.iteration:,}"
-        + (f", {one.consumed_samples:,} samples, {one.consumed_tokens:,} tokens" if one.model else "")
+        + (f", {one.consumed_samples:,} samples, {one.consumed_tokens:,} tokens" if one.precision != "unknown" else "")
         + ("" if one.loss is None else f", loss {one.loss:.6g}")
         + ("" if one.learning_rate is None else f", learning rate {one.learning_rate:.4g}"),
     )
-    if not one.model:  # of another training program, whose files alone are known
+    if one.precision == "unknown":  # of another training program, whose files alone are known
         return
     count = "" if one.parameters is None else f", {one.parameters:,} parameters"
     yield from _row("model", f"{one.precision}{count}; {_pairs(one.model)}")
