@@ -31,6 +31,7 @@ OTHERS = {
     "opsctl.run.programs.saved_files": "another program's checkpoints, wherever it writes them",
     "opsctl.run.programs.transformers": "as saved_files",
     "opsctl.run.programs.megatron_lm": "as saved_files",
+    "opsctl.run.programs.hook.opsctl_hook": "its report of a save; it runs in the program, without opsctl",
     "opsctl.jobs.runner.task": "the output folder, only to hold it",
     "opsctl.local.cluster.daemons": "the daemons' logs and pid files",
     "opsctl.local.cluster.configuration": "Slurm's configuration and keys",
