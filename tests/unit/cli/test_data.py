@@ -76,7 +76,7 @@ def test_stopping_the_command_stops_the_preparation_with_it(tmp_path: Path, numb
     command = [*OPSCTL, "corpus.jsonl", "--output-prefix", "out/c", "--vocab-size", "300"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "out").glob("*")):
+    while not list((tmp_path / "out").glob("*.bin.partial")):  # locked by then, so that it may clean up
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
     # The terminal's Ctrl-C reaches the whole foreground group, a plain SIGTERM only the process it names.
