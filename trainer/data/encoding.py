@@ -100,6 +100,9 @@ def _begin_worker(tokenizer: str, eod: int | None, dtype: str) -> None:
     """Prepare a worker process. It ends when its parent ends for any reason."""
     global _encoder
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # it ended before the line above
+        os._exit(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # otherwise tokenizers would use all cores in every process
     _encoder = PieceEncoder(tokenizer, eod, dtype)
 
