@@ -35,6 +35,7 @@ from typing import Any
 
 from trainer.core.console import complain
 from trainer.core.files import be_as_open_as_its_folder, make_folder
+from trainer.core.parent import end_with_parent
 from trainer.core.preload import begin_anew_with_allocator, import_engine, set_process_defaults
 from trainer.formats.attempt.attempt_records import STANDBY, Start
 from trainer.formats.attempt.node_samples import PIPE_VARIABLE
@@ -48,7 +49,6 @@ from trainer.launcher.stacks import listen
 from trainer.recipe.model_options import asks_to_recompute
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
-_PR_SET_PDEATHSIG = 1
 _STORE_KEPT_S = 0.3
 
 
@@ -241,7 +241,7 @@ def run_rank(
     watch.report(int(os.environ["LOCAL_RANK"]))
     listen(int(os.environ["RANK"]))
     os.umask(usual_umask)
-    _die_with_the_launcher()
+    end_with_parent()  # or it would hold its GPU
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     sys.argv = [node.main, *trainer_arguments]
@@ -276,16 +276,6 @@ def _leave_error_file(error: BaseException) -> None:
     with contextlib.suppress(OSError):  # a full disk: it has been printed
         get_error_handler().record_exception(error)
         be_as_open_as_its_folder(Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
-
-
-def _die_with_the_launcher() -> None:
-    """End the rank if its launcher is killed with -9, so that it does not hold its GPU."""
-    import ctypes
-
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died in between
-        os._exit(1)
 
 
 class _EndOnce:

@@ -13,13 +13,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from trainer.core.parent import end_with_parent
 from trainer.data import program
 from trainer.formats.errors import CheckpointError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PR_SET_PDEATHSIG = 1
 _M_MMAP_THRESHOLD = -3
 _GIVEN_BACK_BYTES = 1 << 20
 #: More processes slow down the disk, and each needs memory.
@@ -89,7 +89,7 @@ _job: tuple[Sequence[Any], Callable[[Any], Any]] = ((), id)
 
 def _begin_worker() -> None:
     """Prepare a forked process. It ends with its parent, which also handles interruptions."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

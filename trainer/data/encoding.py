@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.core.parent import end_with_parent
 from trainer.data.corpus import Placed
 from trainer.data.encoder import Encoder
 from trainer.data.pieces import Piece, Skipped
@@ -25,7 +25,6 @@ from trainer.formats.errors import DataError
 #: Pieces in work or waiting for earlier ones, per process.
 _PIECES_EACH = 3
 _POLL_S = 0.1
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -99,10 +98,7 @@ _encoder: PieceEncoder
 def _begin_worker(tokenizer: str, eod: int | None, dtype: str) -> None:
     """Prepare a worker process. It ends when its parent ends for any reason."""
     global _encoder
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    parent = multiprocessing.parent_process()
-    if parent is not None and os.getppid() != parent.pid:  # it ended before the line above
-        os._exit(1)
+    end_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # otherwise tokenizers would use all cores in every process
     _encoder = PieceEncoder(tokenizer, eod, dtype)
 
