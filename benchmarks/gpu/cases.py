@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -182,6 +183,16 @@ def _activations(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]
         of_x: Tensor = torch.ops.aten.gelu_backward(g, x + bias, approximate="tanh")
         return of_x, of_x.sum(0)
 
+    def gate_case(name: str, activation: str, by_torch: Callable[[Tensor], Tensor]) -> Case:
+        return Case(
+            name,
+            shape,
+            3 * one,
+            lambda: (draw(rows, width), draw(rows, width)),
+            lambda gate, wide: kernels.gated(gate, wide, activation),
+            lambda gate, wide: by_torch(gate) * wide,
+        )
+
     return [
         Case(
             "bias + GeLU forward",
@@ -201,22 +212,8 @@ def _activations(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]
             backward_by_torch,
             0.90,
         ),
-        Case(
-            "SwiGLU forward",
-            shape,
-            3 * one,
-            lambda: (draw(rows, width), draw(rows, width)),
-            lambda gate, wide: kernels.gated(gate, wide, "silu"),
-            lambda gate, wide: nn.functional.silu(gate) * wide,
-        ),
-        Case(
-            "GeGLU forward",
-            shape,
-            3 * one,
-            lambda: (draw(rows, width), draw(rows, width)),
-            lambda gate, wide: kernels.gated(gate, wide, "gelu_tanh"),
-            lambda gate, wide: nn.functional.gelu(gate, approximate="tanh") * wide,
-        ),
+        gate_case("SwiGLU forward", "silu", nn.functional.silu),
+        gate_case("GeGLU forward", "gelu_tanh", partial(nn.functional.gelu, approximate="tanh")),
     ]
 
 
