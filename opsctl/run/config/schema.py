@@ -156,7 +156,7 @@ class AlertsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat: str | None = None  # reference to a URL that is asked for while all is well
 
 
-#: How a checkpoint lies there: a folder on main, a branch of its own, or a tag.
+#: How a checkpoint lies there: a folder on main, or a branch of its own.
 HUB_CHECKPOINTS = ("folder", "branch")
 
 
