@@ -116,9 +116,9 @@ def started_by(command: Command) -> Started | None:
     before, words = [] if first in _MPI else words[:place], words[place:]
     launcher, taken, own = _launcher(words, "run") or (words[0].rpartition("/")[2], 0, ())
     options, program = _split(words[taken:]) if launcher in LAUNCHERS else ([], words[taken:])
-    kept = [option for option in options if _name(option[0]) not in _OPSCTLS]
+    kept = [option for option in options if option_name(option[0]) not in _OPSCTLS]
     if launcher == "deepspeed":
-        kept = [["-m" if _name(option[0]) == "module" else option[0], *option[1:]] for option in kept]
+        kept = [["-m" if option_name(option[0]) == "module" else option[0], *option[1:]] for option in kept]
     if not program or program[0].startswith("-"):
         return None
     return Started(
@@ -126,7 +126,7 @@ def started_by(command: Command) -> Started | None:
         launcher=launcher,
         words=(*before, *own, *(word for option in kept for word in option), *program),
         program=tuple(program),
-        dropped=tuple(" ".join(option) for option in options if _name(option[0]) in _OPSCTLS),
+        dropped=tuple(" ".join(option) for option in options if option_name(option[0]) in _OPSCTLS),
         given=given | options_in([word for option in options for word in _long(option)]),
         of_srun=tuple(" ".join(option) for option in of_srun),
         is_on_all_nodes=is_on_all_nodes,
@@ -173,14 +173,15 @@ def _split(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     rest = list(words)
     while rest and rest[0].startswith("-"):
         option = [rest.pop(0)]
-        takes = "=" not in option[0] and _name(option[0]) not in _ALONE and not re.fullmatch(r"-\w.+", option[0])
+        takes = "=" not in option[0] and option_name(option[0]) not in _ALONE and not re.fullmatch(r"-\w.+", option[0])
         if takes and rest and not rest[0].startswith("-") and not rest[0].endswith(".py"):
             option.append(rest.pop(0))
         options.append(option)
     return options, rest
 
 
-def _name(option: str) -> str:
+def option_name(option: str) -> str:
+    """Return the name in a word `--name` or `--name=value`, with `_` for `-`."""
     return option.lstrip("-").partition("=")[0].replace("-", "_")
 
 

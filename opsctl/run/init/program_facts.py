@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from opsctl.run.config.schema import HOOK, STOPS
 from opsctl.run.init.draft import Draft
-from opsctl.run.init.launchers import Started
+from opsctl.run.init.launchers import Started, option_name
 from opsctl.run.programs.kind import Kind, by_itself, options_in
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from opsctl.slurm.sbatch_lines import Directive
@@ -68,7 +68,7 @@ def _resumes(draft: Draft, found: Started, kind: Kind | None, text: str, line_of
     ):
         return
     defined = re.findall(r"add_argument\(\s*[\"']--([\w-]+)[\"'](?![^)]*store_true)", text)
-    spelled = {word.lstrip("-").partition("=")[0].replace("-", "_"): word.partition("=")[0] for word in found.program}
+    spelled = {option_name(word): word.partition("=")[0] for word in found.program}
     for one in RESUMES:
         if given.get(one, "").lower() not in BY_ITSELF:
             draft.set("program", "resume", [spelled[one], "{checkpoint}"], f"line {line_of(spelled[one])}")

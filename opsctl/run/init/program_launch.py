@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from opsctl.run.config.schema import COMMAND
 from opsctl.run.init.draft import Draft, Note
-from opsctl.run.init.launchers import Started
+from opsctl.run.init.launchers import Started, option_name
 from opsctl.run.init.program_facts import BY_ITSELF, RESUMES, take_facts
 from opsctl.run.init.sbatch_options import tasks_of_a_node
 from opsctl.run.init.shell_script import Command, placed
@@ -156,12 +156,12 @@ def _kept(draft: Draft, found: Started, kind: Kind | None, line_of: Callable[[st
             draft.note(line, f"{word}: the script's own arguments: give them after --")
             continue
         option, equals, _ = word.partition("=")
-        if not option.startswith("--") or option.lstrip("-").replace("-", "_") not in left_out:
+        if not option.startswith("--") or option_name(option) not in left_out:
             yield word
             continue
         takes = not equals and words and not words[0].startswith("-")
         shown = " ".join([word, words.pop(0)] if takes else [word])
-        resumes = option.lstrip("-").replace("-", "_") in RESUMES
+        resumes = option_name(option) in RESUMES
         why = (
             'gives it itself; for checkpoints of before: existing = "continue"'
             if resumes
@@ -185,7 +185,7 @@ def _word(
     line = line_of(option or word) or line
     option = option.partition("=")[0]
     shown = f"{option} {word}" if option and word != option and "=" not in word else word
-    if _SECRET.fullmatch(option.lstrip("-").replace("-", "_")) and word != option:
+    if _SECRET.fullmatch(option_name(option)) and word != option:
         why = "it looks like a secret, and the group reads this file: remove it, and set it in the environment"
         draft.fill_in.append(Note(line, f"{option}: {why}"))
         return f"{option}={FILL_IN}" if word.startswith(f"{option}=") else FILL_IN
