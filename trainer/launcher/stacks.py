@@ -97,7 +97,7 @@ def listeners(proc: Path, environment: Mapping[str, str]) -> list[Listener]:
     found: dict[int, Listener] = {}
     silent: dict[int, Listener] = {}
     for entry in proc.iterdir():
-        if not entry.name.isdecimal():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
             if entry.stat().st_uid == os.geteuid() and _is_of_this_job(entry, environment):

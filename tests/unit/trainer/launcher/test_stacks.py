@@ -141,5 +141,9 @@ def test_only_ranks_of_this_job_are_signalled_and_what_they_forked_is_none(
     assert all(child.poll() is None for child in others), "the signal ends who does not listen for it"
 
 
-def test_a_node_without_ranks_says_so() -> None:
+def test_a_node_without_ranks_says_so_also_where_a_launcher_set_variables_for_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
     assert stacks(wait_s=0.1) == (1, [])
