@@ -22,7 +22,7 @@ from trainer.core.dtypes import DTYPES
 from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.kernels.softmax import SoftmaxKernels, scaled_softmax
 from trainer.recipe.activations import MOST_SOFTMAX_SEQUENCE, alibi_feature_count
-from trainer.recipe.model_options import precision_of
+from trainer.recipe.model_options import head_size_of, precision_of
 from trainer.recipe.options import Options
 
 #: The implementations, by the names in options and messages.
@@ -113,7 +113,7 @@ def attention_choice(facts: AttentionFacts, asked: str | None = None) -> tuple[s
 
 def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_softmax: bool) -> AttentionFacts:
     """Return the facts of a training with these options on `device`. Packages are searched, not imported."""
-    head_size = options.hidden_size // options.num_attention_heads
+    head_size = head_size_of(options)
     return AttentionFacts(
         capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
         dtype=DTYPES[precision_of(options)],

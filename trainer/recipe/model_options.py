@@ -59,8 +59,12 @@ def is_rotary(options: Mapping[str, Any]) -> bool:
 
 def turned_numbers(options: Mapping[str, Any]) -> int:
     """Return the numbers of a head that rotary positions rotate; 0 without."""
-    head_size = options["hidden_size"] // options["num_attention_heads"]
-    return int(head_size * options["rotary_percent"]) if is_rotary(options) else 0
+    return int(head_size_of(options) * options["rotary_percent"]) if is_rotary(options) else 0
+
+
+def head_size_of(options: Mapping[str, Any]) -> int:
+    """Return the width of one head."""
+    return int(options["kv_channels"] or options["hidden_size"] // options["num_attention_heads"])
 
 
 def has_tanh_gelu(options: Mapping[str, Any]) -> bool:
@@ -78,9 +82,7 @@ def _width_errors(options: Mapping[str, Any]) -> list[str]:
     if hidden is None or heads is None:
         return []
     if hidden % heads and head_size is None:
-        return [f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}"]
-    if head_size is not None and head_size * heads != hidden:
-        return [f"--kv-channels {head_size} x --num-attention-heads {heads} is not --hidden-size {hidden}"]
+        return [f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}: give --kv-channels"]
     return []
 
 
@@ -107,13 +109,14 @@ def _rotary_errors(options: Mapping[str, Any]) -> list[str]:
     hidden, heads = options["hidden_size"], options["num_attention_heads"]
     if not 0 < share <= 1:
         return [f"--rotary-percent {share:g}: it is a share of each head, above 0 and at most 1"]
-    if hidden is None or heads is None or hidden < heads:
+    if hidden is None or heads is None or not head_size_of(options):
         return []
     turned = turned_numbers(options)
     if turned == 0 or turned % 2:
         return [
             f"--position-embedding-type {kind} turns pairs of numbers, and --rotary-percent {share:g} of a head of "
-            f"{hidden // heads} (--hidden-size {hidden} / --num-attention-heads {heads}) are {turned}"
+            f"{head_size_of(options)} (--kv-channels, or --hidden-size {hidden} / --num-attention-heads {heads}) are "
+            f"{turned}"
         ]
     return []
 

@@ -41,12 +41,13 @@ class ModelShape:
     gate: str | None = None  # of the MLP: one of GATES; None: a plain one with GeLU
     key_value_heads: int | None = None  # fewer than heads, which share them; None: one per head
     query_key_norm: bool = False  # a norm of each head's query and key
+    kv_channels: int | None = None  # width of a head; None: hidden / heads
 
     @classmethod
     def of(cls, options: Mapping[str, Any], vocabulary: Vocabulary) -> ModelShape:
         """Return the shape of complete options, with derived values filled in (`parse`, `from_tables`)."""
         learned, heads = options["position_embedding_type"] == "absolute", options["num_attention_heads"]
-        groups = options["num_query_groups"]
+        groups, width = options["num_query_groups"], options["kv_channels"]
         return cls(
             layers=options["num_layers"],
             hidden=options["hidden_size"],
@@ -74,6 +75,7 @@ class ModelShape:
             gate=options["glu_activation"],
             key_value_heads=None if groups == heads else groups,
             query_key_norm=options["qk_layernorm"],
+            kv_channels=None if not width or width * heads == options["hidden_size"] else width,
         )
 
     @classmethod
@@ -96,6 +98,7 @@ class ModelShape:
             "glu_activation": self.gate,
             "num_query_groups": self.key_value_heads,
             "qk_layernorm": self.query_key_norm,
+            "kv_channels": self.kv_channels,
         }
         return {
             "num_layers": self.layers,
@@ -122,8 +125,13 @@ class ModelShape:
 
     @property
     def head_size(self) -> int:
-        """The width of one head. The options' rules require heads x head size to be the hidden size."""
-        return self.hidden // self.heads
+        """The width of one head."""
+        return self.kv_channels or self.hidden // self.heads
+
+    @property
+    def attended(self) -> int:
+        """The width of attention's output: all heads together."""
+        return self.heads * self.head_size
 
     @property
     def output_init_std(self) -> float:

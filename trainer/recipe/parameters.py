@@ -134,12 +134,12 @@ def block_parameters(shape: ModelShape, block: int) -> Iterator[Parameter]:
             yield Parameter(layer, bias, within + bias, (rows,), False, split_dim=None if split_dim else 0)
 
     yield from _layernorm(shape, layer, "input_layernorm.", within)
-    key_values = 2 * shape.groups * hidden // shape.heads
-    yield from linear("self_attention.query_key_value", hidden + key_values, hidden, std, 0, shape.qkv_biases)
+    rows = shape.attended + 2 * shape.groups * shape.head_size
+    yield from linear("self_attention.query_key_value", rows, hidden, std, 0, shape.qkv_biases)
     if shape.query_key_norm:
         yield from _layernorm(shape, layer, "self_attention.q_layernorm.", within, shape.head_size)
         yield from _layernorm(shape, layer, "self_attention.k_layernorm.", within, shape.head_size)
-    yield from linear("self_attention.dense", hidden, hidden, output_std, split_dim=1)
+    yield from linear("self_attention.dense", hidden, shape.attended, output_std, split_dim=1)
     yield from _layernorm(shape, layer, "post_attention_layernorm.", within)
     if shape.gate:
         yield from linear("mlp.gate", ffn, hidden, std, split_dim=0)

@@ -106,7 +106,7 @@ def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, A
     replicas = ranks // (tensor * pipeline)
     heads = trainer.get("num_attention_heads", 0)
     hidden = trainer.get("hidden_size", 0)
-    if not heads or not hidden or hidden % heads:
+    if not heads or not hidden or (hidden % heads and not trainer.get("kv_channels")):
         raise RunFileError(f"{run_file}: no rehearsal can be made without [trainer] hidden_size, num_attention_heads")
     few = max(tensor, min(heads, _HEADS_MOST) // tensor * tensor)
     small = hidden // heads * few

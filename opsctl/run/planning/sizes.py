@@ -67,7 +67,7 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
         embedding_params=embedding,
         output_params=output,
         hidden_per_layer=shape.hidden // shape.layers,
-        hidden_per_head=shape.hidden // shape.heads,
+        hidden_per_head=shape.head_size,
     )
     yield Section(
         "model",
@@ -107,7 +107,8 @@ def _positions(shape: ModelShape) -> str:
 def _heads(shape: ModelShape) -> str:
     """Describe the heads and MLP, without defaults of a plain model."""
     shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
-    return f"{shape.heads} heads{shared}" + (f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else "")
+    width = f" of {shape.head_size}" if shape.kv_channels else ""
+    return f"{shape.heads} heads{width}{shared}" + (f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else "")
 
 
 #: With more ranks, no lists of ranks are printed.

@@ -103,7 +103,8 @@ def card(name: str, model: SavedModel, manifest: Manifest) -> str:
     """Return the page of the model named `name`, in Markdown."""
     shape, layout = model.shape, manifest.layout
     shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
-    size = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads{shared}"
+    width = f" of {shape.head_size}" if shape.kv_channels else ""
+    size = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads{width}{shared}"
     rows = {
         "architecture": f"{model.family.architecture}, {size}",
         "parameters": f"{sum(entry.size for entry in model.entries):,}",

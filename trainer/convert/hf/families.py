@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -151,6 +151,7 @@ def _properties(shape: ModelShape) -> dict[str, Any]:
         "glu_activation": shape.gate,
         "a gated MLP (glu_activation)": shape.gate is not None,
         "num_query_groups": shape.groups,
+        "kv_channels": shape.head_size,
         # Llama's biases are in all four products of attention, or in none.
         "add_qkv_bias": shape.qkv_biases and not shape.linear_biases,
         "qk_layernorm": shape.query_key_norm,
@@ -165,6 +166,7 @@ def _plain_needs(shape: ModelShape) -> dict[str, Any]:
         "disable_bias_linear": False,
         "glu_activation": None,
         "num_query_groups": shape.heads,
+        "kv_channels": shape.hidden // shape.heads,
         "qk_layernorm": False,
         "untie_embeddings_and_output_weights": False,
     }
@@ -353,17 +355,19 @@ def _llama_config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:
     }
 
 
-def _llama_options(config: Config) -> dict[str, Any]:
+def _llama_options(config: Config, head_size: int | None = None) -> dict[str, Any]:
+    """Return the options of a family of Llama's kind. head_size: the default of `head_dim`; None: hidden / heads."""
     has_biases = config.number("attention_bias", False)
     config.one_of("mlp_bias", has_biases, default=False)
-    heads = config.number("num_attention_heads")
-    config.one_of("head_dim", None, config.number("hidden_size") // heads)
+    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    head_size = config.number("head_dim", head_size or max(1, hidden // heads))
     groups = config.number("num_key_value_heads", heads)
     positions = config.number("max_position_embeddings", 2048)
     return {
         **({"group_query_attention": True, "num_query_groups": groups} if groups != heads else {}),
         "seq_length": positions,
         "max_position_embeddings": positions,
+        **({"kv_channels": head_size} if head_size * heads != hidden else {}),
         "position_embedding_type": "rope",
         "rotary_base": _rotary_base(config),
         "normalization": "RMSNorm",
@@ -392,7 +396,31 @@ def _rotary_base(config: Config) -> float:
     return base
 
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA)}
+#: Llama with a norm of each head's query and key, and without biases.
+QWEN3 = replace(
+    LLAMA,
+    name="qwen3",
+    architecture="Qwen3ForCausalLM",
+    places={
+        **LLAMA.places,
+        **{
+            f"layers.{{}}.self_attention.{one}_layernorm": Place((f"model.layers.{{}}.self_attn.{one}_norm",))
+            for one in "qk"
+        },
+    },
+    needs=lambda shape: {**LLAMA.needs(shape), "qk_layernorm": True, "disable_bias_linear": True},
+    more=lambda shape, sequence_length: {**_llama_config(shape, sequence_length), "use_sliding_window": False},
+    options=lambda config: _qwen3_options(config),
+)
+
+
+def _qwen3_options(config: Config) -> dict[str, Any]:
+    config.one_of("attention_bias", False, default=False)
+    config.one_of("use_sliding_window", False, default=False)
+    return {**_llama_options(config, head_size=128), "qk_layernorm": True}
+
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA, QWEN3)}
 
 
 def family_of(shape: ModelShape, names: Collection[str]) -> Family:

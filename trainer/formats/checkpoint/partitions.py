@@ -204,6 +204,7 @@ class _Model(msgspec.Struct):
     add_qkv_bias: bool = False
     untie_embeddings_and_output_weights: bool = False
     qk_layernorm: bool = False
+    kv_channels: _Size | None = None
 
 
 def saved_parameters(shape: ModelShape) -> tuple[SavedParameter, ...]:

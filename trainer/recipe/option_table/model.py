@@ -18,7 +18,7 @@ NETWORK: tuple[Option, ...] = group(
         "Heads with their own keys and values; 1 by default with --group-query-attention.",
         below=1_000_000,
     ),
-    count("--kv-channels", "Width of one head; hidden size / heads when not given."),
+    count("--kv-channels", "Width of one head; hidden size / heads when not given, which it need not be."),
     count("--seq-length", "Length of a training sample.", "tokens"),
     count("--max-position-embeddings", "Learned positions; the sequence length when not given.", "tokens"),
     choice(

@@ -28,6 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "ALiBi": {"position_embedding_type": "alibi"},
     "rotary": {"position_embedding_type": "rope"},
     "groups": _SHARED,
+    "groups of wide heads, rotary": {**_SHARED, "kv_channels": 48, "position_embedding_type": "rope"},
     "groups, rotary": {**_SHARED, "position_embedding_type": "rope"},
     "groups, ALiBi": {**_SHARED, "position_embedding_type": "alibi"},
     "norms of heads": {"qk_layernorm": True},

@@ -40,6 +40,7 @@ def names(one: ModelShape) -> list[str]:
         ({"no_bias_gelu_fusion": True, "ffn_hidden_size": 24}, "gpt2"),
         (LLAMA, "llama"),
         ({**LLAMA, "num_query_groups": 1, "untie_embeddings_and_output_weights": True, "rotary_base": 5e5}, "llama"),
+        ({**LLAMA, "qk_layernorm": True, "kv_channels": 12}, "qwen3"),
         ({**LLAMA, "glu_activation": "liglu", "disable_bias_linear": False, "layernorm_epsilon": 1e-3}, "llama"),
     ],
 )
@@ -101,7 +102,15 @@ def test_what_no_family_can_be_is_named_with_both_values(
         ),
         ("llama", {**LLAMA, "rotary_percent": 0.5}, "rotary_percent", "0.5", "1.0"),
         ("llama", {**LLAMA, "add_qkv_bias": True}, "add_qkv_bias", "true", "false"),
-        ("llama", {**LLAMA, "qk_layernorm": True}, "qk_layernorm", "true", "false"),
+        ("llama", {**LLAMA, "qk_layernorm": True, "disable_bias_linear": False}, "qk_layernorm", "true", "false"),
+        (
+            "qwen3",
+            {**LLAMA, "qk_layernorm": True, "disable_bias_linear": False},
+            "disable_bias_linear",
+            "false",
+            "true",
+        ),
+        ("gpt2", {"kv_channels": 4}, "kv_channels", "4", "8"),
         ("llama", {**LLAMA, "glu_activation": None}, r"[^,;]*\(glu_activation\)", "false", "true"),
         ("llama", {**LLAMA, "embed_layernorm": True}, "embed_layernorm", "true", "false"),
     ],
@@ -125,7 +134,8 @@ def test_a_parameter_that_a_family_has_no_place_for_is_named() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_place_of_a_family_is_used_by_its_models_and_by_one_parameter_each(family: str) -> None:
     whole = {**LLAMA, "disable_bias_linear": False, "untie_embeddings_and_output_weights": True}
-    one = shape(**{"bloom": BLOOM, "gpt2": {}, "llama": whole}[family])
+    qwen3 = {**whole, "disable_bias_linear": True, "qk_layernorm": True}
+    one = shape(**{"bloom": BLOOM, "gpt2": {}, "llama": whole, "qwen3": qwen3}[family])
     places = [place for name in names(one) if (place := FAMILIES[family].place_of(name))]
     assert len(places) == len(names(one))
     found = [name for place in places for name in place.names]
