@@ -67,7 +67,7 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     iteration: int = 0  # 0 for other kinds than checkpoints
     name: str = ""  # of a single file, here and there
     of: str = ""  # checksum of the checkpoint's manifest here: another save of that name has another one
-    form: str = "files"  # or "tar"; on a hub "folder" or "branch"
+    form: str = "files"  # on a hub "folder" or "branch"
     size: int = 0  # of a single file here, when it was read; a log is sent by whole lines
     mtime_ns: int = 0
     files: int = 0

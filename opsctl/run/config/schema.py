@@ -110,7 +110,6 @@ class BackupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned: tuple[int, ...] = ()  # these iterations, whole
     limit: str | None = None  # of all that is sent at once, such as "200MB" a second
     endpoint: str | None = None  # of an S3 server that is not Amazon's
-    tar: bool = False  # each checkpoint's files as one tar, where inodes are few
     logs: bool = True
     tensorboard: bool = True
     carbon: bool = True

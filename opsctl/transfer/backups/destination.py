@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -19,10 +19,9 @@ from opsctl.run.state.identity import read_run_id
 from opsctl.transfer.backups.remote_layout import (
     NOTE,
     FarCheckpoint,
-    Form,
+    expected,
     find_all,
     folder_of,
-    put_files,
     read_note,
     state_of,
 )
@@ -64,7 +63,7 @@ class Destination:
     to: str  # the URL, as the ledger has it
     store: Store
     flow: Flow
-    form: Form = Form.FILES  # of checkpoints that are sent
+    form = "files"
 
     @property
     def where(self) -> str:
@@ -161,12 +160,11 @@ class Destination:
             files=line.files,
             bytes=line.bytes,
             left_out=sending.left_out,
-            form=self.form,
             sent_at=line.sent_at,
             by=line.by,
         )
         self.write(f"{prefix}/{NOTE}", note)
-        put_files(self.store, sending.folder, sending.manifest, prefix, self.form, self.flow)
+        self.store.put(sending.folder, expected(sending.manifest.files), prefix, self.flow).raise_faults()
 
     def send_manifest(self, sending: Sending) -> None:
         """Put the manifest there."""
@@ -203,7 +201,6 @@ def back_up(place: Destination, table: BackupTable, wish: Wish, report: Callable
     report: gets a line for each. Raises OpsctlError where another backup is running, or the place is another run's;
     StoreError where the store can do no more.
     """
-    place = replace(place, form=Form.TAR if table.tar else Form.FILES)
     with place.turn():
         place.claim(wish.emptied)
         due = plan_backup(place, table, wish).due

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 from opsctl.core.output import printable, table_lines
 from opsctl.core.timestamps import iso
 from opsctl.run.checkpoints.backups import BackedUp, What, shown_place
-from opsctl.transfer.backups.remote_layout import Form
 from trainer.formats.json_text import Moment
 
 _HEAD = ("WHAT", "GB", "SENT", "PROVEN", "STATE", "TO")
@@ -25,7 +24,7 @@ class PrintedBackup(Struct, frozen=True, kw_only=True):
         Meta(description="`full`; `weights`: without optimizer states; `rest`: logs and records; `data`: data sets."),
     ]
     iteration: Annotated[int | None, Meta(description="The checkpoint's; null for what is none.")]
-    form: Annotated[str, Meta(description="`files`, each by itself there, or `tar`: one for all of them.")]
+    form: Annotated[str, Meta(description="Always `files`: each by itself there.")]
     files: Annotated[int, Meta(description="How many files it has there.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     sent_at: Annotated[Moment | None, Meta(description="When it was sent.")]
@@ -139,7 +138,6 @@ def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None
 
 def _row(line: BackedUp, is_named: bool) -> tuple[str, ...]:
     what = f"{line.iteration} {line.what.words}" if line.what.is_checkpoint else line.what.words
-    what += ", in one tar" * (line.form == Form.TAR)
     return (
         what,
         f"{line.bytes / 1e9:.3g}",

@@ -3,19 +3,16 @@
     backup.json                          which run this is
     checkpoints/global_stepN/...         a whole checkpoint; manifest.json comes last
     weights/global_stepN/...             one without optimizer states; its manifest says so
-    .../files.tar, files.tar.index.json  all of its files, where they are not there one by one
     rest/NUMBER.json, rest/NUMBER/...    an index of logs, curves and records, and the files that were new then
     data/...                             data sets; see `data_copies`
 
-Nothing is a backup until its manifest is there. A checkpoint's files are there one by one, or all in one tar. If the
-tar's index exists, the tar counts: the index is written last and removed first, so that one form counts at any moment.
+Nothing is a backup until its manifest is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,9 +22,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.run.checkpoints.backups import BackedUp, What
 from opsctl.transfer.object_store.flow import Flow
 from opsctl.transfer.object_store.folder import fetch
-from opsctl.transfer.object_store.sources import Source
 from opsctl.transfer.object_store.store import Store
-from opsctl.transfer.object_store.tars import INDEX, Index, put_tar, read_index
 from opsctl.transfer.object_store.types import Expected, FarFile, StoreError
 from opsctl.transfer.sending.checkpoint import listing_proof
 from opsctl.transfer.sending.plan import size_of
@@ -41,15 +36,6 @@ T = TypeVar("T")
 #: The note that says what a folder there is.
 NOTE = "backup.json"
 FOLDERS = {What.FULL: "checkpoints", What.WEIGHTS: "weights"}
-TAR = "files.tar"
-TAR_INDEX = TAR + INDEX
-
-
-class Form(StrEnum):
-    """The form in which a checkpoint's files are stored."""
-
-    FILES = "files"
-    TAR = "tar"
 
 
 class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +50,6 @@ class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     files: int  # without the manifest
     bytes: int
     left_out: tuple[str, ...] = ()  # files of the whole checkpoint that are not here
-    form: Form = Form.FILES
     sent_at: Moment | None = None
     by: str = ""
 
@@ -75,7 +60,6 @@ class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
             what=self.what,
             iteration=self.iteration,
             of=self.of,
-            form=self.form.value,
             files=self.files,
             bytes=self.bytes,
             sent_at=self.sent_at,
@@ -91,20 +75,11 @@ class Found:
     manifest: Manifest
     manifest_bytes: bytes
     state: str  # `state_of` it when it was listed
-    index: Index | None  # of its tar
 
     @property
     def prefix(self) -> str:
         """Return its folder there."""
         return folder_of(self.note.what, self.note.iteration)
-
-    def source(self, store: Store, name: str, flow: Flow | None = None) -> Source:
-        """Return one of its files; of a tar only its bytes are read. Raises FileFault, StoreError."""
-        file = self.manifest.files[name]
-        if self.index is None:
-            return store.source(f"{self.prefix}/{name}", Expected(file.bytes, file.xxh64), flow)
-        member = self.index.member(name)
-        return store.part(f"{self.prefix}/{TAR}", name, member.offset, member.bytes, file.xxh64, flow)
 
 
 def folder_of(what: What, iteration: int) -> str:
@@ -125,8 +100,7 @@ def read_note(store: Store, name: str, kind: type[T]) -> T | None:
 
 def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
     """Return `listing_proof` of a checkpoint's files in the folder that has `there`."""
-    names = [TAR, TAR_INDEX] if TAR_INDEX in there else sorted(manifest.files)
-    return listing_proof(there, [*names, MANIFEST])
+    return listing_proof(there, [*sorted(manifest.files), MANIFEST])
 
 
 def find_all(store: Store) -> tuple[list[Found], dict[tuple[int, What], OpsctlError]]:
@@ -167,8 +141,10 @@ def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile
         raise OpsctlError(str(error)) from None
     if manifest.iteration != iteration:
         raise OpsctlError(f"its manifest is that of {tag_of(manifest.iteration)}")
-    index = read_index(store, f"{prefix}/{TAR}") if TAR_INDEX in there else None
-    _check_sizes({name: far.bytes for name, far in there.items()}, manifest, index)
+    for name, file in manifest.files.items():
+        if name not in there or there[name].bytes != file.bytes:
+            size = f"has {there[name].bytes} bytes instead of {file.bytes}" if name in there else "is not there"
+            raise OpsctlError(f"{name!a} {size}")
     note = decode(store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
     if note is None or (note.iteration, note.what) != (iteration, what):
         note = FarCheckpoint(
@@ -179,40 +155,10 @@ def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile
             files=len(manifest.files),
             bytes=size_of(manifest.files),
         )
-    note = msgspec.structs.replace(note, form=Form.FILES if index is None else Form.TAR)
-    return Found(note, manifest, data, state_of(there, manifest), index)
-
-
-def _check_sizes(sizes: Mapping[str, int], manifest: Manifest, index: Index | None) -> None:
-    """Raise OpsctlError where a file of the manifest is not there, by sizes; in a tar by its index, with checksums."""
-    if index is not None:
-        if sizes.get(TAR) != index.bytes:
-            raise OpsctlError(f"{TAR} has {sizes.get(TAR, 0)} bytes instead of {index.bytes}")
-        members = index.expected()
-        for name, wanted in expected(manifest.files).items():
-            if name in members and members[name] != wanted:
-                raise OpsctlError(f"{TAR_INDEX} has another {name!a} than the manifest")
-        sizes = {name: member.bytes or 0 for name, member in members.items()}
-    for name, file in manifest.files.items():
-        if sizes.get(name) != file.bytes:
-            size = "is not there" if name not in sizes else f"has {sizes[name]} bytes instead of {file.bytes}"
-            raise OpsctlError(f"{name!a} {size}")
-
-
-def put_files(store: Store, folder: int, manifest: Manifest, prefix: str, form: Form, flow: Flow) -> None:
-    """Send the manifest's files in a form, and remove what is there in the other one. Raises FileFault, StoreError."""
-    files = expected(manifest.files)
-    there = store.list(prefix)
-    if form is Form.TAR:
-        put_tar(store, folder, files, f"{prefix}/{TAR}", flow)
-        store.remove([name for name in files if name in there], prefix)
-    else:
-        store.put(folder, files, prefix, flow).raise_faults()
-        for name in (TAR_INDEX, TAR):  # in this order: without its index the tar counts no more
-            if name in there:
-                store.remove([name], prefix)
+    return Found(note, manifest, data, state_of(there, manifest))
 
 
 def get_files(store: Store, found: Found, files: Mapping[str, SavedFile], folder: Path, flow: Flow) -> None:
     """Fetch `files` into `folder`, proven there. Raises FileFault, StoreError."""
-    fetch(files, lambda name: found.source(store, name), folder, flow).raise_faults()
+    wanted = expected(files)
+    fetch(files, lambda name: store.source(f"{found.prefix}/{name}", wanted[name]), folder, flow).raise_faults()

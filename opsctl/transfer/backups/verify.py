@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -27,7 +26,7 @@ from opsctl.transfer.backups.destination import Destination, read_run, refuse_an
 from opsctl.transfer.backups.json_output import PrintedBackup, VerifiedBackups, printed
 from opsctl.transfer.backups.remote_layout import NOTE, Found, expected, find, find_all, folder_of
 from opsctl.transfer.backups.run_files import FOLDER, newest_snapshot, numbers_there
-from opsctl.transfer.object_store.types import Expected, Outcome, StoreError
+from opsctl.transfer.object_store.types import Expected, StoreError
 from trainer.formats.checkpoint.exchanged import digest_of
 from trainer.formats.checkpoint.manifest import tag_of
 
@@ -39,7 +38,7 @@ class _Part:
     prefix: str
     files: Mapping[str, Expected]
     line: BackedUp  # not proven
-    found: Found | None = None  # of a checkpoint
+    state: str = ""  # of a checkpoint's listing
 
 
 def verify(place: Destination, sample: Sample | None, report: Callable[[str], None]) -> VerifiedBackups:
@@ -70,16 +69,15 @@ def verify(place: Destination, sample: Sample | None, report: Callable[[str], No
             lost.append(_judge(place, line, replace(line, lost=line.lost or why), problems, report))
         for part in parts:
             files = sample.of(part.prefix, part.files) if sample else part.files
-            outcome = _check(place, part, files)
+            outcome = place.store.check(files, part.prefix, place.flow)
             read += files.values()
             before, line = lines.get(part.line.key), part.line
             if before is not None and before.of == line.of:
-                line = replace(before, form=line.form)
+                line = before
             if outcome.faults:
                 line = replace(line, lost=next(iter(outcome.faults.values())))
             elif sample is None:
-                state = part.found.state if part.found else ""
-                line = replace(line, lost="", verified_at=now().replace(microsecond=0), proof=state)
+                line = replace(line, lost="", verified_at=now().replace(microsecond=0), proof=part.state)
             printed_line = _judge(place, before, line, problems, report)
             lost += [printed_line] if line.lost else []
     size = sum(file.bytes or 0 for file in read)
@@ -91,7 +89,7 @@ def _parts(place: Destination, found: Sequence[Found]) -> list[_Part]:
     for one in found:
         of = digest_of(one.manifest_bytes) if one.note.what is What.FULL else one.note.of
         line = replace(one.note, of=of).line(place.to)
-        parts.append(_Part(one.prefix, expected(one.manifest.files), line, one))
+        parts.append(_Part(one.prefix, expected(one.manifest.files), line, one.state))
     if (snapshot := newest_snapshot(place.store, numbers_there(place.store))) is not None:
         files = {file.at: Expected(file.bytes, file.xxh64) for file in snapshot.files.values()}
         parts.append(_Part(FOLDER, files, snapshot.line(place.to)))
@@ -99,12 +97,6 @@ def _parts(place: Destination, found: Sequence[Found]) -> list[_Part]:
         files = {name: part.expected for name, part in data.files.items()}
         parts.append(_Part(DATA, files, data.line(place.to)))
     return parts
-
-
-def _check(place: Destination, part: _Part, files: Mapping[str, Expected]) -> Outcome:
-    found = part.found
-    opened = partial(found.source, place.store, flow=place.flow) if found else None
-    return place.store.check(files, part.prefix, place.flow, opened)
 
 
 def _judge(
@@ -189,7 +181,7 @@ def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> Ba
         if is_proven_elsewhere or (found.state and found.state == line.proof):
             return line
         files = expected(found.manifest.files)
-        _check(place, _Part(found.prefix, files, line, found), files).raise_faults()
+        place.store.check(files, found.prefix, place.flow).raise_faults()
         known = replace(line, verified_at=now().replace(microsecond=0), proof=found.state)
     except StoreError:
         raise

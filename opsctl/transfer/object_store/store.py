@@ -88,21 +88,12 @@ class Store:
         self.settle([name])
         return moved
 
-    def check(
-        self,
-        files: Mapping[str, Expected],
-        prefix: str = "",
-        flow: Flow | None = None,
-        opened: Callable[[str], Source] | None = None,
-    ) -> Outcome:
-        """Read all bytes of `files` below `prefix` and compare them with what they have to be. Raises StoreError.
-
-        opened: returns each file, such as a member of a tar, in place of an object below `prefix`.
-        """
+    def check(self, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None) -> Outcome:
+        """Read all bytes of `files` below `prefix` and compare them with what they have to be. Raises StoreError."""
         flow = flow or Flow()
 
         def check(name: str) -> Moved:
-            source = opened(name) if opened else self.source(_joined(prefix, name), files[name], flow)
+            source = self.source(_joined(prefix, name), files[name], flow)
             return Moved(source.bytes, digest_of(source), was_there=True)
 
         return self._each(files, check, flow)
@@ -115,19 +106,15 @@ class Store:
         far = self.stat(name)
         if far is None or expected.bytes not in (None, far.bytes):
             raise FileFault(self._wrong(name, far, expected.bytes))
-        return self.part(name, name, 0, far.bytes, expected.xxh64, flow)
-
-    def part(self, file: str, name: str, begin: int, size: int, xxh64: str | None, flow: Flow | None = None) -> Source:
-        """Return `size` bytes of the store's file `file` as a source `name`."""
 
         def chunks() -> Iterator[memoryview]:
-            for chunk in self.pieces(file, begin, begin + size):
+            for chunk in self.pieces(name, 0, far.bytes):
                 if flow:
                     flow.take(len(chunk))
                     flow.done(len(chunk))
                 yield chunk
 
-        return Source(name, size, xxh64, chunks, where=f"in {self.where}")
+        return Source(name, far.bytes, expected.xxh64, chunks, where=f"in {self.where}")
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """Return a small file, or a part of one. Raises FileFault where there is none, StoreError."""

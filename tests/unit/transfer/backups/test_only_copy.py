@@ -190,15 +190,15 @@ def test_what_a_place_has_lost_since_it_said_it_has_it_is_not_removed_here(
     assert prune_now(folder).removed == (20,)
 
 
-@pytest.mark.parametrize(("tar", "has_marks"), [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("has_marks", [True, False])
 def test_a_damaged_copy_of_the_right_size_does_not_let_prune_take_the_last_good_one(
-    folder: Path, disk: Path, tar: bool, has_marks: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Path, disk: Path, has_marks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_marks:  # as of a store that tells neither times nor checksums
         for module in (remote_layout, destinations):
             monkeypatch.setattr(module, "state_of", lambda *_: "")
-    assert back_up_now(folder, disk, replace(backed_up_runs.TABLE, tar=tar)).problems == []
-    flip_a_byte(disk / "checkpoints" / "global_step20" / ("files.tar" if tar else WEIGHTS))
+    assert back_up_now(folder, disk).problems == []
+    flip_a_byte(disk / "checkpoints" / "global_step20" / WEIGHTS)
     done = prune_now(folder)
     assert 20 in there(folder) and 40 in done.removed
     assert [line.iteration for line in read_backups(seen(folder).paths) if line.lost] == [20]
