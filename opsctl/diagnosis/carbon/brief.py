@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
@@ -33,36 +32,21 @@ class EnergySeen(Struct, frozen=True, kw_only=True):
     at: Annotated[Moment | None, Meta(description="Time of the report with these values; null if current.")] = None
 
 
-class TooMany(Exception):
-    """Too many records for a check."""
-
-    def __init__(self) -> None:
-        super().__init__(f"more than {MOST_FILES} records. To add them up: opsctl carbon report")
-
-
 def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySeen | None:
     """Return the trackers' sum with the PUE of `[carbon]`; None without trackers."""
-    table = carbon or CarbonTable()
-    try:
-        return energy_in(paths.codecarbon, table)
-    except TooMany as many:
-        return read_state(paths.output, paths.carbon_seen, EnergySeen) or EnergySeen(told=str(many))
-
-
-def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
-    """Return the sum of the trackers' records in a folder; None without any. Raises TooMany."""
-    if not os.path.lexists(folder):  # do not import the modules that read records
+    if not os.path.lexists(paths.codecarbon):  # do not import the modules that read records
         return None
     from opsctl.diagnosis.carbon.report import Inputs, report_of
     from opsctl.diagnosis.carbon.trackers import find
 
-    found = find([folder], MOST_FILES)
+    found = find([paths.codecarbon], MOST_FILES)
     if found is None:
-        raise TooMany
+        many = f"more than {MOST_FILES} records. To add them up: opsctl carbon report"
+        return read_state(paths.output, paths.carbon_seen, EnergySeen) or EnergySeen(told=many)
     if not found.readings:
         return None
     try:
-        return seen_in(report_of(found, Inputs(pue=table.pue)))
+        return seen_in(report_of(found, Inputs(pue=(carbon or CarbonTable()).pue)))
     except OpsctlError as error:
         return EnergySeen(told=str(error))
 

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso, to_the_second
-from opsctl.diagnosis.carbon.brief import EnergySeen
 from opsctl.monitoring.overview import Overview
 from opsctl.monitoring.snapshot import Snapshot
 from opsctl.run.checkpoints.inventory import Checkpoint
@@ -35,14 +34,6 @@ class PrintedFarCheckpoint(Struct, frozen=True, kw_only=True):
     sent_at: Annotated[Moment | None, Meta(description="When its manifest, which goes last, was committed.")]
 
 
-class PrintedElsewhere(Struct, frozen=True, kw_only=True):
-    """A kind of the run's files that its sync sends to another repository."""
-
-    kind: Annotated[str, Meta(description="`logs`, `tensorboard`, `carbon`, `report` or `checkpoints`.")]
-    repo: Annotated[str, Meta(description="The repository.")]
-    problem: Annotated[str, Meta(description="Why nothing of it can be told; empty otherwise.")]
-
-
 class FarStatus(Struct, frozen=True, kw_only=True):
     """The data of a training in a repository on the hub: as old as `log_age_s`, and without the queue."""
 
@@ -61,11 +52,6 @@ class FarStatus(Struct, frozen=True, kw_only=True):
     watchdog_at: Annotated[Moment | None, Meta(description="When it said that; null without a zone.")]
     checkpoint: Annotated[PrintedFarCheckpoint | None, Meta(description="The last one that is there completely.")]
     incomplete_checkpoints: Annotated[list[str], Meta(description="Newer ones that are there in part, and how.")]
-    carbon: Annotated[EnergySeen | None, Meta(description="Energy so far, of the records there, without a PUE.")]
-    elsewhere: Annotated[
-        list[PrintedElsewhere],
-        Meta(description="The run's other repositories; checkpoints and energy are read from them."),
-    ]
     not_known: Annotated[list[str], Meta(description="What cannot be known from there.")]
 
 
@@ -88,8 +74,6 @@ def printed_far(run: FarRun) -> FarStatus:
         watchdog_at=to_the_second(_said_at(run)),
         checkpoint=None if run.checkpoint is None else _printed_checkpoint(run.checkpoint),
         incomplete_checkpoints=list(run.incomplete),
-        carbon=run.energy,
-        elsewhere=[PrintedElsewhere(kind=one.kind, repo=one.repo, problem=one.problem) for one in run.elsewhere],
         not_known=list(NOT_KNOWN),
     )
 
@@ -110,9 +94,6 @@ def far_lines(run: FarRun, width: int, colour: bool) -> list[str]:
             ("loss", loss_text(overview.seen)),
         ]
     rows += [("checkpoint", _checkpoint(run)), *(("incomplete", one) for one in run.incomplete)]
-    if run.energy is not None:
-        rows.append(("carbon", run.energy.told))
-    rows += [("elsewhere", f"{one.kind} in {one.repo}{one.problem and f': {one.problem}'}") for one in run.elsewhere]
     if run.watchdog is not None:
         at = _said_at(run)
         rows.append(("watchdog", f"{run.watchdog.text}{f', said {_since(at, run.at)} ago' if at else ''}"))

@@ -24,7 +24,6 @@ OTHERS = {
     "opsctl.run.init.shell_script": "nothing: it reads the text of a launch script",
     "opsctl.run.environments.inspection": "a lock file that a person names",
     "opsctl.run.environments.recipe": "requirement files, which people write",
-    "opsctl.transfer.hub.far_run": "records of energy fetched from the hub, in a folder of the moment",
     "opsctl.transfer.hub.file_snapshot": "what is made for the hub, in memory",
     "opsctl.jobs.runner.program_node": "/proc",
     "opsctl.run.checkpoints.adopted": "another program's checkpoints, of which it makes links",

@@ -1,33 +1,20 @@
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from opsctl.cli.carbon import command
 from opsctl.transfer.hub import far_log
 from opsctl.transfer.hub.far_files import FarFiles, repo_of
 from opsctl.transfer.hub.far_run import FarRun, far_run
 from opsctl.ui.status.hub_status import far_lines, printed_far
-from tests.hub_server import Fault, Hub
-from tests.unit.diagnosis.carbon.trackers import rank_file
+from tests.hub_server import Hub
 from tests.unit.transfer.hub.far import LOG, REPO, hub, pushes
 from tests.unit.transfer.hub.far_runs import PULSE, checkpoint_of, log_of
 
 __all__ = ["hub"]
 FILES = {"layer_00.pt": b"weights", "bf16_zero_pp_rank_0.pt": b"moments"}
-
-
-def record(folder: Path, node: int) -> bytes:
-    """A node's tracker, in a folder `carbon` too."""
-    text = rank_file([(f"run-{node}", f"0{node + 1}:00:00", 1.0, 1.5 + node)])
-    (folder / "carbon").mkdir(exist_ok=True)
-    (folder / "carbon" / f"emissions-7-x0{node}-a.csv").write_text(text)
-    return text.encode()
 
 
 def look() -> FarRun:
@@ -129,54 +116,3 @@ def test_one_of_weights_alone_is_complete_and_says_so(hub: Hub) -> None:
     run = look()
     assert "iteration 20, without optimizer" in screen(run) and "checkpoints/global_step20" in screen(run)
     assert (saved := printed_far(run).checkpoint) is not None and not saved.with_optimizer and not run.incomplete
-
-
-def test_energy_is_what_a_report_of_the_same_records_says(hub: Hub, tmp_path: Path) -> None:
-    records = {f"emissions-7-x0{node}-a.csv": record(tmp_path, node) for node in range(3)}
-    hub.commit(REPO, {LOG: log_of(20), **{f"codecarbon/{name}": data for name, data in records.items()}})
-    hub.commit(REPO, {"elsewhere/emissions-7-x09-a.csv": records["emissions-7-x00-a.csv"]})
-    run = look()
-    report = CliRunner().invoke(command, ["report", "--folder", str(tmp_path / "carbon"), "--json"])
-    assert run.energy is not None and run.energy.kwh == json.loads(report.output)["carbon"]["kwh"] > 0
-    assert f"carbon       {run.energy.told}" in screen(run) and printed_far(run).carbon == run.energy
-
-
-def test_records_that_cannot_be_fetched_leave_the_rest_to_be_told(hub: Hub, tmp_path: Path) -> None:
-    hub.commit(REPO, {LOG: log_of(20), "codecarbon/emissions-7-x00-a.csv": record(tmp_path, 0)})
-    hub.faults = [Fault("resolve", status=503, after=2, times=None)]
-    run = look()
-    assert "\ncarbon " in screen(run) and printed_far(run).progress.iteration == 20
-
-
-def note_of(**repos: str) -> bytes:
-    return json.dumps({"run": "tiny", "run_id": "0" * 16, "repos": repos, "checkpoints": "folder"}).encode()
-
-
-def test_the_repositories_of_other_kinds_are_named_and_looked_at(hub: Hub, tmp_path: Path) -> None:
-    there = note_of(logs=REPO, checkpoints="lab/weights", carbon="lab/energy", tensorboard="https://host/lab/t.git")
-    hub.commit(REPO, {LOG: log_of(20), "opsctl.json": there})
-    hub.make_repo("lab/weights")
-    hub.commit("lab/weights", checkpoint_of(10, FILES))
-    hub.make_repo("lab/energy")
-    hub.commit("lab/energy", {"codecarbon/emissions-7-x01-a.csv": record(tmp_path, 1)})
-    run = look()
-    assert "iteration 10, complete in checkpoints/global_step10 of lab/weights" in screen(run)
-    assert " checkpoints in lab/weights\n" in screen(run) and "carbon in lab/energy" in screen(run)
-    assert "tensorboard in https://host/lab/t.git\n" in screen(run)
-    assert run.energy is not None and "3.10 kWh" in run.energy.told, "2.5 of GPUs, 0.6 of the rest"
-    assert [one.repo for one in printed_far(run).elsewhere] == ["lab/weights", "lab/energy", "https://host/lab/t.git"]
-
-
-@pytest.mark.parametrize("repo", ["lab/hidden", "https://host/lab/x.git", "nonsense"])
-def test_one_that_cannot_be_seen_is_named_all_the_same(hub: Hub, repo: str) -> None:
-    hub.make_repo("lab/hidden", private=True)
-    hub.commit(REPO, {LOG: log_of(20), "opsctl.json": note_of(checkpoints=repo)})
-    run = look()
-    assert f"checkpoints in {repo}: " in " ".join(screen(run).split()) and run.checkpoint is None
-    assert run.elsewhere[0].problem
-
-
-@pytest.mark.parametrize("content", [b"", b"[1, 2]", b'{"run": 3, "repos": ["x"]}'])
-def test_whatever_somebody_wrote_into_the_note_the_rest_is_told(hub: Hub, content: bytes) -> None:
-    hub.commit(REPO, {LOG: log_of(20), "opsctl.json": content})
-    assert "iteration 20 of 1000" in screen(look()) and look().elsewhere == ()
