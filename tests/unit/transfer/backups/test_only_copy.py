@@ -21,11 +21,11 @@ from opsctl.run.config.load import load_run_file
 from opsctl.run.state.revisions import publish
 from opsctl.transfer.backups import destination as destinations
 from opsctl.transfer.backups import remote_layout
-from opsctl.transfer.backups import verify as verification
 from opsctl.transfer.backups.destination import Wish
 from opsctl.transfer.backups.restore_checkpoint import choose, restore_to_run
 from opsctl.transfer.backups.verify import prove, verify
 from opsctl.transfer.object_store.flow import Flow
+from opsctl.transfer.object_store.store import Store
 from opsctl.transfer.object_store.urls import open_store
 from tests.s3_server import Fault, Proxy
 from tests.tiny_run import ready
@@ -223,7 +223,7 @@ def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
 ) -> None:
     assert back_up_now(folder, disk).problems == []
     read: list[str] = []
-    monkeypatch.setattr(verification, "_check", _counting(verification._check, read))
+    monkeypatch.setattr(Store, "check", _counting(Store.check, read))
     lines = {line.iteration: line for line in read_backups(seen(folder).paths)}
     long_ago = now() - timedelta(days=9)
     record(seen(folder).paths, [replace(lines[20], proof="", verified_at=long_ago)])  # as an earlier release wrote it
@@ -241,9 +241,9 @@ def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
 
 
 def _counting(check: Callable[..., Any], read: list[str]) -> Callable[..., Any]:
-    def counted(place: Any, part: Any, files: Any) -> Any:
-        read.append(part.prefix)
-        return check(place, part, files)
+    def counted(store: Any, files: Any, prefix: str, flow: Any) -> Any:
+        read.append(prefix)
+        return check(store, files, prefix, flow)
 
     return counted
 
